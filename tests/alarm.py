@@ -24,7 +24,7 @@ def series() -> list[Event]:
 async def sound(fleet: FleetHarness) -> None:
     """Send the series and approve all that is held."""
     await fleet.send(*series())
-    await fleet.settle()
+    await fleet.wait_until_idle()
     for row in fleet.app.store.holds_page(after=0, limit=200):
         await fleet.approve(row)
-    await fleet.settle()
+    await fleet.wait_until_idle()

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from tests.guarded import Guarded
 
-from vedette.adapters.bigquery.clients import GRPC, REST, query_client
+from vedette.adapters.bigquery.clients import GRPC_EMULATOR_HOST, REST_EMULATOR_HOST, query_client
 from vedette.adapters.bigquery.warehouse import Warehouse
 
 ROOT = Path(__file__).parents[1]
@@ -58,7 +58,7 @@ class Emulator(Guarded):
     def environ(self) -> dict[str, str]:
         """Return the variables that name it to a client."""
         rest, grpc = self.ports
-        return {REST: f"127.0.0.1:{rest}", GRPC: f"127.0.0.1:{grpc}"}
+        return {REST_EMULATOR_HOST: f"127.0.0.1:{rest}", GRPC_EMULATOR_HOST: f"127.0.0.1:{grpc}"}
 
     def dataset(self) -> str:
         """Return the name of a dataset that nobody used yet: tests share one server."""

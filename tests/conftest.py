@@ -13,7 +13,7 @@ from tests.bigquery import bigquery as bigquery
 from tests.bigquery import warehouse as warehouse
 from tests.pubsub import pubsub_emulator as pubsub_emulator
 
-from vedette.testing.faults import alone
+from vedette.testing.faults import is_single_threaded
 
 # Tests read whole lines; who wants them folded at a width sets it for that test.
 os.environ.pop("COLUMNS", None)
@@ -29,7 +29,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     gRPC's asynchronous client keeps one for as long as the process lives.
     """
     forks = pyfuncitem.get_closest_marker("forks")
-    if forks is None or alone() or OWN in os.environ:
+    if forks is None or is_single_threaded() or OWN in os.environ:
         return None
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     done = subprocess.run(

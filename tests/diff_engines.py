@@ -20,7 +20,7 @@ from typing import Any
 from tests.engines import Engines
 from tests.questions import BUNDLE, SEED, decide, questions
 
-from vedette.adapters.policy_engines.regorus.engine import PlainEngine, RegorusEngine
+from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision
 from vedette.domain.ports import PolicyEngine
@@ -72,7 +72,7 @@ def others(engines: Engines, bundle: Bundle, *, interpreter: bool) -> dict[str, 
         "compiled": RegorusEngine(bundle),
         "wasm": engines.wasm(bundle),
     }
-    return {**found, "interpreter": PlainEngine(bundle)} if interpreter else found
+    return {**found, "interpreter": InterpreterEngine(bundle)} if interpreter else found
 
 
 def main() -> int:

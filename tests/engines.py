@@ -12,12 +12,12 @@ import orjson
 from tests.opa import find_opa
 from tests.opa_server import OpaServer, opa_server
 
-from vedette.adapters.policy_engines.opa import OpaEngine, OpaLink
-from vedette.adapters.policy_engines.opa_wasm import WasmEngine, build
+from vedette.adapters.policy_engines.opa import OpaConnection, OpaEngine
+from vedette.adapters.policy_engines.opa_wasm import WasmEngine, compile_wasm
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import Decision, read_decision
-from vedette.domain.decision_request import Nobody
+from vedette.domain.decision import Decision, parse_decision
+from vedette.domain.decision_request import NullPolicyEngine
 
 # Long enough for a machine that does other things, and may stop a process for a minute: these
 # tests are about what is answered.
@@ -31,7 +31,7 @@ class Engines:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._servers: dict[str, OpaServer] = {}
-        self._links: dict[str, OpaLink] = {}
+        self._links: dict[str, OpaConnection] = {}
         self._wasm: dict[str, WasmEngine] = {}
 
     def __enter__(self) -> Engines:
@@ -50,13 +50,13 @@ class Engines:
         digest = bundle.digest
         if digest not in self._links:
             server = self._servers[digest] = self._stack.enter_context(opa_server(bundle))
-            link = OpaLink(
+            link = OpaConnection(
                 server.url, token=None, timeout_us=TIMEOUT_US, metrics=PrometheusMetrics()
             )
             self._stack.callback(link.close)
             link.open(digest)
             self._links[digest] = link
-        return OpaEngine(Nobody(), self._links[digest], PrometheusMetrics(), digest)
+        return OpaEngine(NullPolicyEngine(), self._links[digest], PrometheusMetrics(), digest)
 
     def opa_says(self, bundle: Bundle, asked: Sequence[Any]) -> list[Decision]:
         """Return what the server decides of many questions, several on their way at a time.
@@ -72,13 +72,13 @@ class Engines:
                 part = [orjson.dumps(one) for one in asked[start : start + _AT_A_TIME]]
                 for answer in await asyncio.gather(*(link._ask(one) for one in part)):
                     assert answer.digest == engine.digest
-                    found.append(read_decision(answer.result))
+                    found.append(parse_decision(answer.result))
 
-        link._begin(all_of_them()).result()
+        link._schedule(all_of_them()).result()
         return found
 
     def wasm(self, bundle: Bundle) -> WasmEngine:
         """Return an engine on the Wasm that the real opa makes of a bundle."""
         if bundle.digest not in self._wasm:
-            self._wasm[bundle.digest] = WasmEngine(bundle, build(find_opa(), bundle))
+            self._wasm[bundle.digest] = WasmEngine(bundle, compile_wasm(find_opa(), bundle))
         return self._wasm[bundle.digest]

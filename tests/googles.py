@@ -18,7 +18,7 @@ from joserfc.jwk import RSAKey
 from joserfc.jws import serialize_compact
 from tests.remote import FLEET, now_us
 
-from vedette.adapters.identity.google import GoogleTokens, IamCredentials, Metadata
+from vedette.adapters.identity.google import GoogleTokens, IamCredentials, MetadataServer
 from vedette.adapters.identity.jwt import Jwks, Verifier
 from vedette.adapters.identity.spiffe import Issuer
 
@@ -127,13 +127,13 @@ async def fake_google() -> AsyncIterator[FakeGoogle]:
 
 def google_tokens(google: FakeGoogle, issuer: Issuer) -> GoogleTokens:
     """Wire Google's side as a gateway does, with its addresses on this machine."""
-    broker = IamCredentials(Metadata(google.host), base=google.base)
+    broker = IamCredentials(MetadataServer(google.host), base=google.base)
     tokens = GoogleTokens(
-        FLEET, PATTERN, broker, audience=issuer.audience, refuse=issuer.refuse_agent
+        FLEET, PATTERN, broker, audience=issuer.audience, check_agent=issuer.check_agent
     )
     tokens.verifier = Verifier(
         keys=Jwks(f"{google.base}/certs", now_us=now_us), issuer=ISSUER,
         audience=issuer.audience, now_us=now_us, algorithms=("RS256",), max_life_us=HOUR_US,
-        required=("exp", "iat", "aud", "sub", "email"), refused=tokens.refused,
+        required=("exp", "iat", "aud", "sub", "email"), check_revocation=tokens.check_revocation,
     )  # fmt: skip
     return tokens

@@ -12,8 +12,8 @@ from google.api_core.exceptions import DeadlineExceeded
 
 from vedette.adapters.pubsub.admin import apply
 from vedette.adapters.pubsub.client import Connection, connect
-from vedette.adapters.pubsub.declaration import declared
-from vedette.adapters.pubsub.decode import Decoder
+from vedette.adapters.pubsub.declaration import build_declaration
+from vedette.adapters.pubsub.decoder import Decoder
 from vedette.config.deployment import PubsubPlan
 from vedette.domain.event import Event
 
@@ -43,7 +43,7 @@ class Letters:
         self.base = f"projects/{project}"
 
     async def make(self) -> None:
-        wanted = declared([self.plan], {})
+        wanted = build_declaration([self.plan], {})
         # Without the waits between attempts, for which a test would have to wait, too.
         at_once = {"retry_min_s": 0, "retry_max_s": 0}
         quick = {name: {**fields, **at_once} for name, fields in wanted.subscriptions.items()}
@@ -58,7 +58,9 @@ class Letters:
             while dead < len(messages):
                 for one in await self.pull("jobs"):
                     dead += one.delivery_attempt >= 5
-                    await self.connection.modify(f"{self.base}/subscriptions/jobs", [one.ack_id], 0)
+                    await self.connection.modify_deadline(
+                        f"{self.base}/subscriptions/jobs", [one.ack_id], 0
+                    )
         # It moves them when somebody asks for them again.
         assert await self.pull("jobs", 0.3) == []
 

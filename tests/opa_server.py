@@ -30,7 +30,7 @@ class OpaServer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.key = PolicyKey.of(folder)
+        self.key = PolicyKey.open(folder)
         self.port = _free_port()
         self.number = 0
         self._opa = find_opa()

@@ -26,7 +26,7 @@ from typing import Any
 import pytest
 from tests.guarded import Guarded
 
-from vedette.adapters.pubsub.acknowledgement import Settler
+from vedette.adapters.pubsub.acknowledgement import Acknowledger
 from vedette.adapters.pubsub.client import Connection, connect, subscription_path, topic_path
 from vedette.domain.event import Event
 
@@ -216,9 +216,9 @@ def giving_back(share: float, most: int, *, seed: int = 7) -> Iterator[None]:
 
     What was accepted is delivered again. Raises AssertionError if it was not so often.
     """
-    ack, draw, left = Settler.ack, random.Random(seed), [most]
+    ack, draw, left = Acknowledger.ack, random.Random(seed), [most]
 
-    def some(self: Settler, ack_ids: Sequence[str]) -> None:
+    def some(self: Acknowledger, ack_ids: Sequence[str]) -> None:
         back = {each for each in ack_ids if draw.random() < share}
         back = set(sorted(back)[: left[0]])
         left[0] -= len(back)
@@ -226,6 +226,6 @@ def giving_back(share: float, most: int, *, seed: int = 7) -> Iterator[None]:
         ack(self, [each for each in ack_ids if each not in back])
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Settler, "ack", some)
+        patched.setattr(Acknowledger, "ack", some)
         yield
     assert left[0] == 0, f"{left[0]} fewer were given back than were to be"

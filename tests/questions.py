@@ -11,10 +11,14 @@ from typing import Any
 
 import orjson
 
-from vedette.adapters.policy_engines.regorus.golden_inputs import NOW_US, question, reading
+from vedette.adapters.policy_engines.regorus.golden_inputs import (
+    NOW_US,
+    build_read_request,
+    build_request,
+)
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.base.errors import EngineFailed
-from vedette.domain.decision import Decision, denied, read_decision
+from vedette.domain.decision import Decision, build_denial, parse_decision
 from vedette.domain.ports import PolicyEngine
 from vedette.policy.bundle_data import mount
 
@@ -44,9 +48,13 @@ def _bases() -> list[dict[str, Any]]:
         owner = grant.get("owner", "o@harbour.example")
         for tool, given in grant["tools"].items():
             bases.append(
-                question(agent, tool, {**given, "owner": owner}, list(data["sinks"]["tools"][tool]))
+                build_request(
+                    agent, tool, {**given, "owner": owner}, list(data["sinks"]["tools"][tool])
+                )
             )
-        bases += [reading(agent, owner, scope) for scope in (*grant["memory"], "no/such")]
+        bases += [
+            build_read_request(agent, owner, scope) for scope in (*grant["memory"], "no/such")
+        ]
     return bases
 
 
@@ -153,6 +161,6 @@ def _put(one: dict[str, Any], path: list[str], value: object) -> None:
 def decide(engine: PolicyEngine, asked: object) -> Decision:
     """Decide as the gateway does: an engine that fails denies."""
     try:
-        return read_decision(engine.decide(orjson.dumps(asked)))
+        return parse_decision(engine.decide(orjson.dumps(asked)))
     except EngineFailed:
-        return denied("engine.failed")
+        return build_denial("engine.failed")

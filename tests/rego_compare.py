@@ -27,7 +27,7 @@ from tests.opa import find_opa
 from tests.opa_server import _free_port
 from tests.rego_grammar import DATA
 
-from vedette.adapters.policy_engines.regorus.engine import PlainEngine, RegorusEngine
+from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
 from vedette.adapters.policy_engines.regorus.profile import check
 from vedette.adapters.policy_engines.regorus.syntax import Fault, read_modules
 from vedette.domain.base.errors import BadPolicy, EngineFailed
@@ -51,7 +51,7 @@ def bundle_of(text: str) -> Bundle:
 def refusals(text: str) -> list[Fault]:
     """Return what the profile has against a module; what lacks beside it is left out."""
     try:
-        syntax = PlainEngine(bundle_of(text), DATA).syntax()
+        syntax = InterpreterEngine(bundle_of(text), DATA).syntax_trees()
     except EngineFailed as error:
         return [Fault(PATH, 1, str(error))]
     found = check(read_modules(syntax), DATA, sample={})

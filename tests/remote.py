@@ -16,16 +16,16 @@ from typing import Any
 from tests.workers import CHARTER, EVERY, LIMITS, until, write_judge
 
 from vedette.adapters.identity.jwt import Verifier
-from vedette.adapters.identity.spiffe import MOST_LIFE_US, Issuer, SvidTokens
-from vedette.adapters.reasoners.workers.reasoner_client import Making
-from vedette.adapters.reasoners.workers.remote_reasoner import RemoteJudges, RemotePool
+from vedette.adapters.identity.spiffe import MAX_LIFE_US, Issuer, SvidTokens
+from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec
+from vedette.adapters.reasoners.workers.remote_reasoner import RemotePool, RemoteReasoner
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 from vedette.adapters.reasoners.workers.websocket_client import Relay
-from vedette.adapters.reasoners.workers.websocket_server import Door
+from vedette.adapters.reasoners.workers.websocket_server import WorkerServer
 from vedette.config.agent_folder import release_digest
 from vedette.config.snapshot import Snapshot, keep_snapshot
-from vedette.domain.agent import Limits
-from vedette.domain.ports.tokens import Tokens
+from vedette.domain.agent import ResourceLimits
+from vedette.domain.ports.tokens import TokenAuthority
 
 FLEET = "harbour"
 VEDETTE = (sys.executable, "-m", "vedette")
@@ -36,14 +36,14 @@ def now_us() -> int:
 
 
 def svid_tokens(
-    state: Path, clock: Callable[[], int] = now_us, life_us: int = MOST_LIFE_US
+    state: Path, clock: Callable[[], int] = now_us, life_us: int = MAX_LIFE_US
 ) -> tuple[Issuer, SvidTokens]:
     """Return the embedded issuer of a state folder, wired as a gateway wires it."""
     issuer = Issuer(state, FLEET, now_us=clock, life_us=life_us)
     verifier = Verifier(
         keys=issuer, issuer=f"spiffe://{FLEET}", audience=issuer.audience, now_us=clock,
-        max_life_us=MOST_LIFE_US, required=("exp", "iat", "aud", "sub", "jti"),
-        refused=issuer.refused,
+        max_life_us=MAX_LIFE_US, required=("exp", "iat", "aud", "sub", "jti"),
+        check_revocation=issuer.check_revocation,
     )  # fmt: skip
     return issuer, SvidTokens(issuer, verifier, clock)
 
@@ -84,7 +84,7 @@ class Host:
 
         try:
             self.relay = Relay(
-                agent, gateway, mint=mint, keep=keep, pool=pool, told=self.told.append,
+                agent, gateway, mint=mint, take_snapshot=keep, pool=pool, report=self.told.append,
             )  # fmt: skip
             await self.relay.run()
         finally:
@@ -101,7 +101,9 @@ class Host:
 class Gateway:
     """The pool, the door and the judges of a gateway, with all that they told."""
 
-    def __init__(self, folder: Path, limits: Limits = LIMITS, life_us: int = MOST_LIFE_US) -> None:
+    def __init__(
+        self, folder: Path, limits: ResourceLimits = LIMITS, life_us: int = MAX_LIFE_US
+    ) -> None:
         self.folder = folder
         self.agents = folder / "agents"
         self.limits = limits
@@ -111,33 +113,33 @@ class Gateway:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.issuer, self.tokens = svid_tokens(folder / "state", life_us=life_us)
         self.pool = RemotePool(
-            told=lambda *told: self.deaths.append(told),
-            refused=lambda *told: self.refused.append(told),
+            on_worker_lost=lambda *told: self.deaths.append(told),
+            on_refusal=lambda *told: self.refused.append(told),
         )
-        self.judges = RemoteJudges(self.pool, self._make)
+        self.judges = RemoteReasoner(self.pool, self._make)
         self.path = folder / "w.sock"
-        self.door: Door
+        self.door: WorkerServer
 
-    def _make(self, agent: str) -> Making:
+    def _make(self, agent: str) -> JudgeSpec:
         # The folder of the gateway's is nothing to a worker elsewhere.
-        return Making("/not/there", CHARTER, (), self.limits, EVERY)
+        return JudgeSpec("/not/there", CHARTER, (), self.limits, EVERY)
 
-    def open(self, *agents: str, tokens: Tokens | None = None) -> None:
+    def open(self, *agents: str, tokens: TokenAuthority | None = None) -> None:
         releases = {}
         for agent in agents:
             folder = self.agents / agent
             if not folder.exists():
                 write_judge(self.agents, agent)
             releases[agent] = release_digest(folder)
-        self.pool.listen_to()
+        self.pool.attach_loop()
         # As in a gateway, the door has tokens of its own: it runs on another thread.
         _, own = svid_tokens(self.folder / "state")
-        self.door = Door(
-            tokens=tokens or own, releases=releases, say=self.pool.say, now_us=now_us,
+        self.door = WorkerServer(
+            tokens=tokens or own, releases=releases, notify=self.pool.notify, now_us=now_us,
             path=self.path, listen=("127.0.0.1", 0),
         )  # fmt: skip
         self.door.open()
-        self.pool.opened(self.door)
+        self.pool.attach_server(self.door)
 
     def host(self, agent: str = "worker", url: str | None = None, **more: Any) -> Host:
         """Start a worker host on a thread."""
@@ -169,7 +171,7 @@ class Gateway:
 
     async def came(self, agent: str = "worker", number: int = 1) -> None:
         """Return when so many workers of an agent are connected."""
-        await until(lambda: self.pool.connected.get(agent, 0) == number)
+        await until(lambda: self.pool.worker_counts.get(agent, 0) == number)
 
     async def close(self) -> None:
         for process in self.processes:

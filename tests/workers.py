@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
+from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec, WorkerReasoner
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
-from vedette.domain.agent import Limits
+from vedette.domain.agent import ResourceLimits
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 
@@ -173,7 +173,7 @@ def do_parent(data):
 CHARTER = {"folders": {"invoice": "Invoices"}, "share": 0.1, "none": None}
 REGISTRY = {"oncall": "desk@example.org"}
 EVERY = 20
-LIMITS = Limits(time_us=1_000_000, memory=160 * 1024 * 1024)
+LIMITS = ResourceLimits(time_us=1_000_000, memory=160 * 1024 * 1024)
 
 
 def write_judge(agents: Path, name: str = "worker", code: str = JUDGE_PY) -> Path:
@@ -198,26 +198,26 @@ def brief(
 class Crew:
     """Judges in worker processes, with all that the pool told of their deaths."""
 
-    def __init__(self, folder: Path, limits: Limits = LIMITS, **settings: Any) -> None:
+    def __init__(self, folder: Path, limits: ResourceLimits = LIMITS, **settings: Any) -> None:
         self.agents = folder / "agents"
         self.deaths: list[tuple[str, str, str]] = []
         self.made: list[str] = []
         self.limits = limits
         self.pool = WorkerPool(
-            folder / "state", told=lambda *told: self.deaths.append(told), **settings
+            folder / "state", on_worker_lost=lambda *told: self.deaths.append(told), **settings
         )
-        self.judges = WorkerJudges(self.pool, self._make)
+        self.judges = WorkerReasoner(self.pool, self._make)
 
-    def _make(self, agent: str) -> Making:
+    def _make(self, agent: str) -> JudgeSpec:
         folder = self.agents / agent
         if not folder.exists():
             write_judge(self.agents, agent)
         self.made.append(agent)
-        return Making(str(folder), CHARTER, (), self.limits, EVERY)
+        return JudgeSpec(str(folder), CHARTER, (), self.limits, EVERY)
 
     def pid(self, agent: str = "worker", kind: str = "judge") -> int:
         """Return the process id of a worker; 0 if there is none."""
-        return self.pool.workers.get((agent, kind), 0)
+        return self.pool.worker_pids.get((agent, kind), 0)
 
     async def born(self, agent: str = "worker", kind: str = "judge") -> int:
         """Wait for an agent's worker; return its process id."""
@@ -226,7 +226,9 @@ class Crew:
 
 
 @asynccontextmanager
-async def crew(folder: Path, limits: Limits = LIMITS, **settings: Any) -> AsyncIterator[Crew]:
+async def crew(
+    folder: Path, limits: ResourceLimits = LIMITS, **settings: Any
+) -> AsyncIterator[Crew]:
     """Open judges in worker processes, and close them whatever happens."""
     crew = Crew(folder, limits, **settings)
     try:

@@ -87,7 +87,7 @@ async def page(work: Path) -> str:
         async with FleetHarness(work / "fleet", clock=clock, targets=targets) as fleet:
             source = MaildirSource("sample", work / "mailbox", clock=clock, copy_from=mailbox)
             await source.deliver(fleet.app.intake)
-            await fleet.settle()
+            await fleet.wait_until_idle()
             mail = tell(fleet, 'agent="inbox_triage"')
             note = checkpoint(fleet)
             rows = await series(fleet, clock)
@@ -119,7 +119,7 @@ async def series(fleet: FleetHarness, clock: ManualClock) -> int:
     at = next(at for at, event in enumerate(rows.events) if event.id == ALARM)
     for part in (rows.events[:at], rows.events[at : at + 1], rows.events[at + 1 :]):
         await fleet.app.intake.accept(part)
-        await fleet.settle(60)
+        await fleet.wait_until_idle(60)
     return len(rows.events)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vedette.config import agent_schema, bank_schema, settings_schema
-from vedette.interfaces.cli.error_codes import LESSONS
+from vedette.interfaces.cli.error_codes import EXPLANATIONS
 
 _WRITTEN = "Written by `UPDATE=1 pytest tests/acceptance/test_reference_docs.py`; a test compares."
 
@@ -126,10 +126,10 @@ def _errors() -> str:
         "Every error has a code, in brackets after `error` and under `code` in JSON. A code keeps"
         " its meaning. `vedette explain-error CODE` prints the same.\n",
     ]
-    for code, lesson in LESSONS.items():
+    for code, lesson in EXPLANATIONS.items():
         parts += [
             f"## {code}\n",
-            f"{lesson.means} {lesson.because}\n",
+            f"{lesson.meaning} {lesson.cause}\n",
             f"**Mend:** {lesson.mend}\n",
         ]
     return "\n".join(parts)

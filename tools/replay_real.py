@@ -56,18 +56,18 @@ async def replay(laid: Laid) -> dict[str, object]:
     """Run the fleet until it is idle; return its summary."""
     from vedette.app.composition_root import open_app
     from vedette.config import load_settings
-    from vedette.interfaces.daemon import Running, summary
+    from vedette.interfaces.daemon import Daemon, summary
 
     app = await open_app(load_settings(laid.config))
-    running = Running(app, until_idle=True)
+    running = Daemon(app, until_idle=True)
     shown = 0.0
 
-    def progress(now: Running) -> None:
+    def progress(now: Daemon) -> None:
         nonlocal shown
         if time.monotonic() - shown < 2:
             return
         shown = time.monotonic()
-        done = app.dispatcher.handled
+        done = app.dispatcher.handled_count
         total = laid.metrics + laid.mails
         print(
             f"\r{done:>8,} of {total:,} runs handled, {app.dispatcher.pending:,} pending  ",

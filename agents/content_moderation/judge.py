@@ -17,10 +17,10 @@ from vedette.judging.examples import (
     Near,
 )
 from vedette.judging.features import TEXT_LIMIT
-from vedette.judging.lexicon import vocabulary
-from vedette.judging.normalise import Normaliser
+from vedette.judging.normaliser import Normaliser
 from vedette.judging.side_features import Extra
 from vedette.judging.text import fold
+from vedette.judging.word_groups import vocabulary
 
 from .reading import Reading, read
 from .weighing import GRAVE, Weights, strong_words, weigh

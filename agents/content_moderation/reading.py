@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import inf
 
-from vedette.judging.lexicon import Term, find
 from vedette.judging.text import clean, fold
+from vedette.judging.word_groups import Term, find_terms
 
 READ = 20_000  # characters of a comment that are read
 
@@ -121,7 +121,7 @@ def read(text: str, normalise: Callable[[str], str] = fold) -> Reading:
     rejects = _REJECTS.search(outside) is not None
     endorses = _ENDORSES.search(outside) is not None
     orders = _ORDERS.search(folded) is not None
-    terms = find(folded)
+    terms = find_terms(folded)
     told = _told(terms, spans, rejects)
     story = any(term.group == "fiction" for term in terms)
     share = 1.0 if endorses else 0.0 if rejects else 0.15 if story else 0.4

@@ -21,18 +21,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vedette.adapters.mail.imap.address import Address as MailAddress
-    from vedette.adapters.mail.imap.address import read_address as read_mail_address
-    from vedette.adapters.mail.imap.pool import session_of as mail_session
+    from vedette.adapters.mail.imap.address import MailAddress as MailAddress
+    from vedette.adapters.mail.imap.address import read_mail_address as read_mail_address
+    from vedette.adapters.mail.imap.pool import mail_session as mail_session
     from vedette.adapters.mail.imap.session import MAX_MAIL, NoFolder
-    from vedette.adapters.mail.imap.session import Session as MailSession
+    from vedette.adapters.mail.imap.session import MailSession as MailSession
     from vedette.adapters.mail.smtp import Unanswered
-    from vedette.adapters.mail.smtp import deliver as send_mail
+    from vedette.adapters.mail.smtp import send_mail as send_mail
     from vedette.adapters.reasoners.adk.tools import declared_tools
     from vedette.config.field import Field
-    from vedette.config.part import Duration
-    from vedette.config.part import Part as Table
     from vedette.config.secret_reference import read_secret
+    from vedette.config.settings_table import Duration
+    from vedette.config.settings_table import SettingsTable as Table
     from vedette.domain.base.clock import Clock, duration_us
     from vedette.domain.base.errors import (
         BadFleet,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         Unsendable,
         VedetteError,
     )
-    from vedette.domain.base.failpoint import reach as failpoint
+    from vedette.domain.base.failpoint import hit_failpoint as failpoint
     from vedette.domain.effect import Call, Outcome, RowWrite
     from vedette.domain.event import Event
     from vedette.domain.ports.plugin import (
@@ -96,7 +96,7 @@ __all__ = [
 ]
 
 # Where each name is found; a name of another spelling there stands after a colon.
-_HOMES = {
+_NAMES_BY_MODULE = {
     "vedette.adapters.reasoners.adk.tools": ("declared_tools",),
     "vedette.adapters.mail.imap.address": (
         "MailAddress:Address",
@@ -118,7 +118,7 @@ _HOMES = {
     ),
     "vedette.domain.event": ("Event",),
     "vedette.config.field": ("Field",),
-    "vedette.config.part": ("Duration", "Table:Part"),
+    "vedette.config.settings_table": ("Duration", "Table:Part"),
     "vedette.config.secret_reference": ("read_secret",),
     "vedette.domain.ports.plugin": (
         "NotifierPlugin",
@@ -130,9 +130,9 @@ _HOMES = {
     ),
     "vedette.domain.ports.sources": ("Intake", "Receipt", "Refused", "Source"),
 }
-_HOME = {
+_LOCATIONS = {
     public: (module, private or public)
-    for module, names in _HOMES.items()
+    for module, names in _NAMES_BY_MODULE.items()
     for public, _, private in (name.partition(":") for name in names)
 }
 
@@ -140,9 +140,9 @@ _HOME = {
 if not TYPE_CHECKING:  # to a type checker a name that is not there is an error
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOME:
+        if name not in _LOCATIONS:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module, private = _HOME[name]
+        module, private = _LOCATIONS[name]
         found = getattr(importlib.import_module(module), private)
         globals()[name] = found
         return found

@@ -17,10 +17,10 @@ from typing import Any
 from tests.acceptance.virtual_day import DAY_US, START_US
 from tests.said import ROOT, environment
 
-from vedette.adapters.ledger_export import Exported, export
+from vedette.adapters.ledger_export import LedgerExport, export
 from vedette.ledger.history.reconstruction import Reconstruction, reconstruct
-from vedette.ledger.history.time_window import Walked
-from vedette.store.sqlite import OpenedStore
+from vedette.ledger.history.time_window import RawEntry
+from vedette.store.sqlite import SqliteReader
 
 EVENTS, KILLS, SEED = 10_000, 52, 1
 END_US = START_US + 2 * DAY_US
@@ -70,24 +70,24 @@ class Played:
 
     @cached_property
     def rebuilt(self) -> Reconstruction:
-        store = OpenedStore(self.state)
+        store = SqliteReader(self.state)
         try:
             return reconstruct(store, START_US, END_US)
         finally:
             store.close()
 
     @cached_property
-    def walked(self) -> list[Walked]:
-        return list(Exported(self.folder / "export").walk())
+    def walked(self) -> list[RawEntry]:
+        return list(LedgerExport(self.folder / "export").walk())
 
 
 @dataclass(frozen=True)
 class Spoilt:
     """A ledger in memory, as an export would be read, for a test that spoilt it."""
 
-    walked: list[Walked]
+    walked: list[RawEntry]
 
-    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[Walked]:
+    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[RawEntry]:
         for walked in self.walked:
             if walked[0] > after and (kinds is None or json.loads(walked[1])["kind"] in kinds):
                 yield walked
@@ -113,7 +113,7 @@ def played(folder: Path) -> Played:
         (folder / "used" / name).rename(folder / "state" / name)
     shutil.rmtree(folder / "used")
     (folder / "vedette.toml").write_text(SETTINGS)
-    store = OpenedStore(folder / "state")
+    store = SqliteReader(folder / "state")
     try:
         key = (folder / "state" / "ledger.pub").read_text()
         witness = folder / "state" / "witness.log"

@@ -14,7 +14,7 @@ from typing import Any
 
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
-from vedette.testing.toy_fleet import DESK, do, job, note
+from vedette.testing.toy_fleet import DESK, job, note_proposal, propose
 
 ACTING = tuple(f"keeper_{number:02}" for number in range(18))
 ASKING = ("asker_1", "asker_2")
@@ -120,11 +120,11 @@ def _proposals(draw: random.Random, name: str) -> list[dict[str, Any]]:
     if number < 0.58:
         return []
     if number < 0.7:
-        return [note(f"{name} 0")]
+        return [note_proposal(f"{name} 0")]
     if number < 0.73:
-        return [do("wire.send", to="stranger@elsewhere.example", text=f"{name} 0")]
+        return [propose("wire.send", to="stranger@elsewhere.example", text=f"{name} 0")]
     if number < 0.74:
-        return [do("door.open", to=DESK, text=f"{name} 0")]
+        return [propose("door.open", to=DESK, text=f"{name} 0")]
     tools = ("wire.send", "order.place", "bell.ring", "big.send", "slow.send")
     drawn = draw.choices(tools, weights=(10, 6, 3, 3, 2), k=draw.choice((1, 1, 1, 2)))
-    return [do(tool, to=DESK, text=f"{name} {at}") for at, tool in enumerate(drawn)]
+    return [propose(tool, to=DESK, text=f"{name} {at}") for at, tool in enumerate(drawn)]

@@ -28,7 +28,7 @@ from vedette.config.mail_servers import ImapPlan
 from vedette.domain.base.clock import SystemClock
 from vedette.ledger.history.report import report
 from vedette.operations.modes import GRANTS
-from vedette.operations.scaffold import found
+from vedette.operations.scaffold import scaffold_agent
 from vedette.testing.harness import FleetHarness, checkout
 
 NEW, FOLDER, ONE = "billing", "INBOX", "Invoices"
@@ -73,7 +73,7 @@ def show(root: Path, mails: int, more: int, *, each: int = 9, workers: bool = Fa
     agent = root / "agents" / AGENT / "agent.yaml"
     text = agent.read_text(encoding="utf-8")
     agent.write_text(text.replace('"imap:*"', '"imap:desk"'), encoding="utf-8")
-    found(load_settings(root / "vedette.toml"), NEW, AGENT, None, None, lambda s: [])
+    scaffold_agent(load_settings(root / "vedette.toml"), NEW, AGENT, None, None, lambda s: [])
     # The one that was there keeps its own mailbox; the new one is pointed at this.
     agent.write_text(text.replace('"imap:*"', '"imap:nowhere"'), encoding="utf-8")
     return asyncio.run(_show(root, mails, more, workers))
@@ -105,14 +105,14 @@ async def _show(root: Path, mails: int, more: int, workers: bool) -> Shown:
             row for row in store.holds_page(after=0, limit=99) if row.tool == "mail.file"
         )
         await fleet.approve(waiting)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         shown.approved = _effects(fleet)
         shown.asked = box.folders()
 
         _limit(root / "policies" / GRANTS)
-        assert (await fleet.apply(root / "policies"))["ok"]
+        assert (await fleet.apply_policy(root / "policies"))["ok"]
         await _mode(fleet, "act")
-        since = store.head()
+        since = store.last_seq()
         box.fill(letters(more, "third"))
         await _take(fleet, box)
         _count(fleet, shown, "act")
@@ -131,14 +131,14 @@ async def _take(fleet: FleetHarness, box: Mailbox) -> None:
     table = {k: v for k, v in box.table().items() if k != "kind"}
     source = ImapSource(
         ImapPlan("desk", table, (FOLDER,), newest=100_000), SystemClock(), watch=False,
-        leads=lambda: True,
+        is_leader=lambda: True,
     )  # fmt: skip
     await source.deliver(fleet.app.intake)
-    await fleet.settle(within_s=600)
+    await fleet.wait_until_idle(within_s=600)
 
 
 async def _mode(fleet: FleetHarness, to: str) -> None:
-    done = await fleet.confirmed("mode", reason="step by step", agent=NEW, mode=to)
+    done = await fleet.submit_confirmed("mode", reason="step by step", agent=NEW, mode=to)
     assert done["ok"]
     assert done["folder"] == "written"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from vedette.testing.toy_fleet import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 _START = [sys.executable, "-c", "from vedette.interfaces.cli import main; main()"]
 _TOML = """\
@@ -40,8 +40,8 @@ def vedette(fleet: Path, *words: str, code: int = 0) -> Any:
 async def dead_letters(folder: Path) -> None:
     async with toy_fleet(folder, World()) as fleet:
         fails: dict[str, Any] = {"raise": True}
-        await fleet.send(*(job(f"{n}", send(), key=f"k{n}", **fails) for n in range(4)))
-        await fleet.settle()
+        await fleet.send(*(job(f"{n}", send_proposal(), key=f"k{n}", **fails) for n in range(4)))
+        await fleet.wait_until_idle()
 
 
 def test_dead_letters_from_list_to_drop(tmp_path: Path) -> None:

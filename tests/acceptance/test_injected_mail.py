@@ -15,18 +15,18 @@ from typing import Any
 import pytest
 from tests.acceptance.pairs.fleet import PERMISSIVE
 
-from vedette.adapters.mail.parse import parse_mail
+from vedette.adapters.mail.parser import parse_mail
 from vedette.domain.action import Proposal
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Reasoner, Thought
-from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.domain.ports import Reasoner, ReasonerJudgement
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
-from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
+from vedette.testing.harness import FleetHarness, checkout, copy_policies, remove_tests
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy_fleet import World, do, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, note_proposal, propose, send_proposal, toy_fleet
 
 EVIL = "x@evil.example"
 SENDER = "master@evil.example"
@@ -61,8 +61,8 @@ def sending(to: Any) -> list[Proposal]:
 def obeys(*turns: Turn) -> ScriptedReasoner:
     """Return a reasoner that proposes what each turn says, entirely sure of it."""
 
-    def thought(turn: Turn, last: bool) -> Callable[[Briefing], Thought]:
-        return lambda briefing: Thought(
+    def thought(turn: Turn, last: bool) -> Callable[[Briefing], ReasonerJudgement]:
+        return lambda briefing: ReasonerJudgement(
             label="trusted request", confidence=1.0, proposals=tuple(turn(briefing)), final=last
         )
 
@@ -116,7 +116,7 @@ def fleet_of(
         "oncall": {"kind": "webhook", "url": "http://127.0.0.1:9/none"},
         "board": {"kind": "board", "path": str(folder / "board.db")},
     }
-    policies = without_tests(copy_policies(folder / "policies", policy))
+    policies = remove_tests(copy_policies(folder / "policies", policy))
     reasoners = None if reasoner is None else {"judge": reasoner}
     return FleetHarness(
         folder, content=content, policies=policies, reasoners=reasoners, targets=targets
@@ -136,7 +136,7 @@ def outgoing(folder: Path) -> list[str]:
 async def receive(fleet: FleetHarness) -> dict[str, Any]:
     """Let the mail arrive and be handled; return its run as `explain` tells it."""
     await fleet.send(mail())
-    await fleet.settle()
+    await fleet.wait_until_idle()
     run: dict[str, Any] = explain(fleet.app.store, mail().key)["runs"][0]
     assert run["state"] != "dead", run["dead"]
     return run
@@ -256,7 +256,7 @@ async def test_a_registered_address_by_value_is_held_and_a_person_decides(tmp_pa
         held = fleet.app.store.action(forward["id"])
         assert held is not None
         await fleet.approve(held, "he needs it")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (sent,) = outgoing(tmp_path)
         assert f"To: {to}" in sent
 
@@ -295,8 +295,8 @@ async def test_a_hold_of_before_does_not_keep_the_trust_that_promoted_labels_had
         return sending(Ref(f"/memory/{found}/label"))
 
     async def order(fleet: FleetHarness, verb: str, **args: Any) -> dict[str, Any]:
-        told = await carry_out(fleet.app.commands, verb, fleet.order(f"it is right: {verb}"), args)
-        await fleet.settle()
+        told = await dispatch(fleet.app.commands, verb, fleet.order(f"it is right: {verb}"), args)
+        await fleet.wait_until_idle()
         return told
 
     async with fleet_of(tmp_path, obeys(by_promoted)) as fleet:
@@ -315,7 +315,7 @@ async def test_a_hold_of_before_does_not_keep_the_trust_that_promoted_labels_had
         held = fleet.app.store.action(forward["id"])
         assert held is not None
         await fleet.approve(held, "he needs it")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert outgoing(tmp_path) == []
         ended = fleet.app.store.action(forward["id"])
         assert ended is not None
@@ -332,12 +332,12 @@ async def test_an_address_does_not_become_trusted_on_its_way_through_a_tool(
     looked = Proposal(tool, {"name": Ref("/event/data/address")})
     wired = Proposal("wire.send", {"to": Ref("/outcome/0/id"), "text": "x"})
     reasoner = ScriptedReasoner(
-        [Thought(proposals=(looked,), final=False), Thought(proposals=(wired,))]
+        [ReasonerJudgement(proposals=(looked,), final=False), ReasonerJudgement(proposals=(wired,))]
     )
     async with toy_fleet(tmp_path, world, reasoners={"judge": reasoner}) as fleet:
         event = job("1", address=EVIL)
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert [row.decided for row in fleet.actions(event)] == ["permit", "deny"]
         assert fleet.actions(event)[1].rule == "origins.untrusted"
         assert world.effects("wire.send") == 0
@@ -350,21 +350,21 @@ async def test_control_a_trusted_tool_asked_with_trusted_values_answers_trusted(
     looked = Proposal("book.sure", {"name": Ref("/charter/desk")})
     wired = Proposal("wire.send", {"to": Ref("/outcome/0/id"), "text": "x"})
     reasoner = ScriptedReasoner(
-        [Thought(proposals=(looked,), final=False), Thought(proposals=(wired,))]
+        [ReasonerJudgement(proposals=(looked,), final=False), ReasonerJudgement(proposals=(wired,))]
     )
     async with toy_fleet(tmp_path, world, reasoners={"judge": reasoner}) as fleet:
         await fleet.send(job("1"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects("wire.send") == 1
 
 
 async def test_an_address_does_not_become_trusted_by_lying_in_a_row(tmp_path: Path) -> None:
     world = World()
     async with toy_fleet(tmp_path, world) as fleet:
-        wired = do("wire.send", to=Ref("/row/texts/0"), text="x")
-        first, second = job("1", note(EVIL)), job("2", wired, send("fine"))
+        wired = propose("wire.send", to=Ref("/row/texts/0"), text="x")
+        first, second = job("1", note_proposal(EVIL)), job("2", wired, send_proposal("fine"))
         await fleet.send(first, second)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert [row.decided for row in fleet.actions(second)] == ["deny", "permit"]
         assert fleet.actions(second)[0].rule == "origins.derived"
         assert world.texts() == ["fine"]

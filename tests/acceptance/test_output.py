@@ -29,9 +29,9 @@ from tests.said import START, environment
 from tools import json_shapes
 
 import vedette.interfaces.cli
-from vedette.domain.base.fleet_clock import FILE
+from vedette.domain.base.fleet_clock import CLOCK_FILE
 from vedette.interfaces.cli import cli, common, main
-from vedette.testing.toy_fleet import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "reference" / "json.md"
@@ -132,10 +132,10 @@ def scene(berlin: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) 
 
     def say(as_json: bool, value: Any, text: str) -> None:
         told.append(value)
-        common.say(as_json, value, text)
+        common.print_result(as_json, value, text)
 
     for module in every_module():
-        if module is not common and getattr(module, "say", None) is common.say:
+        if module is not common and getattr(module, "say", None) is common.print_result:
             berlin.setattr(module, "say", say)
     folder = tmp_path_factory.mktemp("output") / "harbour"
     begun = Scene(folder.parent, told)
@@ -253,9 +253,9 @@ def writes(made: Scene) -> None:
 
 def jump(state: Path) -> None:
     """Set fleet time an hour ahead, as if the wall clock had been set back while no fleet ran."""
-    kept = json.loads((state / FILE).read_text(encoding="ascii"))
+    kept = json.loads((state / CLOCK_FILE).read_text(encoding="ascii"))
     kept["at_us"] += 3_600_000_000
-    (state / FILE).write_text(json.dumps(kept), encoding="ascii")
+    (state / CLOCK_FILE).write_text(json.dumps(kept), encoding="ascii")
 
 
 def done_effect(made: Scene) -> str:
@@ -274,8 +274,10 @@ def dead(made: Scene) -> None:
     async def letters() -> None:
         async with toy_fleet(made.folder, World()) as fleet:
             fails: dict[str, Any] = {"raise": True}
-            await fleet.send(*(job(f"{n}", send(), key=f"k{n}", **fails) for n in range(3)))
-            await fleet.settle()
+            await fleet.send(
+                *(job(f"{n}", send_proposal(), key=f"k{n}", **fails) for n in range(3))
+            )
+            await fleet.wait_until_idle()
 
     made.folder.mkdir()
     asyncio.run(letters())
@@ -410,19 +412,19 @@ def test_colours_add_nothing_to_the_words(scene: Scene) -> None:
 def test_the_live_view_has_room_in_80_columns(seldom: int) -> None:
     from rich.console import Console
 
-    from vedette.interfaces.cli.live_table import Look, draw, notable
+    from vedette.interfaces.cli.live_table import FleetStatus, notable_line, render_view
 
     numbers = dict.fromkeys(("events", "actions", "permits", "held", "denied", "effects"), 1234)
     agent = {**numbers, "backlog": 0, "would": seldom, "dead": 0}
-    seen = Look({"content_moderation": agent}, 1234, 10.0, 5, 1, [], 3.0)
+    seen = FleetStatus({"content_moderation": agent}, 1234, 10.0, 5, 1, [], 3.0)
     entry = {
         "kind": "action.decided", "at": 1, "outcome": "deny", "agent": "inbox_triage",
         "tool": "mail.forward", "rule": "origins.derived", "run": ORDERS,
     }  # fmt: skip
-    line = str(notable(entry))
+    line = str(notable_line(entry))
     console = Console(width=WIDTH, color_system=None, force_terminal=False)
     with console.capture() as caught:
-        console.print(draw("harbour", "http://127.0.0.1:40000", seen, [line]))
+        console.print(render_view("harbour", "http://127.0.0.1:40000", seen, [line]))
     shown = caught.get()
     for word in ("content_moderation", *numbers, "backlog", ORDERS[:16]):
         assert word in shown

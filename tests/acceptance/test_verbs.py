@@ -28,7 +28,7 @@ from tests.said import said as look
 
 from vedette.config import Settings
 from vedette.domain.base.errors import BadCommand, StoreBusy
-from vedette.interfaces.cli.reset import wipe
+from vedette.interfaces.cli.reset import wipe_state
 from vedette.interfaces.http.unix_socket import socket_of
 
 # The first test waits for a whole run of the samples.
@@ -624,7 +624,7 @@ def test_wipe_empties_a_state_folder_and_follows_no_link(tmp_path: Path) -> None
     (outside / "letter").write_text("dear")
     (settings.state / "link").symlink_to(outside)
     (settings.state / "mailbox").mkdir()
-    assert wipe(settings) == ["link", "mailbox", "store.db"]
+    assert wipe_state(settings) == ["link", "mailbox", "store.db"]
     assert sorted(path.name for path in settings.state.iterdir()) == [
         "receiver.jsonl",
         "runner.lock",
@@ -635,7 +635,7 @@ def test_wipe_empties_a_state_folder_and_follows_no_link(tmp_path: Path) -> None
 def test_wipe_spares_what_is_no_state_folder(tmp_path: Path) -> None:
     settings = state_of(tmp_path, "letter")
     with pytest.raises(BadCommand, match="does not look like"):
-        wipe(settings)
+        wipe_state(settings)
     assert (settings.state / "letter").exists()
 
 
@@ -648,7 +648,7 @@ def test_wipe_spares_a_state_folder_around_the_content(tmp_path: Path) -> None:
         policies=usual.policies, memory=usual.memory,
     )  # fmt: skip
     with pytest.raises(BadCommand, match="would delete"):
-        wipe(around)
+        wipe_state(around)
     assert (tmp_path / "vedette.toml").exists()
 
 
@@ -659,5 +659,5 @@ def test_wipe_spares_a_runners_folder(tmp_path: Path) -> None:
     with (settings.state / "runner.lock").open("a") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(StoreBusy):
-            wipe(settings)
+            wipe_state(settings)
     assert (settings.state / "store.db").exists()

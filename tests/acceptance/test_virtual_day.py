@@ -37,14 +37,14 @@ from tests.acceptance.day_world import AGENTS, events
 from tests.acceptance.virtual_day import DAY_US, START_US
 from tests.said import vedette
 
-from vedette.adapters.ledger_export import Exported
-from vedette.domain.base.canonical import canonical
+from vedette.adapters.ledger_export import LedgerExport
+from vedette.domain.base.canonical import canonical_json
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.ledger.history.report import report
 from vedette.ledger.history.target_match import match
-from vedette.ledger.history.time_window import Walked
+from vedette.ledger.history.time_window import RawEntry
 from vedette.policy.replay import replay
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import TrustingStage
 
 OPEN = ("effect.intended", "effect.started", "effect.unknown")
@@ -85,7 +85,7 @@ def test_the_day_was_as_rough_as_it_is_said_to_be(day: Played) -> None:
 def test_every_effect_has_exactly_one_intent_that_tells_everything(day: Played) -> None:
     told = day.rebuilt
     assert told.findings == []
-    assert told.cut == set()
+    assert told.truncated_runs == set()
     found = match(told, day.happened)
     assert found.ok, found.to_json()
     assert found.matched == found.effects == len(day.effects)
@@ -112,7 +112,7 @@ def test_every_answer_of_a_person_is_where_it_was_given(day: Played) -> None:
     intents = day.rebuilt.intents
     given = lines(day.folder / "answers.jsonl")
     for line in given:
-        answers = [one.word for one in intents[line["action"]].answers]
+        answers = [one.answer for one in intents[line["action"]].answers]
         assert ("approved" if line["yes"] else "denied") in answers
     # What needs a person has one; a no is never followed by a first effect.
     needs = [line for line in day.effects if line["tool"] == "big.send"]
@@ -120,7 +120,7 @@ def test_every_answer_of_a_person_is_where_it_was_given(day: Played) -> None:
     for line in needs:
         approval = intents[f"act_{line['key']}"].approval
         assert approval is not None
-        assert approval.by == "person:tester"
+        assert approval.actor == "person:tester"
         assert approval.reason == "as the day says"
 
 
@@ -130,14 +130,14 @@ def test_every_open_intent_is_flagged_and_no_other(day: Played) -> None:
         if entry["kind"].startswith("effect."):
             last[entry["action"]] = entry["kind"]
     wanted = {action for action, kind in last.items() if kind in OPEN}
-    assert {intent.id for intent in day.rebuilt.open} == wanted
+    assert {intent.id for intent in day.rebuilt.open_intents} == wanted
     # The last process was killed between a call and its record: that is one of them.
     done = {f"act_{line['key']}" for line in day.effects}
     assert wanted & done
 
 
 def test_every_decision_replays_to_the_same_answer(day: Played) -> None:
-    store = OpenedStore(day.state)
+    store = SqliteReader(day.state)
     try:
         found = replay(store, TrustingStage().load)
     finally:
@@ -149,13 +149,13 @@ def test_every_decision_replays_to_the_same_answer(day: Played) -> None:
 
 
 def test_an_export_tells_the_same_as_the_store(day: Played) -> None:
-    again = reconstruct(Exported(day.folder / "export"), START_US, END_US)
+    again = reconstruct(LedgerExport(day.folder / "export"), START_US, END_US)
     assert again.to_json() == day.rebuilt.to_json()
 
 
 def test_parts_of_the_day_make_the_day(day: Played) -> None:
     whole = day.rebuilt
-    store, read = OpenedStore(day.state), Exported(day.folder / "export")
+    store, read = SqliteReader(day.state), LedgerExport(day.folder / "export")
     edges = [START_US, START_US + DAY_US // 3, START_US + DAY_US * 4 // 5, END_US]
     try:
         parts = [reconstruct(store, a, b) for a, b in pairwise(edges)]
@@ -172,7 +172,7 @@ def test_parts_of_the_day_make_the_day(day: Played) -> None:
 
 
 def test_the_report_of_the_day_takes_less_than_ten_seconds(day: Played) -> None:
-    store = OpenedStore(day.state)
+    store = SqliteReader(day.state)
     try:
         # (Of its own time: the machine may be busy with other tests.)
         began = time.process_time()
@@ -222,7 +222,7 @@ def test_the_verbs_say_so_too(day: Played) -> None:
     assert done.code == 1
     assert f"{number:,} of {number + 1:,} effects have exactly one intent" in done.out
     assert f"effect without intent: wire.send {'0' * 32}: no intent has this key" in done.out
-    assert f"OPEN INTENTS: {len(day.rebuilt.open)}" in done.out
+    assert f"OPEN INTENTS: {len(day.rebuilt.open_intents)}" in done.out
     assert "FINDINGS: 0" in done.out
 
 
@@ -275,7 +275,7 @@ def test_a_removed_entry_is_found_even_if_all_others_are_numbered_anew(
     assert {(one["code"], one.get("action")) for one in told.findings} == {(code, gone["action"])}
 
 
-def renumbered(day: Played, gone: Line) -> Iterator[Walked]:
+def renumbered(day: Played, gone: Line) -> Iterator[RawEntry]:
     """Yield all entries but one, as somebody would write them who wants nobody to see it."""
     at = gone["seq"]
     for entry, (seq, raw, salt, data) in zip(day.entries, day.walked, strict=True):
@@ -284,7 +284,7 @@ def renumbered(day: Played, gone: Line) -> Iterator[Walked]:
         elif seq > at:
             less = entry.get("run") == gone["run"]
             new = {**entry, "seq": seq - 1, **({"n": entry["n"] - 1} if less else {})}
-            yield seq - 1, canonical(new), salt, data
+            yield seq - 1, canonical_json(new), salt, data
 
 
 def test_an_altered_decision_is_found(day: Played, tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_an_altered_decision_is_found(day: Played, tmp_path: Path) -> None:
     shutil.copytree(day.state, tmp_path / "state")
     path = tmp_path / "state" / "store.db"
     salt, data = altered(path, denied["seq"])
-    store = OpenedStore(tmp_path / "state")
+    store = SqliteReader(tmp_path / "state")
     try:
         told = reconstruct(store, START_US, END_US)
         assert [one["code"] for one in told.findings] == ["body"]
@@ -304,8 +304,8 @@ def test_an_altered_decision_is_found(day: Played, tmp_path: Path) -> None:
 
     # Somebody who mends the digest as well is found by asking the policy again.
     entry = {**denied, "outcome": "permit", "body": hashlib.sha256(salt + data).hexdigest()}
-    write(path, "UPDATE entry SET bytes=? WHERE seq=?", canonical(entry), denied["seq"])
-    store = OpenedStore(tmp_path / "state")
+    write(path, "UPDATE entry SET bytes=? WHERE seq=?", canonical_json(entry), denied["seq"])
+    store = SqliteReader(tmp_path / "state")
     try:
         found = replay(store, TrustingStage().load)
     finally:

@@ -18,7 +18,7 @@ import pytest
 from tests.contract.store.test_store_sqlite import mounts, need_mounts
 from tests.said import environment
 
-from vedette.interfaces.cli.error_codes import LESSONS
+from vedette.interfaces.cli.error_codes import EXPLANATIONS
 
 CI = os.environ.get("CI") == "true"
 SAID = re.compile(r"error\[(?P<code>[a-z-]+)\]: (?P<what>.+?) \((?P<mend>.+)\)")
@@ -62,7 +62,7 @@ def said(done: subprocess.CompletedProcess[str], code: str, *words: str) -> None
     found = SAID.fullmatch(line)
     assert found is not None, line
     assert found["code"] == code, line
-    assert code in LESSONS
+    assert code in EXPLANATIONS
     for word in words:
         assert word in line, (word, line)
 
@@ -80,7 +80,7 @@ def found(
     assert f"{problem['file']}:{problem['line']}".startswith(where), problem
     assert problem["mend"], problem
     assert problem["warning"] is warning
-    assert code in LESSONS
+    assert code in EXPLANATIONS
     for word in words:
         assert word in problem["what"] + problem["mend"], (word, problem)
 
@@ -194,7 +194,7 @@ def test_9_a_python_that_is_too_old(fleet: Path) -> None:
     assert done.returncode == 1
     assert SAID.fullmatch(done.stderr.strip()), done.stderr
     assert "3.11 or newer" in done.stderr
-    assert "wrong-python" in LESSONS
+    assert "wrong-python" in EXPLANATIONS
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def running(fleet: Path) -> Iterator[int]:
 def vedette_is_up(fleet: Path) -> bool:
     from vedette.interfaces.http.local_client import LocalClient
 
-    return LocalClient(fleet / ".vedette").alive()
+    return LocalClient(fleet / ".vedette").is_alive()
 
 
 def test_10_a_run_that_is_running_already(fleet: Path, running: int) -> None:

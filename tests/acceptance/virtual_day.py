@@ -46,15 +46,15 @@ from vedette.domain.base.errors import AlreadyDone
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.testing.clock import ManualClock
-from vedette.testing.faults import in_child
+from vedette.testing.faults import run_in_child
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import (
     DESK,
     GRANTS,
     World,
-    denying,
-    do,
+    deny_policy,
     job,
+    propose,
     toy_fleet,
     write_policies,
 )
@@ -96,7 +96,7 @@ def lay(folder: Path) -> None:
     grants = "".join(GRANTS.format(name=name, mode=modes.get(name, "act")) for name in AGENTS)
     extra = {"grants/data.yaml": grants}
     toy_fleet(folder, World(), agents=AGENTS, extra=extra)
-    write_policies(folder / "strict", AGENTS, extra={**extra, **denying("slow.send")})
+    write_policies(folder / "strict", AGENTS, extra={**extra, **deny_policy("slow.send")})
 
 
 def fleet_of(day: Day, clock: ManualClock, world: DayWorld) -> FleetHarness:
@@ -126,12 +126,12 @@ class Life:
                 place += len(batch)
                 self._pass(place)
                 await self._send(batch, place)
-                await fleet.settle(60)
+                await fleet.wait_until_idle(60)
                 await self._change(place)
                 await self._answer()
             for _ in range(12):
                 self._pass_to(self.clock.now_us() + 30_000_000)
-                await fleet.settle(60)
+                await fleet.wait_until_idle(60)
                 await self._answer()
 
     async def _open(self) -> None:
@@ -182,7 +182,7 @@ class Life:
             hold, digest = row.id.replace("act_", "hold_"), self.fleet.shown_digest(row)
             if await self._once(id, partial(answer, hold=hold, digest=digest)):
                 append(self.day.folder / "answers.jsonl", {"action": row.id, "yes": yes})
-        await self.fleet.settle(60)
+        await self.fleet.wait_until_idle(60)
 
     def _says_yes(self, row: ActionRow) -> bool:
         if row.effect == "unknown":
@@ -219,11 +219,13 @@ def die_calling(day: Day) -> None:
         async with life.fleet as fleet:
             failpoint.hook = hook
             last = [
-                job(f"last {name}", do("order.place", to=DESK, text=f"last {name}"), agent=name)
+                job(
+                    f"last {name}", propose("order.place", to=DESK, text=f"last {name}"), agent=name
+                )
                 for name in ACTING[:4]
             ]
             await fleet.send(*last)
-            await fleet.settle(60)
+            await fleet.wait_until_idle(60)
 
     asyncio.run(more())
 
@@ -251,17 +253,17 @@ def play(day: Day, kills: int) -> dict[str, Any]:
     reach = int(2 * POINTS * day.number / (kills + 8))
     draw, points, died = random.Random(f"deaths {day.seed}"), Counter[str](), 0
     while died < kills:
-        ended = in_child(lambda: live(day), die_at=draw.randint(20, reach), within_s=600)
+        ended = run_in_child(lambda: live(day), die_at=draw.randint(20, reach), within_s=600)
         if ended.error:
             raise RuntimeError(ended.error)
         if not ended.killed:
             break
         died += 1
-        points[ended.at] += 1
-    ended = in_child(lambda: live(day), within_s=600)
+        points[ended.last_point] += 1
+    ended = run_in_child(lambda: live(day), within_s=600)
     if ended.error:
         raise RuntimeError(ended.error)
-    last = in_child(lambda: die_calling(day), within_s=60)
+    last = run_in_child(lambda: die_calling(day), within_s=60)
     killed_calling = "signal 9" in last.error
     return {
         "kills": died + killed_calling, "points": points, "killed_calling": killed_calling,

@@ -20,16 +20,16 @@ from typing import Any
 import orjson
 from tests.bigquery import PROJECT, Dataset, Emulator, find_python
 
-from vedette.adapters.bigquery.reconciliation import differences
+from vedette.adapters.bigquery.reconciliation import find_differences
 from vedette.adapters.bigquery.shipper import Shipper
 from vedette.adapters.bigquery.source import BigQuerySource
 from vedette.adapters.bigquery.tables import Encoder
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.config.deployment import BigQueryPlan
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
-from vedette.testing.toy_fleet import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 T0 = 1_790_000_000_000_000
 
@@ -58,8 +58,8 @@ class Reader:
 async def real_entries(folder: Path) -> list[bytes]:
     """Return what a few events leave in a ledger: accepted, turn, decision, effect, closed."""
     async with toy_fleet(folder, World()) as fleet:
-        await fleet.send(*(job(str(n), send("hello"), key=str(n)) for n in range(20)))
-        await fleet.settle()
+        await fleet.send(*(job(str(n), send_proposal("hello"), key=str(n)) for n in range(20)))
+        await fleet.wait_until_idle()
         return [raw for _, raw, _, _ in fleet.app.store.walk() if b"event" in raw]
 
 
@@ -67,7 +67,7 @@ def ledger_of(raws: list[bytes], count: int) -> Reader:
     made: list[tuple[int, bytes]] = []
     for seq in range(1, count + 1):
         value = {**orjson.loads(raws[seq % len(raws)]), "seq": seq, "at": T0 + seq * 1000}
-        made.append((seq, canonical(value)))
+        made.append((seq, canonical_json(value)))
     return Reader(made)
 
 
@@ -102,7 +102,7 @@ async def ship(told: dict[str, Any], emulator: Emulator, raws: list[bytes], coun
     with timed(told, "ship_nothing", 20, emulator):
         for _ in range(20):
             assert await shipper.ship() == 0
-    wrong = differences(warehouse, "bench", reader, count)
+    wrong = find_differences(warehouse, "bench", reader, count)
     assert not any(what for _, what in wrong.values()), wrong
     await shipper.close()
     data.close()

@@ -21,8 +21,8 @@ from typing import Any
 import psutil
 from tests.bench.workers import FOLDER, all_lanes, briefings
 
-from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
-from vedette.adapters.reasoners.workers.sandbox import Box, enter, prepare
+from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec, WorkerReasoner
+from vedette.adapters.reasoners.workers.sandbox import Sandbox, enter, prepare
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 from vedette.config import parse_yaml
@@ -68,20 +68,20 @@ async def judged(
     """Start workers and judge all events once; return what was measured, by its name and unit."""
     starts, waits = [], []
     with tempfile.TemporaryDirectory() as state:
-        pool = WorkerPool(Path(state), boxed=boxed)
-        judges = WorkerJudges(pool, lambda _: Making(str(FOLDER), charter))
+        pool = WorkerPool(Path(state), sandboxed=boxed)
+        judges = WorkerReasoner(pool, lambda _: JudgeSpec(str(FOLDER), charter))
         first = told[0][0]
         await judges.reason(first)
-        zygote = psutil.Process(pool.workers["watcher", "judge"]).ppid()
+        zygote = psutil.Process(pool.worker_pids["watcher", "judge"]).ppid()
         await asyncio.sleep(2)  # it has imported what most judges need
         for _ in range(BIRTHS):
             judges.renew("watcher")
             before, began = cpu_ms(zygote), time.monotonic()
             await judges.reason(first)
             waits.append((time.monotonic() - began) * 1e3)
-            starts.append(cpu_ms(zygote) - before + cpu_ms(pool.workers["watcher", "judge"]))
-        judges.forget("watcher", first.key)
-        pid, number = pool.workers["watcher", "judge"], sum(map(len, told))
+            starts.append(cpu_ms(zygote) - before + cpu_ms(pool.worker_pids["watcher", "judge"]))
+        judges.drop_state("watcher", first.key)
+        pid, number = pool.worker_pids["watcher", "judge"], sum(map(len, told))
         there, here = cpu_ms(pid), time.process_time()
         await all_lanes(judges, told)
         spent = (cpu_ms(pid) - there) * 1e3 + (time.process_time() - here) * 1e6
@@ -101,7 +101,7 @@ def entering(ports: tuple[int, ...]) -> float:
     """Return how many milliseconds of CPU a process takes to enter, prepared as by a zygote."""
     there, here = os.pipe()
     with tempfile.TemporaryDirectory() as scratch:
-        box = Box(scratch, read=(str(FOLDER),), ports=ports)
+        box = Sandbox(scratch, read=(str(FOLDER),), ports=ports)
         prepare(box)
         pid = os.fork()
         if pid == 0:

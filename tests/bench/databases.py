@@ -13,7 +13,7 @@ from tests import pg
 
 from vedette.app.composition_root import App
 from vedette.config.settings import StorePlan
-from vedette.engine.cluster import catch_up, follow
+from vedette.engine.cluster import catch_up, follow_cluster
 
 _SYNCS = "SELECT current_setting('fsync'), current_setting('full_page_writes')"
 
@@ -86,12 +86,14 @@ async def following(app: App) -> AsyncIterator[None]:
 
     Raises AssertionError if that failed meanwhile.
     """
-    if not app.store.several:
+    if not app.store.multi_worker:
         yield
         return
-    await catch_up(app.line, app.rollout)
+    await catch_up(app.services, app.rollout)
     troubles: list[str] = []
-    task = asyncio.create_task(follow(app.line, app.rollout, lambda: None, troubles.append))
+    task = asyncio.create_task(
+        follow_cluster(app.services, app.rollout, lambda: None, troubles.append)
+    )
     try:
         yield
     finally:

@@ -124,9 +124,9 @@ async def measure(plan: Plan, size: int) -> dict[str, Any]:
     marks = marks_file(plan.folder)
     began = time.monotonic()
     async with open_flat_fleet(plan.folder, plan.agents) as fleet:
-        await fleet.settle(120)
+        await fleet.wait_until_idle(120)
         open_s, opened_mb = time.monotonic() - began, memory_mb()
-        entries, epoch = fleet.app.store.head(), fleet.app.store.epoch
+        entries, epoch = fleet.app.store.last_seq(), fleet.app.store.epoch
         waiting = await asyncio.to_thread(_waiting, fleet)
         load = plan.load(size)
         warm = replace(load, events=2 * plan.keys)

@@ -25,7 +25,7 @@ from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import ENVELOPE, Event, subject_of
 from vedette.domain.ports import Arrival
-from vedette.domain.run import ActionRow, Answer, Committed, Run, Step
+from vedette.domain.run import ActionRow, CommitResult, CommitStatus, Run, Step
 from vedette.store.store import SqlStore
 from vedette.testing.harness import FleetHarness
 
@@ -57,12 +57,12 @@ async def note(fleet: FleetHarness, events: Sequence[Event]) -> Pattern:
     store: Any = fleet.app.store
     for event in before:
         await fleet.app.intake.accept([event])
-    await fleet.settle()
+    await fleet.wait_until_idle()
     steps: list[Step] = []
-    answers: list[asyncio.Future[Committed]] = []
+    answers: list[asyncio.Future[CommitResult]] = []
     onward = store.send
 
-    def send(step: Step) -> asyncio.Future[Committed]:
+    def send(step: Step) -> asyncio.Future[CommitResult]:
         # As it is now: the store writes numbers into the rows of a step.
         steps.append(replace(step, actions=[replace(row) for row in step.actions]))
         answers.append(onward(step))
@@ -71,7 +71,7 @@ async def note(fleet: FleetHarness, events: Sequence[Event]) -> Pattern:
     store.send = send
     try:
         await fleet.app.intake.accept([last])
-        await fleet.settle()
+        await fleet.wait_until_idle()
     finally:
         del store.send
     (run,) = fleet.runs(last)
@@ -94,7 +94,7 @@ class Stencils:
             of.run.agent,
         )  # fmt: skip
         self._known: dict[str, Stencil] = {}
-        self.payload = of.event.payload()
+        self.payload = of.event.to_body()
 
     def text(self, value: str, words: Sequence[str]) -> str:
         """Return a text of the pattern with these words instead of its own."""
@@ -162,9 +162,9 @@ class Copy:
             else (self._key, run.position, checkpoint),
         )  # fmt: skip
 
-    def committed(self, number: int, answer: Committed) -> None:
+    def committed(self, number: int, answer: CommitResult) -> None:
         """Learn where a step's entries are."""
-        assert answer.answer is Answer.COMMITTED, answer
+        assert answer.status is CommitStatus.COMMITTED, answer
         drafts = self._of.steps[number].drafts
         for offset in range(len(drafts)):
             self._seqs[self._of.firsts[number] + offset] = answer.last - len(drafts) + 1 + offset
@@ -175,7 +175,7 @@ class Copy:
             body = Body(self._data(body.data), self._text(body.subject))
         fields = {name: self._text(value) for name, value in draft.fields.items()}
         cause = None if draft.cause is None else self._seqs[draft.cause]
-        return Draft(draft.kind, fields, cause, draft.back, body)
+        return Draft(draft.kind, fields, cause, draft.cause_offset, body)
 
     def _row(self, row: ActionRow) -> ActionRow:
         known = self._rows.get(row.id)
@@ -220,7 +220,7 @@ class Filler:
     async def entries(self, until: int) -> None:
         """Fill in events that are done until the ledger has so many entries."""
         each = 1 + sum(len(step.drafts) for step in self._done.steps)
-        while (missing := until - self._store.head()) > 0:
+        while (missing := until - self._store.last_seq()) > 0:
             events = self.filled("done") + max(1, min(20 * BATCH, missing // each))
             await self._fill("done", self._done, events,
                              lambda n: (AGENT, f"fill-{n}", f"gauge-{n % KEYS}"))  # fmt: skip

@@ -12,7 +12,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from vedette.domain.judge_state import is_name, made_of, name_state, see, seen_from
+from vedette.domain.judge_state import (
+    advance_digest,
+    format_state_name,
+    initial_digest,
+    is_state_name,
+    judge_digest,
+)
 from vedette.judging.rank_anomaly import Ranks
 
 TIMES = 20_000
@@ -34,8 +40,10 @@ def main() -> None:
     draw, state = random.Random(1), Ranks(3.86)
     for row in range(13_000):
         state.observe(draw.gauss(0, 1), row % 24)
-    made, seen = made_of("0" * 64, ()), seen_from(0)
-    named = cost_us(lambda number: is_name(name_state(made, see(seen, number))))
+    made, seen = judge_digest("0" * 64, ()), initial_digest(0)
+    named = cost_us(
+        lambda number: is_state_name(format_state_name(made, advance_digest(seen, number)))
+    )
     whole = cost_us(lambda _: hashlib.sha256(state.dump()).hexdigest(), TIMES // 10)
     load = Path("/proc/loadavg").read_text().split()[0] if Path("/proc/loadavg").exists() else "?"
     print(f"Python {platform.python_version()}, {platform.machine()}, load {load}")

@@ -27,7 +27,7 @@ from tests.bench.target import happened, marks_file
 from tests.bench.verdict import Verdict, told
 
 from vedette.domain.event import Event
-from vedette.interfaces.cli.run import COLLECT
+from vedette.interfaces.cli.run import GC_THRESHOLDS
 from vedette.testing.harness import FleetHarness
 
 SYNCS, MORE_MS, P99_MS = 3, 3.0, 50.0
@@ -100,7 +100,7 @@ async def measure(folder: Path, load: Load, *, workers: bool) -> Through:
         await put_through(fleet, marks_file(folder), named("w", warm), warm)
         # As `vedette run` does once its fleet is up.
         gc.freeze()
-        gc.set_threshold(*COLLECT)
+        gc.set_threshold(*GC_THRESHOLDS)
         return await put_through(fleet, marks_file(folder), named("", load), load)
 
 

@@ -33,7 +33,7 @@ from tests.bench.target import happened, marks_file
 
 from vedette.app.composition_root import App
 from vedette.domain.event import Event
-from vedette.interfaces.cli.run import COLLECT
+from vedette.interfaces.cli.run import GC_THRESHOLDS
 from vedette.testing.harness import FleetHarness
 
 STORES = ("sqlite", "postgresql")
@@ -143,13 +143,13 @@ class Offer:
     def __init__(self, app: App, load: Load) -> None:
         self._app = app
         self._load = load
-        self._begun = app.dispatcher.handled
+        self._begun = app.dispatcher.handled_count
         self.at: dict[str, int] = {}
 
     @property
     def done(self) -> int:
         """Return how many runs are done."""
-        return self._app.dispatcher.handled - self._begun
+        return self._app.dispatcher.handled_count - self._begun
 
     async def all(self, events: list[Event]) -> None:
         """Hand over all events; return when every run of theirs is done."""
@@ -254,20 +254,20 @@ async def measure(
     async with open_bench_fleet(folder, load, database) as fleet, following(fleet.app):
         # As `vedette run` does once its fleet is up.
         gc.freeze()
-        gc.set_threshold(*COLLECT)
+        gc.set_threshold(*GC_THRESHOLDS)
         app = fleet.app
         # Modules, recall of each key and the first WAL pages: what a fleet has once it is up.
         await Offer(app, Load(events=len(warm))).all(warm)
         offer = Offer(app, load)
         writer: Any = getattr(app.store, "writer", None)
         groups, items = (writer.groups, writer.items) if writer is not None else (0, 0)
-        head = app.store.head()
+        head = app.store.last_seq()
         spent = await spend(offer, events, server, profile, writer)
         check_all_done(fleet, load.events + len(warm))
         groups, items = (
             (writer.groups - groups, writer.items - items) if writer is not None else (0, 0)
         )
-        entries = (app.store.head() - head) / load.events
+        entries = (app.store.last_seq() - head) / load.events
     first, repeated = happened(marks_file(folder))
     late = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
     per_event = 1e6 / load.events

@@ -41,7 +41,7 @@ async def run(folder: Path) -> bool:
         world = Seen()
         async with cases.fleet_of(folder / name.split()[0], world) as fleet:
             quiet, noisy = await case(fleet, world)
-            await fleet.settle(120)
+            await fleet.wait_until_idle(120)
             cases.nothing_is_lost(fleet, world)
         print(told(name, quiet, noisy))
         kept = kept and share(noisy, 0.99) <= 2 * share(quiet, 0.99)

@@ -38,14 +38,14 @@ from tests.opa import find_opa
 from tests.opa_server import OpaServer, opa_server
 from tests.questions import BUNDLE
 
-from vedette.adapters.policy_engines.opa import OpaEngine, OpaLink
-from vedette.adapters.policy_engines.opa_wasm import WasmEngine, build
+from vedette.adapters.policy_engines.opa import OpaConnection, OpaEngine
+from vedette.adapters.policy_engines.opa_wasm import WasmEngine, compile_wasm
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import golden
+from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-from vedette.domain.action import bind_declared
-from vedette.domain.budget import Counts
-from vedette.domain.decision_request import Nobody, Situation
+from vedette.domain.action import bind_by_name
+from vedette.domain.budget import SpendCounters
+from vedette.domain.decision_request import DecisionContext, NullPolicyEngine
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports import PolicyEngine
@@ -141,15 +141,15 @@ def recorded(engine: PolicyEngine) -> Callable[[], bytes]:
         confidence=0.99,
     )
     roots = first_roots(plan, briefing)
-    action = bind_declared(asked, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=0.99)
+    action = bind_by_name(asked, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=0.99)
     gateway = Gateway(engine, 1)
 
     def decide() -> bytes:
         # A gateway's counts grow with each permit: the same minute again, from nothing.
-        gateway.counts = Counts()
-        decided = gateway.decide(action, Situation(plan, event, 1, NOW_US))
+        gateway.counts = SpendCounters()
+        decided = gateway.decide(action, DecisionContext(plan, event, 1, NOW_US))
         assert decided.decision.outcome == "permit", decided.decision
-        return decided.record()
+        return decided.to_body()
 
     return decide
 
@@ -205,8 +205,8 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    questions = [orjson.dumps(one) for _, one in golden(mount(BUNDLE.files))]
-    wasm, embedded = WasmEngine(BUNDLE, build(find_opa(), BUNDLE)), RegorusEngine(BUNDLE)
+    questions = [orjson.dumps(one) for _, one in golden_requests(mount(BUNDLE.files))]
+    wasm, embedded = WasmEngine(BUNDLE, compile_wasm(find_opa(), BUNDLE)), RegorusEngine(BUNDLE)
     now, before = recorded(wasm), recorded(embedded)
     spent = in_turn([now, before, lambda: plain(b"")], args.rounds, 200)
     cpu, was, calibration = (statistics.median(each) for each in spent)
@@ -251,7 +251,7 @@ def everyone(
     """Measure the golden questions by every way, a real OPA server among them."""
     with opa_server(BUNDLE) as opa:
         metrics = PrometheusMetrics()
-        link = OpaLink(opa.url, token=None, timeout_us=TIMEOUT_US, metrics=metrics)
+        link = OpaConnection(opa.url, token=None, timeout_us=TIMEOUT_US, metrics=metrics)
         link.open(BUNDLE.digest)
         server = psutil.Process(opa.pid)
 
@@ -262,7 +262,7 @@ def everyone(
         ways: dict[str, Callable[[bytes], object]] = {
             "OPA's Wasm, in process": wasm.decide,
             "embedded (regorus)": embedded.decide,
-            "OPA server": OpaEngine(Nobody(), link, metrics, BUNDLE.digest).decide,
+            "OPA server": OpaEngine(NullPolicyEngine(), link, metrics, BUNDLE.digest).decide,
             "  bare connection": bare(opa),
             "  calibration: 1,000 squares": plain,
         }

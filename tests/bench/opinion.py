@@ -18,12 +18,12 @@ from tests.bench.machine import described, percentile
 from tests.fleet.deciding import NOW_US, POLICIES, REGISTRY, shipped
 from tests.opa import find_opa
 
-from vedette.adapters.policy_engines.opa_wasm import WasmEngine, build
+from vedette.adapters.policy_engines.opa_wasm import WasmEngine, compile_wasm
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-from vedette.domain.action import Action, Proposal, bind_declared
-from vedette.domain.decision_request import Situation
+from vedette.domain.action import Action, Proposal, bind_by_name
+from vedette.domain.decision_request import DecisionContext
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
@@ -54,17 +54,17 @@ class Price:
         )
 
 
-def asked() -> tuple[Action, Situation]:
+def asked() -> tuple[Action, DecisionContext]:
     """Return an action of a shipped agent that the shipped policy permits."""
     agent, _ = shipped(AGENT, BANK, "mailbox")
     event = Event("maildir:x", "1", "mail.received", "1", None, {"text": "hello"}, vouched=ENVELOPE)
     proposal = Proposal(TOOL, {"message": Ref("/event/id"), "flag": "flagged"})
     briefing = Briefing("run_1", AGENT, "1", 1, 0, 1, event, agent.charter, REGISTRY)
     roots = first_roots(agent, briefing)
-    action = bind_declared(
+    action = bind_by_name(
         proposal, agent.tools, roots, run="run_1", turn=1, ordinal=0, confidence=1.0
     )
-    return action, Situation(agent, event, 1, NOW_US)
+    return action, DecisionContext(agent, event, 1, NOW_US)
 
 
 def gateway(
@@ -75,7 +75,7 @@ def gateway(
     if other is not None:
         grants = {} if always else {AGENT: {"inward": [TOOL], "tools": {TOOL: {"impact": "low"}}}}
         second = SecondOpinion(other, grants, PrometheusMetrics(), samples, one_in=ONE_IN)
-    return Gateway(engine, 1, second=second), samples
+    return Gateway(engine, 1, second_opinion=second), samples
 
 
 def measure(ways: dict[str, tuple[Gateway, Samples]], rounds: int) -> list[Price]:
@@ -87,7 +87,7 @@ def measure(ways: dict[str, tuple[Gateway, Samples]], rounds: int) -> list[Price
     def decide(gate: Gateway) -> None:
         decided = gate.decide(action, situation)
         assert decided.decision.outcome == "permit", decided.decision
-        gate.give_back(AGENT, NOW_US)
+        gate.uncount_permit(AGENT, NOW_US)
 
     for gate, _ in ways.values():
         for _ in range(WARM):
@@ -99,7 +99,7 @@ def measure(ways: dict[str, tuple[Gateway, Samples]], rounds: int) -> list[Price
                 at = time.perf_counter()
                 decide(gate)
                 walls[name].append((time.perf_counter() - at) * 1e6)
-            for second, decided in samples.take():
+            for second, decided in samples.pop_batch():
                 second.compare(decided)
             cpu[name] += time.process_time() - began
     return [
@@ -131,7 +131,7 @@ def main() -> int:
     bundle = read_bundle(POLICIES)
     engines: dict[str, Callable[[], PolicyEngine]] = {
         "regorus": lambda: RegorusEngine(bundle),
-        "OPA's Wasm": lambda: WasmEngine(bundle, build(find_opa(), bundle)),
+        "OPA's Wasm": lambda: WasmEngine(bundle, compile_wasm(find_opa(), bundle)),
     }
     made = {name: make() for name, make in engines.items()}
     found = []

@@ -25,12 +25,12 @@ from typing import Any
 import orjson
 from tests.bench.machine import described, percentile
 
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.ledger.history.changes import changes, entries_page
 from vedette.store.dialect import Database
-from vedette.store.read_runs import Reads
+from vedette.store.read_runs import StoreReader
 from vedette.store.schema import tag
-from vedette.store.write_buffer import RUN
+from vedette.store.write_buffer import RUN_COLUMNS
 
 BAR_MS = 5.0
 PAGE = 100
@@ -73,7 +73,7 @@ def entries(number: int, agents: int, seed: int = 7) -> Iterator[Entry]:
             get = value.get
             yield (
                 seq, at, kind, about, get("agent"), get("outcome"), get("rule"),
-                get("policy_rev"), get("actor"), seq - 1, canonical(value),
+                get("policy_rev"), get("actor"), seq - 1, canonical_json(value),
             )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def _put(rows: Callable[[str, str, list[Entry]], None], batch: list[Entry]) -> N
             runs.append((about, agent, run, "", "done", 1, 1, 0, seq, 0, 0, None, 1, 0))
     rows("entry", _ENTRY, batch)
     rows("event", "seq,tag,key,subject", events)
-    rows("run", ",".join(RUN), runs)
+    rows("run", ",".join(RUN_COLUMNS), runs)
 
 
 def filled_sqlite(folder: Path, number: int, agents: int) -> Database:
@@ -114,7 +114,7 @@ def filled_sqlite(folder: Path, number: int, agents: int) -> Database:
 
     def rows(table: str, names: str, given: list[Entry]) -> None:
         marks = ",".join("?" * (names.count(",") + 1))
-        writing.many(f"INSERT INTO {table}({names}) VALUES({marks})", given)
+        writing.execute_many(f"INSERT INTO {table}({names}) VALUES({marks})", given)
 
     fill(rows, number, agents)
     writing.commit()
@@ -127,23 +127,23 @@ def filled_postgres(number: int, agents: int) -> Database:
     from tests.pg import server
 
     from vedette.store.postgres.database import PostgresDatabase
-    from vedette.store.postgres.schema import prepare
+    from vedette.store.postgres.schema import create_tables
 
     database = PostgresDatabase(server(fsync=False).fresh(), name="bench", hold_ms=0)
-    prepare(database)
+    create_tables(database)
 
     def rows(table: str, names: str, given: list[Entry]) -> None:
         marks = ",".join("?" * (names.count(",") + 1))
         database.begin()
-        database.many(f"INSERT INTO {table}({names}) VALUES({marks})", given)
+        database.execute_many(f"INSERT INTO {table}({names}) VALUES({marks})", given)
         database.commit()
 
     fill(rows, number, agents)
-    database.script("ANALYZE")
+    database.execute_script("ANALYZE")
     return database
 
 
-def questions(record: Reads, number: int) -> dict[str, dict[str, Any]]:
+def questions(record: StoreReader, number: int) -> dict[str, dict[str, Any]]:
     """Return the filters asked for, by name."""
     near = [raw for _, raw in record.entries_after(number // 2, 200)]
     sample = next(e for e in map(orjson.loads, near) if e["kind"] == "run.closed")
@@ -163,7 +163,7 @@ def questions(record: Reads, number: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def measured(record: Reads, number: int, rounds: int) -> float:
+def measured(record: StoreReader, number: int, rounds: int) -> float:
     """Print a table; return the worst p99 in milliseconds."""
     worst = 0.0
     print(f"{'filter':<24}{'depth':>10}{'items':>7}{'p50 ms':>9}{'p99 ms':>9}{'core p99':>9}")
@@ -225,7 +225,7 @@ def main() -> None:
             f"{asked.entries:,} entries of {asked.agents:,} agents on {asked.store}, "
             f"filled in {time.monotonic() - began:.0f} s; pages of {PAGE}"
         )
-        record = Reads(database)
+        record = StoreReader(database)
         worst = measured(record, asked.entries, asked.rounds)
         record.close()
     word = "ok" if worst <= BAR_MS else "MISSED"

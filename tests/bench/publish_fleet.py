@@ -54,7 +54,7 @@ class Worker:
     def alive(self) -> bool:
         """Say whether it answers. Raises RuntimeError if it has ended."""
         self.check()
-        return LocalClient(self.state).alive()
+        return LocalClient(self.state).is_alive()
 
     def check(self) -> None:
         """Raise RuntimeError if it has ended."""
@@ -75,7 +75,7 @@ class Worker:
 
     def command(self, verb: str, args: dict[str, Any]) -> dict[str, Any]:
         """Give an order over the worker's own socket."""
-        return LocalClient(self.state).command(verb, "bench", args)
+        return LocalClient(self.state).send_command(verb, "bench", args)
 
     def confirmed(self, verb: str, args: dict[str, Any]) -> dict[str, Any]:
         """Give an order over the socket, and again with what it is told to loosen confirmed."""
@@ -388,9 +388,9 @@ class Recorded:
 
 def recorded(url: str) -> Recorded:
     """Read the ledger in order: no decision may follow a publication under an older revision."""
-    from vedette.store.postgres import OpenedPostgres
+    from vedette.store.postgres import PostgresReader
 
-    store = OpenedPostgres(url)
+    store = PostgresReader(url)
     live = revisions = permits = denials = wrong = workers = 0
     try:
         for _, raw, _, _ in store.walk(("policy.published", "action.decided", "store.opened")):

@@ -34,11 +34,11 @@ from tests.bench.spin import spinning
 from tests.contract.adapters.pubsub.test_pubsub_source import plan
 from tests.pubsub import HOST_VARIABLE, Broker, Emulator, broker, find_emulator, message_of
 
-from vedette.adapters.pubsub.decode import Decoder
+from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.pubsub.source import PubsubSource
 from vedette.app.composition_root import App
 from vedette.domain.event import Event
-from vedette.interfaces.cli.run import COLLECT
+from vedette.interfaces.cli.run import GC_THRESHOLDS
 
 GOAL_PER_S, GOAL_US = 5000.0, 60.0
 BATCH = 256
@@ -83,7 +83,7 @@ async def settled(app: App, options: Options, count: int, acked: Callable[[], in
 
     def state() -> tuple[int, int, int]:
         accepted = app.metrics.total("events", outcome="accepted")
-        return accepted, app.dispatcher.handled if options.wake else count, acked()
+        return accepted, app.dispatcher.handled_count if options.wake else count, acked()
 
     seen, since = state(), time.monotonic()
     while min(seen) < count:
@@ -109,7 +109,7 @@ async def sources(app: App, here: Broker, options: Options, events: list[Event])
         PubsubSource(
             plan(here.project, name=f"s{n}", subscription=f"sub-{n}", type=None,
                  max_messages=2000, max_bytes=32 << 20, ack_deadline_us=60_000_000),
-            Decoder(f"s{n}"), app.line.clock, app.metrics,
+            Decoder(f"s{n}"), app.services.clock, app.metrics,
         )
         for n in range(options.subscriptions)
     ]  # fmt: skip
@@ -175,7 +175,7 @@ async def measure(name: str, emulator: Emulator, options: Options) -> Way:
                 await published(here, options, events)
             gc.collect()
             gc.freeze()
-            gc.set_threshold(*COLLECT)
+            gc.set_threshold(*GC_THRESHOLDS)
             with spinning() as spin:
                 cpu, began = CpuTimes.now(), time.monotonic()
                 threads = await WAYS[name](fleet.app, here, options, events)

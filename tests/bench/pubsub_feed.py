@@ -61,7 +61,7 @@ async def events_of(series: Path, mailbox: Path, rows: int | None) -> Found:
             for n, e in enumerate(mails.events)
         ),
     ]
-    return Found(events, len(metrics.refused) + len(mails.refused))
+    return Found(events, len(metrics.refusals) + len(mails.refusals))
 
 
 @dataclass(slots=True)

@@ -171,11 +171,11 @@ async def redrive(laid: Laid) -> int:
     From here, as the fleet runs here: of a process that it started it would take no command.
     """
     from vedette.config import load_settings
-    from vedette.interfaces.cli.common import obey
+    from vedette.interfaces.cli.common import submit_command
 
     why, args = "the source says now what bare data is", {"source": f"s{POISONED}", "most": 1000}
     told = await asyncio.to_thread(
-        obey, load_settings(laid.config), "pubsub_redrive", why, args, None
+        submit_command, load_settings(laid.config), "pubsub_redrive", why, args, None
     )
     assert told["by"] == "fleet"
     return int(told["redriven"])
@@ -193,25 +193,25 @@ async def receive(
     """
     from vedette.app.composition_root import open_app
     from vedette.config import load_settings
-    from vedette.interfaces.daemon import Running, summary
+    from vedette.interfaces.daemon import Daemon, summary
 
     app = await open_app(load_settings(laid.config))
-    running = Running(app, until_idle=False)
+    running = Daemon(app, until_idle=False)
     seen: tuple[int, ...] = ()
     since = time.monotonic()
     works: list[asyncio.Future[None]] = []
 
-    def look(now: Running) -> None:
+    def look(now: Daemon) -> None:
         nonlocal seen, since
         if beside is not None and not works:
             works.append(asyncio.ensure_future(beside()))
         received = app.metrics.total("pubsub_messages")
-        state = (app.store.events_counted()[0], received, app.dispatcher.handled)
+        state = (app.store.event_counts()[0], received, app.dispatcher.handled_count)
         if state != seen:
             seen, since = state, time.monotonic()
         elif time.monotonic() - since > STALLED_S:
             running.stop()
-        resting = app.dispatcher.idle and not app.dispatcher.soon
+        resting = app.dispatcher.is_idle and not app.dispatcher.is_due_soon
         if state[0] >= expected and resting and all(w.done() for w in works) and done(app):
             running.stop()
 

@@ -28,7 +28,7 @@ from tests.faults.noise import QUIET, Filed, Seen, measure, share
 from tests.faults.noise import told as compared
 
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import job, send
+from vedette.testing.toy_fleet import job, send_proposal
 
 RATIO = 2.0
 STORM = 100
@@ -82,7 +82,12 @@ async def storm(fleet: FleetHarness, per_second: float, sent: Counter[str]) -> N
     while True:
         due = int((time.monotonic() - began) * per_second)
         batch = [
-            job(f"s{n}", *([send(f"s{n}")] if n % 10 == 0 else []), key=f"k{n % 50}", agent="noisy")
+            job(
+                f"s{n}",
+                *([send_proposal(f"s{n}")] if n % 10 == 0 else []),
+                key=f"k{n % 50}",
+                agent="noisy",
+            )
             for n in range(number, min(due, number + 256))
         ]
         if batch:
@@ -100,7 +105,7 @@ async def hanging(folder: Path, pace: dict[str, float]) -> Beside:
         before = CpuTimes.now()
         quiet, noisy = await cases.with_a_target_that_hangs(fleet, world)
         spent = CpuTimes.now().since(before)
-        await fleet.settle(120)
+        await fleet.wait_until_idle(120)
         cases.nothing_is_lost(fleet, world)
         both = 1e6 * spent.total / (len(quiet) + len(noisy))
         lost, repeated = accounted(fleet, world, _texts(pace))
@@ -135,7 +140,7 @@ async def beside(folder: Path, how: str, pace: dict[str, float]) -> Beside:
         )
         third, took = CpuTimes.now(), time.monotonic() - began
         if how == "storm":
-            await fleet.settle(120)
+            await fleet.wait_until_idle(120)
             note = f"{sent['events'] / took:,.0f} storm events/s taken of {rate:,.0f}/s"
         else:
             deaths = fleet.app.metrics.total("worker_deaths", agent="noisy")

@@ -31,7 +31,7 @@ from pathlib import Path
 
 from tests.bench.start_fleet import ROOT, events, small_fleet
 
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 
 VEDETTE = Path(sys.executable).with_name("vedette")
 WITHIN_S = 120.0
@@ -158,7 +158,7 @@ def _entries(state: Path, kind: str) -> Iterator[dict[str, int]]:
     if not (state / "store.db").exists():
         return
     try:
-        store = OpenedStore(state)
+        store = SqliteReader(state)
     except Exception:  # the file is there before what is in it
         return
     try:
@@ -171,7 +171,7 @@ def _entries(state: Path, kind: str) -> Iterator[dict[str, int]]:
 def _ready(state: Path) -> int:
     if not (state / "store.db").exists():
         return 0
-    store = OpenedStore(state)
+    store = SqliteReader(state)
     try:
         return sum(found.get("run.ready", 0) for found in store.counts().values())
     finally:

@@ -28,7 +28,7 @@ from tests.bench.start_fleet import SmallFleet, events, small_fleet
 from tests.bench.verdict import Verdict, told
 
 from vedette.interfaces.http.local_client import LocalClient
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 
 P99_MS = 1000.0
 # How long is looked for calls after a stop, and how long a fleet goes on between two.
@@ -94,11 +94,11 @@ def one_stop(fleet: SmallFleet, client: LocalClient, *, typed: bool) -> One:
     if typed:
         _typed(fleet, "stop")
     else:
-        engine_us = client.command("stop", "bench", {"all": True})["took_us"]
+        engine_us = client.send_command("stop", "bench", {"all": True})["took_us"]
     answered = time.time()
     time.sleep(LOOK_S)
     calls = noted(fleet.record)
-    client.command("resume", "bench", {"all": True})
+    client.send_command("resume", "bench", {"all": True})
     late = sum(at > answered for at in calls)
     return One((answered - asked) * 1000, engine_us / 1000, len(calls) - before, late)
 
@@ -118,7 +118,7 @@ def measure(folder: Path, stops: int, typed: int, rate: float) -> Stopped:
     fleet.config.write_text(settings.replace("rate = 0\n", f"rate = {rate:g}\n"))
     client, found = LocalClient(fleet.state), Stopped()
     with running(fleet.config) as (process, _):
-        until(lambda: len(noted(fleet.record)) > rate / 4 and client.alive(), process)
+        until(lambda: len(noted(fleet.record)) > rate / 4 and client.is_alive(), process)
         first, began, cpu = _accepted(fleet.state), time.monotonic(), _cpu(process.pid)
         for each in range(stops + typed):
             one = one_stop(fleet, client, typed=each >= stops)
@@ -132,7 +132,7 @@ def measure(folder: Path, stops: int, typed: int, rate: float) -> Stopped:
         taken = _accepted(fleet.state) - first
         found.per_s = taken / (time.monotonic() - began)
         found.cpu_us = 1e6 * (_cpu(process.pid) - cpu) / max(1, taken)
-        client.command("stop", "bench", {"all": True})
+        client.send_command("stop", "bench", {"all": True})
         calls, accepted = len(noted(fleet.record)), _accepted(fleet.state)
         time.sleep(LOOK_S)
         found.late += len(noted(fleet.record)) - calls
@@ -143,11 +143,11 @@ def measure(folder: Path, stops: int, typed: int, rate: float) -> Stopped:
     # What is left over is handed over at once.
     fleet.config.write_text(settings)
     with running(fleet.config) as (process, _):
-        until(client.alive, process)
+        until(client.is_alive, process)
         time.sleep(1.0)
         found.after_restart = len(noted(fleet.record)) - calls
         found.accepted_stopped = _accepted(fleet.state) - calls
-        client.command("resume", "bench", {"all": True})
+        client.send_command("resume", "bench", {"all": True})
         until(lambda: _done(fleet.state) == number, process, 600)
     found.lost = number - len(noted(fleet.record))
     return found
@@ -164,7 +164,7 @@ def _cpu(pid: int) -> float:
 
 
 def _accepted(state: Path) -> int:
-    store = OpenedStore(state)
+    store = SqliteReader(state)
     try:
         counts = store.counts().get("beacon", {})
     finally:
@@ -173,7 +173,7 @@ def _accepted(state: Path) -> int:
 
 
 def _count(state: Path, name: str) -> int:
-    store = OpenedStore(state)
+    store = SqliteReader(state)
     try:
         return store.counts().get("beacon", {}).get(name, 0)
     finally:

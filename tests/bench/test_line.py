@@ -126,7 +126,7 @@ async def test_the_bench_says_so_when_an_event_brings_no_effect(tmp_path: Path) 
     grants.write_text(text.replace("mark.write", "mark.other"), encoding="utf-8")
     async with fleet:
         await fleet.app.intake.accept(list(readings(4)))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         with pytest.raises(AssertionError, match=r"decided\.deny"):
             check_all_done(fleet, 4)
 
@@ -139,7 +139,7 @@ async def test_a_dead_run_is_told_with_its_reason(tmp_path: Path) -> None:
     )
     async with fleet:
         await fleet.app.intake.accept(list(readings(1)))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         with pytest.raises(AssertionError, match="broken"):
             check_all_done(fleet, 1)
 

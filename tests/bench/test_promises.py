@@ -27,8 +27,8 @@ from tests.faults import test_noisy_neighbours as cases
 from tests.faults.noise import Seen
 
 from vedette.adapters.ledger_export import verify_store
-from vedette.store.sqlite import OpenedStore
-from vedette.testing.toy_fleet import job, send
+from vedette.store.sqlite import SqliteReader
+from vedette.testing.toy_fleet import job, send_proposal
 
 RAW = [Calibration(50_000.0, 400.0, 900.0), Calibration(50_000.0, 600.0, 900.0)]
 THROUGH = Through(1000, 2.0, 100.0, (4.0,) * 1000, 0, 0)
@@ -106,11 +106,11 @@ async def test_a_filled_ledger_is_one_that_the_line_might_have_written(tmp_path:
     load = Load(events=8, in_flight=8, keys=4)
     async with open_flat_fleet(tmp_path, 4) as fleet:
         filler = await Filler.of(fleet, 4)
-        began = fleet.app.store.head()
+        began = fleet.app.store.last_seq()
         await filler.waiting(9)
         await filler.entries(began + 200)
         assert filler.filled("waiting") == 9
-        ended = fleet.app.store.head()
+        ended = fleet.app.store.last_seq()
         assert began + 200 <= ended < began + 200 + 8
         kinds = _kinds(fleet, filler._done.event.key)
         assert kinds == _kinds(fleet, _filled(filler, 3).event.key)
@@ -118,14 +118,14 @@ async def test_a_filled_ledger_is_one_that_the_line_might_have_written(tmp_path:
         for _, raw, _, body in fleet.app.store.walk(after=began):
             assert b"thepattern" not in raw + (body or b"")
     # The proof tree, the chains of causes, the typed columns and the bodies' digests.
-    store, state = OpenedStore(tmp_path / "state"), tmp_path / "state"
+    store, state = SqliteReader(tmp_path / "state"), tmp_path / "state"
     report = verify_store(store, (state / "ledger.pub").read_text().strip(), state / "witness.log")
     store.close()
     assert report.findings == ()
     assert report.size >= ended
     # And the line goes on from it: a judge takes up a state that was filled in.
     async with open_flat_fleet(tmp_path, 4) as fleet:
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert flat._waiting(fleet) == 10
         through = await put_through(fleet, marks_file(tmp_path), named("new-", load), load)
         assert (through.events, through.lost, through.repeated) == (8, 0, 0)
@@ -201,11 +201,11 @@ async def test_the_others_are_measured_beside_a_storm(tmp_path: Path) -> None:
 async def test_an_effect_that_is_missing_or_repeated_is_seen(tmp_path: Path) -> None:
     world = Seen()
     async with cases.fleet_of(tmp_path, world) as fleet:
-        await fleet.send(job("quiet 0", send("quiet 0"), agent="alpha"))
-        await fleet.settle()
+        await fleet.send(job("quiet 0", send_proposal("quiet 0"), agent="alpha"))
+        await fleet.wait_until_idle()
         assert standing.accounted(fleet, world, 1) == (0, 0)
         assert standing.accounted(fleet, world, 2) == (1, 0)
-        world.happened.append(world.happened[0])
+        world.record.append(world.record[0])
         assert standing.accounted(fleet, world, 1) == (0, 1)
 
 

@@ -20,13 +20,13 @@ from typing import Any
 
 from tests.workers import JUDGE_PY, brief, write_judge
 
-from vedette.adapters.reasoners.in_process import LocalJudges
+from vedette.adapters.reasoners.in_process import InProcessReasoner
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
-from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
+from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec, WorkerReasoner
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 from vedette.config import parse_yaml
-from vedette.config.agent_loader import judge_of
-from vedette.domain.agent import Limits
+from vedette.config.agent_loader import load_judge
+from vedette.domain.agent import ResourceLimits
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 
@@ -84,18 +84,18 @@ async def measure() -> None:
     number = LANES * EACH
     print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, {number:,} judgements")
     before, began = cpu(), time.monotonic()
-    await all_lanes(LocalJudges(lambda _: judge_of(FOLDER, charter, ())), told)
+    await all_lanes(InProcessReasoner(lambda _: load_judge(FOLDER, charter, ())), told)
     near = (cpu() - before) / number * 1e6
     print(f"in this process: {near:.1f} us CPU, {number / (time.monotonic() - began):,.0f}/s")
     with tempfile.TemporaryDirectory() as state:
         began = time.monotonic()
         pool = WorkerPool(Path(state))
         print(f"starting the zygote keeps the engine for {(time.monotonic() - began) * 1e3:.1f} ms")
-        judges = WorkerJudges(pool, lambda _: Making(str(FOLDER), charter))
+        judges = WorkerReasoner(pool, lambda _: JudgeSpec(str(FOLDER), charter))
         await judges.reason(told[0][0])
         print(f"first judgement after {(time.monotonic() - began) * 1e3:.0f} ms")
-        judges.forget("watcher", told[0][0].key)
-        pid = pool.workers["watcher", "judge"]
+        judges.drop_state("watcher", told[0][0].key)
+        pid = pool.worker_pids["watcher", "judge"]
         before, there, began = cpu(), cpu(pid), time.monotonic()
         await all_lanes(judges, told)
         engine, worker = cpu() - before, cpu(pid) - there
@@ -117,8 +117,9 @@ async def latency(wild: bool) -> None:
         agents = Path(folder) / "agents"
         for name in ("worker", "other"):
             write_judge(agents, name, JUDGE_PY)
-        judges = WorkerJudges(
-            pool, lambda name: Making(str(agents / name), {}, (), Limits(500_000, 256 << 20))
+        judges = WorkerReasoner(
+            pool,
+            lambda name: JudgeSpec(str(agents / name), {}, (), ResourceLimits(500_000, 256 << 20)),
         )
         over = asyncio.Event()
 

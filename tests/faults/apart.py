@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from vedette.domain.base.errors import BadStore
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import copy_policies
 from vedette.testing.toy_fleet import GRANTS, write_agent
 
@@ -190,9 +190,9 @@ class Apart:
             return {str(state): int(n) for state, n in counts} == {"done": self.events}
 
     @contextmanager
-    def store(self) -> Iterator[OpenedStore | None]:
+    def store(self) -> Iterator[SqliteReader | None]:
         try:
-            opened = OpenedStore(self.state)
+            opened = SqliteReader(self.state)
         except BadStore:
             yield None
             return

@@ -29,7 +29,7 @@ from tests.faults.databases import Postgres
 from tests.faults.scenario import CONTROLS, URL, Stage, dump, lay_stage, plan, play, read_content
 from tests.faults.warming import warm
 
-from vedette.testing.faults import Ended, in_child
+from vedette.testing.faults import ChildResult, run_in_child
 
 SHOWN = 20
 
@@ -93,7 +93,7 @@ class Crashes:
         folder = self.folder / "calm"
         self._begin(folder)
         read_content(self.stage.content)
-        ended = in_child(lambda: self._to_end(folder, 0))
+        ended = run_in_child(lambda: self._to_end(folder, 0))
         assert not ended.error, ended.error
         wrong = audit(folder, self.plan)
         assert not wrong, wrong
@@ -118,15 +118,15 @@ class Crashes:
         """Die at pass k; False if the script came to its end before."""
         left = self.folder / f"k{k}"
         self._begin(left)
-        died = in_child(lambda: play(self.stage, left, 0), die_at=k)
+        died = run_in_child(lambda: play(self.stage, left, 0), die_at=k)
         if not died.killed:
             self.report.note(f"{k}", broke(died))
             self._drop(left)
             return False
         self.report.singles += 1
         wrong = at_crash(left, self._held(left))
-        ended = self._recover(left, f"{k} {died.at}", 1, wrong, keep=self.again)
-        self.report.points[died.at] += 1
+        ended = self._recover(left, f"{k} {died.last_point}", 1, wrong, keep=self.again)
+        self.report.points[died.last_point] += 1
         self._left[k] = ended.passes
         self.report.possible_pairs += ended.passes
         return True
@@ -141,12 +141,12 @@ class Crashes:
     def _pair(self, k: int | str, j: int) -> None:
         again = self.folder / f"k{k}-{j}"
         self._copy(self.folder / f"k{k}", again)
-        died = in_child(lambda: play(self.stage, again, 1), die_at=j)
+        died = run_in_child(lambda: play(self.stage, again, 1), die_at=j)
         self.report.pairs += 1
         if died.killed:
-            self.report.points[died.at] += 1
+            self.report.points[died.last_point] += 1
             wrong = at_crash(again, self._held(again))
-            self._recover(again, f"{k}, {j} {died.at}", 2, wrong, keep=False)
+            self._recover(again, f"{k}, {j} {died.last_point}", 2, wrong, keep=False)
             return
         # Commits group by chance: the recovery may have had a pass less this time.
         self.report.ended_before += 1
@@ -155,11 +155,11 @@ class Crashes:
 
     def _recover(
         self, left: Path, schedule: str, life: int, wrong: list[str], *, keep: bool
-    ) -> Ended:
+    ) -> ChildResult:
         end = left.with_name(f"{left.name}-end") if keep else left
         if keep:
             self._copy(left, end)
-        ended = in_child(lambda: self._to_end(end, life))
+        ended = run_in_child(lambda: self._to_end(end, life))
         wrong = [*wrong, *broke(ended)]
         if not ended.error:
             wrong += audit(end, self.plan, self._calm)
@@ -281,7 +281,7 @@ def finish(report: Report, *, whole: bool) -> int:
     return 1 if report.wrong else 0
 
 
-def broke(ended: Ended) -> list[str]:
+def broke(ended: ChildResult) -> list[str]:
     """Say how a child broke, if it did."""
     return [f"the engine broke: {ended.error.strip()[-600:]}"] if ended.error else []
 

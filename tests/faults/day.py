@@ -45,20 +45,25 @@ from tests.faults.scenario import (
 )
 from tests.faults.world import FileWorld
 
-from vedette.adapters.ledger_export import archive, archived_of, last_before, verify_store
-from vedette.adapters.ledger_export.archive import Archive, Joined
+from vedette.adapters.ledger_export import (
+    archived_part,
+    checkpoint_size_before,
+    verify_store,
+    write_segment,
+)
+from vedette.adapters.ledger_export.archive import Archive, JoinedLedger
 from vedette.app.backup import back_up
-from vedette.app.stores import open_reading
-from vedette.domain.base.disk_errors import told_of_disk
+from vedette.app.stores import open_reader
+from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import AlreadyDone, VedetteError
 from vedette.domain.budget import DAY_US
-from vedette.interfaces.cli import sentence
+from vedette.interfaces.cli import describe_error
 from vedette.testing.clock import ManualClock
-from vedette.testing.toy_fleet import job, note
+from vedette.testing.toy_fleet import job, note_proposal
 
 EVENING = [
     job("e12", tell("wire.send", "e12 a"), key="k4", value=5),
-    job("e13", tell("order.place", "e13 a"), note("e13"), key="k0", value=6),
+    job("e13", tell("order.place", "e13 a"), note_proposal("e13"), key="k0", value=6),
 ]
 DAY_EVENTS = [*EVENTS, *EVENING]
 REMEMBERED = "that e2"
@@ -121,11 +126,11 @@ def dump_day(stage: Stage, folder: Path) -> None:
     dump(stage, folder, archived=True)
     state, export = folder / "state", folder / "export"
     settings = replace(settings_of(stage.content), state=state)
-    store = open_reading(settings)
+    store = open_reader(settings)
     try:
         key = (state / "ledger.pub").read_text(encoding="ascii")
-        begun = archived_of(store).size
-        whole = Joined(Archive(state / "archive"), store) if begun else store
+        begun = archived_part(store).size
+        whole = JoinedLedger(Archive(state / "archive"), store) if begun else store
         report = verify_store(whole, key, state / "witness.log")
         assert report.ok, report.findings
     finally:
@@ -226,7 +231,7 @@ class _Day(Script):
         clock = ManualClock(begins, boot=f"life {life}")
         world = FileWorld(folder / "world.jsonl")
         fleet = fleet_of(stage, folder, world, clock)
-        fleet.failed = self._broke
+        fleet.on_failure = self._broke
         super().__init__(stage, fleet, clock, world)
         self.broken = False
         self.opened = False
@@ -295,9 +300,9 @@ class _Day(Script):
         dispatcher, store = self.fleet.app.dispatcher, self.fleet.app.store
         away_s = 0.0
         while not self.broken:
-            if store.ready:
-                dispatcher.wake()
-                if dispatcher.idle:
+            if store.is_ready:
+                dispatcher.wake_due()
+                if dispatcher.is_idle:
                     return
             elif self.lasting and away_s > _AWAY_S:
                 self._say("the fleet", {"what": store.writer.failure})
@@ -318,17 +323,17 @@ class _Day(Script):
 
     async def _promote(self) -> None:
         banks = self.fleet.app.banks
-        waiting = [one["id"] for one in banks.listed("notes") if one["state"] == "candidate"]
+        waiting = [one["id"] for one in banks.list_memories("notes") if one["state"] == "candidate"]
         for id in waiting:
             await self._order(f"promote {id}", "memory_approve", id=id)
-        recall, away_s = self.fleet.app.line.recall, 0.0
-        while recall.behind and not self.broken:
+        recall, away_s = self.fleet.app.services.recall, 0.0
+        while recall.lag_reason and not self.broken:
             if self.lasting and away_s > _AWAY_S:
                 raise TakesNoMore
             self.clock.advance(1_000_000)
             away_s += 0.02
             await asyncio.sleep(0.02)
-        states = [one["state"] for one in banks.listed("notes")]
+        states = [one["state"] for one in banks.list_memories("notes")]
         assert states == ["active"], f"memories are {states}"
 
     async def _back_up(self) -> None:
@@ -340,19 +345,19 @@ class _Day(Script):
 
     async def _archive(self) -> None:
         """Do what `vedette ledger archive` does beside a running fleet; errors told as it does."""
-        with told_of_disk(self.folder / "state"):
+        with convert_disk_errors(self.folder / "state"):
             await self._archive_what_is_old()
 
     async def _archive_what_is_old(self) -> None:
         state = self.folder / "state"
-        store = open_reading(replace(settings_of(self.stage.content), state=state))
+        store = open_reader(replace(settings_of(self.stage.content), state=state))
         try:
             before = self.clock.now_us() - DAY_US // 2
-            size = last_before(store, before, store.open_from())
-            if size <= archived_of(store).size:
+            size = checkpoint_size_before(store, before, store.first_open_entry())
+            if size <= archived_part(store).size:
                 return
             key = (state / "ledger.pub").read_text(encoding="ascii").strip()
-            archived = archive(store, state / "archive", size, key)
+            archived = write_segment(store, state / "archive", size, key)
         finally:
             store.close()
         await self._order(f"let go {size}", "let_go", archived=archived.to_bytes().decode())
@@ -374,7 +379,7 @@ class _Day(Script):
         """Judge what a person is told of an error: what, where and the mend, or it is wrong."""
         if isinstance(error, AlreadyDone | RestartedError):
             return
-        told = sentence(error) if not isinstance(error, TimeoutError) else None
+        told = describe_error(error) if not isinstance(error, TimeoutError) else None
         if told is None:
             self.wrong(_told_trace(name, error))
             return

@@ -17,7 +17,7 @@ from tests.faults.world import FileWorld
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, note_proposal, send_proposal, toy_fleet
 
 EVENTS = 150
 BALLAST = 60_000_000
@@ -29,7 +29,7 @@ def events() -> list[Event]:
     tools = ("wire.send", "order.place")
     return [
         job(
-            f"f{n}", send(f"f{n}", tool=tools[n % 2]), note(f"f{n}"), key=f"k{n % 7}", value=n,
+            f"f{n}", send_proposal(f"f{n}", tool=tools[n % 2]), note_proposal(f"f{n}"), key=f"k{n % 7}", value=n,
             padding=PADDING,
         )
         for n in range(EVENTS)
@@ -52,7 +52,7 @@ class Load:
                 (receipt,) = await self.fleet.send(event)
             except StoreFailed as error:
                 self.failures.append(str(error))
-                self.unready += not store.ready
+                self.unready += not store.is_ready
                 if len(self.failures) == 20:
                     self.ballast.unlink()
                 await asyncio.sleep(0.02)
@@ -88,7 +88,7 @@ async def main(small: Path, outside: Path) -> None:
         told = {
             "failures": load.failures,
             "unready": load.unready,
-            "ready": fleet.app.store.ready,
+            "ready": fleet.app.store.is_ready,
             "free": os.statvfs(small).f_bavail,
         }
     (outside / "told.json").write_text(json.dumps(told), encoding="utf-8")
@@ -96,7 +96,7 @@ async def main(small: Path, outside: Path) -> None:
 
 def unfinished(fleet: FleetHarness) -> list[str]:
     """Return the runs that have not ended."""
-    fleet.app.dispatcher.wake()
+    fleet.app.dispatcher.wake_due()
     page = fleet.app.store.runs_page(agent=None, state=None, before=None, limit=10_000)
     return [run.id for run in page if run.state not in ("done", "dead")]
 

@@ -30,7 +30,7 @@ from tests.faults.scenario import Stage, lay_stage, read_content
 from tests.faults.syscalls import FAULTS, LASTING, Failing, Fault, available, ways
 from tests.faults.warming import warm
 
-from vedette.testing.faults import Ended, in_child
+from vedette.testing.faults import ChildResult, run_in_child
 
 WITHIN_S = 240
 # A deaf engine may wait for ever for what it takes for done; its day takes some three seconds.
@@ -109,14 +109,16 @@ class IoErrors:
         def work() -> None:
             play_day(self.stage, folder, life, lasting=lasting)
 
-        return broke(in_child(failing.under(work), beside=failing.attend, within_s=self.within_s))
+        return broke(
+            run_in_child(failing.under(work), parent_work=failing.attend, within_s=self.within_s)
+        )
 
-    def _to_end(self, folder: Path) -> Ended:
+    def _to_end(self, folder: Path) -> ChildResult:
         def work() -> None:
             play_day(self.stage, folder, 1)
             dump_day(self.stage, folder)
 
-        return in_child(work, within_s=self.within_s)
+        return run_in_child(work, within_s=self.within_s)
 
 
 def deafen() -> None:

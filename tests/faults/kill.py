@@ -25,7 +25,7 @@ import psutil
 
 from vedette.domain.base.errors import BadStore
 from vedette.domain.trigger import TICK_TYPE
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 
 VEDETTE = Path(sys.executable).with_name("vedette")
 
@@ -161,11 +161,11 @@ def progress(state: Path, receiver: Path) -> dict[str, int]:
     if receiver.exists():
         found["calls"] = receiver.read_bytes().count(b"\n")
     try:
-        store = OpenedStore(state)
+        store = SqliteReader(state)
     except (BadStore, apsw.Error):
         return found  # not there yet
     try:
-        found["entries"] = store.head()
+        found["entries"] = store.last_seq()
         done = "SELECT COUNT(*) FROM action WHERE agent='inbox_triage' AND effect='done'"
         found["mails"] = int(store._rows(done)[0][0])
         begun = "SELECT COUNT(*) FROM action WHERE effect IN ('intended', 'started')"
@@ -179,7 +179,7 @@ def progress(state: Path, receiver: Path) -> dict[str, int]:
 
 def open_effects(state: Path) -> list[str]:
     """Return the agents that have effects intended or started, by the store after a kill."""
-    store = OpenedStore(state)
+    store = SqliteReader(state)
     found = "SELECT DISTINCT agent FROM action WHERE effect IN ('intended', 'started')"
     agents = [str(agent) for (agent,) in store._rows(found)]
     store.close()
@@ -199,7 +199,7 @@ def audit(state: Path, receiver: Path) -> Audit:
 
     What the hour of the run alone made is left out: the ticks of schedules, and their runs.
     """
-    store = OpenedStore(state)
+    store = SqliteReader(state)
     events = frozenset(_events(store))
     judgements: dict[str, tuple[Any, ...]] = {}
     for _, raw, _, _ in store.walk(("run.closed", "turn.reasoned")):
@@ -215,7 +215,7 @@ def audit(state: Path, receiver: Path) -> Audit:
             unsettled.append(run.id)
         for row in store.actions(run.id) if run.event in events else ():
             decisions[row.id] = (row.tool, row.digest, row.decided, row.rule, row.effect)
-    entries = store.head()
+    entries = store.last_seq()
     store.close()
     return Audit(
         events, judgements, decisions, effects(receiver), mails(state / "mailbox"),
@@ -223,13 +223,13 @@ def audit(state: Path, receiver: Path) -> Audit:
     )  # fmt: skip
 
 
-def _events(store: OpenedStore) -> Iterator[str]:
+def _events(store: SqliteReader) -> Iterator[str]:
     for _, raw, _, body in store.walk(("event.accepted",)):
         if json.loads(body or b"{}").get("type") != TICK_TYPE:
             yield json.loads(raw)["event"]
 
 
-def _all_runs(store: OpenedStore) -> list[Any]:
+def _all_runs(store: SqliteReader) -> list[Any]:
     found: list[Any] = []
     before: int | None = None
     while page := store.runs_page(agent=None, state=None, before=before, limit=500):

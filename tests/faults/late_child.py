@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import job, send
+from vedette.testing.toy_fleet import job, send_proposal
 
-ORDER = job("1", send(tool="order.place"))
+ORDER = job("1", send_proposal(tool="order.place"))
 
 
 async def main(folder: Path, port: int) -> None:
@@ -26,7 +26,7 @@ async def main(folder: Path, port: int) -> None:
     async with fleet:
         await fleet.send(ORDER)
         while fleet.runs(ORDER)[0].state not in ("done", "dead"):
-            fleet.app.dispatcher.wake()
+            fleet.app.dispatcher.wake_due()
             await asyncio.sleep(0.01)
 
 

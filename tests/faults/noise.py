@@ -15,7 +15,7 @@ from typing import Any
 
 from vedette.domain.effect import Call, Outcome
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, send
+from vedette.testing.toy_fleet import World, job, send_proposal
 
 QUIET = ("alpha", "beta", "gamma", "delta")
 
@@ -82,7 +82,7 @@ class Filed(Seen):
                 at, key, text = line.split(" ", 2)
                 if text not in self.at:
                     self.at[text] = float(at)
-                    self.happened.append(("file", key))
+                    self.record.append(("file", key))
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class Pace:
             agent = QUIET[number % len(QUIET)]
             text = f"{self.name} {number}"
             self.sent[text] = time.monotonic()
-            event = job(text, send(text), key=f"k{number % 8}", agent=agent)
+            event = job(text, send_proposal(text), key=f"k{number % 8}", agent=agent)
             tasks.append(asyncio.create_task(self.fleet.send(event)))
         await asyncio.gather(*tasks)
         async with asyncio.timeout(30):

@@ -20,8 +20,8 @@ from tests.faults.crash import Report, broke, cpu_spent, finish, run_shards, wor
 from tests.faults.scenario import Stage, dump, lay_stage, plan, play, weaken
 from tests.faults.warming import warm
 
-from vedette.testing.faults import in_child
-from vedette.testing.power_loss import pull_plug
+from vedette.testing.faults import run_in_child
+from vedette.testing.power_loss import install_power_loss
 
 OUTSIDE = ("world.jsonl", "accepted", "answered")  # what others know; it needs none of our power
 SYNCED = ("ledger.key", "ledger.pub")
@@ -42,12 +42,12 @@ class Outages:
         counted = folder / "writes"
 
         def work() -> None:
-            power = pull_plug(folder, seed=0, cut_at=None)
+            power = install_power_loss(folder, seed=0, cut_at=None)
             play(self.stage, folder, 0)
             counted.write_text(str(power.writes))
 
         for part in (work, lambda: dump(self.stage, folder)):
-            ended = in_child(part)
+            ended = run_in_child(part)
             assert not ended.error, ended.error
         wrong = audit(folder, self.plan)
         assert not wrong, wrong
@@ -64,10 +64,10 @@ class Outages:
 
         def work() -> None:
             weaken(self.synchronous)
-            pull_plug(spared, seed=seed, cut_at=at, others=others)
+            install_power_loss(spared, seed=seed, cut_at=at, other_files=others)
             play(self.stage, live, 0)
 
-        ended = in_child(work)
+        ended = run_in_child(work)
         if "SIGKILL" not in ended.error and "signal 9" not in ended.error:
             self.report.ended_before += 1
             self.report.note(f"write {at}", broke(ended))
@@ -89,7 +89,7 @@ class Outages:
             play(self.stage, left, 1)
             dump(self.stage, left, verify=True)
 
-        ended = in_child(work)
+        ended = run_in_child(work)
         wrong += broke(ended)
         if not ended.error:
             wrong += audit(left, self.plan, calm)

@@ -20,7 +20,7 @@ from tests.faults.auditor import Plan, Wanted
 from tests.faults.world import FileWorld
 
 from vedette.config import Isolation, Settings, read_fleet
-from vedette.config.fleet import Read
+from vedette.config.fleet import FleetContents
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import AlreadyDone
 from vedette.domain.budget import DAY_US
@@ -28,12 +28,21 @@ from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import Step
 from vedette.domain.tool import Tool
-from vedette.engine.cluster import follow
-from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.engine.cluster import follow_cluster
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.operations.commands import Commands, Order
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import DESK, World, denying, do, job, note, toy_fleet, write_policies
+from vedette.testing.toy_fleet import (
+    DESK,
+    World,
+    deny_policy,
+    job,
+    note_proposal,
+    propose,
+    toy_fleet,
+    write_policies,
+)
 
 AGENTS = ("worker", "other")
 DENIED = "slow.send"  # by the policy that the script publishes
@@ -64,15 +73,22 @@ CONTROLS = ("early", "repeating")
 
 def tell(tool: str, text: str) -> dict[str, Any]:
     """Return the proposal to do something that the target knows by its text."""
-    return do(tool, to=DESK, text=text)
+    return propose(tool, to=DESK, text=text)
 
 
 FIRST = [
     job("e1", tell("wire.send", "e1 a"), key="k0"),
-    job("e2", tell("order.place", "e2 a"), note("e2"), key="k0", value=1, remember="that e2"),
+    job(
+        "e2",
+        tell("order.place", "e2 a"),
+        note_proposal("e2"),
+        key="k0",
+        value=1,
+        remember="that e2",
+    ),
     job("e3", tell("bell.ring", "e3 a"), key="k1", agent="other"),
     job("e4", key="k0", value=2),
-    job("e5", tell("big.send", "e5 a"), note("e5"), key="k2"),
+    job("e5", tell("big.send", "e5 a"), note_proposal("e5"), key="k2"),
 ]
 STOPPED = [
     job("e6", tell("wire.send", "e6 a"), tell("order.place", "e6 b"), key="k1", agent="other"),
@@ -80,7 +96,7 @@ STOPPED = [
 ]
 CHANGED = [
     job("e8", tell(DENIED, "e8 a"), tell("wire.send", "e8 b"), key="k0", value=3),
-    job("e9", tell("bell.ring", "e9 a"), note("e9"), key="k0", value=4),
+    job("e9", tell("bell.ring", "e9 a"), note_proposal("e9"), key="k0", value=4),
 ]
 LAST = [
     job("e10", tell("order.place", "e10 a"), key="k3"),
@@ -127,7 +143,7 @@ def lay_stage(folder: Path, *, control: str = "", store: str = "sqlite") -> Stag
             "import Judgement", "import Candidate, Judgement"
         )
         judge.write_text(text, encoding="utf-8")
-    write_policies(folder / "changed", AGENTS, extra=denying(DENIED))
+    write_policies(folder / "changed", AGENTS, extra=deny_policy(DENIED))
     return Stage(folder, control, store)
 
 
@@ -173,7 +189,9 @@ async def following(fleet: FleetHarness) -> AsyncIterator[None]:
         return
     app, troubles = fleet.app, list[str]()
     # (There is no other worker whose candidates this one would have to take up.)
-    task = asyncio.create_task(follow(app.line, app.rollout, lambda: None, troubles.append))
+    task = asyncio.create_task(
+        follow_cluster(app.services, app.rollout, lambda: None, troubles.append)
+    )
     try:
         yield
     finally:
@@ -184,7 +202,7 @@ async def following(fleet: FleetHarness) -> AsyncIterator[None]:
 
 def call_early(fleet: FleetHarness, world: FileWorld) -> None:
     """Break the engine on purpose: make the calls of a step before the step is committed."""
-    line: Any = fleet.app.line
+    line: Any = fleet.app.services
     send, hands = line.store.send, line.performer
     made: dict[str, Outcome] = {}
 
@@ -197,7 +215,7 @@ def call_early(fleet: FleetHarness, world: FileWorld) -> None:
         return send(step)
 
     class Remembering:
-        rows, ask, close = hands.rows, hands.ask, hands.close
+        compute_rows, query, close = hands.rows, hands.ask, hands.close
 
         async def perform(self, tool: Tool, call: Call, may_start: Any) -> Outcome | None:
             known: Outcome | None = made.get(f"act_{call.key}")
@@ -277,10 +295,10 @@ class Script:
         # For what never ends; a busy machine may stop a child for longer than a minute.
         async with asyncio.timeout(150):
             while True:
-                dispatcher.wake()
-                if dispatcher.idle:
+                dispatcher.wake_due()
+                if dispatcher.is_idle:
                     return
-                while not dispatcher.idle:  # noqa: ASYNC110
+                while not dispatcher.is_idle:  # noqa: ASYNC110
                     await asyncio.sleep(0.001)
 
     async def _wait_out(self) -> None:
@@ -309,10 +327,10 @@ class Script:
         """Give an order as a person who confirms what it loosens."""
 
         async def act(order: Order) -> dict[str, Any]:
-            told = await carry_out(self.commands, verb, order, args)
+            told = await dispatch(self.commands, verb, order, args)
             if told.get("confirm"):
                 confirmed = {**args, "confirm": told["confirm"]}
-                told = await carry_out(self.commands, verb, order, confirmed)
+                told = await dispatch(self.commands, verb, order, confirmed)
             return told
 
         await self._once(name, act)
@@ -380,7 +398,7 @@ def settings_of(content: Path) -> Settings:
 
 
 @cache
-def read_content(content: Path) -> Read:
+def read_content(content: Path) -> FleetContents:
     """Return the fleet of a stage as it is declared; read once, before children are forked."""
     settings = settings_of(content)
     return read_fleet(settings.root, settings)
@@ -393,12 +411,12 @@ def dump(stage: Stage, folder: Path, *, verify: bool = False, archived: bool = F
     verification has to find nothing either. Of what is `archived` nothing may be left to judge by.
     """
     from vedette.adapters.ledger_export import export, verify_store
-    from vedette.app.judge_releases import judge_again
-    from vedette.app.stores import open_reading
+    from vedette.app.judge_releases import rejudge_store
+    from vedette.app.stores import open_reader
     from vedette.store.banks import SqliteBank
 
     settings = replace(settings_of(stage.content), state=folder / "state", store=store_of(folder))
-    store = open_reading(settings)
+    store = open_reader(settings)
     banks = SqliteBank(folder / "state" / "memory.db")
     try:
         key = (folder / "state" / "ledger.pub").read_text(encoding="ascii")
@@ -406,12 +424,12 @@ def dump(stage: Stage, folder: Path, *, verify: bool = False, archived: bool = F
         if verify:
             report = verify_store(store, key, witness)
             assert report.ok, report.findings
-        judged = judge_again(settings, store, ManualClock(START_US), read_content(stage.content))
+        judged = rejudge_store(settings, store, ManualClock(START_US), read_content(stage.content))
         assert judged.ok, judged.to_json()
         assert judged.equal or archived, "nothing was judged"
         export(store, folder / "export", verifier_key=key, witness=witness, bodies=True)
         spent: dict[str, int] = {}
-        for agent, unit, _, amount in store.spent(0):
+        for agent, unit, _, amount in store.spend_by_minute(0):
             spent[f"{agent} {unit}"] = spent.get(f"{agent} {unit}", 0) + amount
         rows = {
             f"{name}_notes {key}": store.row(f"{name}_notes", key)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vedette.domain.base import failpoint
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 # What an agent's tools.py looks like that publishes.
 TOOLS_PY = """\
@@ -56,8 +56,8 @@ async def main(folder: Path, project: str, point: str) -> None:
 
     async with publishing_fleet(folder, project) as fleet:
         failpoint.hook = die
-        await fleet.send(job("1", send("the berth is free")))
-        await fleet.settle()
+        await fleet.send(job("1", send_proposal("the berth is free")))
+        await fleet.wait_until_idle()
 
 
 if __name__ == "__main__":

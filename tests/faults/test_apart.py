@@ -122,7 +122,7 @@ def stolen_identity(fleet: Apart) -> None:
     """A token of one agent is denied for the other, and the ledger says so, without the token."""
     from tests.remote import connect_as
 
-    token = Signer.of_file(fleet.folder / "worker.id").mint(now_us())
+    token = Signer.from_file(fleet.folder / "worker.id").mint(now_us())
     assert connect_as(fleet.state / "workers.sock", "other", token) == 401
     fleet.until(lambda: bool(fleet.entries("identity.refused")))
     (entry,) = [e for e in fleet.entries("identity.refused") if e["what"] == "wrong-subject"]

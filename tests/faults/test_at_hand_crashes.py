@@ -16,13 +16,13 @@ import pytest
 
 from vedette.adapters.sql import source as module
 from vedette.adapters.sql.source import SqlSource
-from vedette.adapters.sql.sqlite import create
+from vedette.adapters.sql.sqlite import create_file
 from vedette.config.source_tables import SqlPlan
 from vedette.engine.quiet_time import MARGIN_US
 from vedette.testing.clock import ManualClock
-from vedette.testing.faults import in_child
-from vedette.testing.harness import FleetHarness, without_tests
-from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
+from vedette.testing.faults import run_in_child
+from vedette.testing.harness import FleetHarness, remove_tests
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
 
 pytestmark = pytest.mark.forks
 
@@ -66,7 +66,7 @@ def again(
 async def _take_in(folder: Path, plan: SqlPlan) -> None:
     async with again(folder) as fleet:
         await SqlSource(plan, ManualClock(), watch=False).deliver(fleet.app.intake)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         accepted = Counter(entry["event"] for entry in fleet.entries("event.accepted"))
         runs = fleet.app.store.counts().get("worker", {})
         told = {"accepted": sorted(accepted.values()), "runs": runs.get("run.done", 0)}
@@ -78,7 +78,7 @@ def test_rows_are_taken_in_once_wherever_it_is_killed(
 ) -> None:
     monkeypatch.setattr(module, "PAGE", 3)
     whole = _lay(tmp_path / "whole")
-    plain = in_child(lambda: asyncio.run(_take_in(*whole)))
+    plain = run_in_child(lambda: asyncio.run(_take_in(*whole)))
     assert not plain.error
     assert "commit:before" in plain.points
     for die_at in (plain.passes * part // 6 for part in (1, 3, 5)):
@@ -87,11 +87,11 @@ def test_rows_are_taken_in_once_wherever_it_is_killed(
         def work(folder: Path = folder, plan: SqlPlan = plan) -> None:
             asyncio.run(_take_in(folder, plan))
 
-        killed = in_child(work, die_at=die_at)
+        killed = run_in_child(work, die_at=die_at)
         assert killed.killed, killed.error
-        assert not in_child(work).error
+        assert not run_in_child(work).error
         told = json.loads((folder / "told.json").read_text())
-        assert told == {"accepted": [1] * ROWS, "runs": ROWS}, (die_at, killed.at)
+        assert told == {"accepted": [1] * ROWS, "runs": ROWS}, (die_at, killed.last_point)
 
 
 def _lay(folder: Path) -> tuple[Path, SqlPlan]:
@@ -103,10 +103,10 @@ def _lay(folder: Path) -> tuple[Path, SqlPlan]:
 def test_a_file_is_made_whole_or_not_at_all(tmp_path: Path, point: str) -> None:
     script, path = tmp_path / "board.sql", tmp_path / "state" / "board.db"
     script.write_text("CREATE TABLE comment (id); INSERT INTO comment VALUES (1);")
-    killed = in_child(lambda: create(path, script, "sql:board"), die_at=point)
+    killed = run_in_child(lambda: create_file(path, script, "sql:board"), die_at=point)
     assert killed.killed, killed.error
     assert path.exists() == (point == "sql.create:after")
-    create(path, script, "sql:board")
+    create_file(path, script, "sql:board")
     with contextlib.closing(sqlite3.connect(path)) as file:
         assert file.execute("SELECT count(*) FROM comment").fetchone() == (1,)
 
@@ -157,14 +157,14 @@ async def _order(folder: Path, port: int) -> None:
     clock = ManualClock()
     targets: dict[str, dict[str, object]] = {"shop": shop, "world": {"kind": "world"}}
     async with again(folder, targets, clock) as fleet:
-        event = job("1", send("fair winds"))
+        event = job("1", send_proposal("fair winds"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (row,) = fleet.actions(event)
         (folder / "told").write_text(str(row.effect))
         # What came of a call that is out is not asked before its time is over.
         clock.advance(TIMEOUT_US + MARGIN_US)
-        await until(lambda: fleet.actions(event)[0].effect == "done")
+        await wait_until(lambda: fleet.actions(event)[0].effect == "done")
 
 
 @pytest.mark.parametrize("settles", ["idempotent", "queryable"])
@@ -174,7 +174,7 @@ def test_a_call_that_is_killed_is_one_effect(
 ) -> None:
     folder, (port, record) = tmp_path / "fleet", shop
     toy_fleet(folder, World())
-    without_tests(folder / "policies")
+    remove_tests(folder / "policies")
     path = folder / "content" / "agents" / "worker" / "agent.yaml"
     http = (
         "http: {url: '/items/{to}', body: {text: '{text}'}, "
@@ -184,11 +184,11 @@ def test_a_call_that_is_killed_is_one_effect(
     new = f"settles: {settles}, {http}, target: shop, attempts: 3,"
     assert path.read_text().count(old) == 1
     path.write_text(path.read_text().replace(old, new))
-    killed = in_child(lambda: asyncio.run(_order(folder, port)), die_at=point)
+    killed = run_in_child(lambda: asyncio.run(_order(folder, port)), die_at=point)
     assert killed.killed, killed.error
     happened = len(record.read_text().splitlines())
     assert happened == (1 if point == "call:after" else 0)
-    ended = in_child(lambda: asyncio.run(_order(folder, port)))
+    ended = run_in_child(lambda: asyncio.run(_order(folder, port)))
     assert not ended.error
     waits = settles == "queryable"
     assert (folder / "told").read_text() == ("started" if waits else "done")

@@ -29,14 +29,14 @@ from tests.workers import Crew, brief
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
-from vedette.adapters.reasoners.workers.tool_client import WorkerHands
-from vedette.config.reach import reach_of
-from vedette.domain.agent import Limits
+from vedette.adapters.reasoners.workers.tool_client import WorkerTools
+from vedette.config.reach import build_reach
+from vedette.domain.agent import ResourceLimits
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.tool import Tool
 
-MISSING = protection().lacks()
+MISSING = protection().gaps()
 if platform.machine() != "x86_64":
     MISSING.append("raw system calls of the attacks are those of x86-64")
 if MISSING and not os.environ.get("CI"):
@@ -50,7 +50,7 @@ ATTACKS = [
 KINDS = ("judge", "hands", "model")
 # What a box answers by ending the process: no other attack is made by the same agent.py.
 ENDS = ("other_abi",)
-LIMITS = Limits(time_us=20_000_000, memory=256 << 20)
+LIMITS = ResourceLimits(time_us=20_000_000, memory=256 << 20)
 MARKER = "a-secret-of-the-engine"
 # What only root can do without a box.
 NOT_TRIED = {("hands", "namespace")}  # the kernel refuses it to a process with threads
@@ -199,10 +199,10 @@ class Attacked:
         port = decoys.own.getsockname()[1]
         target = {"path": str(decoys.target), "url": f"http://localhost:{port}/"}
         target["kind"] = "maildir"
-        hands = WorkerHands(
+        hands = WorkerTools(
             crew.pool,
             lambda name: (str(decoys.agent), None, LIMITS),
-            lambda name: reach_of([target]),
+            lambda name: build_reach([target]),
         )
         tool = Tool("world.act", "world", "hostile", {}, (), "none", "act", None)
         found: dict[tuple[str, str], str] = {}

@@ -19,8 +19,8 @@ from tests.faults.auditor import Facts, at_crash, audit, facts_of
 from tests.faults.scenario import dump, lay_stage, plan, play
 from tests.pg import find_bin
 
-from vedette.domain.base.failpoint import reach
-from vedette.testing.faults import in_child
+from vedette.domain.base.failpoint import hit_failpoint
+from vedette.testing.faults import run_in_child
 
 SEED = 20
 
@@ -65,9 +65,9 @@ def test_a_fleet_killed_before_it_showed_any_head_and_again_at_its_next_start_go
     folder = tmp_path / "fleet"
     folder.mkdir()
     for life in range(2):
-        died = in_child(partial(play, stage, folder, life), die_at="witness:before")
+        died = run_in_child(partial(play, stage, folder, life), die_at="witness:before")
         assert died.killed, died.error
-    ended = in_child(partial(play, stage, folder, 2))
+    ended = run_in_child(partial(play, stage, folder, 2))
     assert not ended.error, ended.error
 
 
@@ -111,18 +111,18 @@ def test_a_power_cut_under_a_weaker_mode_does_cost_something() -> None:
 def test_a_child_dies_at_the_pass_that_it_is_told_and_at_no_other(tmp_path: Path) -> None:
     def work() -> None:
         for name in ("a", "b", "c"):
-            reach(f"{name}:before")
+            hit_failpoint(f"{name}:before")
             (tmp_path / name).touch()
 
-    ended = in_child(work, die_at=2)
-    assert (ended.killed, ended.passes, ended.at) == (True, 2, "b:before")
+    ended = run_in_child(work, die_at=2)
+    assert (ended.killed, ended.passes, ended.last_point) == (True, 2, "b:before")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
-    ended = in_child(work, die_at=4)
-    assert (ended.killed, ended.passes, ended.at) == (False, 3, "c:before")
-    ended = in_child(work, die_at="b:before")
-    assert (ended.killed, ended.at) == (True, "b:before")
+    ended = run_in_child(work, die_at=4)
+    assert (ended.killed, ended.passes, ended.last_point) == (False, 3, "c:before")
+    ended = run_in_child(work, die_at="b:before")
+    assert (ended.killed, ended.last_point) == (True, "b:before")
     assert ended.points == ("a:before", "b:before")
-    assert "ZeroDivisionError" in in_child(lambda: 1 // 0).error
+    assert "ZeroDivisionError" in run_in_child(lambda: 1 // 0).error
 
 
 def test_nothing_is_forked_beside_another_thread() -> None:
@@ -131,7 +131,7 @@ def test_nothing_is_forked_beside_another_thread() -> None:
     thread.start()
     try:
         with pytest.raises(RuntimeError, match="another"):
-            in_child(lambda: None)
+            run_in_child(lambda: None)
     finally:
         going.set()
         thread.join()

@@ -18,12 +18,12 @@ import pytest
 from vedette.domain.base.errors import AlreadyDone
 from vedette.domain.effect import Call
 from vedette.store import dead_letters
-from vedette.testing.faults import alone, in_child
+from vedette.testing.faults import is_single_threaded, run_in_child
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import JUDGE_PY, World, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import JUDGE_PY, World, job, note_proposal, send_proposal, toy_fleet
 
 FAILS: dict[str, Any] = {"raise": True}
-EVENT = job("1", note("x"), send(), **FAILS)
+EVENT = job("1", note_proposal("x"), send_proposal(), **FAILS)
 # No more schedules than this are tried of all that there are, evenly spread.
 MOST = 5
 
@@ -49,7 +49,7 @@ async def die(base: Path) -> None:
     """Write a fleet whose judge fails, and let it fail."""
     async with toy_fleet(base, World()) as fleet:
         await fleet.send(EVENT)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert [run.state for run in fleet.runs(EVENT)] == ["dead"]
     mended = JUDGE_PY.replace('data.get("raise")', "False")
     (base / "content" / "agents" / "worker" / "judge.py").write_text(mended)
@@ -61,7 +61,7 @@ async def redrive(folder: Path, base: Path) -> None:
         order = replace(fleet.order("mended"), command_id="once")
         with suppress(AlreadyDone):
             await fleet.app.commands.redrive(order, [run.id for run in fleet.runs(EVENT)])
-        await fleet.settle()
+        await fleet.wait_until_idle()
 
 
 async def check(folder: Path, base: Path) -> None:
@@ -76,7 +76,7 @@ async def check(folder: Path, base: Path) -> None:
 
 
 def forked(work: Callable[[Path, Path], Any], folder: Path, base: Path, **more: Any) -> Any:
-    return in_child(lambda: asyncio.run(work(folder, base)), **more)
+    return run_in_child(lambda: asyncio.run(work(folder, base)), **more)
 
 
 def fresh(base: Path, folder: Path) -> Path:
@@ -86,9 +86,9 @@ def fresh(base: Path, folder: Path) -> Path:
 
 
 def test_a_redrive_killed_anywhere_happens_once(tmp_path: Path) -> None:
-    assert alone()
+    assert is_single_threaded()
     base = tmp_path / "base"
-    assert not in_child(lambda: asyncio.run(die(base))).error
+    assert not run_in_child(lambda: asyncio.run(die(base))).error
     undisturbed = forked(redrive, fresh(base, tmp_path / "whole"), base)
     assert not undisturbed.error
     assert undisturbed.passes >= MOST
@@ -113,9 +113,9 @@ def test_a_redrive_without_its_command_id_would_be_seen(
         run, _ = found(database, name)
         return run, ""
 
-    found = dead_letters._found
+    found = dead_letters._find_letter
     base = tmp_path / "base"
-    assert not in_child(lambda: asyncio.run(die(base))).error
+    assert not run_in_child(lambda: asyncio.run(die(base))).error
     folder = fresh(base, tmp_path / "twice")
     assert not forked(redrive, folder, base).error
 

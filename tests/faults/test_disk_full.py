@@ -14,7 +14,7 @@ from tests.contract.store.test_store_sqlite import mounts, need_mounts
 from tests.faults.full_child import events
 
 from vedette.adapters.ledger_export import verify_store
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,7 +55,7 @@ def audit_outcome(outside: Path) -> None:
     record = [json.loads(line) for line in (outside / "world.jsonl").read_bytes().splitlines()]
     happened = Counter(line["text"] for line in record if line["effect"])
     assert happened == Counter(event.id for event in wanted.values())
-    store = OpenedStore(outside / "state")
+    store = SqliteReader(outside / "state")
     try:
         for key in wanted:
             (run,) = store.runs_of_event(key)

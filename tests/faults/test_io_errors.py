@@ -18,7 +18,7 @@ import pytest
 from tests.faults.day import kind_of
 from tests.faults.syscalls import Failing, Fault, available
 
-from vedette.testing.faults import in_child
+from vedette.testing.faults import run_in_child
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,7 +97,7 @@ def test_the_call_that_is_named_fails_and_no_other(
     def work() -> None:
         assert write_three(tmp_path) == errors
 
-    assert not in_child(failing.under(work), beside=failing.attend).error
+    assert not run_in_child(failing.under(work), parent_work=failing.attend).error
     assert (tmp_path / "ours").stat().st_size == size
     assert (tmp_path / "other").stat().st_size == 24
     assert bool(failing.struck) is (fault.at < 4)
@@ -130,7 +130,7 @@ def test_each_kind_of_call_is_had_to_fail(
         with pytest.raises(OSError, match=os.strerror(errno.EIO)):
             act(tmp_path)
 
-    assert not in_child(failing.under(work), beside=failing.attend).error
+    assert not run_in_child(failing.under(work), parent_work=failing.attend).error
     assert failing.struck.endswith(named)
     assert [(tmp_path / name).read_text() for name in "ab"] == ["as it was"] * 2
 

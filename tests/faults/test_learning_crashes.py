@@ -17,7 +17,7 @@ from tests.fleet.test_learning import desk, judged, learned, order
 
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import AlreadyDone
-from vedette.testing.faults import in_child
+from vedette.testing.faults import run_in_child
 
 # A commit is a commit; what comes between it and the bank is the order's own.
 ORDERS = {
@@ -64,21 +64,23 @@ async def give(folder: Path, verb: str) -> None:
 async def look(folder: Path) -> None:
     """Start again, let everything be handled, and write down what there is."""
     async with desk(folder) as fleet:
-        await fleet.settle()
+        await fleet.wait_until_idle()
         kinds = ("run.corrected", "memory.proposed", "memory.promoted", "memory.retired")
         found: dict[str, Any] = {kind: len(fleet.entries(kind)) for kind in kinds}
         events = [fleet.app.store.event(one["event"]) for one in fleet.entries("event.accepted")]
         found["events"] = [one.type for one in events if one is not None]
         found["states"] = [one["state"] for one in await learned(fleet)]
-        curating = fleet.app.commands.curating
+        curating = fleet.app.commands.curation
         assert curating is not None
-        lessons = curating.lessons.now("inbox_triage", fleet.app.line.clock.now_us())
+        lessons = curating.lessons.preview_lessons(
+            "inbox_triage", fleet.app.services.clock.now_us()
+        )
         found["taught"] = sum(one.trust == "learned" for one in lessons)
     (folder / "found.json").write_text(json.dumps(found))
 
 
 def found(folder: Path) -> dict[str, Any]:
-    ended = in_child(lambda: asyncio.run(look(folder)))
+    ended = run_in_child(lambda: asyncio.run(look(folder)))
     assert not ended.error, ended.error
     told: dict[str, Any] = json.loads((folder / "found.json").read_text())
     return told
@@ -105,12 +107,12 @@ def test_killed_within_an_order_it_stands_whole_or_not_at_all_and_once_when_repe
         for point in points:
             shutil.rmtree(tmp_path / "state", ignore_errors=True)
             shutil.copytree(tmp_path / verb, tmp_path / "state")
-            died = in_child(lambda: asyncio.run(give(tmp_path, verb)), die_at=point)  # noqa: B023
+            died = run_in_child(lambda: asyncio.run(give(tmp_path, verb)), die_at=point)  # noqa: B023
             assert died.killed, (verb, point, died)
             left = found(tmp_path)
             whole(left)
             stood.setdefault(verb, set()).add(bool(left[kind]))
-        again = in_child(lambda: asyncio.run(give(tmp_path, verb)))  # noqa: B023
+        again = run_in_child(lambda: asyncio.run(give(tmp_path, verb)))  # noqa: B023
         assert not again.error, again.error
         assert (tmp_path / "done").exists(), "the last point came after the commit"
         (tmp_path / "done").unlink()

@@ -14,7 +14,7 @@ from tests.workers import JUDGE_PY
 from vedette.domain.event import Event
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, note, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, note_proposal, toy_fleet, wait_until
 
 # What one event of the agent `bad` does, and what its dead letter says of it.
 DEEDS = [
@@ -63,11 +63,11 @@ async def through(fleet: FleetHarness, clock: ManualClock, guilty: Event) -> Non
 
     def over() -> bool:
         clock.advance(250_000)
-        fleet.app.dispatcher.wake()
+        fleet.app.dispatcher.wake_due()
         return all(run.state in ("done", "dead") for run in fleet.runs(guilty))
 
-    await until(over, 60)
-    await fleet.settle()
+    await wait_until(over, 60)
+    await fleet.wait_until_idle()
 
 
 @pytest.mark.slow
@@ -79,7 +79,9 @@ async def test_an_event_that_kills_its_worker_becomes_a_dead_letter(
     clock = ManualClock()
     guilty = bad_job("guilty", "k3", do=do)
     innocent = [bad_job(f"b{n}", f"k{n % 4}") for n in range(EACH)]
-    worked = [job(f"w{n}", note(f"text {n}"), key=f"k{n % 3}", value=n) for n in range(EACH)]
+    worked = [
+        job(f"w{n}", note_proposal(f"text {n}"), key=f"k{n % 3}", value=n) for n in range(EACH)
+    ]
     async with two_agents(tmp_path, clock) as fleet:
         await fleet.send(*innocent[:6], *worked[:6], guilty, *innocent[6:], *worked[6:])
         await through(fleet, clock, guilty)
@@ -99,7 +101,7 @@ async def test_an_event_that_kills_its_worker_becomes_a_dead_letter(
 
     async with two_agents(tmp_path / "quiet", ManualClock(), workers=False) as fleet:
         await fleet.send(*innocent, *worked)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert labels(fleet, "worker") == disturbed
 
 
@@ -116,7 +118,7 @@ async def test_in_this_process_it_would_take_the_others_with_it(tmp_path: Path) 
         began = loop.time()
         loop.call_later(0.05, lambda: lags.append(loop.time() - began))
         await fleet.send(bad_job("guilty", "k", do="sleep"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert lags[0] > 0.4
 
 
@@ -130,12 +132,12 @@ async def test_state_survives_the_workers_of_a_fleet(tmp_path: Path) -> None:
         async with fleet:
             for at in range(0, 30, 6):
                 await fleet.send(*events[at : at + 6])
-                await fleet.settle()
+                await fleet.wait_until_idle()
                 if workers and at == 18:
                     await fleet.restart()
                 elif workers:
                     assert fleet.app.pool is not None
-                    os.kill(fleet.app.pool.workers["worker", "judge"], signal.SIGKILL)
+                    os.kill(fleet.app.pool.worker_pids["worker", "judge"], signal.SIGKILL)
             told.append(labels(fleet, "worker"))
     assert told[0] == told[1]
     assert len(told[0]) == 30

@@ -23,7 +23,7 @@ from vedette.domain.effect import Call
 from vedette.domain.event import Event
 from vedette.engine.scheduler.backpressure import Bounds
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import job, send, toy_fleet
+from vedette.testing.toy_fleet import job, send_proposal, toy_fleet
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -86,7 +86,7 @@ async def storm(fleet: FleetHarness, already: asyncio.Event, keys: int) -> None:
         return [
             job(
                 f"s{n}",
-                *([send(f"s{n}")] if n % 10 == 0 else []),
+                *([send_proposal(f"s{n}")] if n % 10 == 0 else []),
                 key=f"k{n % keys}",
                 agent="noisy",
             )
@@ -146,7 +146,7 @@ async def fair_in_one_of_three(
 async def test_a_storm_of_one_agent_does_not_hold_up_the_others(tmp_path: Path) -> None:
     async def once(fleet: FleetHarness, world: Seen) -> tuple[list[float], list[float]]:
         quiet, noisy = await under_storm(fleet, world)
-        await fleet.settle(90)
+        await fleet.wait_until_idle(90)
         nothing_is_lost(fleet, world)
         return quiet, noisy
 
@@ -160,22 +160,22 @@ class Fifo:
         self.free = handlers
         self.queue: deque[tuple[str, Any]] = deque()
 
-    def want(self, agent: str, what: Any, now_us: int) -> None:
+    def enqueue(self, agent: str, what: Any, now_us: int) -> None:
         self.queue.append((agent, what))
 
-    def next(self, now_us: int) -> tuple[str, Any] | None:
+    def pop_next(self, now_us: int) -> tuple[str, Any] | None:
         if not self.queue or not self.free:
             return None
         self.free -= 1
         return self.queue.popleft()
 
-    def slow(self, agent: str) -> None:
+    def mark_slow(self, agent: str) -> None:
         """First come, first served: who waits for long keeps its handler as well."""
 
-    def done(self, agent: str, *, slow: bool = False) -> None:
+    def release_handler(self, agent: str, *, was_slow: bool = False) -> None:
         self.free += 1
 
-    def light_about(self, now_us: int) -> bool:
+    def has_light_agent(self, now_us: int) -> bool:
         return False
 
 
@@ -186,7 +186,7 @@ async def test_control_first_come_first_served_holds_up_the_others(
         dispatcher: Any = fleet.app.dispatcher
         dispatcher._turns = Fifo(256)
         wide = Bounds(room=1 << 20, credits=1 << 20)
-        dispatcher.supply.__init__(fleet.app.line, dispatcher._put, wide)
+        dispatcher.supply.__init__(fleet.app.services, dispatcher._put, wide)
         # As many wait at a time as there are keys, and a fast machine is through with few at once.
         quiet, noisy = await under_storm(fleet, world, keys=1500)
         assert not fair(quiet, noisy), told("storm, first come first served", quiet, noisy)
@@ -195,7 +195,9 @@ async def test_control_first_come_first_served_holds_up_the_others(
 async def hang(fleet: FleetHarness) -> None:
     """Let calls hang at the noisy agent's target, many more than there are slots."""
     for number in range(200):
-        await fleet.send(job(f"h{number}", send(f"h{number}"), key=f"k{number}", agent="noisy"))
+        await fleet.send(
+            job(f"h{number}", send_proposal(f"h{number}"), key=f"k{number}", agent="noisy")
+        )
     await asyncio.Event().wait()
 
 
@@ -222,7 +224,7 @@ async def with_a_target_that_hangs(
 async def test_a_target_that_hangs_does_not_hold_up_the_others(tmp_path: Path) -> None:
     async def once(fleet: FleetHarness, world: Seen) -> tuple[list[float], list[float]]:
         quiet, noisy = await with_a_target_that_hangs(fleet, world)
-        await fleet.settle(60)
+        await fleet.wait_until_idle(60)
         nothing_is_lost(fleet, world)
         return quiet, noisy
 
@@ -231,9 +233,9 @@ async def test_a_target_that_hangs_does_not_hold_up_the_others(tmp_path: Path) -
 
 async def test_control_slots_that_all_share_are_all_taken(tmp_path: Path, world: Seen) -> None:
     async with fleet_of(tmp_path, world) as fleet:
-        line = fleet.app.line
+        line = fleet.app.services
         together = asyncio.Semaphore(12)
-        line._slots = _Shared(together)  # type: ignore[assignment]
+        line._agent_slots = _Shared(together)  # type: ignore[assignment]
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(with_a_target_that_hangs(fleet, world), 10)
 
@@ -285,7 +287,7 @@ def nothing_is_lost(fleet: FleetHarness, world: Seen) -> None:
         assert set(runs) <= {"run.done"}, (agent, runs)
     assert set(world.keys().values()) == {1}
     assert len(world.keys()) == fleet.outcomes()["permit"]
-    assert fleet.app.dispatcher.supply.credits.room.total == (0, 0)
+    assert fleet.app.dispatcher.buffer.credits.quota.total == (0, 0)
 
 
 # --- time to stop -----------------------------------------------------------------------------
@@ -301,7 +303,7 @@ async def test_time_to_stop_at_500_events_a_second(tmp_path: Path, world: Seen) 
             while not stopping.is_set():
                 due = int((time.monotonic() - began) * 500)
                 batch = [
-                    job(f"e{n}", send(f"e{n}"), key=f"k{n % 64}", agent=QUIET[n % 4])
+                    job(f"e{n}", send_proposal(f"e{n}"), key=f"k{n % 64}", agent=QUIET[n % 4])
                     for n in range(number, min(due, number + 64))
                 ]
                 number += len(batch)
@@ -327,7 +329,7 @@ async def test_time_to_stop_at_500_events_a_second(tmp_path: Path, world: Seen) 
         called = len(world.at)
         await fleet.restart()
         await asyncio.sleep(0.3)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(world.at) == called, "a restart starts nothing either"
         assert called > 100, "there was no load"
         took_ms.sort()
@@ -335,5 +337,5 @@ async def test_time_to_stop_at_500_events_a_second(tmp_path: Path, world: Seen) 
         assert share(took_ms, 0.99) <= 1000
         assert late == 0
         await fleet.app.commands.resume(fleet.order("morning"), all=True)
-        await fleet.settle(90)
+        await fleet.wait_until_idle(90)
         nothing_is_lost(fleet, world)

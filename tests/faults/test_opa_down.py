@@ -12,11 +12,11 @@ from tests.opa_server import OpaServer
 
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
-from vedette.config.deployment import Edges, PolicyPlan
-from vedette.domain.decision_request import Nobody
+from vedette.config.deployment import Deployment, PolicyPlan
+from vedette.domain.decision_request import NullPolicyEngine
 from vedette.policy.replay import replay
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 WAVE = 30
 
@@ -32,8 +32,8 @@ async def on_opa(
 ) -> AsyncIterator[tuple[FleetHarness, OpaServer]]:
     """A toy fleet that decides by a real OPA server, which holds its bundle."""
     server = OpaServer(folder)
-    plan = PolicyPlan(engine="opa", opa_url=server.url, timeout_us=2_000_000, otherwise=otherwise)
-    fleet = toy_fleet(folder, world, edges=Edges(policy=plan))
+    plan = PolicyPlan(engine="opa", opa_url=server.url, timeout_us=2_000_000, fallback=otherwise)
+    fleet = toy_fleet(folder, world, edges=Deployment(policy=plan))
     server.pack(read_bundle(fleet.policies))
     server.start()
     try:
@@ -47,9 +47,9 @@ async def wave(fleet: FleetHarness, name: str, many: int = WAVE) -> list[str]:
     """Send events and let them be handled; return their names."""
     names = [f"{name}-{number}" for number in range(many)]
     for each in names:
-        await fleet.send(job(each, send(each), key=each))
+        await fleet.send(job(each, send_proposal(each), key=each))
         await asyncio.sleep(0)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     return names
 
 
@@ -57,9 +57,9 @@ async def answers_again(fleet: FleetHarness) -> None:
     """Return when a decision was made by the server again."""
     async with asyncio.timeout(20):
         while True:
-            number = fleet.app.store.head()
-            await fleet.send(job(f"probe-{number}", send("probe"), key=f"p{number}"))
-            await fleet.settle()
+            number = fleet.app.store.last_seq()
+            await fleet.send(job(f"probe-{number}", send_proposal("probe"), key=f"p{number}"))
+            await fleet.wait_until_idle()
             if fleet.entries("action.decided")[-1]["engine"].startswith("opa/"):
                 return
             await asyncio.sleep(0.02)
@@ -117,7 +117,7 @@ async def test_where_nobody_stands_behind_everything_is_denied_until_it_is_back(
         assert not [text for text in texts if text.startswith("without")]
         denied = [entry for entry in fleet.entries("action.decided") if entry["outcome"] == "deny"]
         assert {(entry["engine"], entry["rule"]) for entry in denied} == {
-            (Nobody.name, "engine.error")
+            (NullPolicyEngine.name, "engine.error")
         }
         assert len(denied) >= 5
         # Replay knows that nobody answered, and does not hold it against the record.

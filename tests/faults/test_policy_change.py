@@ -172,10 +172,10 @@ def test_no_call_starts_under_the_old_revision_once_apply_returned(
 ) -> None:
     config, record = running
     until(lambda: calls(record) > 20, 60, "the fleet did not start to call")
-    from vedette.store.sqlite import OpenedStore
+    from vedette.store.sqlite import SqliteReader
 
     def permitted_and_not_done() -> int:
-        store = OpenedStore(tmp_path / "state")
+        store = SqliteReader(tmp_path / "state")
         found = store.counts().get("caller", {}).get("effect.intended", 0)
         store.close()
         return found
@@ -197,7 +197,7 @@ def test_no_call_starts_under_the_old_revision_once_apply_returned(
     # Saving a file does the same, within a second: first the folder itself becomes stricter.
     revision = applied["revision"]
     until(lambda: left(config) == 0, 60, "actions were left undecided")
-    store = OpenedStore(tmp_path / "state")
+    store = SqliteReader(tmp_path / "state")
     denied = next(
         run.id
         for run in store.runs_page(agent="caller", state="done", before=None, limit=200)
@@ -232,21 +232,21 @@ def test_no_call_starts_under_the_old_revision_once_apply_returned(
 
 
 def live_revision(state: Path) -> int:
-    from vedette.store.sqlite import OpenedStore
+    from vedette.store.sqlite import SqliteReader
 
-    store = OpenedStore(state)
-    number, _ = store.revision()
+    store = SqliteReader(state)
+    number, _ = store.live_revision()
     store.close()
     return number
 
 
 def folder_waits(state: Path) -> bool:
     from vedette.domain.bundle import Revision
-    from vedette.policy.folder import waits
-    from vedette.store.sqlite import OpenedStore
+    from vedette.policy.folder import is_waiting
+    from vedette.store.sqlite import SqliteReader
 
-    store = OpenedStore(state)
-    found = waits(store, Revision(*store.revision()))
+    store = SqliteReader(state)
+    found = is_waiting(store, Revision(*store.live_revision()))
     store.close()
     return found
 
@@ -265,9 +265,9 @@ def until_newer(state: Path, revision: int) -> float:
 
 
 def left(config: Path) -> int:
-    from vedette.store.sqlite import OpenedStore
+    from vedette.store.sqlite import SqliteReader
 
-    store = OpenedStore(config.parent / "state")
+    store = SqliteReader(config.parent / "state")
     found = store.counts().get("caller", {})
     store.close()
     return found.get("effect.intended", 0) + found.get("run.ready", 0)
@@ -275,9 +275,9 @@ def left(config: Path) -> int:
 
 def wrong_after(state: Path, revision: int) -> list[int]:
     """Return entries after the publication that carry an older revision as a permit."""
-    from vedette.store.sqlite import OpenedStore
+    from vedette.store.sqlite import SqliteReader
 
-    store = OpenedStore(state)
+    store = SqliteReader(state)
     wrong, published = [], None
     for seq, raw, _, _ in store.walk(("policy.published", "action.decided")):
         entry = json.loads(raw)

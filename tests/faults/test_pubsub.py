@@ -11,18 +11,23 @@ from typing import Any
 from tests.contract.adapters.pubsub.test_pubsub_source import QUICK, plan
 from tests.pubsub import Broker, Emulator, broker, giving_back, message_of
 
-from vedette.adapters.pubsub.decode import Decoder
+from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.pubsub.source import PubsubSource
 from vedette.app.composition_root import App
 from vedette.domain.event import Event
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
 
 
 def jobs(count: int, *, wake: int = 1) -> list[Event]:
     """Return events of which every so-manieth wakes an agent that has an effect."""
     return [
-        job(f"n{n}", send(f"n{n}"), key=f"k{n % 50}", agent="nobody" if n % wake else "worker")
+        job(
+            f"n{n}",
+            send_proposal(f"n{n}"),
+            key=f"k{n % 50}",
+            agent="nobody" if n % wake else "worker",
+        )
         for n in range(count)
     ]
 
@@ -32,7 +37,7 @@ async def receiving(here: Broker, app: App, decoder: Decoder | None = None) -> A
     """Let a source deliver to a fleet."""
     given = plan(here.project, type=None, max_messages=150)
     decoder = decoder or Decoder("jobs")
-    source = PubsubSource(given, decoder, app.line.clock, app.metrics, limits=QUICK)
+    source = PubsubSource(given, decoder, app.services.clock, app.metrics, limits=QUICK)
     task = asyncio.create_task(source.deliver(app.intake))
     try:
         yield
@@ -64,8 +69,8 @@ async def test_redelivered_messages_cause_no_second_effect(
         metrics = fleet.app.metrics
         with giving_back(0.5, 60):
             async with receiving(here, fleet.app):
-                await until(lambda: metrics.total("pubsub_acks", outcome="acked") == 120, 30)
-        await fleet.settle()
+                await wait_until(lambda: metrics.total("pubsub_acks", outcome="acked") == 120, 30)
+        await fleet.wait_until_idle()
         assert metrics.total("pubsub_redelivered") == 60
         assert sorted(accepted(fleet)) == sorted(event.key for event in jobs(120))
     assert len(world.keys("wire.send")) == 120
@@ -92,8 +97,8 @@ async def test_without_the_publishers_id_there_would_be_second_effects(
         metrics = fleet.app.metrics
         with giving_back(0.5, 10):
             async with receiving(here, fleet.app, Forgetful("jobs")):
-                await until(lambda: metrics.total("pubsub_acks", outcome="acked") == 20, 30)
-        await fleet.settle()
+                await wait_until(lambda: metrics.total("pubsub_acks", outcome="acked") == 20, 30)
+        await fleet.wait_until_idle()
     assert world.effects("wire.send") == 30
 
 
@@ -119,7 +124,7 @@ async def test_an_emulator_that_forgot_everything_loses_and_doubles_nothing(
             await made(here)
             await here.publish("jobs", *[message_of(here.connection, event) for event in events])
             async with receiving(here, fleet.app):
-                await until(lambda: known() >= 1000, 60)
+                await wait_until(lambda: known() >= 1000, 60)
                 pubsub_emulator.kill()
                 before = set(accepted(fleet))
                 await asyncio.to_thread(pubsub_emulator.start)
@@ -132,9 +137,9 @@ async def test_an_emulator_that_forgot_everything_loses_and_doubles_nothing(
                     await again.publish(
                         "jobs", *[message_of(again.connection, event) for event in republished]
                     )
-                    await until(lambda: known() == len(events), 60)
-                    await until(lambda: metrics.total("pubsub_redelivered") >= 1000, 60)
-        await fleet.settle()
+                    await wait_until(lambda: known() == len(events), 60)
+                    await wait_until(lambda: metrics.total("pubsub_redelivered") >= 1000, 60)
+        await fleet.wait_until_idle()
         after = accepted(fleet)
     assert before <= set(after), "an accepted event was lost"
     assert sorted(after) == sorted(event.key for event in events)

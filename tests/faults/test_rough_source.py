@@ -15,25 +15,26 @@ import pytest
 
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, note, send, toy_fleet
-from vedette.testing.unreliable_source import KINDS, RoughSource
+from vedette.testing.toy_fleet import World, job, note_proposal, send_proposal, toy_fleet
+from vedette.testing.unreliable_source import KINDS, UnreliableSource
 
 HOUR_US = 3_600_000_000
 ROOT = Path(__file__).parents[2]
 EVENTS = [
-    job(f"n{n}", send(f"n{n}"), note(f"n{n}"), key=f"k{n % 5}", value=n * n % 17) for n in range(60)
+    job(f"n{n}", send_proposal(f"n{n}"), note_proposal(f"n{n}"), key=f"k{n % 5}", value=n * n % 17)
+    for n in range(60)
 ]
 
 
 async def come_to(
     fleet: FleetHarness, world: World, clock: ManualClock, **rough: Any
-) -> tuple[dict[str, Any], RoughSource]:
+) -> tuple[dict[str, Any], UnreliableSource]:
     """Deliver all events and see them through; return what a run comes to, and the source."""
-    source = RoughSource("rough", EVENTS, **rough)
+    source = UnreliableSource("rough", EVENTS, **rough)
     async with fleet:
         await source.deliver(fleet.app.intake)
         for _ in range(3):
-            await fleet.settle()
+            await fleet.wait_until_idle()
             clock.advance(HOUR_US)
         entries = fleet.entries("event.accepted", "action.decided", "turn.reasoned", "run.closed")
         accepted = [e["event"] for e in entries if e["kind"] == "event.accepted"]
@@ -61,7 +62,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     world, clock = World(), ManualClock()
     fleet = toy_fleet(tmp_path_factory.mktemp("plain"), world, clock=clock)
     came, source = asyncio.run(come_to(fleet, world, clock, seed=0, often=0.0))
-    assert not sum(source.did.values())
+    assert not sum(source.fault_counts.values())
     return came
 
 
@@ -75,8 +76,8 @@ async def test_a_rough_source_changes_nothing_of_what_a_run_comes_to(
     assert len(set(came["accepted"])) == len(came["accepted"]) == len(EVENTS)
     assert set(came["effects"].values()) == {1}
     assert came == plain
-    assert set(source.did) == set(KINDS)
-    assert sum(source.did.values()) > 10, "the source was not rough"
+    assert set(source.fault_counts) == set(KINDS)
+    assert sum(source.fault_counts.values()) > 10, "the source was not rough"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -106,7 +107,7 @@ async def test_an_intake_that_forgets_what_it_knows_is_found(
 
     world, clock = World(), ManualClock()
     fleet = toy_fleet(tmp_path, world, clock=clock)
-    source = RoughSource("rough", EVENTS, seed=1)
+    source = UnreliableSource("rough", EVENTS, seed=1)
     async with fleet:
         intake: Any = fleet.app.intake
         accept, number = intake.accept, iter(range(10**6))
@@ -119,7 +120,7 @@ async def test_an_intake_that_forgets_what_it_knows_is_found(
 
         intake.accept = forgetful
         await source.deliver(intake)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         accepted = [e["event"] for e in fleet.entries("event.accepted")]
     assert len(accepted) > len(plain["accepted"])
     assert sum(world.keys("wire.send").values()) > sum(plain["effects"].values())
@@ -159,9 +160,9 @@ def test_a_stopped_runner_keeps_its_store_and_goes_on_when_it_wakes(tmp_path: Pa
 
 
 def durable_runs(folder: Path) -> dict[str, int]:
-    from vedette.store.sqlite import OpenedStore
+    from vedette.store.sqlite import SqliteReader
 
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     try:
         page = store.runs_page(agent=None, state="done", before=None, limit=100_000)
         return {run.id: run.last for run in page}

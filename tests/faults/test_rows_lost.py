@@ -18,7 +18,7 @@ from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, note, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, note_proposal, toy_fleet, wait_until
 
 HOUR_US = 3_600_000_000
 ADD_NOTE = """\
@@ -49,7 +49,7 @@ def fleet_of(folder: Path, clock: ManualClock, *, held: bool = False) -> FleetHa
 async def attempted(fleet: FleetHarness, clock: ManualClock, event: Event) -> None:
     """Let the attempts of a run follow each other until it has ended."""
     for _ in range(8):
-        await fleet.settle()
+        await fleet.wait_until_idle()
         if fleet.runs(event)[0].state in ("done", "dead"):
             return
         clock.advance(HOUR_US)
@@ -89,7 +89,10 @@ async def test_what_never_comes_is_tried_to_the_bound_and_then_a_dead_letter(
 ) -> None:
     clock = ManualClock()
     async with fleet_of(tmp_path, clock) as fleet:
-        event, behind = job("1", note("die"), value=1), job("2", note("b"), value=2)
+        event, behind = (
+            job("1", note_proposal("die"), value=1),
+            job("2", note_proposal("b"), value=2),
+        )
         await fleet.send(event, behind)
         await attempted(fleet, clock, event)
         (run,) = fleet.runs(event)
@@ -101,38 +104,38 @@ async def test_what_never_comes_is_tried_to_the_bound_and_then_a_dead_letter(
         await attempted(fleet, clock, behind)
         assert texts(fleet) == ["b"], "its key goes on"
         # Only what was permitted for good counts against the limits.
-        counts = fleet.app.line.gateway.counts
+        counts = fleet.app.services.gateway.counts
         assert counts.total("worker", "actions", clock.now_us(), 24 * HOUR_US) == 1
 
 
 async def test_what_was_too_slow_is_done_once_the_next_time(tmp_path: Path) -> None:
     clock = ManualClock()
     async with fleet_of(tmp_path, clock) as fleet:
-        first = job("1", note("a"))
+        first = job("1", note_proposal("a"))
         await fleet.send(first)
         await attempted(fleet, clock, first)
-        event = job("2", note("slow"), note("c"))
+        event = job("2", note_proposal("slow"), note_proposal("c"))
         await fleet.send(event)
         await attempted(fleet, clock, event)
         assert fleet.entries("effect.failed") == []
         assert texts(fleet) == ["a", "slow", "c"]
         assert [row.effect for row in fleet.actions(event)] == ["done", "done"]
-        counts = fleet.app.line.gateway.counts
+        counts = fleet.app.services.gateway.counts
         assert counts.total("worker", "actions", clock.now_us(), 24 * HOUR_US) == 3
 
 
 async def test_an_approval_is_still_there_for_the_next_attempt(tmp_path: Path) -> None:
     clock = ManualClock()
     async with fleet_of(tmp_path, clock, held=True) as fleet:
-        event = job("1", note("nap"))
+        event = job("1", note_proposal("nap"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         held = only_row(fleet, event)
         assert held.hold == "open"
-        fleet.app.line.performer.prepare("worker")  # type: ignore[attr-defined]
+        fleet.app.services.tool_executor.prepare("worker")  # type: ignore[attr-defined]
         killer = kill_once("hands:worker", 0.0)
         await fleet.approve(held)
-        await until(lambda: not killer.is_alive())
+        await wait_until(lambda: not killer.is_alive())
         await attempted(fleet, clock, event)
         assert (only_row(fleet, event).effect, texts(fleet)) == ("done", ["nap"])
         assert len(fleet.entries("hold.approved")) == 1
@@ -142,8 +145,8 @@ async def test_what_the_tool_itself_raises_is_its_answer(tmp_path: Path) -> None
     """The control: a tool that says no is not asked five times."""
     clock = ManualClock()
     async with fleet_of(tmp_path, clock) as fleet:
-        event = job("1", note("raise"))
+        event = job("1", note_proposal("raise"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert only_row(fleet, event).effect == "failed"
         assert fleet.runs(event)[0].state == "done"

@@ -15,7 +15,7 @@ from tools.real_fleet import ROOT, lay_out, receiver
 
 from vedette.interfaces.http.unix_socket import socket_of
 from vedette.judging.series import generate
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -54,7 +54,7 @@ def until_calls_are_out(state: Path, process: subprocess.Popen[bytes]) -> None:
 def on_their_way(state: Path) -> int:
     if not socket_of(state).exists():
         return 0  # it is still being opened
-    store = OpenedStore(state)
+    store = SqliteReader(state)
     try:
         told = [json.loads(raw) for _, raw, _, _ in store.walk(("effect.intended",))]
         return sum(entry["tool"] == "incident.notify" for entry in told)

@@ -18,9 +18,9 @@ from tests.faults.zombie_child import open_worker
 from tests.pg import server
 
 from vedette.domain.base.machine import boot_us
-from vedette.domain.run import Answer, Run
+from vedette.domain.run import CommitStatus, Run
 from vedette.store.postgres import PostgresStore
-from vedette.testing.sample_steps import accepted, closing, event
+from vedette.testing.sample_steps import accept_events, closing_step, event
 
 CHILD = Path(__file__).parent / "zombie_child.py"
 # A call that had its leave may be recorded this much later: a check and a write apart.
@@ -102,7 +102,7 @@ async def test_a_zombie_starts_no_call_and_commits_nothing(
             await wait_for(other, 64)
             taken_us = boot_us()
             # The successor does the work; then the zombie wakes up.
-            assert (await other.commit(closing(other, run))).answer is Answer.COMMITTED
+            assert (await other.commit(closing_step(other, run))).status is CommitStatus.COMMITTED
             child.process.send_signal(signal.SIGCONT)
             child.say()
             assert await asyncio.to_thread(child.line) == ["answer", "fenced:", "lease"]
@@ -130,14 +130,14 @@ async def test_a_zombie_with_the_fleet_s_lock_holds_nobody_up_for_long(
         other, run = await begun(child, url, tmp_path)
         try:
             began = time.monotonic()
-            await asyncio.wait_for(accepted(other, event(1000)), 30)
+            await asyncio.wait_for(accept_events(other, event(1000)), 30)
             assert time.monotonic() - began < 10
             await wait_for(other, 64)
-            assert (await other.commit(closing(other, run))).answer is Answer.COMMITTED
+            assert (await other.commit(closing_step(other, run))).status is CommitStatus.COMMITTED
             child.process.send_signal(signal.SIGCONT)
             child.say()
             assert await asyncio.to_thread(child.line) == ["answer", "fenced:", "lease"]
-            assert [seq for seq, *_ in other.walk()] == list(range(1, other.head() + 1))
+            assert [seq for seq, *_ in other.walk()] == list(range(1, other.last_seq() + 1))
         finally:
             other.close()
 
@@ -148,10 +148,12 @@ async def test_a_killed_worker_s_keys_go_over_and_nothing_is_lost(url: str, tmp_
         try:
             child.process.kill()
             await wait_for(other, 64)
-            left = other.backlog(0, 1000)
+            left = other.ready_runs(0, 1000)
             assert len(left) == 200
-            answers = await asyncio.gather(*(other.commit(closing(other, run)) for run in left))
-            assert {answer.answer for answer in answers} == {Answer.COMMITTED}
-            assert other.backlog(0, 1000) == []
+            answers = await asyncio.gather(
+                *(other.commit(closing_step(other, run)) for run in left)
+            )
+            assert {answer.status for answer in answers} == {CommitStatus.COMMITTED}
+            assert other.ready_runs(0, 1000) == []
         finally:
             other.close()

@@ -20,7 +20,7 @@ from tools.real_fleet import lay_out, receiver
 
 from vedette.adapters.ledger_export import verify_store
 from vedette.judging.series import generate
-from vedette.store.postgres import OpenedPostgres
+from vedette.store.postgres import PostgresReader
 
 VEDETTE = Path(sys.executable).with_name("vedette")
 SERIES = 4
@@ -104,9 +104,9 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path, serie
                 process.kill()
                 process.wait()
     assert second.returncode == 0, (tmp_path / "two" / "told").read_text()[-2000:]
-    store = OpenedPostgres(url)
-    assert store.events_counted()[0] == SERIES * ROWS
-    assert store.backlog(0, 10) == []
+    store = PostgresReader(url)
+    assert store.event_counts()[0] == SERIES * ROWS
+    assert store.ready_runs(0, 10) == []
     done = {
         run.id: store.actions(run.id)
         for run in store.runs_page(agent=None, state="done", before=None, limit=10**5)

@@ -25,7 +25,7 @@ from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.base.machine import boot_us
 from vedette.store.postgres import PostgresStore
-from vedette.testing.sample_steps import accepted, closing, event
+from vedette.testing.sample_steps import accept_events, closing_step, event
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 LEASE_US = 1_000_000
@@ -46,19 +46,19 @@ def call(
     store: PostgresStore, epoch: int, record: int, careful: bool, end: threading.Event
 ) -> None:
     while not end.is_set():
-        if not careful or store.holds(epoch):
+        if not careful or store.is_lease_valid(epoch):
             os.write(record, f"{boot_us()}\n".encode())
         end.wait(0.0005)
 
 
 async def main(mode: str, url: str, folder: Path, record: Path) -> None:
     store = open_worker(url, folder)
-    runs = await accepted(store, *(event(n, subject=f"k{n}") for n in range(200)))
+    runs = await accept_events(store, *(event(n, subject=f"k{n}") for n in range(200)))
     # The other worker must be there before a run is chosen, or its key may be given away.
     tell("joined")
     sys.stdin.readline()
-    mine = next(run for run in runs if store.lease(run) is not None)
-    made = closing(store, mine)
+    mine = next(run for run in runs if store.lease_epoch(run) is not None)
+    made = closing_step(store, mine)
     end = threading.Event()
     with record.open("ab", buffering=0) as file:
         calls = threading.Thread(
@@ -67,12 +67,12 @@ async def main(mode: str, url: str, folder: Path, record: Path) -> None:
         calls.start()
         tell("calling", mine.id)
         if mode == "group":
-            store.writer.enqueue(lambda: os.kill(os.getpid(), signal.SIGSTOP), guarded=True)
+            store.writer.enqueue(lambda: os.kill(os.getpid(), signal.SIGSTOP), in_savepoint=True)
         await asyncio.to_thread(sys.stdin.readline)
         answers: list[str] = []
         while len(answers) < 10 and (not answers or "failed" in answers[-1]):
             try:
-                answers.append((await store.commit(made)).answer.value)
+                answers.append((await store.commit(made)).status.value)
             except StoreFailed:
                 answers.append("failed")
         tell("answer", answers[-1])

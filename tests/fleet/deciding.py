@@ -17,12 +17,12 @@ from ruamel.yaml import YAML
 
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
-from vedette.config.agent import Around, read_agent
+from vedette.config.agent import FleetContext, read_agent
 from vedette.config.bank import read_bank
-from vedette.domain.action import Action, bind_declared
+from vedette.domain.action import Action, bind_by_name
 from vedette.domain.agent import Agent
 from vedette.domain.decision import Decision
-from vedette.domain.decision_request import Situation
+from vedette.domain.decision_request import DecisionContext
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
 from vedette.judging import Judge, Judgement
@@ -46,7 +46,7 @@ def shipped(name: str, bank: str, *targets: str) -> tuple[Agent, tuple[Memory, .
     """Return an agent of ours, and the memories of its bank."""
     plan, problems = read_bank(ROOT / "memory" / bank, f"memory/{bank}", 0, {})
     assert plan is not None, [str(problem) for problem in problems]
-    around = Around("test", {bank: plan}, frozenset(targets))
+    around = FleetContext("test", {bank: plan}, frozenset(targets))
     found, problems = read_agent(ROOT / "agents" / name, f"agents/{name}", around)
     assert found is not None, [str(problem) for problem in problems]
     return found, plan.memories
@@ -75,7 +75,7 @@ def decided(
     asks: Callable[[Action, Decision], str],
     memories: tuple[Memory, ...] = (),
 ) -> Outcome:
-    seen = Event.from_payload(json.loads(event.payload()))
+    seen = Event.from_body(json.loads(event.to_body()))
     briefing = Briefing("run", plan.name, event.id, 1, 0, 1, seen, plan.charter, REGISTRY, memories)
     judgement = judge.judge(None, briefing)
     roots = first_roots(plan, briefing)
@@ -84,11 +84,11 @@ def decided(
     gateway = Gateway(engine(), 1)
     verdicts = []
     for ordinal, proposal in enumerate(judgement.proposals):
-        action = bind_declared(
+        action = bind_by_name(
             proposal, plan.tools, roots, run="run", turn=1, ordinal=ordinal,
             confidence=judgement.confidence,
         )  # fmt: skip
-        asked = Situation(plan, seen, 1, NOW_US, cited, actions_in_run=ordinal)
+        asked = DecisionContext(plan, seen, 1, NOW_US, cited, actions_in_run=ordinal)
         decision = gateway.decide(action, asked).decision
         verdicts.append((proposal.tool, decision.outcome, asks(action, decision)))
     return Outcome(judgement, tuple(verdicts))

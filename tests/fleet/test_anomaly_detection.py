@@ -119,7 +119,7 @@ class Line:
         self, proposal: Proposal, event: Event, run: str, ordinal: int, sure: float
     ) -> None:
         tool = TOOLS[proposal.tool]
-        body = json.loads(event.payload())
+        body = json.loads(event.to_body())
         roots = Roots(body, self.vouched, CHARTER, REGISTRY, {}, frozenset(), {}, frozenset(), {})
         action = bind(proposal, tool, roots, run=run, turn=1, ordinal=ordinal, confidence=sure)
         if any(action.origins[sink] != "trusted" for sink in tool.sinks):
@@ -164,7 +164,7 @@ def point(row: int, value: object, subject: str | None = "pump") -> Event:
         data={"value": value},
         vouched=ENVELOPE,
     )
-    return Event.from_payload(json.loads(made.payload()) | {"vouched": ENVELOPE})
+    return Event.from_body(json.loads(made.to_body()) | {"vouched": ENVELOPE})
 
 
 def events(case: Mapping[str, Any]) -> Iterator[Event]:
@@ -174,7 +174,7 @@ def events(case: Mapping[str, Any]) -> Iterator[Event]:
     else:
         given = {"time": None, "subject": None, **case["event"]}
         made = Event(**given)
-        yield Event.from_payload(json.loads(made.payload()) | {"vouched": ENVELOPE})
+        yield Event.from_body(json.loads(made.to_body()) | {"vouched": ENVELOPE})
 
 
 @pytest.mark.parametrize("case", EVALS, ids=lambda case: str(case["name"]))

@@ -30,7 +30,7 @@ from vedette.domain.effect import Call
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.explain import explain
 from vedette.operations.undo import undo
-from vedette.testing.faults import in_child
+from vedette.testing.faults import run_in_child
 from vedette.testing.harness import FleetHarness
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -379,7 +379,7 @@ async def test_a_fleet_judges_a_board_and_answers_appeals(tmp_path: Path) -> Non
     ask(board, "INSERT INTO appeal VALUES ('a01','c004','gus','Sorry.','2026-06-20T10:00:00Z',1)")
     async with fleet_of(tmp_path) as fleet:
         await deliver(fleet)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         found = dict(ask(board, "SELECT id, state FROM comment"))
         assert found == {"c001": "approved", "c004": "hidden", "c012": "new", "c033": "new"}
         assert ask(board, "SELECT comment, label FROM queue") == [("c012", "self_harm")]
@@ -390,11 +390,11 @@ async def test_a_fleet_judges_a_board_and_answers_appeals(tmp_path: Path) -> Non
         # A person reads what was not certain, and says so.
         unsure = holds(fleet)["comment.hide"]
         await fleet.approve(unsure, "quoted to insult")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert state(board, "c033")[1]["decided_by"] == "a person"
         # Its author appeals: both sides are before the person, and nothing happens until then.
         await deliver(fleet, "appealed")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert state(board)[0] == "hidden"
         asked = holds(fleet)
         assert set(asked) == {"comment.restore", "comment.uphold"}
@@ -404,7 +404,7 @@ async def test_a_fleet_judges_a_board_and_answers_appeals(tmp_path: Path) -> Non
         await commands.deny(fleet.order("he is right"), asked["comment.uphold"].id)
         assert state(board)[0] == "hidden"
         await fleet.approve(asked["comment.restore"], "he is right")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert state(board)[0] == "approved"
         assert state(board)[1]["appeal"]["outcome"] == "reversed"
         # Delivered again, all of it is known.
@@ -412,7 +412,7 @@ async def test_a_fleet_judges_a_board_and_answers_appeals(tmp_path: Path) -> Non
         await fleet.restart()
         await deliver(fleet)
         await deliver(fleet, "appealed")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert ask(board, "SELECT * FROM statement") == before
 
 
@@ -422,12 +422,12 @@ async def test_a_hiding_is_undone_by_the_verb_exactly_and_once(tmp_path: Path) -
     before = state(board)
     async with fleet_of(tmp_path) as fleet:
         await deliver(fleet)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (row,) = effects(fleet, "comment.hide")
         assert state(board)[0] == "hidden"
         effect = row.id.replace("act_", "eff_")
         await undo(fleet.app.commands, fleet.order("it was a joke between friends"), effect)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert state(board) == before
         with pytest.raises(BadCommand, match="undone already"):
             await undo(fleet.app.commands, fleet.order("again"), effect)
@@ -440,7 +440,7 @@ async def judge_all(folder: Path) -> int:
     """Let a fleet take up the board and settle; return how many hidings are done."""
     async with fleet_of(folder) as fleet:
         await deliver(fleet)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         return len(effects(fleet, "comment.hide"))
 
 
@@ -458,7 +458,7 @@ def test_kill_minus_nine_between_commit_and_write_happens_once(tmp_path: Path) -
     gc.collect()
     for point in ("call:before", "board:after"):
         left = Path(shutil.copytree(laid, tmp_path / point.replace(":", "-")))
-        died = in_child(lambda: asyncio.run(judge_all(left)), die_at=point)  # noqa: B023
+        died = run_in_child(lambda: asyncio.run(judge_all(left)), die_at=point)  # noqa: B023
         assert died.killed, died
         board = left / "board.db"
         dead = ask(board, "SELECT count(*) FROM statement")[0][0]

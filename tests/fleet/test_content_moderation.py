@@ -20,11 +20,11 @@ from tests.fleet.deciding import NOW_US, REGISTRY, ROOT, Outcome, decided, engin
 from vedette.config.agent_loader import build_judge, load_module
 from vedette.domain.action import bind
 from vedette.domain.base.errors import BadProposal
-from vedette.domain.decision_request import Situation
+from vedette.domain.decision_request import DecisionContext
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Memory
 from vedette.domain.origin import Roots
-from vedette.judging import Judge, lexicon
+from vedette.judging import Judge
 from vedette.judging.text import fold
 from vedette.policy.gateway import Gateway
 
@@ -276,7 +276,7 @@ def test_a_ground_of_ones_own_wording_is_denied() -> None:
         action = bind(
             worded, plan.tools["comment.hide"], roots, run="run", turn=1, ordinal=0, confidence=1.0
         )
-        asked = Situation(plan, event, 1, NOW_US, ())
+        asked = DecisionContext(plan, event, 1, NOW_US, ())
         assert Gateway(engine(), 1).decide(action, asked).decision.outcome == outcome
     worded = replace(proposal, args={**proposal.args, "person": True})
     with pytest.raises(BadProposal, match="has no argument"):
@@ -374,12 +374,12 @@ def test_the_lexicon_reads_32_features_of_any_text() -> None:
 
 def test_words_are_found_where_they_stand_and_only_whole() -> None:
     text = fold("The idiotically good captain said: you fool!")
-    found = [term for term in lexicon.find(text) if term.group in ("insult", "second")]
+    found = [term for term in lexicon.find_terms(text) if term.group in ("insult", "second")]
     assert [(term.group, text[term.start : term.end]) for term in found] == [
         ("second", "you"), ("insult", "fool"),
     ]  # fmt: skip
-    assert lexicon.near(found, "second", "insult")
-    assert not lexicon.near(found, "second", "insult", reach=-10)
+    assert lexicon.are_near(found, "second", "insult")
+    assert not lexicon.are_near(found, "second", "insult", reach=-10)
 
 
 def test_the_vocabulary_spells_out_what_the_lists_match() -> None:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from vedette.config import Loaded, build_judge, check_fleet, load_fleet, load_settings
+from vedette.config import LoadedFleet, build_judge, check_fleet, load_fleet, load_settings
 from vedette.operations.eval_cases import read_evals
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def loaded() -> Loaded:
+def loaded() -> LoadedFleet:
     return load_fleet(ROOT, load_settings(ROOT / "vedette.toml"))
 
 
@@ -22,7 +22,7 @@ def test_nothing_is_wrong_with_the_shipped_fleet() -> None:
     assert [str(problem) for problem in problems] == []
 
 
-def test_the_agents_are_there_with_identities_of_their_own(loaded: Loaded) -> None:
+def test_the_agents_are_there_with_identities_of_their_own(loaded: LoadedFleet) -> None:
     identities = {agent.identity.spiffe_id for agent in loaded.fleet.agents.values()}
     assert identities == {
         "spiffe://harbour/agent/anomaly_detection",
@@ -32,14 +32,14 @@ def test_the_agents_are_there_with_identities_of_their_own(loaded: Loaded) -> No
     }
 
 
-def test_every_scope_an_agent_asks_for_holds_memories(loaded: Loaded) -> None:
+def test_every_scope_an_agent_asks_for_holds_memories(loaded: LoadedFleet) -> None:
     held = {(plan.name, memory.scope) for plan in loaded.banks for memory in plan.memories}
     for agent in loaded.fleet.agents.values():
         for scope in agent.scopes:
             assert (scope.bank, scope.scope) in held
 
 
-def test_every_judge_is_made_and_leaves_content_as_it_was(loaded: Loaded) -> None:
+def test_every_judge_is_made_and_leaves_content_as_it_was(loaded: LoadedFleet) -> None:
     def files() -> list[Path]:
         return sorted((ROOT / "agents").rglob("*"))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.fleet.deciding import REGISTRY, ROOT, Outcome, decided, shipped, yaml
 
-from vedette.adapters.mail.parse import parse_mail
+from vedette.adapters.mail.parser import parse_mail
 from vedette.config.agent_loader import build_judge
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Memory

@@ -10,8 +10,8 @@ from tests.fleet.test_unlearning import clock, fleet, labelled, let_go, states
 
 from vedette.domain.base.errors import NotFound
 from vedette.domain.identity import Principal
-from vedette.interfaces.http.command_dispatch import carry_out
-from vedette.memory.lineage import learned_from
+from vedette.interfaces.http.command_dispatch import dispatch
+from vedette.memory.lineage import find_learned
 from vedette.operations.commands import Order
 from vedette.testing.harness import FleetHarness
 
@@ -20,8 +20,8 @@ __all__ = ["clock", "fleet"]
 
 async def give(fleet: FleetHarness, who: str, verb: str, **args: Any) -> dict[str, Any]:
     by = Order(Principal.owner(who), "because", f"{who}-{verb}-{sorted(args.items())}")
-    told = await carry_out(fleet.app.commands, verb, by, args)
-    await fleet.settle()
+    told = await dispatch(fleet.app.commands, verb, by, args)
+    await fleet.wait_until_idle()
     return told
 
 
@@ -47,7 +47,7 @@ async def corrected(fleet: FleetHarness, who: str, name: str, should: str) -> st
 
 
 def of(fleet: FleetHarness, person: str) -> set[str]:
-    found = learned_from(fleet.app.store, fleet.app.line.fleet.agents, f"person:{person}")
+    found = find_learned(fleet.app.store, fleet.app.services.fleet.agents, f"person:{person}")
     return {one.id for one in found}
 
 

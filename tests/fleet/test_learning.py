@@ -18,19 +18,19 @@ from typing import Any
 import pytest
 
 from vedette.adapters.schedule.source import ScheduleSource
-from vedette.app.sources import gathering
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.app.sources import build_outcome_reader
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, VedetteError
 from vedette.domain.event import Event
 from vedette.domain.memory import Candidate
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.run import Run
-from vedette.interfaces.cli.memory_flips import would_flip
-from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.interfaces.cli.memory_flips import find_flips
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
-from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
+from vedette.testing.harness import FleetHarness, checkout, copy_policies, remove_tests
 from vedette.testing.scripted import ScriptedReasoner
 
 ODD = "Could the mooring crew drop by pontoon B about the squeaking fender?"
@@ -54,7 +54,7 @@ def content(folder: Path, *agents: str) -> Path:
         # A few examples of each label are enough, and are read and learned in no time.
         many = shutil.ignore_patterns("*-0[3-9].md", "*-1?.md", "facts", "procedures")
         shutil.copytree(checkout() / "memory", root / "memory", ignore=many)
-        without_tests(copy_policies(root / "policies"))
+        remove_tests(copy_policies(root / "policies"))
     return root
 
 
@@ -74,8 +74,8 @@ async def fleet(tmp_path: Path) -> AsyncIterator[FleetHarness]:
 
 
 async def order(fleet: FleetHarness, verb: str, **args: Any) -> dict[str, Any]:
-    told = await carry_out(fleet.app.commands, verb, fleet.order("it was wrong"), args)
-    await fleet.settle()
+    told = await dispatch(fleet.app.commands, verb, fleet.order("it was wrong"), args)
+    await fleet.wait_until_idle()
     return told
 
 
@@ -83,7 +83,7 @@ async def judged(fleet: FleetHarness, name: str, text: str = ODD) -> tuple[Run, 
     """Send a mail; return its run and how it was judged."""
     event = mail(name, text)
     await fleet.send(event)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     (run,) = fleet.runs(event)
     told = [json.loads(raw) for _, raw, _ in fleet.app.store.entries("run", run.id)]
     labels = [entry["label"] for entry in told if "label" in entry]
@@ -104,10 +104,10 @@ async def stand(fleet: FleetHarness) -> list[tuple[Any, ...]]:
 
 def taught(fleet: FleetHarness, agent: str = "inbox_triage") -> str:
     """Return a digest of what an agent's judge is made of."""
-    curating = fleet.app.commands.curating
+    curating = fleet.app.commands.curation
     assert curating is not None
-    lessons = curating.lessons.now(agent, fleet.app.line.clock.now_us())
-    return sha256_hex(canonical([[one.cite(), one.digest] for one in lessons]))
+    lessons = curating.lessons.preview_lessons(agent, fleet.app.services.clock.now_us())
+    return sha256_hex(canonical_json([[one.cite(), one.digest] for one in lessons]))
 
 
 # --- must be shown: nothing before promotion, everything after, and back ------------------------
@@ -126,7 +126,7 @@ async def test_a_correction_changes_nothing_before_promotion_and_the_next_event_
     (waits,) = await learned(fleet)
     await judged(fleet, "bill", "Please find invoice 7713 attached, due within thirty days.")
     seen = await order(fleet, "memory_show", id=waits["id"][:12])
-    would = would_flip(fleet.app.settings, "inbox_triage", waits, seen["taught"]["inbox_triage"])
+    would = find_flips(fleet.app.settings, "inbox_triage", waits, seen["taught"]["inbox_triage"])
     assert would["events"] == 2
     assert [(one["run"], one["before"], one["after"]) for one in would["flips"]] == [
         (run.id, "question", "legal")
@@ -217,7 +217,7 @@ async def test_said_again_it_is_done_already_and_said_otherwise_it_is_new(
 ) -> None:
     run, _ = await judged(fleet, "1")
     await order(fleet, "correct", run=run.id, should="legal")
-    head = fleet.app.store.head()
+    head = fleet.app.store.last_seq()
     with pytest.raises(AlreadyDone):
         await order(fleet, "correct", run=run.id, should="legal")
     # What is no correction is refused, and changes nothing.
@@ -233,7 +233,7 @@ async def test_said_again_it_is_done_already_and_said_otherwise_it_is_new(
         asked: dict[str, Any] = {"run": run.id, **args}
         with pytest.raises(VedetteError, match=says):
             await order(fleet, "correct", **asked)
-    assert fleet.app.store.head() == head
+    assert fleet.app.store.last_seq() == head
     await order(fleet, "correct", run=run.id, should="repairs", new_label=True)
     await order(fleet, "correct", run=run.id, right=True)
     await order(fleet, "correct", run=run.id, should="legal")
@@ -314,7 +314,7 @@ async def test_each_candidate_is_promoted_once_and_never_when_it_was_rejected_or
         await order(fleet, "memory_approve", id=rejected["id"])
     # The bank may still have it: another worker erased it, or the runner died in between.
     fleet.app.banks.forget = lambda *_: 0  # type: ignore[method-assign]
-    fleet.app.banks.settle = lambda learned: set()  # type: ignore[method-assign]
+    fleet.app.banks.sync_states = lambda learned: set()  # type: ignore[method-assign]
     await order(fleet, "erase", entry=fleet.entries("memory.proposed")[-1]["seq"])
     assert erased["id"] in [one["id"] for one in await learned(fleet)]
     with pytest.raises(NotFound, match="was erased"):
@@ -354,13 +354,13 @@ async def test_everything_learned_from_a_source_is_taken_back_at_once(
 async def test_an_agent_that_is_no_writer_of_the_bank_proposes_nothing(tmp_path: Path) -> None:
     """What a stranger talks an agent into must not reach a bank that is none of its business."""
 
-    def talked_into(_: Any) -> Thought:
+    def talked_into(_: Any) -> ReasonerJudgement:
         text = Candidate("operations", "metrics", "Never open an incident for pump 3.")
-        return Thought(label="x", candidates=(text, Candidate("inbox", "inbox", "Mine.")))
+        return ReasonerJudgement(label="x", candidates=(text, Candidate("inbox", "inbox", "Mine.")))
 
     async with desk(tmp_path, reasoners={"judge": ScriptedReasoner([talked_into])}) as fleet:
         await fleet.send(mail("1"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert [one["memory"] for one in fleet.entries("memory.proposed")] == ["inbox"]
         (refused,) = fleet.entries("action.refused")
         assert "writer" in fleet.body(refused["seq"])["why"]
@@ -384,7 +384,7 @@ def point(number: int) -> Event:
 async def scores(fleet: FleetHarness, first: int, last: int) -> list[Any]:
     for at in range(first, last, 64):
         await fleet.send(*(point(number) for number in range(at, min(last, at + 64))))
-        await fleet.settle()
+        await fleet.wait_until_idle()
     closed = fleet.entries("run.closed", "turn.reasoned")
     assert not fleet.entries("run.dead")
     return [(one["event"], one.get("label"), one.get("score_milli")) for one in closed]
@@ -409,10 +409,10 @@ async def test_a_judge_with_a_history_loses_none_of_it_when_it_is_taught(tmp_pat
 
 async def ticked(fleet: FleetHarness, clock: ManualClock) -> dict[str, Any]:
     """Let an hour pass and the schedules tick; return the data of the curator's tick."""
-    source = ScheduleSource(fleet.app.line.fleet, clock, gathering(fleet.app))
+    source = ScheduleSource(fleet.app.services.fleet, clock, build_outcome_reader(fleet.app))
     clock.advance(HOUR_US)
     await source.wake(fleet.app.intake, clock.now_us())
-    await fleet.settle()
+    await fleet.wait_until_idle()
     events = [
         event
         for entry in fleet.entries("event.accepted")

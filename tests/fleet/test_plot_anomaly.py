@@ -49,13 +49,13 @@ async def watch(folder: Path) -> None:
     ]  # fmt: skip
     async with FleetHarness(folder) as fleet:
         await fleet.send(*events[:205])
-        await fleet.settle()
+        await fleet.wait_until_idle()
         # Too short a past to be sure: a person opens the incident.
         opening = next(row for row in fleet.actions(events[200]) if row.tool == "incident.open")
         await fleet.approve(opening, "the pump is off")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await fleet.send(*events[205:])
-        await fleet.settle()
+        await fleet.wait_until_idle()
 
 
 def said(capsys: Any, *words: str) -> tuple[int, str, str]:

@@ -15,10 +15,10 @@ import orjson
 import pytest
 
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import question, reading
+from vedette.adapters.policy_engines.regorus.golden_inputs import build_read_request, build_request
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import Decision, read_decision
+from vedette.domain.decision import Decision, parse_decision
 from vedette.policy.bundle_data import mount
 
 POLICIES = Path(__file__).parents[2] / "policies"
@@ -29,11 +29,11 @@ GRANT = DATA["grants"]["inbox_triage"]
 AGAINST = ("asks", "deny", "holds", "reasons", "stops", "waits")
 RULE = "mine.added"
 
-FILE: dict[str, Any] = question(
+FILE: dict[str, Any] = build_request(
     "inbox_triage", "mail.file", {"owner": GRANT["owner"], **GRANT["tools"]["mail.file"]},
     sorted(DATA["sinks"]["tools"]["mail.file"]),
 )  # fmt: skip
-READ: dict[str, Any] = reading("inbox_triage", GRANT["owner"], "inbox/inbox")
+READ: dict[str, Any] = build_read_request("inbox_triage", GRANT["owner"], "inbox/inbox")
 
 
 def sets() -> list[tuple[str, str]]:
@@ -51,7 +51,7 @@ def added(path: str, name: str, body: str = "") -> Bundle:
 
 
 def decide(bundle: Bundle, asked: dict[str, Any]) -> Decision:
-    return read_decision(RegorusEngine(bundle).decide(orjson.dumps(asked)))
+    return parse_decision(RegorusEngine(bundle).decide(orjson.dumps(asked)))
 
 
 def test_the_sets_are_found_and_the_questions_permitted() -> None:

@@ -17,10 +17,10 @@ import orjson
 import pytest
 from tests.opa import find_opa
 
-from vedette.adapters.policy_engines.regorus.golden_inputs import question, reading
+from vedette.adapters.policy_engines.regorus.golden_inputs import build_read_request, build_request
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import Decision, read_decision
+from vedette.domain.decision import Decision, parse_decision
 from vedette.domain.ports import PolicyEngine
 from vedette.policy.bundle_data import mount
 
@@ -40,7 +40,7 @@ def asked(tool: str, agent: str = "inbox_triage") -> Question:
     """Return what the shipped policy permits: the tool with every sink trusted."""
     grant = DATA["grants"][agent]
     sinks = sorted(DATA["sinks"]["tools"][tool])
-    return question(agent, tool, {"owner": grant["owner"], **grant["tools"][tool]}, sinks)
+    return build_request(agent, tool, {"owner": grant["owner"], **grant["tools"][tool]}, sinks)
 
 
 def having(one: Question, path: str, value: object) -> Question:
@@ -57,7 +57,7 @@ FILE = asked("mail.file")
 FLAG = asked("mail.flag")
 OPEN = asked("incident.open", "anomaly_detection")
 DRAFT = having(asked("mail.draft"), "action.origins./to", "untrusted")
-READ = reading("inbox_triage", DATA["grants"]["inbox_triage"]["owner"], "inbox/inbox")
+READ = build_read_request("inbox_triage", DATA["grants"]["inbox_triage"]["owner"], "inbox/inbox")
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def says(opa: str, folder: Path) -> str:
 
 
 def decide(engine: PolicyEngine, one: Question) -> Decision:
-    return read_decision(engine.decide(orjson.dumps(one)))
+    return parse_decision(engine.decide(orjson.dumps(one)))
 
 
 @pytest.fixture(scope="module")

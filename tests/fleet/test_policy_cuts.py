@@ -17,11 +17,15 @@ import pytest
 
 from vedette.adapters.policy_engines.regorus import engine as regorus_engine
 from vedette.adapters.policy_engines.regorus.engine import EngineFailed, RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import NOW_US, question, reading
+from vedette.adapters.policy_engines.regorus.golden_inputs import (
+    NOW_US,
+    build_read_request,
+    build_request,
+)
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import read_decision
+from vedette.domain.decision import parse_decision
 from vedette.policy.bundle_data import is_data, mount
 
 POLICIES = Path(__file__).parents[2] / "policies"
@@ -36,7 +40,7 @@ def shipped() -> dict[str, bytes]:
 def asked(agent: str, tool: str, sinks: Mapping[str, str], **action: Any) -> Question:
     """Return a question that the shipped policy grants but for the origins given."""
     grant = mount(read_bundle(POLICIES).files)["grants"][agent]
-    found = question(
+    found = build_request(
         agent, tool, {"owner": grant.get("owner", "o"), **grant["tools"][tool]}, list(sinks)
     )
     found["action"]["origins"] = dict(sinks)
@@ -110,7 +114,7 @@ def must_be_denied() -> dict[str, Question]:
         "no release": changed("file", ("subject", "release", "")),
         "an exhausted run": exhausted,
         "another schema": {**bases()["file"], "schema": "vedette.question/3"},
-        "another's memory": reading("anomaly_detection", "o", "inbox/inbox"),
+        "another's memory": build_read_request("anomaly_detection", "o", "inbox/inbox"),
         "nothing": {},
     }
     return {name: approved(one) if one else one for name, one in found.items()}
@@ -136,7 +140,7 @@ def outcomes(files: Mapping[str, bytes], questions: Mapping[str, Question]) -> d
     found: dict[str, str] = {}
     for name, one in questions.items():
         try:
-            found[name] = read_decision(engine.decide(orjson.dumps(one))).outcome
+            found[name] = parse_decision(engine.decide(orjson.dumps(one))).outcome
         except EngineFailed:
             found[name] = "deny"
     return found

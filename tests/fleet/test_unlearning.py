@@ -16,19 +16,19 @@ import pytest
 from tests.broken_disk import broken_disk
 from tests.fleet.test_learning import content, learned, order
 
-from vedette.adapters.ledger_export import archive
-from vedette.adapters.signing_keys import ledger_key, line_of
+from vedette.adapters.ledger_export import write_segment
+from vedette.adapters.signing_keys import format_verifier_key, open_ledger_key
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, StoreFailed, VedetteError
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.run import Run
-from vedette.interfaces.daemon import Running
+from vedette.interfaces.daemon import Daemon
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy_fleet import until
+from vedette.testing.toy_fleet import wait_until
 
 DAY = 86_400_000_000
 NOW = 1_780_000_000_000_000
@@ -45,7 +45,7 @@ def mail(name: str, text: str = "hello") -> Event:
     return Event("maildir:test", name, "mail.received", name, None, data)
 
 
-def curates(briefing: Briefing) -> Thought:
+def curates(briefing: Briefing) -> ReasonerJudgement:
     data = briefing.event.data
     saw = data["saw"]["data"]
     text = saw.get("text") or saw["saw"]["data"]["text"]
@@ -53,7 +53,7 @@ def curates(briefing: Briefing) -> Thought:
         "inbox", "inbox", text, kind="example", label=str(data["should"]),
         evidence=(str(data["run"]), str(data["event"])),
     )  # fmt: skip
-    return Thought(label="proposed", candidates=(example,))
+    return ReasonerJudgement(label="proposed", candidates=(example,))
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def clock() -> ManualClock:
 
 def desk(folder: Path, clock: ManualClock) -> FleetHarness:
     script = {
-        "inbox_triage": [lambda _: Thought(label="question")],
+        "inbox_triage": [lambda _: ReasonerJudgement(label="question")],
         "memory_curator": [curates],
     }
     agents = content(folder, "inbox_triage", "memory_curator")
@@ -79,7 +79,7 @@ async def fleet(tmp_path: Path, clock: ManualClock) -> AsyncIterator[FleetHarnes
 
 async def labelled(fleet: FleetHarness, name: str, text: str) -> Run:
     await fleet.send(mail(name, text))
-    await fleet.settle()
+    await fleet.wait_until_idle()
     (run,) = fleet.runs(mail(name))
     return run
 
@@ -104,7 +104,7 @@ async def by_hand(fleet: FleetHarness, clock: ManualClock, text: str, *orders: s
 
 
 def recalled(fleet: FleetHarness, text: str) -> list[str]:
-    now = fleet.app.line.clock.now_us()
+    now = fleet.app.services.clock.now_us()
     found = fleet.app.banks.recall("inbox", "inbox", (), text, now, 50)
     taught = {one.id for one in fleet.app.banks.lessons("inbox", "inbox", now)}
     assert {one.id for one in found} <= taught
@@ -127,11 +127,11 @@ async def expire(fleet: FleetHarness, before_us: int) -> int:
 
 async def let_go(fleet: FleetHarness, to: Path) -> int:
     """Archive all that can be, as the verb does; return the last entry of it."""
-    store, line = fleet.app.store, fleet.app.line
+    store, line = fleet.app.store, fleet.app.services
     name = f"vedette/{line.fleet.name}"
-    key = ledger_key(fleet.folder / "state", name, lambda: None)
+    key = open_ledger_key(fleet.folder / "state", name, lambda: None)
     size = [size for size, _ in store.sized()][-1]
-    archived = archive(store, to, size, line_of(name, key))
+    archived = write_segment(store, to, size, format_verifier_key(name, key))
     await order(fleet, "let_go", archived=archived.to_bytes().decode())
     assert [seq for seq, *_ in store.walk() if seq <= size] == []
     return size
@@ -157,7 +157,7 @@ async def test_a_bank_that_takes_nothing_is_brought_up_and_nobody_is_briefed_bef
     assert not told.get("scrubbed")
     assert recalled(fleet, HAND) == [gone]
     await fleet.send(mail("late", HAND))
-    await fleet.settle()
+    await fleet.wait_until_idle()
     (run,) = fleet.runs(mail("late"))
     assert (run.state, run.turn, run.attempts) == ("ready", 0, 0)
     for what in ("UPDATE", "DELETE"):
@@ -166,7 +166,7 @@ async def test_a_bank_that_takes_nothing_is_brought_up_and_nobody_is_briefed_bef
     for _ in range(3):
         clock.advance(5_000_000)
         await asyncio.sleep(0.3)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     (run,) = fleet.runs(mail("late"))
     assert run.state == "done"
     assert recalled(fleet, HAND) == []
@@ -218,16 +218,16 @@ async def test_what_was_erased_is_not_recalled_where_the_store_cannot_be_read_af
     told = await order(fleet, verb, **given)
     assert told["erased"], "it stands"
     assert not told.get("scrubbed")
-    assert "Input/output error" in fleet.app.line.recall.behind
+    assert "Input/output error" in fleet.app.services.recall.lag_reason
     await fleet.send(mail("late", HAND))
-    await fleet.settle()
+    await fleet.wait_until_idle()
     (run,) = fleet.runs(mail("late"))
     assert (run.state, run.turn, run.attempts) == ("ready", 0, 0), "nobody is briefed out of it"
     delattr(store, read)
     for _ in range(3):
         clock.advance(5_000_000)
         await asyncio.sleep(0.3)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert fleet.runs(mail("late"))[0].state == "done"
     assert gone not in await states(fleet)
     assert recalled(fleet, HAND) == []
@@ -259,7 +259,7 @@ async def test_an_order_whose_commit_stood_unheard_reaches_the_bank(
     if verb == "memory_propose":
         made = fleet.entries("memory.proposed")[-1]["what"]
         stands = {gone: "active", made: "candidate"}
-    await until(lambda: not fleet.app.line.recall.behind)
+    await wait_until(lambda: not fleet.app.services.recall.lag_reason)
     assert await states(fleet) == stands
 
 
@@ -283,7 +283,7 @@ async def test_a_candidate_whose_step_stood_unheard_reaches_the_bank(
     store.send = send
     run = await labelled(fleet, "1", PHRASE)
     await order(fleet, "correct", run=run.id, should="legal", new_label=True)
-    await until(lambda: len(lost) == 1)
+    await wait_until(lambda: len(lost) == 1)
     while not await states(fleet):
         clock.advance(1_000_000)
         await asyncio.sleep(0.05)
@@ -296,14 +296,14 @@ async def test_a_bank_that_cannot_be_read_is_told_and_no_event_is_lost_to_it(
     with broken_disk("memory.db") as disk:
         async with desk(tmp_path, clock) as fleet:
             await fleet.app.dispatcher.close()
-            running = Running(fleet.app, until_idle=False)
+            running = Daemon(fleet.app, until_idle=False)
             task = asyncio.create_task(running.run())
             try:
                 await fleet.app.intake.accept([mail("before")])
-                await until(lambda: fleet.runs(mail("before"))[0].state == "done")
+                await wait_until(lambda: fleet.runs(mail("before"))[0].state == "done")
                 disk.fail(tmp_path / "state" / "memory.db")
                 await fleet.app.intake.accept([mail("late", HAND)])
-                await until(lambda: told(running) != [])
+                await wait_until(lambda: told(running) != [])
                 for _ in range(5):
                     clock.advance(5_000_000)
                     await asyncio.sleep(0.1)
@@ -315,14 +315,14 @@ async def test_a_bank_that_cannot_be_read_is_told_and_no_event_is_lost_to_it(
                 while len(told(running)) == 1:
                     clock.advance(5_000_000)
                     await asyncio.sleep(0.1)
-                await until(lambda: fleet.runs(mail("late", HAND))[0].state == "done")
+                await wait_until(lambda: fleet.runs(mail("late", HAND))[0].state == "done")
             finally:
                 disk.broken = False
                 running.stop()
                 await task
 
 
-def told(running: Running) -> list[str]:
+def told(running: Daemon) -> list[str]:
     return [told for told in running.troubles if "the memory bank" in told]
 
 
@@ -452,7 +452,7 @@ async def test_what_was_learned_is_governed_after_its_entries_are_archived(
     await order(fleet, "erase", subject=who("2"))
     assert set(await states(fleet)) == {off, hand}
     assert holding(fleet, f"three {PHRASE}") == holding(fleet, f"two {PHRASE}") == []
-    seq = next(one.seq for one in fleet.app.store.learned().values() if one.id == hand)
+    seq = next(one.seq for one in fleet.app.store.memories().values() if one.id == hand)
     await order(fleet, "erase", entry=seq)
     assert await states(fleet) == {off: "off"}
     assert holding(fleet, HAND) == []
@@ -476,19 +476,19 @@ async def test_taking_back_what_came_from_a_source_is_one_commit(
     taught = await by_hand(fleet, clock, "a fact", "memory_approve")
     waits = await by_hand(fleet, clock, "another")
     asked = {"id": None, "source": "person:tester"}
-    curating = fleet.app.commands.curating
+    curating = fleet.app.commands.curation
     assert curating is not None
     person = fleet.order().principal
     monkeypatch.setattr(failpoint, "hook", die)
     with pytest.raises(Dead):
-        await curating.order("memory_off", person, "wrong", "once", asked)
+        await curating.apply_order("memory_off", person, "wrong", "once", asked)
     monkeypatch.setattr(failpoint, "hook", None)
     await fleet.restart()
     assert await states(fleet) == {taught: "off", waits: "rejected"}
-    curating = fleet.app.commands.curating
+    curating = fleet.app.commands.curation
     assert curating is not None
     with pytest.raises(AlreadyDone):
-        await curating.order("memory_off", person, "wrong", "once", asked)
+        await curating.apply_order("memory_off", person, "wrong", "once", asked)
     assert len(fleet.entries("memory.retired")) == len(fleet.entries("memory.rejected")) == 1
 
 
@@ -511,11 +511,11 @@ ODD: dict[str, dict[str, Any]] = {
 async def test_a_candidate_that_says_more_than_it_is_is_refused(tmp_path: Path) -> None:
     made = [Candidate("inbox", "inbox", **{"text": "Told.", **more}) for more in ODD.values()]
     sound = Candidate("inbox", "inbox", "Told.", replaces="legal-01", evidence=("run_ab",))
-    script = ScriptedReasoner([lambda _: Thought(label="x", candidates=(*made, sound))])
+    script = ScriptedReasoner([lambda _: ReasonerJudgement(label="x", candidates=(*made, sound))])
     agents = content(tmp_path, "inbox_triage")
     async with FleetHarness(tmp_path, content=agents, reasoners={"judge": script}) as fleet:
         await fleet.send(mail("1"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         refused = [fleet.body(one["seq"])["why"] for one in fleet.entries("action.refused")]
         assert len(refused) == len(ODD)
         for said, why in zip(ODD, refused, strict=True):

@@ -16,13 +16,13 @@ import pytest
 from tests.infra import grants
 from tests.infra.plans import ROOT, Checked, check, copy, edit, need_terraform, stand_in
 
-from vedette.adapters.bigquery.tables import CLUSTERED, VIEWS
-from vedette.adapters.identity.google import GoogleTokens, IamCredentials, Metadata
+from vedette.adapters.bigquery.tables import CLUSTER_COLUMNS, VIEWS
+from vedette.adapters.identity.google import GoogleTokens, IamCredentials, MetadataServer
 from vedette.adapters.reasoners.workers.websocket_server import PATH
 from vedette.config import load_settings
 from vedette.config.deployment import PubsubPlan
 from vedette.interfaces.cli import cli
-from vedette.interfaces.http.operator_api import BELOW
+from vedette.interfaces.http.operator_api import PATH_PREFIX
 
 MODULES = sorted(path.name for path in (ROOT / "infra/terraform/modules").iterdir())
 HARBOUR = "examples/harbour"
@@ -281,10 +281,13 @@ def test_the_settings_are_good(harbour: Checked, grown: Checked, tmp_path: Path)
         path.write_text(found.output(run, "settings"), "utf-8")
         settings = load_settings(path)
         assert settings.store.kind == "postgresql"
-        assert settings.edges.tokens.kind == "google"
-        assert settings.edges.gateway.agents == tuple(sorted([*agent_names(), *more]))
-        assert settings.edges.policy.bundles == "gs://harbour-lights-fleet-harbour-bundles/bundles"
-        assert (settings.edges.people.issuer is not None) == (run != "fleet")
+        assert settings.deployment.tokens.kind == "google"
+        assert settings.deployment.gateway.agents == tuple(sorted([*agent_names(), *more]))
+        assert (
+            settings.deployment.policy.bundles
+            == "gs://harbour-lights-fleet-harbour-bundles/bundles"
+        )
+        assert (settings.deployment.people.issuer is not None) == (run != "fleet")
 
 
 def test_the_settings_name_what_is_made(harbour: Checked, tmp_path: Path) -> None:
@@ -302,17 +305,17 @@ def test_the_settings_name_what_is_made(harbour: Checked, tmp_path: Path) -> Non
         assert plan.ack_deadline_us == one["ack_deadline_seconds"] * 1_000_000
         attempts = one["dead_letter_policy"][0]["max_delivery_attempts"]
         assert plan.max_delivery_attempts == attempts
-    audit = settings.edges.audit.dataset
+    audit = settings.deployment.audit.dataset
     made_there = {one["dataset_id"] for one in values_of(harbour, "google_bigquery_dataset")}
     assert made_there == {audit, f"{audit}_witness"}
     made_accounts = {one["account_id"] for one in values_of(harbour, "google_service_account")}
-    pattern = settings.edges.tokens.service_account or ""
+    pattern = settings.deployment.tokens.service_account or ""
     tokens = GoogleTokens(
         "harbour",
         pattern,
-        IamCredentials(Metadata()),
+        IamCredentials(MetadataServer()),
         audience="",
-        refuse=lambda agent, claims: None,
+        check_agent=lambda agent, claims: None,
     )
     for agent in agent_names():
         assert tokens.account(agent).partition("@")[0] in made_accounts
@@ -321,8 +324,8 @@ def test_the_settings_name_what_is_made(harbour: Checked, tmp_path: Path) -> Non
 def test_the_warehouse_is_the_engine_s(harbour: Checked) -> None:
     """Tables are clustered, views named as the engine would make them."""
     tables = {one["table_id"]: one for one in values_of(harbour, "google_bigquery_table")}
-    assert set(tables) == {*CLUSTERED, *VIEWS}
-    for table, columns in CLUSTERED.items():
+    assert set(tables) == {*CLUSTER_COLUMNS, *VIEWS}
+    for table, columns in CLUSTER_COLUMNS.items():
         assert tuple(tables[table]["clustering"]) == columns
 
 
@@ -364,7 +367,7 @@ def test_the_router_knows_the_doors(harbour: Checked) -> None:
         PATH: settings["gateway"]["listen"].rpartition(":")[2],
         "/v1/events": http,
         "/v1/pubsub/": http,
-        f"{BELOW}/": http,
+        f"{PATH_PREFIX}/": http,
         "= /readyz": http,
         "/": "return 404",
     }

@@ -104,7 +104,7 @@ class Worker:
         end = time.monotonic() + within_s
         while time.monotonic() < end:
             with suppress(Exception):
-                if await asyncio.to_thread(self.client.alive):
+                if await asyncio.to_thread(self.client.is_alive):
                     return
             if not self.alive:
                 break

@@ -135,7 +135,7 @@ class People:
             worker = self._draw.choice(self._workers)
             try:
                 return await asyncio.to_thread(
-                    worker.client.command, verb, "a trial", args, command
+                    worker.client.send_command, verb, "a trial", args, command
                 )
             except AlreadyDone:
                 return {}

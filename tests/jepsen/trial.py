@@ -26,8 +26,8 @@ from tests.jepsen.targets import Targets
 from tests.jepsen.verification import verify
 from tests.simulation.history import NEVER, Fault, History, Order
 
-from vedette.interfaces.http.unix_socket import this_person
-from vedette.store.sqlite import OpenedStore
+from vedette.interfaces.http.unix_socket import current_person
+from vedette.store.sqlite import SqliteReader
 
 WORKERS = {"sqlite": 1, "postgresql": 3}
 LIVE_S = 60.0  # after the last fault everything is at its end
@@ -153,10 +153,10 @@ class Trial:
     def _opened(self) -> Any:
         """Open the store to read, past the links."""
         if not self.database:
-            return OpenedStore(self._workers[0].state)
-        from vedette.store.postgres import OpenedPostgres
+            return SqliteReader(self._workers[0].state)
+        from vedette.store.postgres import PostgresReader
 
-        return OpenedPostgres(self._url)
+        return PostgresReader(self._url)
 
     # --- faults and orders ------------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class Trial:
         """Fill the history with what the sources, the targets, the people and the ledger say."""
         history = self.seen.history
         history.events, history.acts = self._producers.events, self._targets.acts
-        history.orders, history.person = self._people.orders, str(this_person())
+        history.orders, history.person = self._people.orders, str(current_person())
         history.grace_s = GRACE_S + self.seen.lag_s
         self.seen.sent_again = self._producers.sent_again
         self.seen.refusals = self._people.refusals

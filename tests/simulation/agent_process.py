@@ -17,7 +17,7 @@ from typing import Any
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.tool import Tool
 
 
@@ -51,10 +51,10 @@ class Judges:
     def __init__(self, processes: AgentProcesses, judges: Any) -> None:
         self._processes, self._judges = processes, judges
 
-    async def reason(self, briefing: Briefing) -> Thought:
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Judge an event. Raises WorkerLost."""
         self._processes.ask(briefing.agent)
-        thought: Thought = await self._judges.reason(briefing)
+        thought: ReasonerJudgement = await self._judges.reason(briefing)
         return thought
 
     def __getattr__(self, name: str) -> Any:
@@ -67,7 +67,7 @@ class Hands:
     def __init__(self, processes: AgentProcesses, hands: Any) -> None:
         self._processes, self._hands = processes, hands
 
-    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+    def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes. Raises WorkerLost."""
         self._processes.ask(call.agent)
         rows: list[RowWrite] = self._hands.rows(tool, call, row)
@@ -79,7 +79,7 @@ class Hands:
         """Call a tool; unknown if the process dies meanwhile."""
         return await self._call(call, self._hands.perform(tool, call, may_start))
 
-    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+    async def query(self, tool: Tool, call: Call) -> Outcome | None:
         """Ask what came of a call; unknown if the process dies meanwhile."""
         return await self._call(call, self._hands.ask(tool, call))
 

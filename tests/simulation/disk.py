@@ -15,7 +15,7 @@ from pathlib import Path
 
 import apsw
 
-from vedette.testing.disk import PlainFile, WatchedDisk, Written
+from vedette.testing.disk import FileWrites, PlainFile, WatchedDisk
 
 # Appended to past SQLite without being synced: a power cut leaves a prefix of what came last.
 _UNSYNCED = ("witness.log",)
@@ -61,7 +61,7 @@ class SimDisk(WatchedDisk):
         else:
             self._room[os.path.realpath(folder)] = octets
 
-    def before(self, call: str, path: str, more: int = 0) -> None:
+    def before_call(self, call: str, path: str, more: int = 0) -> None:
         """Count a call; raise what was asked for."""
         folder, _, _ = path.rpartition("/")
         at = folder, call
@@ -106,7 +106,7 @@ class SimDisk(WatchedDisk):
         kept = [path for path in sorted(self.files) if path.rpartition("/")[0] == real]
         if cut is not None:
             for path in kept:
-                (to / Path(path).name).write_bytes(self.files[path].left(cut, True))
+                (to / Path(path).name).write_bytes(self.files[path].draw_crash_image(cut, True))
             for name in _UNSYNCED:
                 before, file = self._shown.get(real, 0), to / name
                 if file.exists():
@@ -117,8 +117,8 @@ class SimDisk(WatchedDisk):
             written = self.files.pop(path)
             if cut is None:
                 # A kill syncs nothing: the next power cut may take what this life wrote.
-                self.files[f"{os.path.realpath(to)}/{Path(path).name}"] = Written(
-                    bytearray(written.synced), list(written.waiting), written.size
+                self.files[f"{os.path.realpath(to)}/{Path(path).name}"] = FileWrites(
+                    bytearray(written.synced_bytes), list(written.pending_writes), written.size
                 )
         witness = to / _UNSYNCED[0]
         self._shown[os.path.realpath(to)] = witness.stat().st_size if witness.exists() else 0

@@ -26,12 +26,12 @@ from vedette.adapters.policy_engines.regorus import stage
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.app.composition_root import App, open_app
 from vedette.config import Isolation, Settings, agent_loader
-from vedette.config.fleet import Loaded
+from vedette.config.fleet import LoadedFleet
 from vedette.config.settings import StorePlan
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
-from vedette.engine.cluster import catch_up, follow
-from vedette.interfaces.daemon import feeding
+from vedette.engine.cluster import catch_up, follow_cluster
+from vedette.interfaces.daemon import build_bank_feed
 from vedette.policy import bundle_data
 from vedette.testing.harness import TrustingStage
 
@@ -82,10 +82,10 @@ def settings_of(
 ) -> Settings:
     """Return the settings of one life: `content` of a fleet, its own state folder, its world."""
     settings = Settings.of(content, "harbour")
-    policy = replace(settings.edges.policy, engine="embedded")
+    policy = replace(settings.deployment.policy, engine="embedded")
     return replace(
         settings,
-        edges=replace(settings.edges, policy=policy),
+        edges=replace(settings.deployment, policy=policy),
         state=state,
         policies=content / "policies",
         targets={"world": {"kind": "world", "world": target}},
@@ -131,16 +131,22 @@ class Life:
 
     async def _open(self) -> App:
         clock = SimClock(self.loop)
-        app = await open_app(self.settings, clock=clock, stage=TrustingStage(), second=_no_second)
+        app = await open_app(
+            self.settings, clock=clock, stage=TrustingStage(), second_engine=_no_second
+        )
         self.troubles += app.troubles
         if self._mortal:
-            self.processes = AgentProcesses(app.line.performer, app.line.reasoners["judge"])
-            app.line.performer = self.processes.hands
-            app.line.reasoners = {**app.line.reasoners, "judge": self.processes.judges}
-        if app.line.store.several:
-            await catch_up(app.line, app.rollout)
+            self.processes = AgentProcesses(
+                app.services.tool_executor, app.services.reasoners["judge"]
+            )
+            app.services.tool_executor = self.processes.hands
+            app.services.reasoners = {**app.services.reasoners, "judge": self.processes.judges}
+        if app.services.store.multi_worker:
+            await catch_up(app.services, app.rollout)
             task = asyncio.create_task(
-                follow(app.line, app.rollout, feeding(app), self.troubles.append)
+                follow_cluster(
+                    app.services, app.rollout, build_bank_feed(app), self.troubles.append
+                )
             )
             task.add_done_callback(lambda ended: self._failed("follower", ended.exception()))
         app.dispatcher.start(self._failed)
@@ -197,7 +203,7 @@ def _no_second(bundle: Bundle) -> None:
     """Make no second engine."""
 
 
-_READ: dict[Path, Loaded] = {}
+_READ: dict[Path, LoadedFleet] = {}
 _DATA: dict[tuple[str, bytes], bytes] = {}
 _CODE: dict[tuple[str, bytes], CodeType] = {}
 _BUNDLES: dict[Path, Bundle] = {}
@@ -205,7 +211,7 @@ _FILES: dict[Path, dict[str, bytes]] = {}
 _ANSWERS: dict[tuple[str, bytes], bytes] = {}
 _really_load, _really_read = config.load_fleet, bundle_data.read_data
 _MODULES: Any = agent_loader
-_CODE_LOADER: Any = agent_loader._Source
+_CODE_LOADER: Any = agent_loader._BytesLoader
 _ENGINE: Any = RegorusEngine
 _really_compile = _CODE_LOADER.source_to_code
 _really_decide = RegorusEngine.decide
@@ -234,7 +240,7 @@ def read_anew() -> None:
     stage.read_bundle, _MODULES.read_files = _really_read_bundle, _really_read_files
 
 
-def _load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
+def _load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> LoadedFleet:
     if root not in _READ:
         _READ[root] = _really_load(root, settings, now_us=now_us)
     kept = _READ[root]

@@ -64,7 +64,9 @@ def write_content(folder: Path) -> None:
         (agent / "tools.py").write_text(_TOOLS_PY, "utf-8")
     (folder / "memory").mkdir()
     toy_fleet.write_policies(folder / POLICIES["base"], AGENTS)
-    toy_fleet.write_policies(folder / POLICIES["strict"], AGENTS, extra=toy_fleet.denying(DENIED))
+    toy_fleet.write_policies(
+        folder / POLICIES["strict"], AGENTS, extra=toy_fleet.deny_policy(DENIED)
+    )
 
 
 def write_keys(state: Path) -> None:
@@ -89,9 +91,9 @@ def write_secret(path: Path, data: bytes) -> None:
 def event_of(delivery: Delivery, source: str) -> Event:
     """Return the event that a delivery hands over."""
     do = [
-        toy_fleet.note(text_of(delivery, at))
+        toy_fleet.note_proposal(text_of(delivery, at))
         if tool == "note.add"
-        else toy_fleet.send(text_of(delivery, at), tool)
+        else toy_fleet.send_proposal(text_of(delivery, at), tool)
         for at, tool in enumerate(delivery.tools)
     ]
     data = {"do": do, "value": delivery.value}

@@ -40,7 +40,7 @@ from tests.simulation.plan import AGENTS, DISK_FAULTS, HELD, ROW, Operation, Pla
 from tests.simulation.server import Server, in_place
 from tests.simulation.world import closed_world, collect_histories
 
-from vedette.adapters.ledger_export import archive, archived_of, last_before
+from vedette.adapters.ledger_export import archived_part, checkpoint_size_before, write_segment
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Temporary, VedetteError
 from vedette.ledger.history.lists import hold_item
 from vedette.operations import commands as product
@@ -389,7 +389,7 @@ class _Play:
                 row = life.app.store.action(name)
                 if row is None:
                     raise BadCommand("the store went back, and knows nothing of it")
-                shown = hold_item(life.app.store, row, life.app.line.clock.now_us())
+                shown = hold_item(life.app.store, row, life.app.services.clock.now_us())
                 return await getattr(life.app.commands, verb)(by, name, shown["shown_digest"])
 
             await self.order(Order(verb, 0.0, what=key), give)
@@ -405,9 +405,9 @@ class _Play:
 
     async def do_rotate(self, one: Operation) -> None:
         async def give(life: Life, by: product.Order) -> Any:
-            upkeep = life.app.commands.upkeep
+            upkeep = life.app.commands.maintenance
             assert upkeep is not None
-            return await upkeep.rotate(by.principal, by.reason, by.command_id)
+            return await upkeep.rotate_key(by.principal, by.reason, by.command_id)
 
         await self.order(Order("rotate", 0.0), give)
 
@@ -415,14 +415,16 @@ class _Play:
         """Move what is closed into the archive, as `vedette ledger archive` does."""
 
         async def give(life: Life, by: product.Order) -> Any:
-            store, upkeep = life.app.store, life.app.commands.upkeep
+            store, upkeep = life.app.store, life.app.commands.maintenance
             assert upkeep is not None
-            size = last_before(store, life.app.line.clock.now_us(), store.open_from())
-            if size <= archived_of(store).size:
+            size = checkpoint_size_before(
+                store, life.app.services.clock.now_us(), store.first_open_entry()
+            )
+            if size <= archived_part(store).size:
                 raise BadCommand("nothing is closed that is not archived")
             key = (life.settings.state / "ledger.pub").read_text(encoding="utf-8").strip()
-            archived = archive(store, self.durable.segments, size, key)
-            return await upkeep.let_go(by.principal, by.reason, archived, by.command_id)
+            archived = write_segment(store, self.durable.segments, size, key)
+            return await upkeep.prune_archived(by.principal, by.reason, archived, by.command_id)
 
         await self.order(Order("archive", 0.0), give)
 

@@ -29,7 +29,7 @@ from tests.simulation.loop import OWNER, Owner, SimLoop
 from tests.simulation.threads import Event
 
 from vedette.domain.base.errors import StoreFailed, Unavailable
-from vedette.store.postgres.database import LOOK
+from vedette.store.postgres.database import SELECT_FLEET_STATE
 from vedette.store.postgres.schema import shard_of
 
 Row = tuple[Any, ...]
@@ -304,14 +304,14 @@ class Session:
 class SimulatedDatabase:
     """One connection, as `vedette.store.postgres.database.PostgresDatabase` is one."""
 
-    lost: tuple[type[BaseException], ...] = (Lost, apsw.Error)
-    fault: tuple[type[BaseException], ...] = (
+    lost_errors: tuple[type[BaseException], ...] = (Lost, apsw.Error)
+    value_errors: tuple[type[BaseException], ...] = (
         apsw.ConstraintError,
         apsw.MismatchError,
         apsw.TooBigError,
         apsw.SQLError,
     )
-    gone: tuple[type[BaseException], ...] = (Lost, Unavailable, StoreFailed)
+    connection_errors: tuple[type[BaseException], ...] = (Lost, Unavailable, StoreFailed)
 
     def __init__(
         self,
@@ -330,7 +330,7 @@ class SimulatedDatabase:
         self._away_since = self._again_from = 0.0
         self._reads = 0
         self._began = False
-        self.looked: Row = ()
+        self.fleet_state: Row = ()
         self._session = self._connect()
 
     def _connect(self) -> Session:
@@ -352,16 +352,16 @@ class SimulatedDatabase:
         found: list[Row] = self._again(lambda: self._execute(sql, values)[0])
         return found
 
-    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+    def iterate_rows(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Run a query and yield its rows."""
         yield from self.rows(sql, values)
 
-    def run(self, sql: str, values: Sequence[Any] = ()) -> int:
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Run a statement and return how many rows it changed."""
         changed: int = self._again(lambda: self._execute(sql, values)[1])
         return changed
 
-    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+    def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
         """Run a statement for each row of values; return how many rows were changed in all."""
         session = self._ready()
         for row in (given := list(rows)):
@@ -371,7 +371,7 @@ class SimulatedDatabase:
         self._tried(session, lambda: database.executemany(_translated(sql), given))
         return database.total_changes() - before
 
-    def script(self, sql: str) -> None:
+    def execute_script(self, sql: str) -> None:
         """Run several statements without values."""
         session = self._ready()
         if sql.startswith(_NOTIFY):
@@ -415,7 +415,7 @@ class SimulatedDatabase:
     def _tried(self, session: Session, work: Callable[[], T]) -> T:
         try:
             return work()
-        except self.fault:
+        except self.value_errors:
             session.failed = session.writes
             raise
 
@@ -454,9 +454,9 @@ class SimulatedDatabase:
         session = self.connection
         self._began = True
         session.begin(self._statement_s)
-        self.looked = session.server.db.execute(LOOK).fetchall()[0]
+        self.fleet_state = session.server.db.execute(SELECT_FLEET_STATE).fetchall()[0]
 
-    def begin_now(self) -> bool:
+    def try_begin(self) -> bool:
         """Never: the server may let one wait."""
         return False
 

@@ -110,7 +110,7 @@ class History:
         for number in range(EVENTS):
             await asyncio.sleep(self.draw.uniform(0, 0.05))
             agent, key = self.draw.choice(AGENTS), f"k{self.draw.randrange(4)}"
-            do = toy_fleet.note(f"n{number}"), toy_fleet.send(f"s{number}")
+            do = toy_fleet.note_proposal(f"n{number}"), toy_fleet.send_proposal(f"s{number}")
             event = toy_fleet.job(f"e{number}", *do, key=key, agent=agent, value=number)
             event = replace(event, vouched=ENVELOPE)
             while True:
@@ -125,7 +125,7 @@ class History:
         await self.life.open()
         await asyncio.gather(self.source(), self.nemesis())
         app = self.life.app
-        while not app.dispatcher.idle or app.store.due(1 << 62, 9, []):  # noqa: ASYNC110
+        while not app.dispatcher.is_idle or app.store.due_runs(1 << 62, 9, []):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         self.ledger = b"\n".join(raw for _, raw, _, _ in app.store.walk(None))
         self.rows = sum(len(self.notes(agent, f"k{n}")) for agent in AGENTS for n in range(4))
@@ -198,7 +198,7 @@ def test_a_disk_that_fails_is_told_and_gone_on_from(folder: Path) -> None:
         await life.open()
 
         async def send(name: str) -> None:
-            event = toy_fleet.job(name, toy_fleet.note(name), agent="ant", value=1)
+            event = toy_fleet.job(name, toy_fleet.note_proposal(name), agent="ant", value=1)
             await life.do(life.app.intake.accept([replace(event, vouched=ENVELOPE)]))
 
         disk.fail(state, "sync", 1)
@@ -213,7 +213,7 @@ def test_a_disk_that_fails_is_told_and_gone_on_from(folder: Path) -> None:
         told.append(str(error.value))
         disk.leave_room(state, None)
         await send("3")
-        while life.app.store.backlogged():  # noqa: ASYNC110
+        while life.app.store.ready_counts():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         found = life.app.store.row("ant_notes", "k")
         await life.close()

@@ -115,7 +115,7 @@ def test_a_session_that_broke_undoes_its_transaction_and_frees_the_lock(machine:
         machine.open()
         one, two = machine.connect(), machine.connect()
         one.begin()
-        one.run("INSERT INTO meta VALUES('x', '1')")
+        one.execute("INSERT INTO meta VALUES('x', '1')")
         machine.server.drop(machine.owner)
         with pytest.raises(Lost):
             one.commit()
@@ -133,7 +133,7 @@ def test_who_stays_in_a_transaction_too_long_is_ended(machine: Machine) -> None:
         one.begin()
         machine.loop.pause(0.6)
         with pytest.raises(Lost):
-            one.run("INSERT INTO meta VALUES('x', '1')")
+            one.execute("INSERT INTO meta VALUES('x', '1')")
         one.rollback()
         assert one.rows("SELECT 1 FROM meta WHERE name='x'") == []
 
@@ -174,10 +174,10 @@ def test_news_come_with_the_commit_and_wake_who_listens(machine: Machine) -> Non
     async def work() -> None:
         machine.open()
         one, two = machine.connect(), machine.connect()
-        two.script("LISTEN vedette")
+        two.execute_script("LISTEN vedette")
         assert list(two.connection.notifies(timeout=0.1, stop_after=1)) == []
         one.begin()
-        one.script("NOTIFY vedette")
+        one.execute_script("NOTIFY vedette")
         machine.loop.later(0.0, lambda: None)
         one.commit()
         assert list(two.connection.notifies(timeout=1.0, stop_after=1)) == [None]
@@ -202,7 +202,7 @@ def test_a_failover_loses_what_its_copy_has_not(machine: Machine) -> None:
         store = machine.open()
         image = machine.server.keep()
         one = machine.connect()
-        one.run("INSERT INTO meta VALUES('x', '1')")
+        one.execute("INSERT INTO meta VALUES('x', '1')")
         assert one.rows("SELECT 1 FROM meta WHERE name='x'") == [(1,)]
         machine.server.fail_over(image)
         assert one.rows("SELECT 1 FROM meta WHERE name='x'") == []

@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from vedette.domain import effect, hold, memory_state
-from vedette.domain.run import Answer, RunState
-from vedette.domain.tool import SETTLES
+from vedette.domain.run import CommitStatus, RunState
+from vedette.domain.tool import SETTLEMENT_MODES
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "lifecycle.md").read_text(encoding="utf-8")
 
@@ -32,21 +32,23 @@ def drawn(text: str, heading: str) -> tuple[Moves, set[str], set[str]]:
 
 def test_holds() -> None:
     moves, first, last = drawn(PAGE, "A hold")
-    assert moves == {(a, b) for a, targets in hold._MOVES.items() for b in targets}
-    assert (first, last) == ({"open"}, set(hold.ENDED))
+    assert moves == {(a, b) for a, targets in hold._TRANSITIONS.items() for b in targets}
+    assert (first, last) == ({"open"}, set(hold.FINAL_STATES))
 
 
 def test_effects() -> None:
     moves, first, last = drawn(PAGE, "An effect")
-    assert moves == {(a, b) for a, targets in effect._MOVES.items() for b in targets}
-    assert (first, last) == ({"intended"}, set(effect.SETTLED))
+    assert moves == {(a, b) for a, targets in effect._TRANSITIONS.items() for b in targets}
+    assert (first, last) == ({"intended"}, set(effect.FINAL_STATES))
 
 
 def test_memories() -> None:
     moves, first, last = drawn(PAGE, "A memory")
-    assert moves == {(memory_state._FROM[kind], to) for kind, to in memory_state.MOVES.items()}
+    assert moves == {
+        (memory_state._REQUIRED_STATE[kind], to) for kind, to in memory_state.TRANSITIONS.items()
+    }
     assert (first, last) == ({"candidate"}, {"rejected"})
-    assert all(kind in PAGE for kind in memory_state.TOLD)
+    assert all(kind in PAGE for kind in memory_state.MEMORY_ENTRY_KINDS)
 
 
 def test_runs() -> None:
@@ -60,8 +62,8 @@ def test_runs() -> None:
 
 def test_answers_and_ways_to_settle_are_all_named() -> None:
     rows = set(re.findall(r"^\| `?([a-z: ]+?)`? \|", PAGE, re.MULTILINE))
-    assert {answer.value for answer in Answer} <= rows
-    assert set(SETTLES) <= rows
+    assert {answer.value for answer in CommitStatus} <= rows
+    assert set(SETTLEMENT_MODES) <= rows
 
 
 @pytest.mark.parametrize(
@@ -72,4 +74,4 @@ def test_a_missing_and_an_invented_arrow_are_found(line: str, instead: str) -> N
     """Negative control: a diagram that differs is seen to differ."""
     assert line in PAGE
     moves, _, _ = drawn(PAGE.replace(line, instead), "A hold")
-    assert moves != {(a, b) for a, targets in hold._MOVES.items() for b in targets}
+    assert moves != {(a, b) for a, targets in hold._TRANSITIONS.items() for b in targets}

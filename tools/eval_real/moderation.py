@@ -13,11 +13,11 @@ from tools.eval_real.measures import average_precision, coverage, interval
 from tools.eval_real.run_baseline import run_baseline
 from tools.eval_real.sources import moderation
 
-from vedette.judging.binary_classifier import NO, YES, Binary
+from vedette.judging.binary_classifier import NO, YES, BinaryClassifier
 from vedette.judging.calibration import expected_error
 from vedette.judging.examples import Example
-from vedette.judging.lexicon import features
 from vedette.judging.side_features import Extra
+from vedette.judging.word_groups import features
 
 Floats = npt.NDArray[np.float64]
 _CATEGORIES = ("S", "H", "V", "HR")
@@ -112,14 +112,14 @@ def _where(chosen: npt.NDArray[np.bool_]) -> list[int]:
     return [int(i) for i in np.flatnonzero(chosen)]
 
 
-def _bank(rows: Sequence[tuple[str, int]]) -> Binary:
+def _bank(rows: Sequence[tuple[str, int]]) -> BinaryClassifier:
     examples = [
         Example(str(i), YES if label == 1 else NO, text, LAM if label >= 0 else LAM / GUESSED)
         for i, (text, label) in enumerate(rows)
     ]
     guessed = frozenset(str(i) for i, (_, label) in enumerate(rows) if label < 0)
     extra = Extra(lambda text, facts: features(text), WEIGHT)
-    return Binary(examples, extra=extra, balance=True, curve=0.0, unsure=guessed)
+    return BinaryClassifier(examples, extra=extra, balance=True, curve=0.0, unsure=guessed)
 
 
 def _baseline(texts: Sequence[str], label: npt.NDArray[np.int64]) -> Floats:

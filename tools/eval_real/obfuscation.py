@@ -14,7 +14,7 @@ from tools.eval_real.sources import tweets
 
 from vedette.judging.confusables import LOOKALIKES
 from vedette.judging.examples import Example, ExampleBank
-from vedette.judging.normalise import Normaliser
+from vedette.judging.normaliser import Normaliser
 from vedette.judging.text import fold
 
 Floats = npt.NDArray[np.float64]

@@ -13,7 +13,7 @@ from tools.eval_real.measures import below_curve, caught, interval
 from tools.eval_real.run_baseline import run_baseline
 from tools.eval_real.sources import mails
 
-from vedette.adapters.mail.parse import parse_mail
+from vedette.adapters.mail.parser import parse_mail
 from vedette.judging.calibration import expected_error
 from vedette.judging.examples import Example
 from vedette.judging.spam import SpamBank, mail_words

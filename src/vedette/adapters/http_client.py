@@ -24,28 +24,28 @@ import httpcore
 
 from vedette.domain.base import machine
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.base.linger import deliver_unsent, drop_unsent
+from vedette.domain.base.socket_linger import deliver_unsent, drop_unsent
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 # Of these a server may want to know that there is no body (RFC 9110, 8.6).
-_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
-class NotSent(Exception):
+class SendFailure(Exception):
     """Nothing was sent. `passes`: it may be different the next time."""
 
-    def __init__(self, what: str, *, passes: bool = True) -> None:
+    def __init__(self, what: str, *, transient: bool = True) -> None:
         super().__init__(what)
-        self.passes = passes
+        self.transient = transient
 
 
-class NoAnswer(Exception):
+class NoResponse(Exception):
     """Something was sent, and what came of it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What came back. `headers` have lower-case names; `body` is as it came over the wire.
 
     `cut` says that there was more of the body than is kept, or that it broke off.
@@ -54,7 +54,7 @@ class Answer:
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
-    cut: bool = False
+    truncated: bool = False
 
 
 def request(
@@ -63,12 +63,12 @@ def request(
     headers: Mapping[str, str],
     body: bytes = b"",
     *,
-    seconds: float,
-    most_bytes: int,
+    timeout_s: float,
+    max_bytes: int,
     read_timeout_s: float | None = None,
     tls: ssl.SSLContext | None = None,
     may_send: Callable[[socket.socket], bool] = lambda line: True,
-) -> Answer:
+) -> Response:
     """Make a request of `http://` or `https://` and return the answer, whatever its status. Blocks.
 
     All of it takes `seconds` at most, but for the name of the host; connecting, and each wait for
@@ -78,8 +78,8 @@ def request(
     sent, and never will be).
     """
     now = machine.monotonic_s()
-    end = now + seconds
-    connect_end = end if read_timeout_s is None else min(end, now + read_timeout_s)
+    deadline = now + timeout_s
+    connect_end = deadline if read_timeout_s is None else min(deadline, now + read_timeout_s)
     parts = urlsplit(url)
     secure = parts.scheme == "https"
     if not parts.hostname or not (secure or parts.scheme == "http"):
@@ -90,11 +90,11 @@ def request(
         tls = ssl.create_default_context()
     with closing(connect(parts.hostname, port, connect_end, tls if secure else None)) as line:
         if not may_send(line):
-            raise NotSent("nobody waits for it any more")
+            raise SendFailure("nobody waits for it any more")
         host = authority(parts.hostname, port, secure=secure)
         return exchange(
             line, host, method, target, headers, body,
-            end=end, most_bytes=most_bytes, read_timeout_s=read_timeout_s,
+            deadline=deadline, max_bytes=max_bytes, read_timeout_s=read_timeout_s,
         )  # fmt: skip
 
 
@@ -104,9 +104,9 @@ async def request_in_thread(
     headers: Mapping[str, str],
     body: bytes = b"",
     *,
-    seconds: float,
-    most_bytes: int,
-) -> Answer:
+    timeout_s: float,
+    max_bytes: int,
+) -> Response:
     """Make a request from an event loop, on a thread whose connection ends with the task.
 
     Raises as `request` does, and TimeoutError after `seconds`, however long a name takes to be
@@ -122,26 +122,26 @@ async def request_in_thread(
             return not ended
 
     try:
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(timeout_s):
             return await asyncio.to_thread(
                 request, method, url, headers, body,
                 # The task is over first, and takes the connection along.
-                seconds=seconds + 1.0, most_bytes=most_bytes, may_send=may_send,
+                seconds=timeout_s + 1.0, most_bytes=max_bytes, may_send=may_send,
             )  # fmt: skip
     finally:
         with lock:
             ended = True
             for line in opened:
-                shut(line)
+                shut_down(line)
 
 
 def connect(
     host: str,
     port: int,
-    end: float,
+    deadline: float,
     tls: ssl.SSLContext | None = None,
     *,
-    refused: Callable[[IpAddress], str | None] = lambda address: None,
+    refusal_reason: Callable[[IpAddress], str | None] = lambda address: None,
 ) -> socket.socket:
     """Return a connection to a host, secured by `tls` if that is given.
 
@@ -150,41 +150,43 @@ def connect(
     no name.
     """
     why = "it has no address"
-    for address in _addresses(host, port, refused):
+    for address in _resolve_host(host, port, refusal_reason):
         try:
-            line = socket.create_connection((address, port), timeout=_left(end))
+            sock = socket.create_connection((address, port), timeout=_remaining_s(deadline))
         except OSError as error:
-            if machine.monotonic_s() >= end:
-                raise NotSent("the time was over before it was called") from error
+            if machine.monotonic_s() >= deadline:
+                raise SendFailure("the time was over before it was called") from error
             why = f"{type(error).__name__}: {error.strerror or error}"
             continue
         try:
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is None:
-                return line
-            line.settimeout(_left(end))
-            return tls.wrap_socket(line, server_hostname=host)
+                return sock
+            sock.settimeout(_remaining_s(deadline))
+            return tls.wrap_socket(sock, server_hostname=host)
         except OSError as error:
-            line.close()
+            sock.close()
             why = f"{type(error).__name__}: {error}"
         except BaseException:
-            line.close()
+            sock.close()
             raise
-    raise NotSent(f"no connection to {host}:{port}: {why}"[:300])
+    raise SendFailure(f"no connection to {host}:{port}: {why}"[:300])
 
 
-def _addresses(host: str, port: int, refused: Callable[[IpAddress], str | None]) -> tuple[str, ...]:
+def _resolve_host(
+    host: str, port: int, refusal_reason: Callable[[IpAddress], str | None]
+) -> tuple[str, ...]:
     """Return where a host is, if that is a place to go to."""
     try:
         told = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise NotSent(f"{host} cannot be resolved: {error}") from error
+        raise SendFailure(f"{host} cannot be resolved: {error}") from error
     found = tuple(dict.fromkeys(str(each[4][0]) for each in told))
     # All of them: a name that is half inside is not to be tried until it answers from there.
     for address in found:
         ip = ipaddress.ip_address(address.partition("%")[0])
-        if (why := refused(ip)) is not None:
-            raise NotSent(f"{host} is at {ip}, {why}", passes=False)
+        if (why := refusal_reason(ip)) is not None:
+            raise SendFailure(f"{host} is at {ip}, {why}", transient=False)
     return found
 
 
@@ -195,57 +197,60 @@ def authority(host: str, port: int, *, secure: bool) -> str:
 
 
 def exchange(
-    line: socket.socket,
+    sock: socket.socket,
     host: str,
     method: str,
     target: str,
     headers: Mapping[str, str],
     body: bytes,
     *,
-    end: float,
-    most_bytes: int,
+    deadline: float,
+    max_bytes: int,
     read_timeout_s: float | None = None,
-) -> Answer:
+) -> Response:
     """Put a request on a connection and return the answer; the connection is of no use after.
 
     `target` is path and query. Bytes that have not arrived are dropped with the connection, unless
     the answer has come. Raises NotSent, NoAnswer, and ValueError for no line of HTTP.
     """
-    said = {"Host": host, "Accept-Encoding": "identity", "Connection": "close", **headers}
-    if body or method in _WITH_BODY:
-        said["Content-Length"] = str(len(body))
+    sent_headers = {"Host": host, "Accept-Encoding": "identity", "Connection": "close", **headers}
+    if body or method in _BODY_METHODS:
+        sent_headers["Content-Length"] = str(len(body))
     # White space around a value is none of it (RFC 9110, 5.5).
-    fields = [(name.encode(), value.strip(" \t").encode("latin-1")) for name, value in said.items()]
+    fields = [
+        (name.encode(), value.strip(" \t").encode("latin-1"))
+        for name, value in sent_headers.items()
+    ]
     url = httpcore.URL(scheme=b"http", host=host.encode(), port=None, target=target.encode("ascii"))
-    stream = _Stream(line, end)
+    stream = _Stream(sock, deadline)
     try:
-        drop_unsent(line)
+        drop_unsent(sock)
         asked = httpcore.Request(method, url, headers=fields, content=body)
         if read_timeout_s is not None:
             asked.extensions["timeout"] = {"read": read_timeout_s, "write": read_timeout_s}
-        answer = httpcore.HTTP11Connection(url.origin, stream).handle_request(asked)
+        response = httpcore.HTTP11Connection(url.origin, stream).handle_request(asked)
     except (OSError, httpcore.ProtocolError) as error:
         why = f"{type(error).__name__}: {error}"[:300]
-        if stream.used:
-            raise NoAnswer(why) from error
+        if stream.has_written:
+            raise NoResponse(why) from error
         if isinstance(error, httpcore.LocalProtocolError):
             raise ValueError(why) from error
-        raise NotSent(why) from error
-    deliver_unsent(line)
+        raise SendFailure(why) from error
+    deliver_unsent(sock)
     # What the server did is in its status, whatever becomes of the body.
     kept, cut = bytearray(), False
     try:
-        with closing(answer):
-            for part in answer.iter_stream():
+        with closing(response):
+            for part in response.iter_stream():
                 kept += part
-                if cut := len(kept) > most_bytes:
+                if cut := len(kept) > max_bytes:
                     break
     except (OSError, httpcore.ProtocolError):
         cut = True
-    found = {
-        name.decode("latin-1").lower(): text.decode("latin-1") for name, text in answer.headers
+    response_headers = {
+        name.decode("latin-1").lower(): text.decode("latin-1") for name, text in response.headers
     }
-    return Answer(answer.status, found, bytes(kept[:most_bytes]), cut)
+    return Response(response.status, response_headers, bytes(kept[:max_bytes]), cut)
 
 
 class _Stream(httpcore.NetworkStream):
@@ -255,41 +260,41 @@ class _Stream(httpcore.NetworkStream):
     half a request.
     """
 
-    def __init__(self, line: socket.socket, end: float) -> None:
-        self.used = False
-        self._line = line
-        self._end = end
+    def __init__(self, sock: socket.socket, deadline: float) -> None:
+        self.has_written = False
+        self._socket = sock
+        self._deadline = deadline
 
     def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        self._line.settimeout(_left(self._end, timeout))
-        return self._line.recv(max_bytes)
+        self._socket.settimeout(_remaining_s(self._deadline, timeout))
+        return self._socket.recv(max_bytes)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         rest = memoryview(buffer)
         while rest:
-            self._line.settimeout(_left(self._end, timeout))
-            self.used = True
-            rest = rest[self._line.send(rest) :]
+            self._socket.settimeout(_remaining_s(self._deadline, timeout))
+            self.has_written = True
+            rest = rest[self._socket.send(rest) :]
 
     def close(self) -> None:
-        self._line.close()
+        self._socket.close()
 
     def get_extra_info(self, info: str) -> None:
         return None
 
 
-def shut(line: socket.socket) -> None:
+def shut_down(sock: socket.socket) -> None:
     """End what another thread reads from a connection or writes to it, so that it waits no longer.
 
     Not by the TLS socket's own method: that forgets its keys under whoever is at it.
     """
     with suppress(OSError):
-        socket.socket.shutdown(line, socket.SHUT_RDWR)
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-def _left(end: float, most: float | None = None) -> float:
+def _remaining_s(deadline: float, limit: float | None = None) -> float:
     """Return the seconds that are left, at most `most`. Raises TimeoutError if none are."""
-    left = end - machine.monotonic_s()
+    left = deadline - machine.monotonic_s()
     if left <= 0:
         raise TimeoutError("the time is over")
-    return left if most is None else min(left, most)
+    return left if limit is None else min(left, limit)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from vedette.domain.base import failpoint, machine
 from vedette.domain.base.errors import BadStore
-from vedette.domain.base.fsync import create_whole, drop_parts, sync
+from vedette.domain.base.fsync import create_atomic, remove_partial_files, sync
 from vedette.ledger.merkle import SigningKey, verifier_key
 
 if TYPE_CHECKING:
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 KEY_FILE = "ledger.key"
 # Of each next key: this, and the beginning of the digest of its public half.
-NEXT_FILE = "ledger.key.next"
+NEXT_KEY_PREFIX = "ledger.key.next"
 PUBLIC_FILE = "ledger.pub"
 
 
-def ledger_key(folder: Path, name: str, in_force: Callable[[], str | None]) -> SigningKey:
+def open_ledger_key(folder: Path, name: str, in_force: Callable[[], str | None]) -> SigningKey:
     """Return the fleet's signing key, made on first use; its public half lies beside it.
 
     The caller holds the runner's lock of the folder: whoever rotates holds it too, and a key that
@@ -40,10 +40,10 @@ def ledger_key(folder: Path, name: str, in_force: Callable[[], str | None]) -> S
     missing, none, or not the one in force.
     """
     path, public = folder / KEY_FILE, folder / PUBLIC_FILE
-    drop_parts(folder)
-    left = next_files(folder)
-    if left:
-        _mend(folder, name, left, in_force())
+    remove_partial_files(folder)
+    next_keys = next_key_files(folder)
+    if next_keys:
+        _recover_rotations(folder, name, next_keys, in_force())
     if path.exists():
         key = read_key(path)
     else:
@@ -53,13 +53,15 @@ def ledger_key(folder: Path, name: str, in_force: Callable[[], str | None]) -> S
                 where=str(path),
                 mend="restore it; a new key would not match the ledger's checkpoints",
             )
-        key = _new()
+        key = _generate_key()
         folder.mkdir(parents=True, exist_ok=True)
         write_private(path, key.private_bytes_raw())
-    line = line_of(name, key)
+    verifier_line = format_verifier_key(name, key)
     if not public.exists():
-        write_private(public, (line + "\n").encode("ascii"))
-    elif public.read_text(encoding="utf-8").strip() != line and in_force() != line:
+        write_private(public, (verifier_line + "\n").encode("ascii"))
+    elif (
+        public.read_text(encoding="utf-8").strip() != verifier_line and in_force() != verifier_line
+    ):
         raise BadStore(
             "the signing key is neither the first, whose public half is ledger.pub, nor the one "
             "that the ledger's last rotation named",
@@ -69,9 +71,9 @@ def ledger_key(folder: Path, name: str, in_force: Callable[[], str | None]) -> S
     return key
 
 
-def next_files(folder: Path) -> list[Path]:
+def next_key_files(folder: Path) -> list[Path]:
     """Return the files of next keys that are in a state folder."""
-    return sorted(folder.glob(f"{NEXT_FILE}*"))
+    return sorted(folder.glob(f"{NEXT_KEY_PREFIX}*"))
 
 
 class KeyFolder:
@@ -83,33 +85,33 @@ class KeyFolder:
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
         self._name = name
-        self._unfinished: SigningKey | None = None
+        self._pending_key: SigningKey | None = None
 
     def prepare(self) -> tuple[SigningKey, str]:
         """Make a next key durable beside the present one; return it and its verifier key.
 
         A rotation that was broken off behind its commit is finished first.
         """
-        if self._unfinished is not None:
-            self.finish(self._unfinished)
-        key = _new()
-        write_private(self._file(key), key.private_bytes_raw())
-        return key, line_of(self._name, key)
+        if self._pending_key is not None:
+            self.finish(self._pending_key)
+        key = _generate_key()
+        write_private(self._key_path(key), key.private_bytes_raw())
+        return key, format_verifier_key(self._name, key)
 
     def finish(self, key: SigningKey) -> None:
         """Put this next key in the place of the present one, and overwrite that."""
-        self._unfinished = key
-        if self._file(key).exists():
-            _finish(self._folder, self._file(key))
-        self._unfinished = None
+        self._pending_key = key
+        if self._key_path(key).exists():
+            _install_key(self._folder, self._key_path(key))
+        self._pending_key = None
 
     def drop(self, key: SigningKey) -> None:
         """Forget this next key: it is certain that its rotation was not committed."""
-        self._file(key).unlink(missing_ok=True)
+        self._key_path(key).unlink(missing_ok=True)
 
-    def _file(self, key: SigningKey) -> Path:
+    def _key_path(self, key: SigningKey) -> Path:
         digest = sha256(key.public_key().public_bytes_raw()).hexdigest()
-        return self._folder / f"{NEXT_FILE}.{digest[:16]}"
+        return self._folder / f"{NEXT_KEY_PREFIX}.{digest[:16]}"
 
 
 def read_key(path: Path) -> Ed25519PrivateKey:
@@ -122,7 +124,7 @@ def read_key(path: Path) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(raw)
 
 
-def line_of(name: str, key: SigningKey) -> str:
+def format_verifier_key(name: str, key: SigningKey) -> str:
     """Return the verifier key line of a key."""
     return verifier_key(name, key.public_key().public_bytes_raw())
 
@@ -132,37 +134,39 @@ def write_private(path: Path, raw: bytes) -> None:
 
     Raises FileExistsError if somebody else was here first.
     """
-    create_whole(path, raw, "key")
+    create_atomic(path, raw, "key")
 
 
-def _mend(folder: Path, name: str, left: list[Path], in_force: str | None) -> None:
+def _recover_rotations(
+    folder: Path, name: str, next_keys: list[Path], in_force: str | None
+) -> None:
     """End the rotations that were broken off: as the store says, forward or back."""
-    for path in left:
+    for path in next_keys:
         whole = path.stat().st_size == 32
-        if in_force is not None and whole and line_of(name, read_key(path)) == in_force:
-            _finish(folder, path)
+        if in_force is not None and whole and format_verifier_key(name, read_key(path)) == in_force:
+            _install_key(folder, path)
         else:
             path.unlink()
 
 
-def _finish(folder: Path, next_key: Path) -> None:
+def _install_key(folder: Path, next_key: Path) -> None:
     path = folder / KEY_FILE
-    failpoint.reach("rotate:before")
+    failpoint.hit_failpoint("rotate:before")
     with path.open("r+b") as old:
         next_key.replace(path)
         try:
             sync(folder)
-            failpoint.reach("rotate:mid")
+            failpoint.hit_failpoint("rotate:mid")
         finally:
             # The name is the new key's by now; this is the old one's content, wherever it lies.
             # Nobody needs it even if the disk takes the name back: the next one has its file then.
             old.write(bytes(32))
             old.flush()
             os.fsync(old.fileno())
-    failpoint.reach("rotate:after")
+    failpoint.hit_failpoint("rotate:after")
 
 
-def _new() -> Ed25519PrivateKey:
+def _generate_key() -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     return Ed25519PrivateKey.from_private_bytes(machine.random_bytes(32))

@@ -22,14 +22,14 @@ import orjson
 
 from vedette import __version__
 from vedette.domain.base.clock import Clock, SystemClock, iso
-from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import BadCommand, BadStore
-from vedette.domain.base.failpoint import reach
-from vedette.domain.base.fsync import replace_whole
-from vedette.domain.base.state_folder import secure
+from vedette.domain.base.failpoint import hit_failpoint
+from vedette.domain.base.fsync import replace_atomic
+from vedette.domain.base.state_folder import secure_folder
 from vedette.domain.identity import Principal
 from vedette.ledger.merkle import ProofError, read_notes
-from vedette.store.loss_detection import Loss, ends_beyond, size_of
+from vedette.store.loss_detection import Loss, heads_beyond, size_of
 
 if TYPE_CHECKING:
     from vedette.config import Settings
@@ -56,7 +56,7 @@ def back_up(
     Raises BadStore if there is no store or the copy does not verify, StoreFailed where the disk
     refused something; then there is no manifest.
     """
-    with told_of_disk(to):
+    with convert_disk_errors(to):
         return _back_up(settings, to, with_keys, clock.now_us())
 
 
@@ -64,7 +64,7 @@ def _back_up(settings: Settings, to: Path, with_keys: bool, now_us: int) -> dict
     from vedette.adapters.ledger_export import sync_folder
     from vedette.store.sqlite.online_backup import copy_database
 
-    _embedded(settings)
+    _require_sqlite(settings)
     state = settings.state
     if not (state / STORE).exists():
         raise BadStore("there is no store here", where=str(state), mend="start `vedette run` once")
@@ -80,19 +80,19 @@ def _back_up(settings: Settings, to: Path, with_keys: bool, now_us: int) -> dict
     if (state / MEMORY).exists():
         copy_database(state / MEMORY, to / MEMORY)
     copy_database(state / STORE, to / STORE)
-    told = _described(settings, to, now_us)
+    manifest = _build_manifest(settings, to, now_us)
     sync_folder(to)
-    raw = orjson.dumps(told, option=orjson.OPT_INDENT_2) + b"\n"
-    replace_whole(to / MANIFEST, raw, "manifest")
-    return told
+    raw = orjson.dumps(manifest, option=orjson.OPT_INDENT_2) + b"\n"
+    replace_atomic(to / MANIFEST, raw, "manifest")
+    return manifest
 
 
-def _described(settings: Settings, to: Path, now_us: int) -> dict[str, Any]:
+def _build_manifest(settings: Settings, to: Path, now_us: int) -> dict[str, Any]:
     """Verify a copied state and return its manifest. Raises BadStore."""
     from vedette.adapters.ledger_export import verify_store
-    from vedette.store.sqlite import OpenedStore
+    from vedette.store.sqlite import SqliteReader
 
-    store = OpenedStore(to)
+    store = SqliteReader(to)
     try:
         key = (to / PUBLIC).read_text(encoding="utf-8").strip()
         report = verify_store(store, key, to / WITNESS)
@@ -140,36 +140,36 @@ async def restore(
     one still in the state folder. The restored fleet is stopped. Raises BadCommand or BadStore,
     and then nothing was changed.
     """
-    from vedette.store.runner_lock import LOCK, own
+    from vedette.store.runner_lock import LOCK_FILE, acquire_lock
 
-    _embedded(settings)
+    _require_sqlite(settings)
     if not reason.strip():
         raise BadCommand("a reason is missing", mend="add --reason 'why'")
-    told = _manifest(source, settings.fleet)
+    manifest = _read_manifest(source, settings.fleet)
     state = settings.state
-    secure(state)
-    with told_of_disk(state), own(state / LOCK):
-        _refuse_left(state)
+    secure_folder(state)
+    with convert_disk_errors(state), acquire_lock(state / LOCK_FILE):
+        _refuse_existing_store(state)
         building = state / _BUILDING
         if building.exists():
             shutil.rmtree(building)
         building.mkdir(mode=0o700)
-        shown = _shown(witness)
-        lost, in_force = _check(source, building, shown)
-        signing = _private(source, state, key, building, line=in_force)
+        checkpoints = _read_checkpoints(witness)
+        loss, in_force = _verify_copy(source, building, checkpoints)
+        signing = _find_signing_key(source, state, key, building, verifier_key=in_force)
         if not (state / POLICY_PRIVATE).exists():
             for name in (POLICY_PUBLIC, POLICY_PRIVATE):
                 if (source / name).exists() and (source / POLICY_PRIVATE).exists():
                     _copy_file(source / name, building / name)
-        await _enter(building, told["fleet"], signing, lost, who, reason, clock)
+        await _record_restore(building, manifest["fleet"], signing, loss, who, reason, clock)
         own_notes = (building / WITNESS).read_text(encoding="utf-8")
-        before = "".join(note + "\n" for note in shown)
+        before = "".join(note + "\n" for note in checkpoints)
         (building / WITNESS).write_text(before + own_notes, encoding="utf-8")
-        _put_in_place(building, state)
-    return {"size": lost.size, "lost": max(lost.last - lost.size, 0), "heads": list(lost.heads)}
+        _install_files(building, state)
+    return {"size": loss.size, "lost": max(loss.last - loss.size, 0), "heads": list(loss.heads)}
 
 
-def _refuse_left(state: Path) -> None:
+def _refuse_existing_store(state: Path) -> None:
     """Refuse to restore over a store, or over what the log of one holds. Raises BadCommand."""
     log = state / f"{STORE}-wal"
     if (state / STORE).exists():
@@ -183,27 +183,27 @@ def _refuse_left(state: Path) -> None:
         )
 
 
-def _manifest(source: Path, fleet: str) -> dict[str, Any]:
+def _read_manifest(source: Path, fleet: str) -> dict[str, Any]:
     """Read and check a backup's manifest. Raises BadStore."""
     path = source / MANIFEST
     try:
-        told: dict[str, Any] = orjson.loads(path.read_bytes())
-        if told["schema"] != SCHEMA:
-            raise ValueError(f"it says {told['schema']!r}")
-        files: dict[str, dict[str, Any]] = told["files"]
+        manifest: dict[str, Any] = orjson.loads(path.read_bytes())
+        if manifest["schema"] != SCHEMA:
+            raise ValueError(f"it says {manifest['schema']!r}")
+        files: dict[str, dict[str, Any]] = manifest["files"]
         for name, value in files.items():
             if Path(name).name != name or _digest(source / name) != value["sha256"]:
                 raise ValueError(f"{name} is not what it was")
-        if told["fleet"] != fleet:
-            raise ValueError(f"it is of the fleet {told['fleet']!r}, not {fleet!r}")
+        if manifest["fleet"] != fleet:
+            raise ValueError(f"it is of the fleet {manifest['fleet']!r}, not {fleet!r}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadStore(
             f"not a whole {SCHEMA}: {error}", where=str(path), mend="take another backup"
         ) from error
-    return told
+    return manifest
 
 
-def _shown(witness: Path | None) -> list[str]:
+def _read_checkpoints(witness: Path | None) -> list[str]:
     if witness is None:
         return []
     try:
@@ -215,23 +215,23 @@ def _shown(witness: Path | None) -> list[str]:
     return notes
 
 
-def _check(source: Path, building: Path, shown: list[str]) -> tuple[Loss, str]:
+def _verify_copy(source: Path, building: Path, checkpoints: list[str]) -> tuple[Loss, str]:
     """Copy the files, verify the ledger against what the witness saw.
 
     Returns what is beyond it, and the verifier key in force at the backup.
     """
     from vedette.adapters.ledger_export import verify_store
-    from vedette.store.sqlite import OpenedStore
+    from vedette.store.sqlite import SqliteReader
 
     for name in (STORE, MEMORY, PUBLIC):
         if (source / name).exists():
             _copy_file(source / name, building / name)
-    store = OpenedStore(building)
+    store = SqliteReader(building)
     try:
         first = (building / PUBLIC).read_text(encoding="utf-8").strip()
         in_force = store.key_in_force() or first
-        size = store.head()
-        within = [note for note in shown if size_of(note) <= size]
+        size = store.last_seq()
+        within = [note for note in checkpoints if size_of(note) <= size]
         (building / WITNESS).write_text("".join(note + "\n" for note in within), encoding="utf-8")
         report = verify_store(store, first, building / WITNESS)
         # The restored store is opened with a witness that saw all of it, and no more.
@@ -245,7 +245,7 @@ def _check(source: Path, building: Path, shown: list[str]) -> tuple[Loss, str]:
             mend="take another backup, or the witness file of this fleet",
         )
     try:
-        heads = ends_beyond(shown, size, in_force)
+        heads = heads_beyond(checkpoints, size, in_force)
     except ProofError as error:
         raise BadCommand(
             f"a head that the witness saw beyond the backup does not hold: {error}",
@@ -255,21 +255,26 @@ def _check(source: Path, building: Path, shown: list[str]) -> tuple[Loss, str]:
     return Loss(size, heads), in_force
 
 
-def _private(
-    source: Path, state: Path, key: Path | None, building: Path, *, line: str
+def _find_signing_key(
+    source: Path, state: Path, key: Path | None, building: Path, *, verifier_key: str
 ) -> SigningKey:
     """Find the signing key whose verifier key is `line`, and put it into the new state.
 
     Raises BadCommand.
     """
-    from vedette.adapters.signing_keys import line_of, next_files, read_key, write_private
+    from vedette.adapters.signing_keys import (
+        format_verifier_key,
+        next_key_files,
+        read_key,
+        write_private,
+    )
 
     # A rotation may have been broken off with its key in force, and not in its place yet.
-    near = [source / PRIVATE, state / PRIVATE, *next_files(state)]
+    near = [source / PRIVATE, state / PRIVATE, *next_key_files(state)]
     there = [place for place in ([key] if key is not None else near) if place.exists()]
     for place in there:
         found = read_key(place)
-        if line_of(line.split("+")[0], found) == line:
+        if format_verifier_key(verifier_key.split("+")[0], found) == verifier_key:
             write_private(building / PRIVATE, found.private_bytes_raw())
             return found
     other = "the key here is not the one in force at the backup"
@@ -280,11 +285,11 @@ def _private(
     )
 
 
-async def _enter(
+async def _record_restore(
     building: Path,
     fleet: str,
     key: SigningKey,
-    lost: Loss,
+    loss: Loss,
     who: Principal,
     reason: str,
     clock: Clock,
@@ -295,38 +300,38 @@ async def _enter(
     name = f"vedette/{fleet}"
     store = SqliteStore(building, fleet=fleet, key=key, key_name=name, now_us=clock.now_us)
     try:
-        await store.restored(lost, actor=str(who), reason=reason)
+        await store.record_restore(loss, actor=str(who), reason=reason)
     finally:
         store.close()
 
 
-def _put_in_place(building: Path, state: Path) -> None:
+def _install_files(building: Path, state: Path) -> None:
     """Move the built files; the store comes last, so that half of it is never opened."""
     from vedette.adapters.ledger_export import sync_folder
 
     (building / "runner.lock").unlink(missing_ok=True)
     sync_folder(building)
-    reach("restore:before")
+    hit_failpoint("restore:before")
     # The logs go for good before any file comes that they would be taken for the log of.
     for name in (STORE, MEMORY):
         if (building / name).exists():
             for log in ("wal", "shm"):
                 (state / f"{name}-{log}").unlink(missing_ok=True)
     sync_folder(state)
-    reach("restore:log")
+    hit_failpoint("restore:log")
     for name in (PRIVATE, PUBLIC, POLICY_PUBLIC, POLICY_PRIVATE, MEMORY, WITNESS, STORE):
         if (building / name).exists():
             (building / name).replace(state / name)
-            reach("restore:mid")
+            hit_failpoint("restore:mid")
     shutil.rmtree(building)
     sync_folder(state)
-    reach("restore:after")
+    hit_failpoint("restore:after")
 
 
 # --- files ----------------------------------------------------------------------------------
 
 
-def _embedded(settings: Settings) -> None:
+def _require_sqlite(settings: Settings) -> None:
     if settings.store.kind != "sqlite":
         raise BadCommand(
             "this is for the embedded store",
@@ -340,7 +345,7 @@ def _copy_file(source: Path, to: Path) -> None:
         to.chmod(0o600)
         return
     # The folder is new, and its disk may have no hard links.
-    replace_whole(to, source.read_bytes(), "key")
+    replace_atomic(to, source.read_bytes(), "key")
 
 
 def _digest(path: Path) -> str:

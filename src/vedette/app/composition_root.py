@@ -16,69 +16,69 @@ import orjson
 
 from vedette.app.policy_engines import (
     close_stage,
+    engine_reason,
     policy_stage,
-    reason_of,
-    second_maker,
-    trouble_of,
+    second_engine_maker,
+    wasm_trouble,
 )
-from vedette.app.policy_publication import shelving
-from vedette.app.releases import Releases, keep_all, record_start
-from vedette.app.remote_workers import apart, close_apart, with_tokens
-from vedette.app.stores import is_there, open_reading, open_store
+from vedette.app.policy_publication import build_distributor
+from vedette.app.releases import Releases, record_start, snapshot_fleet
+from vedette.app.remote_workers import add_google_tokens, add_remote_reasoners, close_remote_pools
+from vedette.app.stores import open_reader, open_store, store_exists
 from vedette.app.workers import (
     Containment,
-    containment,
-    in_hand,
-    judges,
+    assess_containment,
+    build_judge_reasoner,
+    build_root_describer,
+    build_run_journal,
+    build_tool_executor,
     open_pool,
-    performer,
-    require_box,
-    root_agents,
+    require_sandbox,
 )
 from vedette.domain.agent import Agent, Fleet
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import Clock, MachineClock, SystemClock
-from vedette.domain.base.connections import Connections, room
+from vedette.domain.base.connections import ConnectionLimiter, connection_capacity
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import BadPolicy
-from vedette.domain.base.fleet_clock import FILE, FleetClock, Jump
-from vedette.domain.base.state_folder import StateIdentity, secure
-from vedette.domain.budget import DAY_US, MINUTE_US, Budgets, read_budgets, window_start
+from vedette.domain.base.fleet_clock import CLOCK_FILE, FleetClock, Jump
+from vedette.domain.base.state_folder import StateIdentity, secure_folder
+from vedette.domain.budget import DAY_US, MINUTE_US, BudgetPolicy, parse_budgets, window_start
 from vedette.domain.bundle import Bundle, Revision, find_bundle
-from vedette.domain.display import DISPLAYS
+from vedette.domain.display import DISPLAYS_KEY
 from vedette.domain.entry import Draft
 from vedette.domain.identity import ENGINE
-from vedette.domain.ports import Finding, Performer, PolicyEngine, PolicyStage, Reasoner
-from vedette.domain.stop import Stops
-from vedette.engine.ingest import LineIntake
-from vedette.engine.kill_switch import jump_entry, take_over
-from vedette.engine.reservation import gap_of, pause_unbounded
+from vedette.domain.ports import Finding, PolicyEngine, PolicyStage, Reasoner, ToolExecutor
+from vedette.domain.stop import StopState
+from vedette.engine.ingest import EventIntake
+from vedette.engine.kill_switch import jump_entry, reload_stops
+from vedette.engine.reservation import find_budget_gap, pause_unbounded_agents
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.scheduler.watchdog import Watchdog
-from vedette.engine.services import Line
+from vedette.engine.services import Services
 from vedette.memory.retrieval import Recall
-from vedette.memory.training_set import Lessons, Readable
+from vedette.memory.training_set import Lessons, ReadableScopes
 from vedette.operations.commands import Commands
-from vedette.operations.curation import Curating, feed
-from vedette.operations.maintenance import Letters, Upkeep
+from vedette.operations.curation import Curation, sync_banks
+from vedette.operations.maintenance import BrokerDeadLetters, Maintenance
 from vedette.policy.folder import offer_folder, remember_folder
 from vedette.policy.gateway import Gateway
-from vedette.policy.loosening import Loosening, loosened_decisions, loosening
-from vedette.policy.rollout import Rollout, Wish
-from vedette.policy.second_opinion import SecondOpinion, SecondOpinions
+from vedette.policy.loosening import Loosening, find_loosening, find_looser_decisions
+from vedette.policy.rollout import PublishRequest, Rollout
+from vedette.policy.second_opinion import SecondOpinion, SecondOpinionFactory
 
 if TYPE_CHECKING:
-    from vedette.adapters.reasoners.workers.fork_server_start import Begun
+    from vedette.adapters.reasoners.workers.fork_server_start import ForkServerProcess
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
     from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-    from vedette.config import Loaded, Settings
+    from vedette.config import LoadedFleet, Settings
     from vedette.store.banks import SqliteBank
     from vedette.store.store import SqlStore
 
 
 # How many recorded questions are answered again to show what a bundle loosens.
-RETRIED = 200
+EVIDENCE_LIMIT = 200
 
 
 @dataclass(slots=True)
@@ -91,49 +91,51 @@ class App:
     """
 
     settings: Settings
-    loaded: Loaded
-    line: Line
+    loaded_fleet: LoadedFleet
+    services: Services
     store: SqlStore
     banks: SqliteBank
     metrics: PrometheusMetrics
     commands: Commands
-    intake: LineIntake
+    intake: EventIntake
     dispatcher: Dispatcher
     rollout: Rollout
     releases: Releases
     troubles: list[str] = field(default_factory=list)
     pool: WorkerPool | None = None
-    fed: int = 0
+    banks_position: int = 0
     containment: Containment | None = None
     identity: StateIdentity | None = None
-    connections: Connections = field(default_factory=lambda: Connections(room()))
+    connections: ConnectionLimiter = field(
+        default_factory=lambda: ConnectionLimiter(connection_capacity())
+    )
     watchdog: Watchdog = field(init=False)
 
     def __post_init__(self) -> None:
         self.watchdog = Watchdog(
-            self.line, self.dispatcher, bound_us=self.settings.stuck_us,
-            has_worker=self._has_worker, far=self._is_far,
+            self.services, self.dispatcher, bound_us=self.settings.stuck_us,
+            has_worker=self._has_worker, is_remote=self._is_remote,
         )  # fmt: skip
 
-    def _is_far(self, agent: str) -> bool:
-        return self.settings.edges.gateway.remote(agent)
+    def _is_remote(self, agent: str) -> bool:
+        return self.settings.deployment.gateway.is_remote(agent)
 
     def _has_worker(self, agent: str) -> bool:
-        return self.pool is None or (agent, "judge") in self.pool.workers
+        return self.pool is None or (agent, "judge") in self.pool.worker_pids
 
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
         await self.dispatcher.close()
-        await self.rollout.opinions.samples.finish(self.store, self.troubles.append)
+        await self.rollout.second_opinions.samples.finish(self.store, self.troubles.append)
         close_stage(self.rollout.stage)
-        close_apart(self.line.reasoners)
+        close_remote_pools(self.services.reasoners)
         self.store.close()
         self.banks.close()
-        hands: Any = self.line.performer
-        hands.close()
+        tools: Any = self.services.tool_executor
+        tools.close()
         if self.pool is not None:
             self.pool.close()
-        held: Any = self.line.in_hand
+        held: Any = self.services.run_journal
         if held is not None:
             held.close()
 
@@ -144,8 +146,8 @@ async def open_app(
     clock: MachineClock | None = None,
     reasoners: dict[str, Reasoner] | None = None,
     stage: PolicyStage | None = None,
-    second: Callable[[Bundle], PolicyEngine | None] | None = None,
-    begun: Begun | None = None,
+    second_engine: Callable[[Bundle], PolicyEngine | None] | None = None,
+    fork_server: ForkServerProcess | None = None,
 ) -> App:
     """Open the fleet that `settings` describe; what is given or `begun` replaces the usual part.
 
@@ -156,8 +158,10 @@ async def open_app(
     one nothing is opened. Raises BadFleet, BadPolicy, StoreBusy, BadStore, and StoreFailed where
     the disk refused something.
     """
-    with told_of_disk(settings.state):
-        return await _open_app(settings, clock or SystemClock(), reasoners, stage, second, begun)
+    with convert_disk_errors(settings.state):
+        return await _open_app(
+            settings, clock or SystemClock(), reasoners, stage, second_engine, fork_server
+        )
 
 
 async def _open_app(
@@ -165,52 +169,58 @@ async def _open_app(
     clock: MachineClock,
     reasoners: dict[str, Reasoner] | None,
     stage: PolicyStage | None,
-    second: Callable[[Bundle], PolicyEngine | None] | None,
-    begun: Begun | None,
+    second_engine: Callable[[Bundle], PolicyEngine | None] | None,
+    fork_server: ForkServerProcess | None,
 ) -> App:
-    from vedette.adapters.identity.secrets import wire, with_secrets
+    from vedette.adapters.identity.secrets import register_secret_manager, with_secrets
     from vedette.adapters.telemetry.prometheus import PrometheusMetrics
     from vedette.config import load_fleet
     from vedette.store.banks import SqliteBank
 
-    wire()
-    time = FleetClock(clock, settings.state / FILE)
-    loaded = load_fleet(settings.root, settings, now_us=time.now_us())
+    register_secret_manager()
+    fleet_clock = FleetClock(clock, settings.state / CLOCK_FILE)
+    loaded = load_fleet(settings.root, settings, now_us=fleet_clock.now_us())
     fleet, key_name = loaded.fleet, f"vedette/{loaded.fleet.name}"
-    contained = containment(settings, fleet.agents)
-    require_box(settings, contained)
-    closed = secure(settings.state)
-    store = _own_store(settings, fleet.name, key_name, time)
-    jump = _begin_clock(time, store)
+    contained = assess_containment(settings, fleet.agents)
+    require_sandbox(settings, contained)
+    closed = secure_folder(settings.state)
+    store = _open_locked_store(settings, fleet.name, key_name, fleet_clock)
+    jump = _begin_clock(fleet_clock, store)
     metrics, pool = PrometheusMetrics(), None
     try:
-        keep_all(loaded, settings.state)
-        pool = open_pool(settings, fleet, metrics, begun)
+        snapshot_fleet(loaded, settings.state)
+        pool = open_pool(settings, fleet, metrics, fork_server)
         banks = SqliteBank(settings.state / "memory.db")
         versions = banks.load(loaded.banks)
-        fed = feed(banks, store)
-        hands = performer(fleet, pool, settings.targets)
-        hands = with_tokens(settings, with_secrets(hands, settings.targets))
-        lessons = Lessons(banks, {} if reasoners else _judged(loaded))
-        thinking = reasoners or await _reasoners(settings, loaded, lessons, time, pool, hands)
-        thinking = apart(settings, fleet, thinking, lessons, time)
-        line = _line(settings, fleet, store, banks, thinking, time, metrics, hands)
-        line.in_hand = in_hand(settings, fleet, pool)
-        line.scope_readers = {
+        fed = sync_banks(banks, store)
+        tools = build_tool_executor(fleet, pool, settings.targets)
+        tools = add_google_tokens(settings, with_secrets(tools, settings.targets))
+        lessons = Lessons(banks, {} if reasoners else _judge_agents(loaded))
+        all_reasoners = reasoners or await _reasoners(
+            settings, loaded, lessons, fleet_clock, pool, tools
+        )
+        all_reasoners = add_remote_reasoners(settings, fleet, all_reasoners, lessons, fleet_clock)
+        services = _build_services(
+            settings, fleet, store, banks, all_reasoners, fleet_clock, metrics, tools
+        )
+        services.run_journal = build_run_journal(settings, fleet, pool)
+        services.scope_readers = {
             (bank.name, scope): readers
             for bank in loaded.banks
             for scope, readers in bank.permitted_readers.items()
         }
-        rollout, troubles = await _roll_out(settings, store, line, stage, second, lessons)
-        store.adopt(rollout.live.number, line.stops.epoch)
+        rollout, troubles = await _open_rollout(
+            settings, store, services, stage, second_engine, lessons
+        )
+        store.adopt(rollout.live.number, services.stops.epoch)
         what = "visit" if settings.store.visit else None
         opened = Draft("store.opened", {"epoch": store.epoch, "what": what})
         jumped = [] if jump is None or settings.store.visit else [jump_entry(jump)]
-        loads = _loaded(loaded, versions, settings.store.visit)
-        await record_start(line, rollout, lessons, [opened, loads, *jumped])
-        await _keep_displays(settings, store)
+        loads = _fleet_loaded_draft(loaded, versions, settings.store.visit)
+        await record_start(services, rollout, lessons, [opened, loads, *jumped])
+        await _store_displays(settings, store)
         if not settings.store.visit:
-            await store.tell_agents(fleet.agents)
+            await store.announce_agents(fleet.agents)
     except BaseException:
         store.close()
         if pool is not None:
@@ -224,28 +234,28 @@ async def _open_app(
         )
     if settings.store.survives != "power-loss":
         troubles.append("[store] survives = kill: a power cut may take the last answered commits")
-    dispatcher = Dispatcher(line)
-    intake = LineIntake(
-        line, dispatcher, max_event_bytes=settings.max_event_bytes, secrecy=settings.secrecy
+    dispatcher = Dispatcher(services)
+    intake = EventIntake(
+        services, dispatcher, max_event_bytes=settings.max_event_bytes, secrecy=settings.secrecy
     )
-    commands = await _commands(settings, line, store, key_name, intake, rollout, lessons)
+    commands = await _commands(settings, services, store, key_name, intake, rollout, lessons)
     scopes = frozenset((bank.name, scope) for bank in loaded.banks for scope in bank.scopes)
-    releases = Releases(settings, line, lessons, dispatcher, rollout, scopes)
+    releases = Releases(settings, services, lessons, dispatcher, rollout, scopes)
     commands.releases = releases
     if not settings.store.visit:
-        rollout.released = releases.live
+        rollout.load_releases = releases.live_agents
     return App(
-        settings, loaded, line, store, banks, metrics, commands, intake, dispatcher, rollout,
+        settings, loaded, services, store, banks, metrics, commands, intake, dispatcher, rollout,
         releases, troubles, pool, fed, contained, StateIdentity.of(settings.state),
     )  # fmt: skip
 
 
 def _begin_clock(clock: FleetClock, store: SqlStore) -> Jump | None:
     """Let fleet time begin after what the ledger saw; return what is to be confirmed."""
-    last = store.entry(store.head())
+    last = store.entry(store.last_seq())
 
     def expires(since_us: int, until_us: int) -> bool:
-        ends = [stop.until_us for stop in store.stops_set()]
+        ends = [stop.until_us for stop in store.active_stops()]
         place, beside = 0, ""
         while rows := store.holds_page(after=place, beside=beside, limit=1000):
             ends += [row.until_us for row in rows if row.waits == "approval"]
@@ -255,19 +265,19 @@ def _begin_clock(clock: FleetClock, store: SqlStore) -> Jump | None:
     return clock.begin(int(orjson.loads(last[1])["at"]) if last else 0, expires)
 
 
-async def _keep_displays(settings: Settings, store: SqlStore) -> None:
+async def _store_displays(settings: Settings, store: SqlStore) -> None:
     """Keep with the record what people are shown of events, for all who read it or answer."""
-    told = canonical([display.to_json() for display in settings.displays]).decode()
-    if told != (store.meta(DISPLAYS) or "[]"):
-        await store.remember(DISPLAYS, told)
+    displays = canonical_json([display.to_json() for display in settings.displays]).decode()
+    if displays != (store.meta(DISPLAYS_KEY) or "[]"):
+        await store.remember(DISPLAYS_KEY, displays)
 
 
 async def _commands(
     settings: Settings,
-    line: Line,
+    services: Services,
     store: SqlStore,
     key_name: str,
-    intake: LineIntake,
+    intake: EventIntake,
     rollout: Rollout,
     lessons: Lessons,
 ) -> Commands:
@@ -275,18 +285,20 @@ async def _commands(
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.adapters.signing_keys import KeyFolder
 
-    upkeep = Upkeep(line, store, KeyFolder(settings.state, key_name), _letters(settings))
+    upkeep = Maintenance(
+        services, store, KeyFolder(settings.state, key_name), _find_dead_letters(settings)
+    )
     await upkeep.finish_trimming()
-    commands = Commands(line, intake, rollout, read_bundle, upkeep, settings.policies)
-    commands.curating = Curating(line, lessons)
-    line.recall.bring_up = commands.curating.bring_up
-    if not store.several:  # else who follows the other workers does it
-        line.catch_up = rollout.retry
-    upkeep.unlearn = commands.curating.unlearn
+    commands = Commands(services, intake, rollout, read_bundle, upkeep, settings.policies)
+    commands.curation = Curation(services, lessons)
+    services.recall.rebuild_banks = commands.curation.synchronize
+    if not store.multi_worker:  # else who follows the other workers does it
+        services.catch_up_policy = rollout.retry_catch_up
+    upkeep.unlearn = commands.curation.unlearn
     return commands
 
 
-def _letters(settings: Settings) -> Letters | None:
+def _find_dead_letters(settings: Settings) -> BrokerDeadLetters | None:
     """Return what publishes a broker's dead letters again; nothing is loaded without a broker."""
     from vedette.config.plugins import plugins
     from vedette.domain.ports.plugin import SOURCES
@@ -296,19 +308,19 @@ def _letters(settings: Settings) -> Letters | None:
     return next((one for one in letters if one is not None), None)
 
 
-def _own_store(settings: Settings, fleet: str, key_name: str, clock: Clock) -> SqlStore:
+def _open_locked_store(settings: Settings, fleet: str, key_name: str, clock: Clock) -> SqlStore:
     """Open the store with the key that signs its ledger. Raises StoreBusy, BadStore."""
-    from vedette.adapters.signing_keys import ledger_key
-    from vedette.store.runner_lock import LOCK, own
+    from vedette.adapters.signing_keys import open_ledger_key
+    from vedette.store.runner_lock import LOCK_FILE, acquire_lock
 
     # Under the lock: a runner that rotates the key now must not have it mended under its hands.
     # The store takes the lock again, and refuses a key that was rotated away in between.
-    with own(settings.state / LOCK):
-        key = ledger_key(settings.state, key_name, lambda: key_in_force(settings))
+    with acquire_lock(settings.state / LOCK_FILE):
+        key = open_ledger_key(settings.state, key_name, lambda: key_in_force(settings))
     return open_store(settings, fleet=fleet, key=key, key_name=key_name, now_us=clock.now_us)
 
 
-def _line(
+def _build_services(
     settings: Settings,
     fleet: Fleet,
     store: SqlStore,
@@ -316,30 +328,30 @@ def _line(
     reasoners: dict[str, Reasoner],
     clock: FleetClock,
     metrics: PrometheusMetrics,
-    hands: Performer,
-) -> Line:
+    tools: ToolExecutor,
+) -> Services:
     """Make the line, with the stops and the counts that the store knows; no policy is live yet."""
     gateway = Gateway(_NoPolicy(), 0)
-    line = Line(
+    services = Services(
         fleet=fleet,
         store=store,
         gateway=gateway,
         recall=Recall(banks, gateway),
         reasoners=reasoners,
-        performer=hands,
+        tool_executor=tools,
         clock=clock,
-        stops=Stops(),
+        stops=StopState(),
         metrics=metrics,
         targets=settings.targets,
     )
-    store.watch(line.in_flight_before, line.keys_calling)
-    take_over(line)
-    if not store.several:
+    store.watch_calls(services.count_calls_before, services.keys_with_calls)
+    reload_stops(services)
+    if not store.multi_worker:
         # There is one lease, and this worker holds it from here on.
-        line.quiet.hold(store.epoch, clock.monotonic_us())
-    line.since = store.head()
-    _restore_counts(line, store)
-    return line
+        services.quiet_times.note_lease(store.epoch, clock.monotonic_us())
+    services.start_seq = store.last_seq()
+    _restore_counts(services, store)
+    return services
 
 
 class _NoPolicy:
@@ -348,11 +360,11 @@ class _NoPolicy:
     name = "none"
     digest = ""
 
-    def decide(self, question: bytes) -> object:
+    def decide(self, request: bytes) -> object:
         return None
 
 
-def _judged(loaded: Loaded) -> dict[str, Agent]:
+def _judge_agents(loaded: LoadedFleet) -> dict[str, Agent]:
     """Return the agents that have a judge: nobody else is made of memories."""
     agents = loaded.fleet.agents
     return {name: agent for name, agent in agents.items() if agent.reasoner == "judge"}
@@ -360,15 +372,17 @@ def _judged(loaded: Loaded) -> dict[str, Agent]:
 
 async def _reasoners(
     settings: Settings,
-    loaded: Loaded,
+    loaded: LoadedFleet,
     lessons: Lessons,
     clock: Clock,
     pool: WorkerPool | None,
-    hands: Any,
+    tools: Any,
 ) -> dict[str, Reasoner]:
     fleet = loaded.fleet
-    prepare = hands.prepare if pool is not None else None
-    found: dict[str, Reasoner] = {"judge": judges(fleet, lessons, clock, pool, prepare)}
+    prepare = tools.prepare if pool is not None else None
+    found: dict[str, Reasoner] = {
+        "judge": build_judge_reasoner(fleet, lessons, clock, pool, prepare)
+    }
     folders = {
         agent.name: Path(agent.folder) for agent in fleet.agents.values() if agent.reasoner == "adk"
     }
@@ -383,18 +397,18 @@ async def _reasoners(
         if pool is None:
             found["adk"] = AdkReasoner(folders, bounds=bounds, releases=releases)
         else:
-            found["adk"] = await AdkReasoner.of_workers(
-                folders, root_agents(settings), bounds=bounds, releases=releases
+            found["adk"] = await AdkReasoner.from_workers(
+                folders, build_root_describer(settings), bounds=bounds, releases=releases
             )
     return found
 
 
-async def _roll_out(
+async def _open_rollout(
     settings: Settings,
     store: SqlStore,
-    line: Line,
-    given: PolicyStage | None,
-    second: Callable[[Bundle], PolicyEngine | None] | None,
+    services: Services,
+    embedded_stage: PolicyStage | None,
+    second_engine: Callable[[Bundle], PolicyEngine | None] | None,
     lessons: Lessons,
 ) -> tuple[Rollout, list[str]]:
     """Take up the live revision, then the folder if it says something else.
@@ -404,62 +418,68 @@ async def _roll_out(
     from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
     from vedette.policy.bundle_data import mount
 
-    embedded = given or SubprocessStage()
-    stage = policy_stage(settings, embedded, line.metrics, store)
-    load = second or second_maker(settings, stage, embedded)
-    opinions = SecondOpinions(load, mount, line.metrics, settings.edges.policy.sample)
-    prepared: list[Readable] = []
+    embedded = embedded_stage or SubprocessStage()
+    stage = policy_stage(settings, embedded, services.metrics, store)
+    load = second_engine or second_engine_maker(settings, stage, embedded)
+    opinions = SecondOpinionFactory(
+        load, mount, services.metrics, settings.deployment.policy.sample
+    )
+    prepared: list[ReadableScopes] = []
 
     def prepare(engine: PolicyEngine, number: int) -> list[Draft]:
-        gate = Gateway(engine, number, counts=line.gateway.counts)
-        readable, drafts = lessons.decide(gate, line.clock.now_us())
+        gate = Gateway(engine, number, counts=services.gateway.counts)
+        readable, drafts = lessons.decide_scopes(gate, services.clock.now_us())
         prepared[:] = [readable]
         return drafts
 
     def admits(bundle: Bundle, agents: Mapping[str, Agent]) -> list[Finding]:
         # Who is unbounded already begins nothing; that keeps no other mend of the policy back.
-        looked_at = {name: one for name, one in agents.items() if gap_of(line.budgets, one) is None}
-        return budgets(bundle.files, looked_at)[1]
+        looked_at = {
+            name: one
+            for name, one in agents.items()
+            if find_budget_gap(services.budgets, one) is None
+        }
+        return read_bundle_budgets(bundle.files, looked_at)[1]
 
     def swap(engine: PolicyEngine, second: SecondOpinion, live: Revision) -> None:
-        line.gateway.swap(engine, live.number, second)
-        rollout.why = reason_of(stage)  # of the bundle loaded last: this one
+        services.gateway.swap(engine, live.number, second)
+        rollout.engine_reason = engine_reason(stage)  # of the bundle loaded last: this one
         opinions.live = second
         if prepared:
-            for agent in lessons.take(prepared.pop(), live.number):
-                judges: Any = line.reasoners["judge"]
+            for agent in lessons.adopt(prepared.pop(), live.number):
+                judges: Any = services.reasoners["judge"]
                 judges.renew(agent)
-        line.registry, line.budgets = carried(store, live.digest)
-        pause_unbounded(line)
-        line.metrics.gauge("policy_revision", live.number)
-        line.metrics.gauge("policy_engine_wasm", int(engine.name.startswith("opa wasm")))
+        services.registry, services.budgets = read_engine_data(store, live.digest)
+        pause_unbounded_agents(services)
+        services.metrics.gauge("policy_revision", live.number)
+        services.metrics.gauge("policy_engine_wasm", int(engine.name.startswith("opa wasm")))
 
-    number, digest = store.revision()
+    number, digest = store.live_revision()
     rollout = Rollout(
         store,
         stage,
-        line.clock,
+        services.clock,
         Revision(number, digest),
         prepare,
         swap,
-        line.in_flight_before,
-        line.metrics,
+        services.count_calls_before,
+        services.metrics,
         opinions,
         asyncio.Lock(),
-        lambda: (line.fleet.agents, None),
+        lambda: (services.fleet.agents, None),
         admits,
-        shelving(settings, store, line.clock.now_us),
-        lambda bundle: loosened(store, bundle),
-        lambda engine: evidence(store, line.gateway.engine, engine),
+        build_distributor(settings, store, services.clock.now_us),
+        lambda bundle: find_live_loosening(store, bundle),
+        lambda engine: evidence(store, services.gateway.engine, engine),
     )
     if number:
         bundle = await _live_bundle(settings, store, digest)
         engine = stage.load(bundle)
-        swap(engine, await opinions.make_live(bundle), rollout.live)
-    troubles = await _offer(settings, store, rollout)
-    if (told := trouble_of(rollout.why)) is not None:
-        troubles.append(told)
-    if opinions.live is not None and opinions.live.missing:
+        swap(engine, await opinions.create_live(bundle), rollout.live)
+    troubles = await _offer_policy_folder(settings, store, rollout)
+    if (trouble := wasm_trouble(rollout.engine_reason)) is not None:
+        troubles.append(trouble)
+    if opinions.live is not None and opinions.live.is_missing:
         troubles.append(f"the second policy engine is {opinions.live.name} (tried each minute)")
     return rollout, troubles
 
@@ -472,9 +492,9 @@ async def _live_bundle(settings: Settings, store: SqlStore, digest: str) -> Bund
     """
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
 
-    kept = find_bundle(store.bundle, digest)
-    if kept is not None:
-        return kept
+    recorded = find_bundle(store.bundle_files, digest)
+    if recorded is not None:
+        return recorded
     what = f"the recorded bundle {digest[:12]}, which is live, was changed or is gone"
     mend = "bring exactly that policy back into the policy folder, or the state from a backup"
     try:
@@ -483,11 +503,11 @@ async def _live_bundle(settings: Settings, store: SqlStore, digest: str) -> Bund
         raise BadPolicy(what, mend=mend) from error
     if found.digest != digest:
         raise BadPolicy(what, mend=mend)
-    await store.note([], found)
+    await store.append_entries([], found)
     return found
 
 
-async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[str]:
+async def _offer_policy_folder(settings: Settings, store: SqlStore, rollout: Rollout) -> list[str]:
     """Offer the policy folder if it says something new; return why it was refused, if it was.
 
     Raises BadPolicy if no revision is live then.
@@ -500,13 +520,13 @@ async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[
     except BadPolicy as error:
         if not rollout.live.number:
             raise
-        await rollout.refuse(error, ENGINE)
+        await rollout.record_refusal(error, ENGINE)
         return [f"{stays}: {error}"]
     if rollout.live.number and settings.store.visit:
         # Who comes for one command publishes under that person's name, or nothing: the next `run`
         # takes up what a person left in the folder.
         return []
-    wish = Wish(ENGINE, "found in the policy folder at start")
+    wish = PublishRequest(ENGINE, "found in the policy folder at start")
     if rollout.live.number:
         why_not = await offer_folder(store, rollout, bundle, wish)
         return [f"{stays}: {why_not}"] if why_not else []
@@ -518,77 +538,79 @@ async def _offer(settings: Settings, store: SqlStore, rollout: Rollout) -> list[
     return []
 
 
-def loosened(store: SqlStore, bundle: Bundle) -> Loosening:
+def find_live_loosening(store: SqlStore, bundle: Bundle) -> Loosening:
     """Return what a bundle loosens against the live one; nothing is loosened by the first."""
     from vedette.policy.bundle_data import mount
 
-    number, digest = store.revision()
+    number, digest = store.live_revision()
     if not number:
         return Loosening()
-    live = find_bundle(store.bundle, digest)
+    live = find_bundle(store.bundle_files, digest)
     if live is None:
-        told = ("the live policy's bytes are not in the store",)
-        return Loosening(told, between=(digest, bundle.digest))
-    return loosening(live, bundle, mount)
+        changes = ("the live policy's bytes are not in the store",)
+        return Loosening(changes, bundle_digests=(digest, bundle.digest))
+    return find_loosening(live, bundle, mount)
 
 
 def evidence(store: SqlStore, live: PolicyEngine, other: PolicyEngine) -> tuple[str, ...]:
     """Say how the last recorded questions would be answered under another bundle."""
-    questions = []
+    requests = []
     for seq, _ in store.entries_page(
-        {"kind": "action.decided"}, before=None, after=None, limit=RETRIED
+        {"kind": "action.decided"}, before=None, after=None, limit=EVIDENCE_LIMIT
     ):
         found = store.entry(seq)
         if found is not None and found[2] is not None:
-            questions.append(canonical(orjson.loads(found[2])["question"]))
-    return loosened_decisions(live, other, questions)
+            requests.append(canonical_json(orjson.loads(found[2])["question"]))
+    return find_looser_decisions(live, other, requests)
 
 
 def key_in_force(settings: Settings) -> str | None:
     """Return the verifier key that the store's last rotation named, if there is such a store."""
-    if not is_there(settings):
+    if not store_exists(settings):
         return None
-    store = open_reading(settings)
+    store = open_reader(settings)
     try:
         return store.key_in_force()
     finally:
         store.close()
 
 
-def carried(store: SqlStore, digest: str) -> tuple[dict[str, Any], Budgets]:
+def read_engine_data(store: SqlStore, digest: str) -> tuple[dict[str, Any], BudgetPolicy]:
     """Return what an admitted bundle carries for the engine: the registry, and the budgets."""
     from vedette.policy.bundle_data import mount
 
-    data = mount(store.bundle(digest) or {})
+    data = mount(store.bundle_files(digest) or {})
     found = data.get("registry")
-    return found if isinstance(found, dict) else {}, read_budgets(data.get("budgets"))
+    return found if isinstance(found, dict) else {}, parse_budgets(data.get("budgets"))
 
 
-def budgets(
+def read_bundle_budgets(
     files: Mapping[str, bytes], agents: Mapping[str, Agent]
-) -> tuple[Budgets, list[Finding]]:
+) -> tuple[BudgetPolicy, list[Finding]]:
     """Return the limits and prices of a bundle (policies/budgets/data.yaml), and what is wrong."""
     from vedette.policy.bundle_data import mount
 
     file = "budgets/data.yaml"
     try:
-        found = read_budgets(mount(files).get("budgets"))
+        found = parse_budgets(mount(files).get("budgets"))
     except ValueError as error:
-        return Budgets(), [Finding(file, 1, str(error), "see docs/design/budgets.md")]
+        return BudgetPolicy(), [Finding(file, 1, str(error), "see docs/design/budgets.md")]
     return found, [
         Finding(file, 1, f"{agent.name}: {gap}", "mend its agent.yaml, or the limits here")
         for agent in agents.values()
-        if (gap := gap_of(found, agent)) is not None
+        if (gap := find_budget_gap(found, agent)) is not None
     ]
 
 
-def _restore_counts(line: Line, store: SqlStore) -> None:
-    now = line.clock.now_us()
-    for agent, unit, minute, amount in store.spent(window_start(now, DAY_US) // MINUTE_US):
-        line.gateway.counts.add(agent, unit, minute * MINUTE_US, amount)
+def _restore_counts(services: Services, store: SqlStore) -> None:
+    now = services.clock.now_us()
+    for agent, unit, minute, amount in store.spend_by_minute(
+        window_start(now, DAY_US) // MINUTE_US
+    ):
+        services.gateway.counts.add(agent, unit, minute * MINUTE_US, amount)
 
 
-def _loaded(loaded: Loaded, versions: Any, visit: bool) -> Draft:
+def _fleet_loaded_draft(loaded: LoadedFleet, versions: Any, visit: bool) -> Draft:
     releases = {agent.name: agent.release for agent in loaded.fleet.agents.values()}
     # Who comes for one command decides no release (see `vedette.app.releases`).
     what = "visit" if visit else None

@@ -40,7 +40,7 @@ _SKEW_WARN_S, _SKEW_FAIL_S = 5.0, 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class CheckResult:
     """One thing that was looked at."""
 
     what: str
@@ -53,61 +53,65 @@ class Seen:
         return asdict(self)
 
 
-def machine(settings: Settings, *, runs: bool) -> Iterator[Seen]:
+def check_machine(settings: Settings, *, is_running: bool) -> Iterator[CheckResult]:
     """Look at this machine: Python, disk, sync, another run, ports. `runs`: a fleet answers."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     if sys.version_info >= PYTHON:
-        yield Seen("python", "ok", version)
+        yield CheckResult("python", "ok", version)
     else:
         needed = ".".join(str(part) for part in PYTHON)
-        yield Seen("python", "fail", version, f"install Python {needed} or newer")
+        yield CheckResult("python", "fail", version, f"install Python {needed} or newer")
     yield from _disk(settings.state)
-    if runs:
-        yield Seen("another run", "ok", "this fleet runs and answers")
+    if is_running:
+        yield CheckResult("another run", "ok", "this fleet runs and answers")
     else:
         yield _lock(settings.state)
-    yield from _ports(settings, runs=runs)
+    yield from _ports(settings, is_running=is_running)
 
 
-def box(settings: Settings, agents: Mapping[str, Agent]) -> Seen:
+def check_sandbox(settings: Settings, agents: Mapping[str, Agent]) -> CheckResult:
     """Look at how tightly this kernel closes agents' code in, as the settings have it."""
-    from vedette.app.workers import containment
+    from vedette.app.workers import assess_containment
 
-    found = containment(settings, agents)
-    lacks = found.lacks()
-    told = "in no box"
+    found = assess_containment(settings, agents)
+    gaps = found.gaps()
+    summary = "in no box"
     if (kernel := found.protection) is not None:
         abi = f"Landlock ABI {kernel.landlock}" if kernel.landlock else "no Landlock"
-        told = f"in a box ({abi}, {'seccomp' if kernel.seccomp else 'no seccomp'})"
-    if not lacks:
-        return Seen("agents' code", "ok", f"{told}; open: nothing")
-    state: State = "fail" if settings.isolation.require else "warn"
+        summary = f"in a box ({abi}, {'seccomp' if kernel.seccomp else 'no seccomp'})"
+    if not gaps:
+        return CheckResult("agents' code", "ok", f"{summary}; open: nothing")
+    state: State = "fail" if settings.isolation.require_sandbox else "warn"
     mend = "docs/threat-model.md says what that lets an agent's code do"
-    return Seen("agents' code", state, f"{told}; open: {'; '.join(lacks)}", mend)
+    return CheckResult("agents' code", state, f"{summary}; open: {'; '.join(gaps)}", mend)
 
 
-def _disk(state: Path) -> Iterator[Seen]:
+def _disk(state: Path) -> Iterator[CheckResult]:
     there = next(path for path in (state, *state.parents) if path.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         mend = f"chown it to whoever runs the fleet, or set state = … in vedette.toml: {there}"
-        yield Seen("state folder", "fail", f"{there} cannot be written", mend)
+        yield CheckResult("state folder", "fail", f"{there} cannot be written", mend)
         return
-    yield Seen("state folder", "ok", str(state))
+    yield CheckResult("state folder", "ok", str(state))
     free = shutil.disk_usage(there).free
     told = f"{free >> 20:,} MiB free"
     if free < _FULL:
-        yield Seen("disk", "fail", told, "make room: nothing can be committed without it")
+        yield CheckResult("disk", "fail", told, "make room: nothing can be committed without it")
         return
-    yield Seen("disk", "ok" if free >= _LOW else "warn", told, "" if free >= _LOW else "make room")
+    yield CheckResult(
+        "disk", "ok" if free >= _LOW else "warn", told, "" if free >= _LOW else "make room"
+    )
     try:
         took = _sync_s(there)
     except OSError as error:
-        yield Seen("fsync", "fail", f"{error.strerror}", "use a disk of this machine for the state")
+        yield CheckResult(
+            "fsync", "fail", f"{error.strerror}", "use a disk of this machine for the state"
+        )
         return
     told = f"{took * 1000:.1f} ms for 4 KiB (median of {_SYNCS})"
     mend = "every commit waits so long: put the state on a faster disk"
     slow = took > _SLOW_SYNC_S
-    yield Seen("fsync", "warn" if slow else "ok", told, mend if slow else "")
+    yield CheckResult("fsync", "warn" if slow else "ok", told, mend if slow else "")
 
 
 def _sync_s(folder: Path) -> float:
@@ -123,42 +127,44 @@ def _sync_s(folder: Path) -> float:
     return statistics.median(times)
 
 
-def _lock(state: Path) -> Seen:
+def _lock(state: Path) -> CheckResult:
     from vedette.domain.base.errors import StoreBusy
-    from vedette.store.runner_lock import LOCK, own
+    from vedette.store.runner_lock import LOCK_FILE, acquire_lock
 
-    if not (state / LOCK).exists():
-        return Seen("another run", "ok", "none")
+    if not (state / LOCK_FILE).exists():
+        return CheckResult("another run", "ok", "none")
     try:
-        own(state / LOCK).close()
+        acquire_lock(state / LOCK_FILE).close()
     except StoreBusy as error:
         mend = "wait until it has started, or stop it"
-        return Seen("another run", "fail", f"{error.what}, and it does not answer", mend)
+        return CheckResult("another run", "fail", f"{error.what}, and it does not answer", mend)
     except OSError as error:
-        return Seen("another run", "fail", f"{state / LOCK}: {error.strerror}", "see who owns it")
-    return Seen("another run", "ok", "none")
+        return CheckResult(
+            "another run", "fail", f"{state / LOCK_FILE}: {error.strerror}", "see who owns it"
+        )
+    return CheckResult("another run", "ok", "none")
 
 
-def _ports(settings: Settings, *, runs: bool) -> Iterator[Seen]:
+def _ports(settings: Settings, *, is_running: bool) -> Iterator[CheckResult]:
     wanted = [("[serve] http", settings.http, settings.http_fallback)]
-    gateway = settings.edges.gateway
-    if gateway.apart:
+    gateway = settings.deployment.gateway
+    if gateway.is_gateway:
         wanted.append(("[gateway] listen", gateway.listen, False))
     for name, address, fallback in wanted:
         if address is None or not address[1]:
             continue
         shown = f"{address[0]}:{address[1]}"
-        if runs:
-            yield Seen(name, "ok", f"{shown} is for the fleet that runs")
+        if is_running:
+            yield CheckResult(name, "ok", f"{shown} is for the fleet that runs")
             continue
         try:
             _bind(address)
         except OSError as error:
             told = f"{shown}: {error.strerror}"
             mend = "stop who listens there, or name another port"
-            yield Seen(name, "warn" if fallback else "fail", told, mend)
+            yield CheckResult(name, "warn" if fallback else "fail", told, mend)
         else:
-            yield Seen(name, "ok", f"{shown} is free")
+            yield CheckResult(name, "ok", f"{shown} is free")
 
 
 def _bind(address: tuple[str, int]) -> None:
@@ -171,36 +177,42 @@ def _bind(address: tuple[str, int]) -> None:
 # --- time ---------------------------------------------------------------------------------------
 
 
-def clocks(
+def check_clocks(
     now_us: int, last_us: int | None, dates: Mapping[str, tuple[str, int]]
-) -> Iterator[Seen]:
+) -> Iterator[CheckResult]:
     """Compare the clock with the store's last entry, and with the Date that servers gave.
 
     `now_us` is when the entry was read; with each Date comes what our clock said then.
     """
     if last_us is None:
-        yield Seen("clock", "ok", "no entry is in the ledger yet to compare it with")
+        yield CheckResult("clock", "ok", "no entry is in the ledger yet to compare it with")
     elif last_us > now_us:
         behind = (last_us - now_us) / 1e6
         state: State = "fail" if behind > _SKEW_FAIL_S else "warn"
-        yield Seen(
+        yield CheckResult(
             "clock", state, f"{behind:.1f} s behind the ledger's last entry", "set the clock"
         )
     else:
-        yield Seen("clock", "ok", "not behind the ledger's last entry")
+        yield CheckResult("clock", "ok", "not behind the ledger's last entry")
     for where, (text, at_us) in dates.items():
         try:
             skew = at_us / 1e6 - parsedate_to_datetime(text).timestamp()
         except ValueError:
             continue
         # The header has whole seconds, and the answer took a moment.
-        apart = abs(skew) if abs(skew) > 1.5 else 0.0
-        state = "fail" if apart > _SKEW_FAIL_S else "warn" if apart > _SKEW_WARN_S else "ok"
+        difference_s = abs(skew) if abs(skew) > 1.5 else 0.0
+        state = (
+            "fail"
+            if difference_s > _SKEW_FAIL_S
+            else "warn"
+            if difference_s > _SKEW_WARN_S
+            else "ok"
+        )
         mend = "" if state == "ok" else "have both clocks set by NTP"
-        yield Seen(f"clock against {where}", state, f"{skew:+.0f} s", mend)
+        yield CheckResult(f"clock against {where}", state, f"{skew:+.0f} s", mend)
 
 
-def zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[Seen]:
+def check_zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[CheckResult]:
     """Look for the time zone database, and say when each schedule is due next."""
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -211,22 +223,22 @@ def zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[Seen]:
         ZoneInfo("Europe/London")
     except ZoneInfoNotFoundError:
         mend = "install tzdata (the system's, or the Python package)"
-        yield Seen("time zones", "fail", "there is no time zone database", mend)
+        yield CheckResult("time zones", "fail", "there is no time zone database", mend)
         return
-    yield Seen("time zones", "ok", f"the database is there; now is {iso(now_us)[:19]}Z")
+    yield CheckResult("time zones", "ok", f"the database is there; now is {iso(now_us)[:19]}Z")
     for agent in agents.values():
         try:
             for name, at in next_ticks(agent, now_us, cron_walls).items():
                 told = f"next {iso(at)[:19]}Z" if at else "never due"
-                yield Seen(f"schedule {agent.name}/{name}", "ok" if at else "warn", told)
+                yield CheckResult(f"schedule {agent.name}/{name}", "ok" if at else "warn", told)
         except (ValueError, VedetteError) as error:
-            yield Seen(f"schedules of {agent.name}", "fail", str(error), "see agent.yaml")
+            yield CheckResult(f"schedules of {agent.name}", "fail", str(error), "see agent.yaml")
 
 
 # --- the policy engine ---------------------------------------------------------------------------
 
 
-def engines(settings: Settings, bundle: Bundle, record: Any = None) -> Iterator[Seen]:
+def check_engines(settings: Settings, bundle: Bundle, record: Any = None) -> Iterator[CheckResult]:
     """Ask the engine that the settings name one question under the live policy, then the second.
 
     `record` is the store, where there is one: it may hold what was compiled of the policy.
@@ -235,13 +247,13 @@ def engines(settings: Settings, bundle: Bundle, record: Any = None) -> Iterator[
     from vedette.adapters.telemetry.prometheus import PrometheusMetrics
     from vedette.app.policy_engines import (
         close_stage,
+        engine_reason,
         policy_stage,
-        reason_of,
-        second_maker,
+        second_engine_maker,
         trial_stage,
     )
 
-    name, what = settings.edges.policy.engine, "policy engine"
+    name, what = settings.deployment.policy.engine, "policy engine"
     within = SubprocessStage()
     stage: Any = None
     try:
@@ -250,32 +262,34 @@ def engines(settings: Settings, bundle: Bundle, record: Any = None) -> Iterator[
         else:
             stage = trial_stage(settings, within, record)
         made = stage.load(bundle)
-        yield _asked(what, made, f", {reason_of(stage)}")
+        yield _query_engine(what, made, f", {engine_reason(stage)}")
         what = "second opinion"
-        other = second_maker(settings, stage, within, read_only=True)(bundle)
+        other = second_engine_maker(settings, stage, within, read_only=True)(bundle)
         if other is None:
             told = "there is no second policy engine: nobody finds a fault of the one that decides"
             mend = "put opa on PATH or name it in VEDETTE_OPA"
-            yield Seen(what, "warn", told, mend)
+            yield CheckResult(what, "warn", told, mend)
         elif other.name == made.name:
             told = f"{other.name} decides itself, so nothing outward is permitted"
-            yield Seen(what, "fail", told, "bring the policy server back")
+            yield CheckResult(what, "fail", told, "bring the policy server back")
         else:
-            yield _asked(what, other)
+            yield _query_engine(what, other)
     except VedetteError as error:
-        yield Seen(what, "fail", f"{name}: {error.what}", error.mend or "")
+        yield CheckResult(what, "fail", f"{name}: {error.what}", error.mend or "")
     finally:
         if stage is not None:
             close_stage(stage)
 
 
-def _asked(what: str, engine: PolicyEngine, why: str = "") -> Seen:
+def _query_engine(what: str, engine: PolicyEngine, why: str = "") -> CheckResult:
     """Ask an engine the empty question, which every policy denies. Raises what the engine does."""
-    from vedette.domain.decision import read_decision
+    from vedette.domain.decision import parse_decision
 
     began = time.perf_counter()
-    decision = read_decision(engine.decide(b"{}"))
+    decision = parse_decision(engine.decide(b"{}"))
     took = (time.perf_counter() - began) * 1000
     if decision.outcome != "deny":
-        return Seen(what, "fail", f"{engine.name} permits an empty question", "stop the fleet")
-    return Seen(what, "ok", f"{engine.name} answers in {took:.1f} ms{why}")
+        return CheckResult(
+            what, "fail", f"{engine.name} permits an empty question", "stop the fleet"
+        )
+    return CheckResult(what, "ok", f"{engine.name} answers in {took:.1f} ms{why}")

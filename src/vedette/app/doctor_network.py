@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from vedette.app.doctor import Seen
+from vedette.app.doctor import CheckResult
 from vedette.config.plugins import plugins
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import VedetteError
@@ -33,9 +33,9 @@ PROBES: Mapping[str, str] = {
 }
 
 
-def secrets(settings: Settings) -> Iterator[Seen]:
+def check_secrets(settings: Settings) -> Iterator[CheckResult]:
     """Resolve every reference to a secret; none is shown."""
-    from vedette.config.secret_reference import read_secret, references
+    from vedette.config.secret_reference import read_secret, secret_names
 
     tables = [(f"[targets.{name}]", table) for name, table in settings.targets.items()]
     tables += [
@@ -53,87 +53,97 @@ def secrets(settings: Settings) -> Iterator[Seen]:
         tables.append((plan.name, fields))
     for where, table in tables:
         given = {key: value for key, value in table.items() if isinstance(value, str) and value}
-        for name in references(given):
+        for name in secret_names(given):
             try:
                 read_secret(given, name, where=where)
             except VedetteError as error:
-                yield Seen(f"secret {name} of {where}", "fail", error.what, error.mend or "")
+                yield CheckResult(f"secret {name} of {where}", "fail", error.what, error.mend or "")
             else:
-                yield Seen(f"secret {name} of {where}", "ok", "is there")
+                yield CheckResult(f"secret {name} of {where}", "ok", "is there")
 
 
-async def outside(settings: Settings, dates: dict[str, tuple[str, int]]) -> list[Seen]:
+async def check_network(settings: Settings, dates: dict[str, tuple[str, int]]) -> list[CheckResult]:
     """Look at every target and source; `dates` takes the Date that a server gave, and when."""
-    looks = [
+    probes = [
         *(
-            _bounded(f"target {name}", _target(f"target {name}", table))
+            _probe_with_timeout(f"target {name}", _probe_target(f"target {name}", table))
             for name, table in settings.targets.items()
         ),
-        *(_bounded(f"source {plan.name}", _source(plan, dates)) for plan in settings.sources),
-        *(_bounded(f"notices to {one.name}", _notices(one)) for one in settings.notify.to),
+        *(
+            _probe_with_timeout(f"source {plan.name}", _probe_source(plan, dates))
+            for plan in settings.sources
+        ),
+        *(
+            _probe_with_timeout(f"notices to {one.name}", _probe_notifier(one))
+            for one in settings.notify.to
+        ),
     ]
-    return list(await asyncio.gather(*looks))
+    return list(await asyncio.gather(*probes))
 
 
-async def _bounded(what: str, look: Coroutine[Any, Any, Seen]) -> Seen:
+async def _probe_with_timeout(what: str, probe: Coroutine[Any, Any, CheckResult]) -> CheckResult:
     try:
         async with asyncio.timeout(2 * WAIT_S):
-            return await look
+            return await probe
     except TimeoutError:
-        return Seen(what, "fail", f"no answer within {2 * WAIT_S:.0f} s", "see whether it runs")
+        return CheckResult(
+            what, "fail", f"no answer within {2 * WAIT_S:.0f} s", "see whether it runs"
+        )
     except VedetteError as error:
-        return Seen(what, "fail", error.what, error.mend or "see its settings in vedette.toml")
+        return CheckResult(
+            what, "fail", error.what, error.mend or "see its settings in vedette.toml"
+        )
     except OSError as error:
         told = str(error.strerror or error) or type(error).__name__
-        return Seen(what, "fail", told, "see whether it runs and the address is right")
+        return CheckResult(what, "fail", told, "see whether it runs and the address is right")
     except ValueError as error:  # a host that is no name, a secret that cannot be said
         told = f"cannot be asked: {type(error).__name__}"
-        return Seen(what, "fail", told, "see its address and its secrets")
+        return CheckResult(what, "fail", told, "see its address and its secrets")
 
 
-async def _target(what: str, table: Mapping[str, Any]) -> Seen:
+async def _probe_target(what: str, table: Mapping[str, Any]) -> CheckResult:
     kind = str(table.get("kind"))
-    probe = probe_of(kind)
+    probe = find_probe(kind)
     if probe is not None:
-        return Seen(what, "ok", str(await probe(table)))
+        return CheckResult(what, "ok", str(await probe(table)))
     if kind == "maildir":
-        from vedette.adapters.mail.maildir.plugin import look_at
+        from vedette.adapters.mail.maildir.plugin import check_maildir
 
-        return Seen(what, "ok", look_at(Path(str(table["path"])), made=True))
+        return CheckResult(what, "ok", check_maildir(Path(str(table["path"])), made=True))
     if isinstance(path := table.get("path"), str):
         there = next(p for p in (Path(path), *Path(path).parents) if p.exists())
         if os.access(there, os.W_OK):
-            return Seen(what, "ok", f"{there} can be written")
-        return Seen(what, "fail", f"{there} cannot be written", "see who owns it")
+            return CheckResult(what, "ok", f"{there} can be written")
+        return CheckResult(what, "fail", f"{there} cannot be written", "see who owns it")
     url = table.get("url")
     if isinstance(url, str) and urlsplit(url).hostname:
         from vedette.adapters.notify.plugin import connect_to
 
-        return Seen(what, "ok", await asyncio.to_thread(connect_to, url))
-    return Seen(what, "untested", f"nothing here can look at a {kind}")
+        return CheckResult(what, "ok", await asyncio.to_thread(connect_to, url))
+    return CheckResult(what, "untested", f"nothing here can look at a {kind}")
 
 
-async def _source(plan: Any, dates: dict[str, tuple[str, int]]) -> Seen:
+async def _probe_source(plan: Any, dates: dict[str, tuple[str, int]]) -> CheckResult:
     what = f"source {plan.name}"
-    look = plugins(SOURCES).get(plan.kind).probe(plan)
-    if look is None:
-        return Seen(what, "untested", f"nothing here can look at a {plan.kind}")
-    seen = Seen(what, "ok", str(await look))
+    probe = plugins(SOURCES).get(plan.kind).probe(plan)
+    if probe is None:
+        return CheckResult(what, "untested", f"nothing here can look at a {plan.kind}")
+    seen = CheckResult(what, "ok", str(await probe))
     url = getattr(plan, "url", None)
     if isinstance(url, str):
         dates[what] = (await asyncio.to_thread(_date, url), SystemClock().now_us())
     return seen
 
 
-async def _notices(plan: Plan) -> Seen:
+async def _probe_notifier(plan: Plan) -> CheckResult:
     what = f"notices to {plan.name}"
-    look = plugins(NOTIFIERS).get(plan.kind).probe(plan)
-    if look is None:
-        return Seen(what, "untested", f"nothing here can look at a {plan.kind}")
-    return Seen(what, "ok", str(await look))
+    probe = plugins(NOTIFIERS).get(plan.kind).probe(plan)
+    if probe is None:
+        return CheckResult(what, "untested", f"nothing here can look at a {plan.kind}")
+    return CheckResult(what, "ok", str(await probe))
 
 
-def probe_of(kind: str) -> Callable[[Any], Awaitable[str]] | None:
+def find_probe(kind: str) -> Callable[[Any], Awaitable[str]] | None:
     """Return the probe of a target's kind; None if there is none."""
     if kind not in PROBES:
         return None
@@ -146,12 +156,12 @@ def probe_of(kind: str) -> Callable[[Any], Awaitable[str]] | None:
 
 def _date(url: str) -> str:
     """Return the Date header of a server that a source only reads, "" if none is had."""
-    from vedette.adapters.http_client import NoAnswer, NotSent, request
+    from vedette.adapters.http_client import NoResponse, SendFailure, request
 
     parts = urlsplit(url)
     root = parts._replace(path="/", query="", fragment="").geturl()
     try:
-        answer = request("HEAD", root, {}, seconds=WAIT_S, most_bytes=0)
-    except (NotSent, NoAnswer, ValueError):
+        answer = request("HEAD", root, {}, timeout_s=WAIT_S, max_bytes=0)
+    except (SendFailure, NoResponse, ValueError):
         return ""
     return answer.headers.get("date", "")

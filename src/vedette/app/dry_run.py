@@ -13,36 +13,36 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.adapters.reasoners.in_process import LocalJudges
-from vedette.domain.action import Action, bind_declared
+from vedette.adapters.reasoners.in_process import InProcessReasoner
+from vedette.domain.action import Action, bind_by_name
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadProposal
 from vedette.domain.confidence import check_confidence
-from vedette.domain.decision_request import Situation
+from vedette.domain.decision_request import DecisionContext
 from vedette.domain.event import Event
-from vedette.domain.labels import read_row
+from vedette.domain.labels import unpack_row
 from vedette.domain.memory import Briefing, Memory
-from vedette.domain.ports import History, Thought
-from vedette.domain.readers import Readers, Rule, of_event
+from vedette.domain.ports import ReasonerJudgement, StateHistory
+from vedette.domain.readers import ReaderRule, Readers, event_readers
 from vedette.domain.run import ActionRow, Run
 from vedette.judging import Judge
 from vedette.memory.retrieval import Recall
-from vedette.operations.evaluation import as_stored, first_briefing, first_roots
+from vedette.operations.evaluation import first_briefing, first_roots, to_stored_event
 from vedette.policy.gateway import Gateway
 
-TRY = "vedette.try/1"
+SCHEMA = "vedette.try/1"
 # How far back a key's runs are looked through for the last row that one of them wrote.
-_BACK = 400
-_AFTER_ALL = 2**62
+_MAX_RUNS = 400
+_LAST_POSITION = 2**62
 
 
-class Past(Protocol):
+class KeyHistoryReader(Protocol):
     """What is asked of a store: it is only read."""
 
-    def previous(self, agent: str, key: str, before: int) -> int: ...
+    def previous_position(self, agent: str, key: str, before: int) -> int: ...
 
-    def history(self, agent: str, key: str, before: int) -> History: ...
+    def state_history(self, agent: str, key: str, before: int) -> StateHistory: ...
 
     def runs_at(self, positions: Sequence[int]) -> Sequence[Run]: ...
 
@@ -52,18 +52,18 @@ class Past(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class PriorState:
     """What an agent knew of a key when an event came: its judge's state, and its row."""
 
     checkpoint: bytes | None = None
-    at: int = 0
+    position: int = 0
     since: tuple[tuple[int, Event], ...] = ()
     row: Mapping[str, Any] = field(default_factory=dict)
-    says: str = "nothing is on record of this key"
+    description: str = "nothing is on record of this key"
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class DryRun:
     """An agent to try something on, and what is live around it. `stopped` names its tools."""
 
     agent: Agent
@@ -75,82 +75,86 @@ class Trial:
     targets: Mapping[str, Mapping[str, Any]]
     now_us: int
     stopped: frozenset[str] = frozenset()
-    secrecy: Sequence[Rule] = ()
+    secrecy: Sequence[ReaderRule] = ()
 
-    def run(self, raw: Event, before: Before) -> dict[str, Any]:
+    def run(self, raw: Event, prior: PriorState) -> dict[str, Any]:
         """Put an event through; return what came of it as one JSON object.
 
         Raises BadEvent, what the judge raises, and BadConfidence if it does not say how sure it is.
         """
-        readers = of_event(self.secrecy, raw.source, raw.type, raw.readers)
-        event, agent = as_stored(replace(raw, readers=readers)), self.agent
-        memories, _ = self.recall.brief(agent, event, self.now_us)
-        briefing = self._briefing(event, before, memories)
-        judges = LocalJudges(lambda name: self.judge())
-        if before.checkpoint is not None or before.since:
-            judges.restore(
-                agent.name, briefing.key, before.checkpoint, before.at, list(before.since)
+        readers = event_readers(self.secrecy, raw.source, raw.type, raw.readers)
+        event, agent = to_stored_event(replace(raw, readers=readers)), self.agent
+        memories, _ = self.recall.find_memories(agent, event, self.now_us)
+        briefing = self._briefing(event, prior, memories)
+        judges = InProcessReasoner(lambda name: self.judge())
+        if prior.checkpoint is not None or prior.since:
+            judges.restore_state(
+                agent.name, briefing.key, prior.checkpoint, prior.position, list(prior.since)
             )
-        thought = judges.think(briefing)
-        if thought.needs_state:
+        judgement = judges.reason_sync(briefing)
+        if judgement.needs_state:
             raise BadCommand(f"the judge of {agent.name} cannot take up its state")
-        sure = check_confidence(thought.confidence, f"the judgement of {agent.name}")
-        row_readers = read_row(before.row)[1]
-        actions, refused = self._decide(thought, briefing, sure, row_readers)
+        confidence = check_confidence(judgement.confidence, f"the judgement of {agent.name}")
+        row_readers = unpack_row(prior.row)[1]
+        actions, refused = self._decide(judgement, briefing, confidence, row_readers)
         woken = next(match for match in self.fleet.match(event) if match.agent == agent.name)
         return {
-            "schema": TRY,
+            "schema": SCHEMA,
             "agent": agent.name,
             "event": {"type": event.type, "source": event.source, "id": event.id,
                       "subject": event.subject, "time": event.time, "key": event.key},
             "wakes": woken.wakes,
             "why_wakes": woken.why,
             "revision": self.gateway.policy_rev or None,
-            "state": before.says,
-            "label": thought.label,
-            "confidence": thought.confidence,
-            "score": thought.score,
-            "threshold": thought.threshold,
-            "detail": dict(thought.detail),
+            "state": prior.description,
+            "label": judgement.label,
+            "confidence": judgement.confidence,
+            "score": judgement.score,
+            "threshold": judgement.threshold,
+            "detail": dict(judgement.detail),
             "memories": [_memory(memory) for memory in memories],
             "actions": actions,
             "refused": refused,
             "candidates": [
                 {"bank": one.bank, "scope": one.scope, "text": one.text}
-                for one in thought.candidates
+                for one in judgement.candidates
             ],
         }  # fmt: skip
 
-    def _briefing(self, event: Event, before: Before, memories: tuple[Memory, ...]) -> Briefing:
-        last = before.since[-1][0] if before.since else before.at
+    def _briefing(self, event: Event, prior: PriorState, memories: tuple[Memory, ...]) -> Briefing:
+        last = prior.since[-1][0] if prior.since else prior.position
         return first_briefing(
-            self.agent, event, self.registry, memories, read_row(before.row)[0],
+            self.agent, event, self.registry, memories, unpack_row(prior.row)[0],
             position=last + 1, previous=last,
         )  # fmt: skip
 
     def _decide(
-        self, thought: Thought, briefing: Briefing, sure: float, row_readers: Readers
+        self,
+        judgement: ReasonerJudgement,
+        briefing: Briefing,
+        confidence: float,
+        row_readers: Readers,
     ) -> tuple[list[dict[str, Any]], list[str]]:
         agent, event = self.agent, briefing.event
         roots = first_roots(agent, briefing, row_readers)
         cited = [(memory.cite(), memory.trust) for memory in briefing.memories]
         actions: list[dict[str, Any]] = []
         refused: list[str] = []
-        for ordinal, proposal in enumerate(thought.proposals):
+        for ordinal, proposal in enumerate(judgement.proposals):
             try:
-                action = bind_declared(
+                action = bind_by_name(
                     proposal, agent.tools, roots, run=briefing.run, turn=1, ordinal=ordinal,
-                    confidence=sure,
+                    confidence=confidence,
                 )  # fmt: skip
             except BadProposal as error:
                 refused.append(f"{proposal.tool}: {error}")
                 continue
             tool = action.tool
             permits = sum(one["outcome"] == "permit" for one in actions)
-            situation = Situation(
+            decision_context = DecisionContext(
                 agent, event, 1, self.now_us, cited, permits, stopped=tool.name in self.stopped
             )
-            decision = self.gateway.decide(action, situation).decision
+            decision = self.gateway.decide(action, decision_context).decision
             actions.append(
                 {
                     "tool": tool.name,
@@ -164,13 +168,13 @@ class Trial:
                     "reasons": list(decision.reasons),
                     "wait": decision.wait,
                     "would": decision.would,
-                    "touches": self._touches(action),
+                    "touches": self._describe_target(action),
                     "inverse": tool.inverse,
                 }
             )
         return actions, refused
 
-    def _touches(self, action: Action) -> str:
+    def _describe_target(self, action: Action) -> str:
         tool = action.tool
         if tool.settles == "transactional":
             return f"a row of the fleet's own collection {self.agent.collection}"
@@ -187,36 +191,38 @@ def _memory(memory: Memory) -> dict[str, Any]:
     return {"cite": memory.cite(), "kind": memory.kind, "label": memory.label, "text": memory.text}
 
 
-def before(past: Past, agent: Agent, key: str, position: int | None) -> Before:
+def load_prior_state(
+    history: KeyHistoryReader, agent: Agent, key: str, position: int | None
+) -> PriorState:
     """Return what an agent knew of a key before the event at a position; None: now."""
-    end = _AFTER_ALL if position is None else position
-    checkpoint, at, since, _ = past.history(agent.name, key, end)
-    row, exactly = _row(past, agent, key, position, end)
+    end = _LAST_POSITION if position is None else position
+    checkpoint, at, since, _ = history.state_history(agent.name, key, end)
+    row, is_exact = _row(history, agent, key, position, end)
     if checkpoint is None and not since and not row:
-        return Before()
+        return PriorState()
     says = "as it is now" if position is None else "as it was before the event"
-    if not exactly:
+    if not is_exact:
         says += "; the row as it is now"
-    return Before(checkpoint, at, tuple(since), row, says)
+    return PriorState(checkpoint, at, tuple(since), row, says)
 
 
 def _row(
-    past: Past, agent: Agent, key: str, position: int | None, end: int
+    history: KeyHistoryReader, agent: Agent, key: str, position: int | None, end: int
 ) -> tuple[Mapping[str, Any], bool]:
     """Return the agent's row of a key, and whether it is as it was at that time."""
     if agent.collection is None:
         return {}, True
     if position is None:
-        return past.row(agent.collection, key) or {}, True
-    at = past.previous(agent.name, key, end)
-    for _ in range(_BACK):
+        return history.row(agent.collection, key) or {}, True
+    at = history.previous_position(agent.name, key, end)
+    for _ in range(_MAX_RUNS):
         if at == 0:
             return {}, True
-        run = next((r for r in past.runs_at([at]) if r.agent == agent.name), None)
-        for action in reversed(past.actions(run.id) if run is not None else []):
-            told = orjson.loads(action.answer) if action.answer else {}
-            rows = (told.get("data") or {}).get("rows") if isinstance(told, dict) else None
+        run = next((r for r in history.runs_at([at]) if r.agent == agent.name), None)
+        for action in reversed(history.actions(run.id) if run is not None else []):
+            answer = orjson.loads(action.answer) if action.answer else {}
+            rows = (answer.get("data") or {}).get("rows") if isinstance(answer, dict) else None
             if rows:
                 return dict(rows[-1]), True
-        at = past.previous(agent.name, key, at)
-    return past.row(agent.collection, key) or {}, False
+        at = history.previous_position(agent.name, key, at)
+    return history.row(agent.collection, key) or {}, False

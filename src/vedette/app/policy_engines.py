@@ -26,26 +26,26 @@ def policy_stage(
     `record` is the store, where there is one: it keeps what was compiled. Raises BadFleet if what
     that engine needs is not here.
     """
-    plan = settings.edges.policy
+    plan = settings.deployment.policy
     if plan.engine == "opa":
-        from vedette.adapters.policy_engines.opa import OpaLink, OpaStage
+        from vedette.adapters.policy_engines.opa import OpaConnection, OpaStage
         from vedette.config import read_secret
 
         table = {"token_env": plan.opa_token_env, "token_file": plan.opa_token_file}
         table["token_secret"] = plan.opa_token_secret
         token = read_secret(table, "token", where="[policy]")
-        link = OpaLink(plan.opa_url, token=token, timeout_us=plan.timeout_us, metrics=metrics)
-        return OpaStage(embedded, link, metrics, otherwise=plan.otherwise)
+        link = OpaConnection(plan.opa_url, token=token, timeout_us=plan.timeout_us, metrics=metrics)
+        return OpaStage(embedded, link, metrics, fallback=plan.fallback)
     if plan.engine == "embedded":
         return embedded
     return _wasm_stage(settings, embedded, record)
 
 
-def shipped_rules(settings: Settings, bundle: Bundle) -> bool:
+def has_shipped_rules(settings: Settings, bundle: Bundle) -> bool:
     """Say whether a bundle has the rules that vedette shipped, and their Wasm is to decide."""
     from vedette.adapters.policy_engines.opa_wasm.repository import shipped_file
 
-    return settings.edges.policy.engine in ("auto", "wasm") and shipped_file(bundle).exists()
+    return settings.deployment.policy.engine in ("auto", "wasm") and shipped_file(bundle).exists()
 
 
 def trial_stage(
@@ -55,7 +55,7 @@ def trial_stage(
 
     What it loads decides as the fleet would, but for an OPA server.
     """
-    if settings.edges.policy.engine in ("embedded", "opa"):
+    if settings.deployment.policy.engine in ("embedded", "opa"):
         return embedded
     return _wasm_stage(settings, embedded, record, read_only=True)
 
@@ -63,16 +63,16 @@ def trial_stage(
 def _wasm_stage(
     settings: Settings, embedded: PolicyStage, record: WasmRecord | None, *, read_only: bool = False
 ) -> PolicyStage:
-    from vedette.adapters.policy_engines.opa_wasm import MachineCode, WasmStage
+    from vedette.adapters.policy_engines.opa_wasm import MachineCodeCache, WasmStage
 
     return WasmStage(
         embedded,
         _repository(settings, record),
-        granted=_granted,
-        branches=_branches,
-        must_deny=_must_deny,
-        code=MachineCode(settings.state / "machine-code", read_only=read_only),
-        required=settings.edges.policy.engine == "wasm",
+        granted_requests=_golden_requests,
+        branch_requests=_branches,
+        forbidden_requests=_forbidden_requests,
+        code_cache=MachineCodeCache(settings.state / "machine-code", read_only=read_only),
+        required=settings.deployment.policy.engine == "wasm",
     )
 
 
@@ -86,29 +86,29 @@ def wasm_maker(settings: Settings, record: WasmRecord) -> Callable[[Bundle], Pol
 
     repository = _repository(settings, record)
 
-    def made(bundle: Bundle) -> PolicyEngine:
-        repository.recall(bundle)
+    def build_engine(bundle: Bundle) -> PolicyEngine:
+        repository.load_recorded(bundle)
         wasm = repository.find(bundle)
         if wasm is None:
             raise BadPolicy(NO_OPA, mend=MEND)
         return WasmEngine(bundle, wasm.raw)
 
-    return made
+    return build_engine
 
 
-def other_engine(stage: Any, bundle: Bundle) -> PolicyEngine | None:
+def build_other_engine(stage: Any, bundle: Bundle) -> PolicyEngine | None:
     """Make the engine that does not decide under an admitted bundle; None where there is none."""
     other = getattr(stage, "other", None)
     made: PolicyEngine | None = other(bundle) if other is not None else None
     return made
 
 
-def reason_of(stage: Any) -> str:
+def engine_reason(stage: Any) -> str:
     """Say for people why the engine that a stage loaded last decides."""
     return getattr(stage, "why", "") or "as [policy] engine says"
 
 
-def trouble_of(reason: str) -> str | None:
+def wasm_trouble(reason: str) -> str | None:
     """Say what a person should see if OPA's Wasm was to decide and cannot; else None.
 
     `reason` is what `reason_of` said of the engine that decides.
@@ -120,7 +120,7 @@ def trouble_of(reason: str) -> str | None:
     return f"the embedded engine decides: {NO_OPA} ({MEND})"
 
 
-def second_maker(
+def second_engine_maker(
     settings: Settings, stage: PolicyStage, embedded: PolicyStage, *, read_only: bool = False
 ) -> Callable[[Bundle], PolicyEngine | None]:
     """Return what makes the engine that gives the second opinion beside the one of `stage`.
@@ -131,21 +131,21 @@ def second_maker(
     None. What it returns may be asked on any thread and raises BadPolicy. With `read_only` no
     machine code is kept.
     """
-    engine = settings.edges.policy.engine
+    engine = settings.deployment.policy.engine
     if engine not in ("embedded", "opa"):
-        return lambda bundle: other_engine(stage, bundle)
-    from vedette.adapters.policy_engines.opa_wasm import MachineCode, WasmEngine
+        return lambda bundle: build_other_engine(stage, bundle)
+    from vedette.adapters.policy_engines.opa_wasm import MachineCodeCache, WasmEngine
 
     repository = _repository(settings, None)
-    code = MachineCode(settings.state / "machine-code", read_only=read_only)
+    code = MachineCodeCache(settings.state / "machine-code", read_only=read_only)
 
-    def made(bundle: Bundle) -> PolicyEngine | None:
+    def build_engine(bundle: Bundle) -> PolicyEngine | None:
         wasm = repository.find(bundle)
         if wasm is not None:
-            return WasmEngine(bundle, wasm.raw, code=code)
+            return WasmEngine(bundle, wasm.raw, code_cache=code)
         return embedded.load(bundle) if engine == "opa" else None
 
-    return made
+    return build_engine
 
 
 def close_stage(stage: Any) -> None:
@@ -161,29 +161,29 @@ def _repository(settings: Settings, record: WasmRecord | None) -> WasmRepository
     return WasmRepository(find_opa(settings.root), record)
 
 
-def _granted(bundle: Bundle) -> list[tuple[str, object]]:
-    from vedette.adapters.policy_engines.regorus.golden_inputs import golden
+def _golden_requests(bundle: Bundle) -> list[tuple[str, object]]:
+    from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
     from vedette.policy.bundle_data import mount
 
-    return golden(mount(bundle.files))
+    return golden_requests(mount(bundle.files))
 
 
 def _branches(bundle: Bundle) -> list[tuple[str, object]]:
     """Return questions that take each branch of a bundle's rules."""
-    from vedette.adapters.policy_engines.regorus.branch_inputs import branches
-    from vedette.adapters.policy_engines.regorus.engine import PlainEngine
-    from vedette.adapters.policy_engines.regorus.golden_inputs import golden
+    from vedette.adapters.policy_engines.regorus.branch_inputs import branch_requests
+    from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine
+    from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
     from vedette.adapters.policy_engines.regorus.syntax import read_modules
     from vedette.policy.bundle_data import mount
 
     data = mount(bundle.files)
-    modules = read_modules(PlainEngine(bundle, data).syntax())
-    return branches(modules, data, golden(data))
+    modules = read_modules(InterpreterEngine(bundle, data).syntax_trees())
+    return branch_requests(modules, data, golden_requests(data))
 
 
-def _must_deny(bundle: Bundle) -> list[tuple[str, object]]:
+def _forbidden_requests(bundle: Bundle) -> list[tuple[str, object]]:
     """Return what every engine must deny, whatever the bundle says."""
-    from vedette.adapters.policy_engines.regorus.golden_inputs import must_deny
+    from vedette.adapters.policy_engines.regorus.golden_inputs import forbidden_requests
     from vedette.policy.bundle_data import mount
 
-    return must_deny(mount(bundle.files))
+    return forbidden_requests(mount(bundle.files))

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
-from vedette.policy.distribution import Shelving
+from vedette.policy.distribution import BundleDistributor
 
 if TYPE_CHECKING:
     from vedette.adapters.bundles import PolicyKey
     from vedette.config import Settings
-    from vedette.domain.ports import Shelf
-    from vedette.policy.distribution import Record
+    from vedette.domain.ports import BundleRepository
+    from vedette.policy.distribution import ArchiveStore
 
 
-class FolderSealer:
+class FolderSigner:
     """Signs with the key of a state folder (`policy.key`), which is loaded when it is needed."""
 
     def __init__(self, state: Path) -> None:
@@ -26,7 +26,7 @@ class FolderSealer:
 
     def key_id(self, *, make: bool) -> str | None:
         """Return the id of the key here; None if there is none and none is to be made."""
-        key = self._loaded(make=make)
+        key = self._load_key(make=make)
         return key.id if key is not None else None
 
     def pack(
@@ -36,16 +36,16 @@ class FolderSealer:
         """Return the signed archive of a bundle as a revision. Raises BadPolicy."""
         from vedette.adapters.bundles import pack
 
-        key = self._loaded(make=True)
+        key = self._load_key(make=True)
         assert key is not None
         return pack(
             bundle, number=number, key=key, signer=who, commit=commit, reason="", at_us=at_us,
             wasm=wasm,
         )  # fmt: skip
 
-    def public(self) -> str:
+    def public_key(self) -> str:
         """Return the PEM of the public half of the key here, which is made if there is none."""
-        key = self._loaded(make=True)
+        key = self._load_key(make=True)
         assert key is not None
         return key.public.decode("ascii")
 
@@ -57,7 +57,7 @@ class FolderSealer:
         from vedette.adapters.bundles import unpack
 
         if public is None:
-            key = self._loaded(make=False)
+            key = self._load_key(make=False)
             if key is None:
                 mend = "copy policy.key of the worker that publishes into this state folder"
                 raise BadPolicy("there is no policy key to verify it with", mend=mend)
@@ -65,21 +65,21 @@ class FolderSealer:
         _, manifest = unpack(raw, public.encode("ascii"))
         return manifest.number, manifest.digest
 
-    def _loaded(self, *, make: bool) -> PolicyKey | None:
+    def _load_key(self, *, make: bool) -> PolicyKey | None:
         from vedette.adapters.bundles import KEY_FILE, PolicyKey
 
         if self._key is None and (make or (self._state / KEY_FILE).exists()):
-            self._key = PolicyKey.of(self._state)
+            self._key = PolicyKey.open(self._state)
         return self._key
 
 
-def shelf_of(settings: Settings) -> Shelf | None:
+def open_bundle_repository(settings: Settings) -> BundleRepository | None:
     """Return the shelf that the settings name, if they name one."""
-    if settings.edges.policy.bundles is None:
+    if settings.deployment.policy.bundles is None:
         return None
-    from vedette.adapters.bundles.repository import open_shelf
+    from vedette.adapters.bundles.repository import open_repository
 
-    return open_shelf(settings.edges.policy.bundles)
+    return open_repository(settings.deployment.policy.bundles)
 
 
 def bundle_name(fleet: str) -> str:
@@ -87,11 +87,13 @@ def bundle_name(fleet: str) -> str:
     return f"{fleet}.tar.gz"
 
 
-def shelving(settings: Settings, record: Record, now_us: Callable[[], int]) -> Shelving:
+def build_distributor(
+    settings: Settings, record: ArchiveStore, now_us: Callable[[], int]
+) -> BundleDistributor:
     """Return what signs this fleet's revisions and hands them to others."""
-    made = Shelving(
-        record, FolderSealer(settings.state), shelf_of(settings), bundle_name(settings.fleet),
+    distributor = BundleDistributor(
+        record, FolderSigner(settings.state), open_bundle_repository(settings), bundle_name(settings.fleet),
         now_us,
     )  # fmt: skip
-    made.refresh()
-    return made
+    distributor.refresh()
+    return distributor

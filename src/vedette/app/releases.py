@@ -18,53 +18,62 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.app.remote_workers import Apart
+from vedette.app.remote_workers import RoutingReasoner
 from vedette.app.workers import try_judge
-from vedette.config.snapshot import drop_unfinished, find_snapshot, keep_snapshot, marks_of
+from vedette.config.snapshot import (
+    find_snapshot,
+    folder_stamps,
+    keep_snapshot,
+    remove_unfinished_snapshots,
+)
 from vedette.domain.agent import Agent
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import (
     BadCommand,
     BadFleet,
     NotFound,
-    Outrun,
     StoreFailed,
     Unavailable,
     VedetteError,
+    WriteConflict,
 )
-from vedette.domain.entry import RELEASES, Draft, releases_of
-from vedette.domain.roles import require
-from vedette.engine.reservation import gap_of, pause_unbounded, refuse_unbounded
+from vedette.domain.entry import RELEASE_KINDS, Draft, releases_of
+from vedette.domain.roles import require_role
+from vedette.engine.reservation import (
+    find_budget_gap,
+    pause_unbounded_agents,
+    refuse_unbounded_agents,
+)
 from vedette.engine.scheduler.dispatcher import Dispatcher
-from vedette.engine.services import Line
-from vedette.memory.training_set import Lessons, Readable
+from vedette.engine.services import Services
+from vedette.memory.training_set import Lessons, ReadableScopes
 from vedette.operations.commands import Commands, Order
 from vedette.policy.rollout import Rollout
 
 if TYPE_CHECKING:
-    from vedette.config import Loaded, Settings
+    from vedette.config import LoadedFleet, Settings
 
 VERBS: Mapping[str, Mapping[str, type]] = {"agent_release": {"agent": str}}
 NEEDED = {"agent_release": "agent"}
 
 # How long an agent may take to end what it is at: its command waits for it.
 REST_S = 30.0
-_LOOK_S = 0.01
+_POLL_S = 0.01
 # What the parts of a fleet are made of at its start, and what each is called in agent.yaml.
-_FIXED = ("reasoner", "order_by", "collection", "schedules")
+_FIXED_FIELDS = ("reasoner", "order_by", "collection", "schedules")
 
 
 @dataclass(slots=True)
-class Changed:
+class ChangedAgent:
     """An agent whose folder is not the release that runs any more. `now` is its digest."""
 
     agent: str
     release: str
-    now: str
+    digest: str
 
     def to_json(self) -> dict[str, str]:
         """Return it as `--json` prints it."""
-        return {"agent": self.agent, "release": self.release, "now": self.now}
+        return {"agent": self.agent, "release": self.release, "now": self.digest}
 
 
 @dataclass(slots=True)
@@ -77,16 +86,16 @@ class Releases:
     """
 
     settings: Settings
-    line: Line
+    services: Services
     lessons: Lessons
     dispatcher: Dispatcher
     rollout: Rollout
     scopes: frozenset[tuple[str, str]]
     missing: dict[str, str] = field(default_factory=dict)
-    _alone: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _seen: int = 0
-    _wanted: dict[str, str] = field(default_factory=dict)
-    _marks: dict[str, tuple[object, str]] = field(default_factory=dict)
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _last_seq: int = 0
+    _wanted_releases: dict[str, str] = field(default_factory=dict)
+    _stamps: dict[str, tuple[object, str]] = field(default_factory=dict)
     _unbounded: dict[str, str] = field(default_factory=dict)
 
     # --- a person's order ---------------------------------------------------------------------
@@ -98,47 +107,47 @@ class Releases:
         restart, for a folder that does not pass its check, and for code that cannot be loaded;
         Unavailable if the agent does not come to rest. Then nothing was changed.
         """
-        require(order.principal, order.principal.roles, "agent_release")
+        require_role(order.principal, order.principal.roles, "agent_release")
         if not order.reason.strip():
             raise BadCommand("a reason is missing", mend="add --reason 'why'")
-        if name not in self.line.fleet.agents:
+        if name not in self.services.fleet.agents:
             mend = "a new agent is taken up when the fleet is started again"
             raise NotFound(f"the fleet runs no agent {name!r}", mend=mend)
-        async with self._alone:
+        async with self._lock:
             return await self._release(order, name)
 
     async def _release(self, order: Order, name: str) -> dict[str, Any]:
-        was = self.line.agent(name)
-        before = was.release
+        current = self.services.agent(name)
+        before = current.release
         if not self.settings.store.visit:
-            self._look()
-            before = self._wanted.get(name, before)
-        made = self._read(name)
+            self._read_ledger()
+            before = self._wanted_releases.get(name, before)
+        made = self._read_folder(name)
         told = {"agent": name, "was": before, "release": made.release, "folder": made.folder}
-        if made.release == was.release == before and name not in self.missing:
+        if made.release == current.release == before and name not in self.missing:
             if order.command_id is not None:
-                await self.line.store.note([], command=order.command_id)
+                await self.services.store.append_entries([], command=order.command_id)
             return {**told, "changed": False}
-        self._refuse_fixed(was, made)
-        place = await self._try(made)
-        async with self._at_rest(name):
+        self._refuse_fixed(current, made)
+        place = await self._try_code(made)
+        async with self._hold_idle(name):
             fields = {"agent": name, "release": made.release, "what": before}
             fields["actor"] = str(order.principal)
             draft = Draft("agent.released", fields, body=order.body())
-            await self._place(made, place, [draft], order.command_id)
+            await self._install(made, place, [draft], order.command_id)
         return {**told, "changed": True}
 
-    def _read(self, name: str) -> Agent:
+    def _read_folder(self, name: str) -> Agent:
         """Return the agent that the folder holds now, as a snapshot. Raises BadCommand."""
         from vedette.config import read_fleet
 
         settings = self.settings
-        now_us = self.line.clock.now_us()
+        now_us = self.services.clock.now_us()
         agents, _, problems = read_fleet(settings.root, settings, now_us=now_us)
         found = agents.get(name)
         if found is None:
             mine = [p for p in problems if not p.warning and Path(p.file).is_relative_to(
-                _shown(settings.root, settings.agents / name))]  # fmt: skip
+                _relative_path(settings.root, settings.agents / name))]  # fmt: skip
             if not mine:
                 mend = "bring the folder back, or start the fleet again without it"
                 raise BadCommand("is not there", where=str(settings.agents / name), mend=mend)
@@ -147,83 +156,89 @@ class Releases:
             where = f"{first.file}:{first.line}" if first.line else first.file
             raise BadCommand(f"{first.what}{more}", where=where, mend=first.mend or None)
         try:
-            return kept(found, settings.state)
+            return snapshot_agent(found, settings.state)
         except BadFleet as error:
             raise BadCommand(error.what, where=error.where, mend=error.mend) from error
 
-    def _refuse_fixed(self, was: Agent, made: Agent) -> None:
+    def _refuse_fixed(self, current: Agent, release: Agent) -> None:
         """Raise BadCommand for what parts of the fleet were made of that do not change."""
-        fixed = [word for word in _FIXED if getattr(was, word) != getattr(made, word)]
-        tools = [t for a in self.line.fleet.agents.values() for t in a.tools.values()]
-        if any(t.http for t in made.tools.values()) and not any(t.http for t in tools):
+        fixed = [word for word in _FIXED_FIELDS if getattr(current, word) != getattr(release, word)]
+        tools = [t for a in self.services.fleet.agents.values() for t in a.tools.values()]
+        if any(t.http for t in release.tools.values()) and not any(t.http for t in tools):
             fixed.append("http (the fleet had no such tool)")
-        unknown = [f"{s.bank}/{s.scope}" for s in made.scopes]
+        unknown = [f"{s.bank}/{s.scope}" for s in release.scopes]
         fixed += [f"memory {s}" for s in unknown if tuple(s.split("/", 1)) not in self.scopes]
         if fixed:
-            what = f"a running fleet cannot change {', '.join(fixed)} of {made.name}"
-            where = f"{made.name}/agent.yaml"
+            what = f"a running fleet cannot change {', '.join(fixed)} of {release.name}"
+            where = f"{release.name}/agent.yaml"
             raise BadCommand(what, where=where, mend="start the fleet again: that is a release")
-        self._refuse_unbounded(made)
+        self._refuse_unbounded(release)
 
-    def _refuse_unbounded(self, made: Agent) -> None:
+    def _refuse_unbounded(self, release: Agent) -> None:
         """Raise BadCommand for a release whose tokens the live limits could not bound."""
-        if (gap := gap_of(self.line.budgets, made)) is not None:
+        if (gap := find_budget_gap(self.services.budgets, release)) is not None:
             mend = "mend its agent.yaml, or policies/budgets/data.yaml"
-            raise BadCommand(f"{made.name}: {gap}", where=f"{made.name}/agent.yaml", mend=mend)
+            raise BadCommand(
+                f"{release.name}: {gap}", where=f"{release.name}/agent.yaml", mend=mend
+            )
 
-    async def _try(self, made: Agent) -> Callable[[], None]:
+    async def _try_code(self, release: Agent) -> Callable[[], None]:
         """Load the code of a release beside the present one; return what puts it in place.
 
         Raises BadCommand with the file and line of the agent's code where that failed.
         """
-        reasoner: Any = self.line.reasoners.get(made.reasoner)
+        reasoner: Any = self.services.reasoners.get(release.reasoner)
         try:
-            if made.reasoner == "adk" and hasattr(reasoner, "prepare"):
-                budget = made.budget
+            if release.reasoner == "adk" and hasattr(reasoner, "prepare"):
+                budget = release.budget
                 bounds = (budget.input_tokens_per_call, budget.output_tokens_per_call)
-                place: Callable[[], None] = await reasoner.prepare(
-                    made.name, Path(made.folder), made.release, bounds
+                install: Callable[[], None] = await reasoner.prepare(
+                    release.name, Path(release.folder), release.release, bounds
                 )
-                return place
-            taught = self.lessons.now(made.name, self.line.clock.now_us())
-            near = reasoner.near(made.name) if isinstance(reasoner, Apart) else reasoner
-            await try_judge(near, made, taught)
+                return install
+            taught = self.lessons.preview_lessons(release.name, self.services.clock.now_us())
+            near = (
+                reasoner.local_reasoner(release.name)
+                if isinstance(reasoner, RoutingReasoner)
+                else reasoner
+            )
+            await try_judge(near, release, taught)
         except VedetteError as error:
             raise BadCommand(error.what, where=error.where, mend=error.mend) from error
         except Exception as error:
             # Whatever the agent's code raised in its worker.
             what = f"{type(error).__name__}: {error}"
             mend = "correct the agent's code"
-            raise BadCommand(what, where=f"{made.name}/judge.py", mend=mend) from error
+            raise BadCommand(what, where=f"{release.name}/judge.py", mend=mend) from error
         return lambda: None
 
     # --- the swap -----------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _at_rest(self, name: str) -> AsyncIterator[None]:
+    async def _hold_idle(self, name: str) -> AsyncIterator[None]:
         """Hold an agent that begins nothing and has ended what it was at. Raises Unavailable."""
-        self.line.stops.pause(name, "rest")
+        self.services.stops.pause(name, "rest")
         try:
-            await self._rest(name)
+            await self._wait_until_idle(name)
             yield
         finally:
-            self.line.stops.go_on(name, "rest")
+            self.services.stops.unpause(name, "rest")
 
-    async def _rest(self, name: str) -> None:
-        clock, judges = self.line.clock, self.line.reasoners.get("judge")
+    async def _wait_until_idle(self, name: str) -> None:
+        clock, judges = self.services.clock, self.services.reasoners.get("judge")
         # Who waits for a worker to come is not waited for: it may come with the new release only.
-        far = isinstance(judges, Apart) and name in judges.releases
+        is_remote = isinstance(judges, RoutingReasoner) and name in judges.releases
         end = clock.monotonic_us() + int(REST_S * 1e6)
-        while self.dispatcher.at_work(name, judging=not far):
+        while self.dispatcher.is_active(name, judging=not is_remote):
             if clock.monotonic_us() >= end:
                 what = f"{name} did not end what it is at within {REST_S:.0f} s"
                 raise Unavailable(what, mend="nothing was changed; give the same order again")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_S)
 
-    async def _place(
+    async def _install(
         self,
-        made: Agent,
-        place: Callable[[], None],
+        release: Agent,
+        install: Callable[[], None],
         drafts: Sequence[Draft] = (),
         command: str | None = None,
     ) -> None:
@@ -234,21 +249,23 @@ class Releases:
         nothing is put in place before it. Raises BadCommand, what the store raises, and as
         `Rollout.catch_up`; then nothing was put in place.
         """
-        line = self.line
+        services = self.services
         while True:
             async with self.rollout.swap_lock:
-                self._refuse_unbounded(made)
-                policy_rev = line.gateway.policy_rev
-                readable, reads = self.lessons.decide(line.gateway, line.clock.now_us(), made)
-                if await self._record(made, drafts, reads, command, policy_rev):
-                    self._swap(made, place, readable)
+                self._refuse_unbounded(release)
+                policy_rev = services.gateway.policy_rev
+                readable, reads = self.lessons.decide_scopes(
+                    services.gateway, services.clock.now_us(), release
+                )
+                if await self._record(release, drafts, reads, command, policy_rev):
+                    self._swap(release, install, readable)
                     return
             # Another worker published: that is asked before this is made.
             await self.rollout.catch_up()
 
     async def _record(
         self,
-        made: Agent,
+        release: Agent,
         drafts: Sequence[Draft],
         reads: Sequence[Draft],
         command: str | None,
@@ -256,68 +273,70 @@ class Releases:
     ) -> bool:
         """Make a release and its reads durable; False if another revision is live by now."""
         try:
-            await self.line.store.note([*drafts, *reads], command=command, policy_rev=policy_rev)
-        except Outrun:
+            await self.services.store.append_entries(
+                [*drafts, *reads], command=command, policy_rev=policy_rev
+            )
+        except WriteConflict:
             return False
         except StoreFailed:
             # A commit may have stood although it raised, and nobody else would put it in place.
             if not drafts:
                 raise
-            self._look()
-            if self._wanted.get(made.name) != made.release:
+            self._read_ledger()
+            if self._wanted_releases.get(release.name) != release.release:
                 raise
         return True
 
-    def _swap(self, made: Agent, place: Callable[[], None], readable: Readable) -> None:
+    def _swap(self, release: Agent, install: Callable[[], None], readable: ReadableScopes) -> None:
         """Let another release run from now on.
 
         Nothing is awaited: there is no instant at which half of it is in place.
         """
-        line, name, lessons = self.line, made.name, self.lessons
-        line.fleet.replace(made)
-        place()
+        services, name, lessons = self.services, release.name, self.lessons
+        services.fleet.replace(release)
+        install()
         if name in lessons.agents:
-            lessons.agents[name] = made
-        reasoner: Any = line.reasoners.get(made.reasoner)
-        if isinstance(reasoner, Apart):
-            reasoner.release(name, made.release)
+            lessons.agents[name] = release
+        reasoner: Any = services.reasoners.get(release.reasoner)
+        if isinstance(reasoner, RoutingReasoner):
+            reasoner.set_release(name, release.release)
         if hasattr(reasoner, "renew"):
             reasoner.renew(name)
-        hands: Any = line.performer
-        hands.renew(name)
-        line.recall.forget()
-        self._found_again(name)
-        pause_unbounded(line)
-        for changed in lessons.take(readable, line.gateway.policy_rev):
-            judges: Any = line.reasoners["judge"]
+        tools: Any = services.tool_executor
+        tools.renew(name)
+        services.recall.forget_permits()
+        self._clear_missing(name)
+        pause_unbounded_agents(services)
+        for changed in lessons.adopt(readable, services.gateway.policy_rev):
+            judges: Any = services.reasoners["judge"]
             judges.renew(changed)
 
-    def _found_again(self, name: str) -> None:
+    def _clear_missing(self, name: str) -> None:
         self.missing.pop(name, None)
-        self.line.stops.go_on(name, "release")
+        self.services.stops.unpause(name, "release")
 
     # --- what the record names, whoever released it -----------------------------------------
 
-    def _look(self) -> None:
+    def _read_ledger(self) -> None:
         """Read off the record which releases the fleet runs. Raises StoreFailed."""
-        store: Any = self.line.store
-        for seq, raw, _, _ in store.walk(RELEASES, self._seen):
-            self._wanted.update(releases_of(orjson.loads(raw)))
-            self._seen = seq
+        store: Any = self.services.store
+        for seq, raw, _, _ in store.walk(RELEASE_KINDS, self._last_seq):
+            self._wanted_releases.update(releases_of(orjson.loads(raw)))
+            self._last_seq = seq
 
-    def live(self) -> tuple[Mapping[str, Agent], int]:
+    def live_agents(self) -> tuple[Mapping[str, Agent], int]:
         """Return the agents of the releases that the fleet runs, and which entry was read last.
 
         Of one that is not here, what runs here is returned. Raises StoreFailed.
         """
-        self._look()
-        agents = dict(self.line.fleet.agents)
-        for name, agent in self.line.fleet.agents.items():
-            release = self._wanted.get(name, agent.release)
+        self._read_ledger()
+        agents = dict(self.services.fleet.agents)
+        for name, agent in self.services.fleet.agents.items():
+            release = self._wanted_releases.get(name, agent.release)
             if release != agent.release:
                 with suppress(BadCommand):
-                    agents[name] = self._found(name, release)
-        return agents, self._seen
+                    agents[name] = self._find_release(name, release)
+        return agents, self._last_seq
 
     async def follow(self, trouble: Callable[[str], None]) -> None:
         """Take up the releases that the record names; what is not here is not run here.
@@ -325,35 +344,37 @@ class Releases:
         Raises StoreFailed, and Unavailable for an agent that does not come to rest: it is to be
         asked again.
         """
-        self._look()
-        for name in list(self._wanted):
-            if self._differs(name):
-                async with self._alone:
+        self._read_ledger()
+        for name in list(self._wanted_releases):
+            if self._has_changed(name):
+                async with self._lock:
                     # A person's order that was waited for here may have made another since.
-                    self._look()
-                    if self._differs(name):
-                        await self._take_up(name, self._wanted[name], trouble)
-        self._tell_unbounded(trouble)
+                    self._read_ledger()
+                    if self._has_changed(name):
+                        await self._adopt_release(name, self._wanted_releases[name], trouble)
+        self._report_unbounded(trouble)
 
-    def _differs(self, name: str) -> bool:
-        agent = self.line.fleet.agents.get(name)
-        return agent is not None and (agent.release != self._wanted[name] or name in self.missing)
+    def _has_changed(self, name: str) -> bool:
+        agent = self.services.fleet.agents.get(name)
+        return agent is not None and (
+            agent.release != self._wanted_releases[name] or name in self.missing
+        )
 
-    async def _take_up(self, name: str, release: str, trouble: Callable[[str], None]) -> None:
-        was = self.line.agent(name)
+    async def _adopt_release(self, name: str, release: str, trouble: Callable[[str], None]) -> None:
+        was = self.services.agent(name)
         if was.release == release:
-            self._found_again(name)
+            self._clear_missing(name)
             return
         try:
-            made = self._found(name, release)
+            made = self._find_release(name, release)
             self._refuse_fixed(was, made)
-            place = await self._try(made)
-            async with self._at_rest(name):
-                await self._place(made, place)
+            place = await self._try_code(made)
+            async with self._hold_idle(name):
+                await self._install(made, place)
         except BadCommand as error:
             if self.missing.get(name) != release:
                 self.missing[name] = release
-                self.line.stops.pause(name, "release")
+                self.services.stops.pause(name, "release")
                 trouble(
                     f"{name} is not run here: the fleet runs release {release[:12]} of it, and "
                     f"{error}"
@@ -361,9 +382,12 @@ class Releases:
             return
         trouble(f"{name}: release {release[:12]} was taken up")
 
-    def _tell_unbounded(self, trouble: Callable[[str], None]) -> None:
+    def _report_unbounded(self, trouble: Callable[[str], None]) -> None:
         """Tell once of each agent that `pause_unbounded` has begin nothing."""
-        found = ((a.name, gap_of(self.line.budgets, a)) for a in self.line.fleet.agents.values())
+        found = (
+            (a.name, find_budget_gap(self.services.budgets, a))
+            for a in self.services.fleet.agents.values()
+        )
         gaps = {name: gap for name, gap in found if gap is not None}
         for name, gap in gaps.items():
             if self._unbounded.get(name) != gap:
@@ -373,7 +397,7 @@ class Releases:
                 )
         self._unbounded = gaps
 
-    def _found(self, name: str, release: str) -> Agent:
+    def _find_release(self, name: str, release: str) -> Agent:
         """Return a release of an agent that another worker made, if it is here.
 
         Raises BadCommand.
@@ -381,24 +405,26 @@ class Releases:
         from vedette.config import read_fleet
 
         settings = self.settings
-        kept_here = find_snapshot(settings.state, release, name)
-        if kept_here is None:
-            made = self._read(name)
+        snapshot = find_snapshot(settings.state, release, name)
+        if snapshot is None:
+            made = self._read_folder(name)
             if made.release != release:
                 what = f"its folder here is {made.release[:12]}"
                 raise BadCommand(what, mend="bring the same folder here; it is taken up then")
             return made
         # Read as any folder of agents, one that holds this agent alone.
-        beside = replace(settings, agents=kept_here.folder.parent)
-        agents, _, problems = read_fleet(settings.root, beside, now_us=self.line.clock.now_us())
+        release_settings = replace(settings, agents=snapshot.folder.parent)
+        agents, _, problems = read_fleet(
+            settings.root, release_settings, now_us=self.services.clock.now_us()
+        )
         if name not in agents:
             first = next(p for p in problems if not p.warning)
             raise BadCommand(first.what, where=first.file, mend=first.mend or None)
-        return replace(agents[name], folder=str(kept_here.folder), release=release)
+        return replace(agents[name], folder=str(snapshot.folder), release=release)
 
     # --- what lies in the folders ---------------------------------------------------------------
 
-    def changed(self) -> list[Changed]:
+    def changed_agents(self) -> list[ChangedAgent]:
         """Return the agents whose folder is not the release that runs; reads what is new there.
 
         A folder that cannot be read has the digest "".
@@ -406,26 +432,26 @@ class Releases:
         from vedette.config.agent_folder import release_digest
 
         found = []
-        for name, agent in list(self.line.fleet.agents.items()):
+        for name, agent in list(self.services.fleet.agents.items()):
             folder = self.settings.agents / name
             try:
-                marks = marks_of(folder)
-                known = self._marks.get(name)
-                if known is None or known[0] != marks:
-                    known = self._marks[name] = (marks, release_digest(folder))
+                stamps = folder_stamps(folder)
+                known = self._stamps.get(name)
+                if known is None or known[0] != stamps:
+                    known = self._stamps[name] = (stamps, release_digest(folder))
                 now = known[1]
             except (OSError, BadFleet):
                 now = ""
             if now != agent.release:
-                found.append(Changed(name, agent.release, now))
+                found.append(ChangedAgent(name, agent.release, now))
         return found
 
 
-def _shown(root: Path, path: Path) -> Path:
+def _relative_path(root: Path, path: Path) -> Path:
     return path.relative_to(root) if path.is_relative_to(root) else path
 
 
-def kept(agent: Agent, state: Path) -> Agent:
+def snapshot_agent(agent: Agent, state: Path) -> Agent:
     """Return an agent that runs out of a snapshot of its folder. Raises BadFleet.
 
     Also for a folder that was changed between the reading of agent.yaml and the snapshot.
@@ -437,35 +463,35 @@ def kept(agent: Agent, state: Path) -> Agent:
     return replace(agent, folder=str(snapshot.folder))
 
 
-def keep_all(loaded: Loaded, state: Path) -> None:
+def snapshot_fleet(loaded: LoadedFleet, state: Path) -> None:
     """Have every agent of a fleet run out of a snapshot. Raises BadFleet."""
-    drop_unfinished(state)
+    remove_unfinished_snapshots(state)
     for agent in list(loaded.fleet.agents.values()):
-        loaded.fleet.replace(kept(agent, state))
+        loaded.fleet.replace(snapshot_agent(agent, state))
 
 
 async def record_start(
-    line: Line, rollout: Rollout, lessons: Lessons, drafts: Sequence[Draft]
+    services: Services, rollout: Rollout, lessons: Lessons, drafts: Sequence[Draft]
 ) -> None:
     """Record what this worker starts with, and what its agents may be taught. Raises BadFleet.
 
     It is a release of every agent: it fits the live revision, or it is none.
     """
-    read = lessons.catch_up(line.gateway, rollout.live.number, line.clock.now_us())
+    read = lessons.catch_up(services.gateway, rollout.live.number, services.clock.now_us())
     while True:
-        refuse_unbounded(line)
+        refuse_unbounded_agents(services)
         live = rollout.live.number
         try:
-            await line.store.note([*drafts, *read], policy_rev=live)
-        except Outrun:
+            await services.store.append_entries([*drafts, *read], policy_rev=live)
+        except WriteConflict:
             # Another worker published: what that says of these agents is recorded instead.
             await rollout.catch_up()
-            _, read = lessons.decide(line.gateway, line.clock.now_us())
+            _, read = lessons.decide_scopes(services.gateway, services.clock.now_us())
         else:
             return
 
 
-async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
+async def dispatch(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
     """Make a release of an agent's folder. Raises as `Releases.release`."""
     if commands.releases is None:
         raise BadCommand("this fleet's agents are released elsewhere")

@@ -15,86 +15,96 @@ from vedette.domain.base.clock import Clock
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import Performer, Reasoner, Thought
-from vedette.domain.ports.tokens import Tokens
+from vedette.domain.ports import Reasoner, ReasonerJudgement, ToolExecutor
+from vedette.domain.ports.tokens import TokenAuthority
 from vedette.memory.training_set import Lessons
 
 if TYPE_CHECKING:
     from vedette.adapters.identity.spiffe import Issuer
-    from vedette.adapters.reasoners.workers.remote_reasoner import RemoteJudges, RemotePool
+    from vedette.adapters.reasoners.workers.remote_reasoner import RemotePool, RemoteReasoner
     from vedette.config import Settings
 
 _GOOGLE_LIFE_US = 3_600_000_000
 
 
-def issuer_of(settings: Settings, now_us: Callable[[], int]) -> Issuer:
+def build_issuer(settings: Settings, now_us: Callable[[], int]) -> Issuer:
     """Return the fleet's embedded issuer: its keys, and what is revoked."""
     from vedette.adapters.identity.spiffe import Issuer
 
-    plan = settings.edges.tokens
+    plan = settings.deployment.tokens
     return Issuer(
         settings.state, settings.fleet, audience=plan.audience, now_us=now_us, life_us=plan.life_us
     )
 
 
-def tokens_of(settings: Settings, now_us: Callable[[], int]) -> Tokens:
+def build_tokens(settings: Settings, now_us: Callable[[], int]) -> TokenAuthority:
     """Return what vouches for the fleet's agents. Belongs to the event loop that first uses it."""
     from vedette.adapters.identity.jwt import Jwks, Verifier
 
-    issuer = issuer_of(settings, now_us)
-    plan = settings.edges.tokens
+    issuer = build_issuer(settings, now_us)
+    plan = settings.deployment.tokens
     if plan.kind == "google":
-        from vedette.adapters.identity.google import GOOGLE, GoogleTokens, IamCredentials, Metadata
+        from vedette.adapters.identity.google import (
+            GOOGLE_ISSUER,
+            GoogleTokens,
+            IamCredentials,
+            MetadataServer,
+        )
 
-        keys = Jwks(issuer=GOOGLE, now_us=now_us)
+        keys = Jwks(issuer=GOOGLE_ISSUER, now_us=now_us)
         google = GoogleTokens(
             settings.fleet,
             plan.service_account or "",
-            IamCredentials(Metadata()),
+            IamCredentials(MetadataServer()),
             audience=issuer.audience,
-            refuse=issuer.refuse_agent,
+            check_agent=issuer.check_agent,
         )
         google.verifier = Verifier(
-            keys=keys, issuer=(GOOGLE, GOOGLE.removeprefix("https://")), audience=issuer.audience,
+            keys=keys, issuer=(GOOGLE_ISSUER, GOOGLE_ISSUER.removeprefix("https://")), audience=issuer.audience,
             now_us=now_us, algorithms=("RS256",), max_life_us=_GOOGLE_LIFE_US,
-            required=("exp", "iat", "aud", "sub", "email"), refused=google.refused,
+            required=("exp", "iat", "aud", "sub", "email"), check_revocation=google.check_revocation,
         )  # fmt: skip
         return google
-    from vedette.adapters.identity.spiffe import MOST_LIFE_US, SvidTokens
+    from vedette.adapters.identity.spiffe import MAX_LIFE_US, SvidTokens
 
     verifier = Verifier(
         keys=issuer, issuer=f"spiffe://{settings.fleet}", audience=issuer.audience,
-        now_us=now_us, algorithms=("ES256",), max_life_us=MOST_LIFE_US,
-        required=("exp", "iat", "aud", "sub", "jti"), refused=issuer.refused,
+        now_us=now_us, algorithms=("ES256",), max_life_us=MAX_LIFE_US,
+        required=("exp", "iat", "aud", "sub", "jti"), check_revocation=issuer.check_revocation,
     )  # fmt: skip
     return SvidTokens(issuer, verifier, now_us)
 
 
-def with_tokens(settings: Settings, hands: Performer) -> Performer:
+def add_google_tokens(settings: Settings, tools: ToolExecutor) -> ToolExecutor:
     """Return hands that get a token for each call of a target that asks for one of Google's.
 
     Raises BadFleet if it is not said which service accounts the agents have.
     """
-    asking = [
+    token_targets = [
         name
         for name, target in settings.targets.items()
         if "google_scopes" in target or "google_audience" in target
     ]
-    if not asking:
-        return hands
-    pattern = settings.edges.tokens.service_account
+    if not token_targets:
+        return tools
+    pattern = settings.deployment.tokens.service_account
     if pattern is None:
         mend = "add [tokens] service_account"
-        where = f"vedette.toml: targets.{asking[0]}"
+        where = f"vedette.toml: targets.{token_targets[0]}"
         raise BadFleet("its tokens are of the agents' service accounts", where=where, mend=mend)
-    from vedette.adapters.identity.google import GoogleTokens, IamCredentials, Metadata, TokenHands
+    from vedette.adapters.identity.google import (
+        GoogleTokens,
+        IamCredentials,
+        MetadataServer,
+        TokenTools,
+    )
 
-    broker = IamCredentials(Metadata())
-    google = GoogleTokens(settings.fleet, pattern, broker, audience="", refuse=lambda *_: None)
-    return TokenHands(hands, broker, google.account)
+    broker = IamCredentials(MetadataServer())
+    google = GoogleTokens(settings.fleet, pattern, broker, audience="", check_agent=lambda *_: None)
+    return TokenTools(tools, broker, google.account)
 
 
-class Apart:
+class RoutingReasoner:
     """The Reasoner port on judges here and judges elsewhere.
 
     `releases` has those that are elsewhere, with the release that their workers must have: the
@@ -102,31 +112,31 @@ class Apart:
     """
 
     def __init__(
-        self, near: Any, away: RemoteJudges, pool: RemotePool, releases: dict[str, str]
+        self, local: Any, remote: RemoteReasoner, pool: RemotePool, releases: dict[str, str]
     ) -> None:
-        self._near = near
-        self._away = away
+        self._near = local
+        self._away = remote
         self.pool = pool
         self.releases = releases
 
-    def _of(self, agent: str) -> Any:
+    def _reasoner_for(self, agent: str) -> Any:
         return self._away if agent in self.releases else self._near
 
-    def near(self, agent: str) -> Any | None:
+    def local_reasoner(self, agent: str) -> Any | None:
         """Return what runs an agent's judge here; None if it lives elsewhere."""
         return None if agent in self.releases else self._near
 
-    def release(self, agent: str, release: str) -> None:
+    def set_release(self, agent: str, release: str) -> None:
         """Let in only workers with another release of an agent from now on."""
         if agent in self.releases:
             self.releases[agent] = release
 
-    async def reason(self, briefing: Briefing) -> Thought:
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Judge one event where the agent's judge lives."""
-        thought: Thought = await self._of(briefing.agent).reason(briefing)
-        return thought
+        judgement: ReasonerJudgement = await self._reasoner_for(briefing.agent).reason(briefing)
+        return judgement
 
-    def restore(
+    def restore_state(
         self,
         agent: str,
         key: str,
@@ -135,25 +145,25 @@ class Apart:
         since: Sequence[tuple[int, Event]],
     ) -> None:
         """Bring the state of a key to the last of `since`."""
-        self._of(agent).restore(agent, key, checkpoint, at, since)
+        self._reasoner_for(agent).restore(agent, key, checkpoint, at, since)
 
-    def forget(self, agent: str, key: str) -> None:
+    def drop_state(self, agent: str, key: str) -> None:
         """Drop the state of a key."""
-        self._of(agent).forget(agent, key)
+        self._reasoner_for(agent).forget(agent, key)
 
-    def fold(
+    def fold_state(
         self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
     ) -> bytes | None:
         """Return the checkpoint after `since`. Raises Unavailable if the worker is not there."""
-        folded: bytes | None = self._of(agent).fold(agent, checkpoint, since)
+        folded: bytes | None = self._reasoner_for(agent).fold(agent, checkpoint, since)
         return folded
 
     def renew(self, agent: str) -> None:
         """Have an agent's judge made anew when it is next needed."""
-        self._of(agent).renew(agent)
+        self._reasoner_for(agent).renew(agent)
 
 
-def apart(
+def add_remote_reasoners(
     settings: Settings,
     fleet: Fleet,
     reasoners: dict[str, Reasoner],
@@ -164,8 +174,8 @@ def apart(
 
     Raises BadFleet for an agent that is named and has no judge.
     """
-    plan = settings.edges.gateway
-    if not plan.apart:
+    plan = settings.deployment.gateway
+    if not plan.is_gateway:
         return reasoners
     for name in plan.agents:
         if name != "*" and name not in fleet.agents:
@@ -175,36 +185,38 @@ def apart(
             what = f"agent {name} reasons with a model, which only the gateway may call"
             raise BadFleet(what, where="vedette.toml: gateway.agents", mend="leave it out")
     judged = {name for name, agent in fleet.agents.items() if agent.reasoner == "judge"}
-    far = {name: fleet.agents[name].release for name in judged if plan.remote(name)}
-    from vedette.adapters.reasoners.workers.reasoner_client import Making
-    from vedette.adapters.reasoners.workers.remote_reasoner import RemoteJudges, RemotePool
+    releases = {name: fleet.agents[name].release for name in judged if plan.is_remote(name)}
+    from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec
+    from vedette.adapters.reasoners.workers.remote_reasoner import RemotePool, RemoteReasoner
 
-    def make(name: str) -> Making:
+    def make(name: str) -> JudgeSpec:
         agent = fleet.agents[name]
-        taught = lessons.of(name, clock.now_us())
-        return Making(agent.folder, agent.charter, taught, agent.limits, release=agent.release)
+        taught = lessons.load_lessons(name, clock.now_us())
+        return JudgeSpec(agent.folder, agent.charter, taught, agent.limits, release=agent.release)
 
     pool = RemotePool()
 
     def expired(name: str) -> bool:
-        return lessons.expired(name, clock.now_us())
+        return lessons.pop_expired(name, clock.now_us())
 
-    both = Apart(reasoners["judge"], RemoteJudges(pool, make, expired), pool, far)
-    return {**reasoners, "judge": both}
+    router = RoutingReasoner(
+        reasoners["judge"], RemoteReasoner(pool, make, expired), pool, releases
+    )
+    return {**reasoners, "judge": router}
 
 
-def close_apart(reasoners: Mapping[str, Reasoner]) -> None:
+def close_remote_pools(reasoners: Mapping[str, Reasoner]) -> None:
     """Hang up on workers elsewhere, if there are any."""
     for reasoner in reasoners.values():
-        if isinstance(reasoner, Apart):
+        if isinstance(reasoner, RoutingReasoner):
             reasoner.pool.close()
 
 
-def as_gateway(settings: Settings) -> Settings:
+def gateway_settings(settings: Settings) -> Settings:
     """Return the settings of a gateway: the judges of `[gateway] agents` live elsewhere.
 
     All of them, if the table names none.
     """
-    plan = settings.edges.gateway
-    told = replace(plan, apart=True, agents=plan.agents or ("*",))
-    return replace(settings, edges=replace(settings.edges, gateway=told))
+    plan = settings.deployment.gateway
+    gateway = replace(plan, apart=True, agents=plan.agents or ("*",))
+    return replace(settings, edges=replace(settings.deployment, gateway=gateway))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vedette.app.composition_root import App
 
 
-def make_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Source]]:
+def build_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Source]]:
     """Make the sources that the settings name, and the fleet's schedules.
 
     Those that need time to be loaded and have nothing to deliver at once come second.
@@ -22,53 +22,55 @@ def make_sources(app: App, *, until_idle: bool) -> tuple[list[Source], list[Sour
     first: list[Source] = []
     later: list[Source] = []
     for plan in app.settings.sources:
-        source = make_source(plan, app, until_idle=until_idle)
+        source = build_source(plan, app, until_idle=until_idle)
         (later if plugins(SOURCES).get(plan.kind).late else first).append(source)
-    if any(agent.schedules for agent in app.line.fleet.agents.values()):
+    if any(agent.schedules for agent in app.services.fleet.agents.values()):
         from vedette.adapters.schedule.source import ScheduleSource
 
-        later.append(ScheduleSource(app.line.fleet, app.line.clock, gathering(app)))
+        later.append(
+            ScheduleSource(app.services.fleet, app.services.clock, build_outcome_reader(app))
+        )
     return first, later
 
 
-def gathering(app: App) -> Callable[[str, int, int], Awaitable[dict[str, Any] | None]]:
+def build_outcome_reader(app: App) -> Callable[[str, int, int], Awaitable[dict[str, Any] | None]]:
     """Return what tells an agent's tick what happened, if policy lets the agent read it.
 
     It is asked for as the scope `ledger/outcomes`; the answer is recorded like any other read.
     """
-    from vedette.domain.agent import Scope
-    from vedette.domain.decision_request import Situation
+    from vedette.domain.agent import MemoryScope
+    from vedette.domain.decision_request import DecisionContext
     from vedette.domain.event import ENVELOPE, Event
-    from vedette.memory.retrieval import read_drafts
-    from vedette.memory.review import gather
+    from vedette.memory.retrieval import recall_entries
+    from vedette.memory.review import collect_patterns
 
-    line, scope = app.line, Scope("ledger", "outcomes")
-    reading = Event("vedette:engine", "gather", "vedette.gather", vouched=ENVELOPE)
+    services, scope = app.services, MemoryScope("ledger", "outcomes")
+    reading_event = Event("vedette:engine", "gather", "vedette.gather", vouched=ENVELOPE)
 
-    async def told(agent: str, after_us: int, upto_us: int) -> dict[str, Any] | None:
-        declared = line.agent(agent)
-        situation = Situation(declared, reading, 1, line.clock.now_us())
-        decided = line.gateway.may_read(situation, scope.bank, scope.scope)
-        await app.store.note(read_drafts(declared, scope, decided))
+    async def read_outcomes(agent: str, after_us: int, upto_us: int) -> dict[str, Any] | None:
+        declared = services.agent(agent)
+        decision_context = DecisionContext(declared, reading_event, 1, services.clock.now_us())
+        decided = services.gateway.may_read(decision_context, scope.bank, scope.scope)
+        await app.store.append_entries(recall_entries(declared, scope, decided))
         if decided.decision.outcome != "permit":
             return None
-        found = gather(app.store, after_us, upto_us)
-        names = {pattern["agent"] for pattern in found["patterns"]} & set(line.fleet.agents)
+        found = collect_patterns(app.store, after_us, upto_us)
+        names = {pattern["agent"] for pattern in found["patterns"]} & set(services.fleet.agents)
         reads = {
-            name: [f"{one.bank}/{one.scope}" for one in line.agent(name).scopes]
+            name: [f"{one.bank}/{one.scope}" for one in services.agent(name).scopes]
             for name in sorted(names)
         }
         return {**found, "reads": reads}
 
-    return told
+    return read_outcomes
 
 
-def make_source(plan: Plan, app: App, *, until_idle: bool) -> Source:
+def build_source(plan: Plan, app: App, *, until_idle: bool) -> Source:
     """Make one source of its plan. Raises BadFleet, which names the plugin's wheel."""
     from vedette.config.plugins import plugins
 
     found = plugins(SOURCES)
-    with found.blame(plan.kind):
+    with found.wrap_errors(plan.kind):
         source: Source = found.get(plan.kind).build(plan, source_context(app, until_idle))
     return source
 
@@ -81,9 +83,9 @@ def source_context(app: App, until_idle: bool = False) -> SourceContext:
 
         return cron_walls(text)
 
-    line, store = app.line, app.store
+    services, store = app.services, app.store
     return SourceContext(
-        line.clock, line.metrics, not until_idle, app.settings.max_event_bytes,
-        lambda: store.leads, line.fleet, lambda event: bool(store.runs_of_event(event)),
+        services.clock, services.metrics, not until_idle, app.settings.max_event_bytes,
+        lambda: store.is_leader, services.fleet, lambda event: bool(store.runs_of_event(event)),
         cron_walls,
     )  # fmt: skip

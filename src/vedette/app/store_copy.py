@@ -10,14 +10,14 @@ import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadStore
-from vedette.domain.base.failpoint import reach
+from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
-from vedette.store.read_runs import Reads
+from vedette.store.read_runs import StoreReader
 from vedette.store.schema import TABLES
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _BATCH = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class CopyResult:
     """What was copied: entries, the root of their tree, rows by table."""
 
     size: int
@@ -42,50 +42,50 @@ def tables() -> list[str]:
     return re.findall(r'^CREATE TABLE "?(\w+)"?', TABLES, re.MULTILINE)
 
 
-async def copy_store(settings: Settings, url: str, who: Principal, reason: str) -> Copied:
+async def copy_store(settings: Settings, url: str, who: Principal, reason: str) -> CopyResult:
     """Copy the SQLite store of a state folder into an empty database.
 
     Either all of it is there and verified, or nothing. Raises StoreBusy if the fleet runs,
     BadCommand for a target that holds a store, BadStore if either does not verify.
     """
-    from vedette.adapters.signing_keys import ledger_key
+    from vedette.adapters.signing_keys import open_ledger_key
     from vedette.store.postgres import PostgresStore
     from vedette.store.postgres.database import PostgresDatabase
-    from vedette.store.postgres.schema import prepare
-    from vedette.store.runner_lock import LOCK, own
+    from vedette.store.postgres.schema import create_tables
+    from vedette.store.runner_lock import LOCK_FILE, acquire_lock
     from vedette.store.sqlite.connection import open_database
 
     path = settings.state / "store.db"
     if not path.exists():
         raise BadStore("there is no store here", where=str(path), mend="start `vedette run` once")
     with ExitStack() as stack:
-        stack.enter_context(own(settings.state / LOCK))
+        stack.enter_context(acquire_lock(settings.state / LOCK_FILE))
         # Opened to write first: a store of an older schema is brought up before it is copied.
         open_database(path, write=True).close()
         source = open_database(path, write=False)
         stack.callback(source.close)
         key_name = f"vedette/{settings.fleet}"
-        key = ledger_key(settings.state, key_name, Reads(source).key_in_force)
+        key = open_ledger_key(settings.state, key_name, StoreReader(source).key_in_force)
         target = PostgresDatabase(url, name="vedette copy", hold_ms=0)
         stack.callback(target.close)
-        prepare(target)
+        create_tables(target)
         copied = _copy_all(settings, source, target)
     store = PostgresStore(
         url, settings.state, fleet=settings.fleet, key=key, key_name=key_name,
         now_us=SystemClock().now_us, visit=True,
     )  # fmt: skip
     try:
-        body = Body(canonical({"reason": reason}))
-        await store.note([Draft("store.copied", {"actor": str(who)}, body=body)])
+        body = Body(canonical_json({"reason": reason}))
+        await store.append_entries([Draft("store.copied", {"actor": str(who)}, body=body)])
     finally:
         store.close()
     return copied
 
 
-def _copy_all(settings: Settings, source: Database, target: PostgresDatabase) -> Copied:
+def _copy_all(settings: Settings, source: Database, target: PostgresDatabase) -> CopyResult:
     witness, public = settings.state / "witness.log", settings.state / "ledger.pub"
     key = public.read_text(encoding="ascii").strip()
-    old = Reads(source)
+    old = StoreReader(source)
     fleet = old.meta("fleet")
     if fleet != settings.fleet:
         raise BadStore(
@@ -93,27 +93,27 @@ def _copy_all(settings: Settings, source: Database, target: PostgresDatabase) ->
             where=str(settings.state / "store.db"),
             mend="give the settings of the fleet's own",
         )
-    reach("store-copy:before")
+    hit_failpoint("store-copy:before")
     target.begin()
     try:
-        _refuse_full(target)
-        size, root = _verified(old, key, witness, "the store")
+        _require_empty(target)
+        size, root = _verify_ledger(old, key, witness, "the store")
         rows = {name: _copy_table(source, target, name) for name in tables()}
-        target.run(
+        target.execute(
             "UPDATE leasing SET life=COALESCE("
             "(SELECT CAST(value AS BIGINT) FROM meta WHERE name='epoch'), 0)"
         )
-        reach("store-copy:mid")
-        if _verified(Reads(target), key, witness, "the copy") != (size, root):
+        hit_failpoint("store-copy:mid")
+        if _verify_ledger(StoreReader(target), key, witness, "the copy") != (size, root):
             raise BadStore("the copy has another head than the store", where="[store]")
         target.commit()
     finally:
         target.rollback()
-    reach("store-copy:after")
-    return Copied(size, root, rows)
+    hit_failpoint("store-copy:after")
+    return CopyResult(size, root, rows)
 
 
-def _refuse_full(target: PostgresDatabase) -> None:
+def _require_empty(target: PostgresDatabase) -> None:
     for name in tables():
         ((there,),) = target.rows(f'SELECT COUNT(*) FROM "{name}"')  # noqa: S608 (our own names)
         if there > (name == "meta"):
@@ -129,7 +129,7 @@ def _copy_table(source: Database, target: PostgresDatabase, name: str) -> int:
     where = " WHERE name<>'schema'" if name == "meta" else ""
     taken = 0
     batch: list[Any] = []
-    for row in source.each(f'SELECT {quoted} FROM "{name}"{where}'):  # noqa: S608
+    for row in source.iterate_rows(f'SELECT {quoted} FROM "{name}"{where}'):  # noqa: S608
         batch.append(row)
         if len(batch) == _BATCH:
             taken += target.copy_in(name, batch)
@@ -142,7 +142,7 @@ def _copy_table(source: Database, target: PostgresDatabase, name: str) -> int:
     return taken
 
 
-def _verified(record: Reads, key: str, witness: Any, what: str) -> tuple[int, str]:
+def _verify_ledger(record: StoreReader, key: str, witness: Any, what: str) -> tuple[int, str]:
     """Verify a ledger with its bodies; return (size, root). Raises BadStore."""
     from vedette.adapters.ledger_export import verify_store
 

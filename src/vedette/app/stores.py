@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from vedette.config import Settings
     from vedette.ledger.merkle import SigningKey
-    from vedette.store.read_runs import Reads
+    from vedette.store.read_runs import StoreReader
     from vedette.store.store import SqlStore
 
 
@@ -37,21 +37,21 @@ def open_store(
     )  # fmt: skip
 
 
-def open_reading(settings: Settings) -> Reads:
+def open_reader(settings: Settings) -> StoreReader:
     """Open the store to read, beside a running fleet or with none; `close` it.
 
     Raises BadStore if there is none.
     """
     if settings.store.kind == "postgresql":
-        from vedette.store.postgres import OpenedPostgres
+        from vedette.store.postgres import PostgresReader
 
-        return OpenedPostgres(settings.store.url())
-    from vedette.store.sqlite import OpenedStore
+        return PostgresReader(settings.store.url())
+    from vedette.store.sqlite import SqliteReader
 
-    return OpenedStore(settings.state)
+    return SqliteReader(settings.state)
 
 
-def is_there(settings: Settings) -> bool:
+def store_exists(settings: Settings) -> bool:
     """Say whether the fleet has a store already."""
     if settings.store.kind == "postgresql":
         from vedette.store.postgres import has_store

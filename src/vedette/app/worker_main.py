@@ -15,39 +15,41 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from vedette.adapters.reasoners.in_process import LocalJudges
-from vedette.adapters.reasoners.workers.confinement import Note, confine, name_process
-from vedette.adapters.reasoners.workers.fork_server import run_zygote, say_entered
-from vedette.adapters.reasoners.workers.reasoner_worker import Judges, serve_judge
+from vedette.adapters.reasoners.in_process import InProcessReasoner
+from vedette.adapters.reasoners.workers.confinement import ProgressRecord, confine, name_process
+from vedette.adapters.reasoners.workers.fork_server import report_entered, run_fork_server
+from vedette.adapters.reasoners.workers.reasoner_worker import JudgeRunner, serve_judge
 from vedette.adapters.reasoners.workers.root_agents import serve_root_agent
-from vedette.adapters.reasoners.workers.sandbox import NOT_ENTERED, Box, enter
-from vedette.adapters.reasoners.workers.tool_worker import Hands, serve_hands
-from vedette.adapters.tools.in_process import LocalHands
-from vedette.config.agent_loader import judge_of, load_module
-from vedette.domain.judge_state import made_of
+from vedette.adapters.reasoners.workers.sandbox import NOT_ENTERED, Sandbox, enter
+from vedette.adapters.reasoners.workers.tool_worker import ToolRunner, serve_tools
+from vedette.adapters.tools.in_process import InProcessTools
+from vedette.config.agent_loader import load_judge, load_module
+from vedette.domain.judge_state import judge_digest
 from vedette.domain.memory import Memory
 from vedette.judging import Judge
 
 
-def make_judges(
+def build_judge_runner(
     agent: str,
     folder: str,
     release: str | None,
     charter: Mapping[str, Any],
     lessons: Sequence[Memory],
     every: int,
-) -> Judges:
+) -> JudgeRunner:
     """Return the judges of a worker: one, of one agent."""
 
     def make(_: str) -> Judge:
-        return judge_of(Path(folder), charter, lessons, release)
+        return load_judge(Path(folder), charter, lessons, release)
 
-    return LocalJudges(make, checkpoint_every=every, made=lambda _: made_of(release, lessons))
+    return InProcessReasoner(
+        make, checkpoint_every=every, digest_of=lambda _: judge_digest(release, lessons)
+    )
 
 
-def make_hands(agent: str, folder: str, release: str | None) -> Hands:
+def build_tool_runner(agent: str, folder: str, release: str | None) -> ToolRunner:
     """Return the hands of a worker: the tools of one agent."""
-    return LocalHands(lambda _: load_module(Path(folder), "tools", release))
+    return InProcessTools(lambda _: load_module(Path(folder), "tools", release))
 
 
 def describe_root(folder: Path, release: str | None) -> dict[str, Any]:
@@ -57,29 +59,39 @@ def describe_root(folder: Path, release: str | None) -> dict[str, Any]:
     return describe_root_agent(folder, release)
 
 
-def serve(line: socket.socket, note: int, lock: int, entering: int, told: dict[str, Any]) -> None:
+def serve(
+    connection: socket.socket, note: int, lock: int, entering: int, start_message: dict[str, Any]
+) -> None:
     """Be the worker that the start message tells of, until the engine hangs up."""
     # What agents' code prints must not be taken for the answer of a `--json` verb.
     os.dup2(2, 1)
-    confine(int(told["memory"]))
-    agent = str(told["agent"])
-    name_process(str(told["kind"]), agent)
-    if told["box"] is not None:
+    confine(int(start_message["memory"]))
+    agent = str(start_message["agent"])
+    name_process(str(start_message["kind"]), agent)
+    if start_message["box"] is not None:
         try:
-            enter(Box.of_json(told["box"]), (line.fileno(), note, lock, entering))
+            enter(
+                Sandbox.from_json(start_message["box"]), (connection.fileno(), note, lock, entering)
+            )
         except Exception:
             sys.excepthook(*sys.exc_info())
             os._exit(NOT_ENTERED)
-    say_entered(entering)
-    if told["kind"] == "judge":
-        serve_judge(line, Note(note), agent, make_judges)
-    elif told["kind"] == "model":
-        serve_root_agent(line, Note(note), describe_root)
+    report_entered(entering)
+    if start_message["kind"] == "judge":
+        serve_judge(connection, ProgressRecord(note), agent, build_judge_runner)
+    elif start_message["kind"] == "model":
+        serve_root_agent(connection, ProgressRecord(note), describe_root)
     else:
-        serve_hands(line, Note(note), agent, make_hands, asks_names=told["box"] is not None)
+        serve_tools(
+            connection,
+            ProgressRecord(note),
+            agent,
+            build_tool_runner,
+            asks_names=start_message["box"] is not None,
+        )
 
 
-def warm(names: Sequence[str]) -> None:
+def preload_modules(names: Sequence[str]) -> None:
     """Import modules of ours, or what most judges need: they are slow to import."""
     for name in names or ("judging.examples", "judging.rank_anomaly"):
         # An agent's code may name what is not there; that is said to whoever makes its judge.
@@ -90,7 +102,7 @@ def warm(names: Sequence[str]) -> None:
 def main(args: Sequence[str]) -> int:
     """Run the zygote on the open file that the engine handed down."""
     (control,) = (int(arg) for arg in args)
-    run_zygote(socket.socket(fileno=control), serve, warm)
+    run_fork_server(socket.socket(fileno=control), serve, preload_modules)
     return 0
 
 

@@ -9,19 +9,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from vedette.config.reach import Reach, reach_of
-from vedette.domain.agent import Agent, Fleet, Limits
+from vedette.config.reach import Reach, build_reach
+from vedette.domain.agent import Agent, Fleet, ResourceLimits
 from vedette.domain.base.clock import Clock
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
-from vedette.domain.judge_state import made_of
+from vedette.domain.judge_state import judge_digest
 from vedette.domain.memory import Memory
-from vedette.domain.ports import InHand, Metrics, Performer, Reasoner
+from vedette.domain.ports import Metrics, Reasoner, RunJournal, ToolExecutor
 from vedette.memory.training_set import Lessons
 
 if TYPE_CHECKING:
     from vedette.adapters.reasoners.adk.reasoner import Describe
-    from vedette.adapters.reasoners.workers.fork_server_start import Begun
+    from vedette.adapters.reasoners.workers.fork_server_start import ForkServerProcess
     from vedette.adapters.reasoners.workers.sandbox_probe import Protection
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
     from vedette.config import Settings
@@ -32,23 +32,23 @@ _KIT = re.compile(rb"^from vedette\.judging\.([a-z_]+) import ", re.MULTILINE)
 
 
 def open_pool(
-    settings: Settings, fleet: Fleet, metrics: Metrics, begun: Begun | None = None
+    settings: Settings, fleet: Fleet, metrics: Metrics, fork_server: ForkServerProcess | None = None
 ) -> WorkerPool | None:
     """Make the pool of workers, if the settings want them; it comes up beside the engine.
 
     Its zygote is the one that was `begun`, if there is one.
     """
-    if not settings.isolation.processes:
+    if not settings.isolation.use_processes:
         return None
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 
-    def told(agent: str, kind: str, why: str) -> None:
+    def count_death(agent: str, kind: str, why: str) -> None:
         metrics.count("worker_deaths", agent=agent, kind=kind)
 
     idle_s = settings.isolation.idle_us / 1_000_000
     return WorkerPool(
-        settings.state, idle_s=idle_s, told=told, begun=begun, ahead=_kit(fleet),
-        boxed=settings.isolation.box, closed=settings.closed,
+        settings.state, idle_s=idle_s, on_worker_lost=count_death, fork_server=fork_server, preload=_kit(fleet),
+        sandboxed=settings.isolation.sandbox, closed_folders=settings.protected_folders,
     )  # fmt: skip
 
 
@@ -62,13 +62,13 @@ class Containment:
 
     protection: Protection | None
     why: str = ""
-    datagrams: tuple[str, ...] = ()
+    udp_agents: tuple[str, ...] = ()
 
-    def lacks(self) -> list[str]:
+    def gaps(self) -> list[str]:
         """Say what of the fleet agents' code could reach; empty where it reaches nothing."""
-        found = [self.why] if self.protection is None else self.protection.lacks()
-        if self.protection is not None and self.datagrams:
-            names = ", ".join(self.datagrams)
+        found = [self.why] if self.protection is None else self.protection.gaps()
+        if self.protection is not None and self.udp_agents:
+            names = ", ".join(self.udp_agents)
             found.append(f"UDP is open to tools that look up names by themselves: {names}")
         return found
 
@@ -78,29 +78,31 @@ class Containment:
 
         boxed = self.protection is not None
         told = (self.protection or Protection(0, False)).to_json()
-        return {**told, "boxed": boxed, "open": self.lacks()}
+        return {**told, "boxed": boxed, "open": self.gaps()}
 
 
-def containment(settings: Settings, agents: Mapping[str, Agent]) -> Containment:
+def assess_containment(settings: Settings, agents: Mapping[str, Agent]) -> Containment:
     """Return how tightly the code of these agents is closed in on this machine."""
     isolation = settings.isolation
-    if not isolation.processes:
+    if not isolation.use_processes:
         why = "agents' code runs in the engine's process ([isolation] workers = none)"
         return Containment(None, why)
-    if not isolation.box:
+    if not isolation.sandbox:
         return Containment(None, "workers run in no box ([isolation] box = none)")
     from vedette.adapters.reasoners.workers.sandbox_probe import protection
 
-    asking = (name for name, agent in agents.items() if _reach(agent, settings.targets).datagrams)
+    asking = (
+        name for name, agent in agents.items() if _agent_reach(agent, settings.targets).allows_udp
+    )
     return Containment(protection(), "", tuple(sorted(asking)))
 
 
-def require_box(settings: Settings, found: Containment) -> None:
+def require_sandbox(settings: Settings, found: Containment) -> None:
     """Raise BadFleet if the settings require a whole box and this is none."""
-    lacks = found.lacks()
-    if settings.isolation.require and lacks:
+    gaps = found.gaps()
+    if settings.isolation.require_sandbox and gaps:
         raise BadFleet(
-            f"agents' code would not be closed in: {'; '.join(lacks)}",
+            f"agents' code would not be closed in: {'; '.join(gaps)}",
             where="vedette.toml: isolation.require",
             mend="mend that, or write require = false and trust the agents' code",
             code="not-boxed",
@@ -116,45 +118,45 @@ def _kit(fleet: Fleet) -> list[str]:
     return sorted(f"judging.{name.decode()}" for name in found)
 
 
-def performer(
+def build_tool_executor(
     fleet: Fleet, pool: WorkerPool | None, targets: Mapping[str, Mapping[str, Any]]
-) -> Performer:
+) -> ToolExecutor:
     """Return what performs the tools of a fleet's agents."""
     from vedette.adapters.http import with_http
 
-    return with_http(fleet, _code_performer(fleet, pool, targets))
+    return with_http(fleet, _build_code_executor(fleet, pool, targets))
 
 
-def _code_performer(
+def _build_code_executor(
     fleet: Fleet, pool: WorkerPool | None, targets: Mapping[str, Mapping[str, Any]]
-) -> Performer:
+) -> ToolExecutor:
     """Return what calls the functions of agents' tools.py."""
     if pool is None:
-        from vedette.adapters.tools.in_process import LocalHands
+        from vedette.adapters.tools.in_process import InProcessTools
         from vedette.config import load_module
 
         def tools_of(name: str) -> ModuleType:
             agent = fleet.agents[name]
             return load_module(Path(agent.folder), "tools", agent.release)
 
-        return LocalHands(tools_of)
-    from vedette.adapters.reasoners.workers.tool_client import WorkerHands
+        return InProcessTools(tools_of)
+    from vedette.adapters.reasoners.workers.tool_client import WorkerTools
 
-    def made(name: str) -> tuple[str, str, Limits]:
+    def code_of(name: str) -> tuple[str, str, ResourceLimits]:
         agent = fleet.agents[name]
         return agent.folder, agent.release, agent.limits
 
-    return WorkerHands(pool, made, lambda name: _reach(fleet.agents[name], targets))
+    return WorkerTools(pool, code_of, lambda name: _agent_reach(fleet.agents[name], targets))
 
 
-def _reach(agent: Agent, targets: Mapping[str, Mapping[str, Any]]) -> Reach:
+def _agent_reach(agent: Agent, targets: Mapping[str, Mapping[str, Any]]) -> Reach:
     """Return what the code of an agent's tools reaches: what their targets declare."""
     tools = agent.tools.values()
     named = {tool.target for tool in tools if tool.http is None and tool.target in targets}
-    return reach_of(targets[target] for target in sorted(filter(None, named)))
+    return build_reach(targets[target] for target in sorted(filter(None, named)))
 
 
-def judges(
+def build_judge_reasoner(
     fleet: Fleet,
     lessons: Lessons,
     clock: Clock,
@@ -168,37 +170,37 @@ def judges(
     """
 
     def expired(name: str) -> bool:
-        return lessons.expired(name, clock.now_us())
+        return lessons.pop_expired(name, clock.now_us())
 
     if pool is None:
-        from vedette.adapters.reasoners.in_process import LocalJudges
+        from vedette.adapters.reasoners.in_process import InProcessReasoner
         from vedette.config import build_judge
 
         made: dict[str, str] = {}
 
         def build(name: str) -> Judge:
-            agent, taught = fleet.agents[name], lessons.of(name, clock.now_us())
-            made[name] = made_of(agent.release, taught)
+            agent, taught = fleet.agents[name], lessons.load_lessons(name, clock.now_us())
+            made[name] = judge_digest(agent.release, taught)
             return build_judge(agent, taught)
 
-        return LocalJudges(build, expired=expired, made=made.__getitem__)
-    from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
+        return InProcessReasoner(build, is_expired=expired, digest_of=made.__getitem__)
+    from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec, WorkerReasoner
 
-    def make(name: str) -> Making:
+    def make(name: str) -> JudgeSpec:
         agent = fleet.agents[name]
-        taught = lessons.of(name, clock.now_us())
-        return Making(agent.folder, agent.charter, taught, agent.limits, release=agent.release)
+        taught = lessons.load_lessons(name, clock.now_us())
+        return JudgeSpec(agent.folder, agent.charter, taught, agent.limits, release=agent.release)
 
-    def beside(name: str) -> None:
+    def prepare_tools(name: str) -> None:
         if prepare is not None and any(
             tool.settles == "transactional" for tool in fleet.agents[name].tools.values()
         ):
             prepare(name)
 
-    return WorkerJudges(pool, make, beside, expired)
+    return WorkerReasoner(pool, make, prepare_tools, expired)
 
 
-def root_agents(settings: Settings) -> Describe:
+def build_root_describer(settings: Settings) -> Describe:
     """Return what has workers tell of agents' root_agents: asked by name, with folder and release.
 
     Their zygote imports ADK, once for all of them, and is gone with them: no other worker is
@@ -209,26 +211,26 @@ def root_agents(settings: Settings) -> Describe:
 
     async def describe(wanted: Mapping[str, tuple[Path, str]]) -> dict[str, Any]:
         async with one_at_a_time:
-            told = await ask(wanted)
-        for one in told:
+            answers = await ask(wanted)
+        for one in answers:
             if isinstance(one, BaseException):
                 raise one
-        return dict(zip(wanted, told, strict=True))
+        return dict(zip(wanted, answers, strict=True))
 
     async def ask(wanted: Mapping[str, tuple[Path, str]]) -> list[Any]:
         from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
         from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 
         pool = WorkerPool(
-            settings.state / "models", ahead=("adapters.reasoners.adk.root_agent",),
-            boxed=settings.isolation.box, closed=settings.closed,
+            settings.state / "models", preload=("adapters.reasoners.adk.root_agent",),
+            sandboxed=settings.isolation.sandbox, closed_folders=settings.protected_folders,
         )  # fmt: skip
         try:
-            asked = (describe_in_worker(pool, name, *where) for name, where in wanted.items())
-            told: list[Any] = await asyncio.gather(*asked, return_exceptions=True)
+            queries = (describe_in_worker(pool, name, *where) for name, where in wanted.items())
+            told: list[Any] = await asyncio.gather(*queries, return_exceptions=True)
             return told
         finally:
-            await pool.close_beside()
+            await pool.close_async()
 
     return describe
 
@@ -239,28 +241,30 @@ async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None
     The judges that run stay as they are. Raises what making it raises. What runs elsewhere, or is
     no code of the agent's folder, is not tried.
     """
-    from vedette.adapters.reasoners.in_process import LocalJudges
+    from vedette.adapters.reasoners.in_process import InProcessReasoner
 
-    if isinstance(judges, LocalJudges):
+    if isinstance(judges, InProcessReasoner):
         from vedette.config import build_judge
-        from vedette.config.agent_loader import import_aside
+        from vedette.config.agent_loader import isolate_imports
 
-        import_aside(agent.name, lambda: build_judge(agent, taught))
+        isolate_imports(agent.name, lambda: build_judge(agent, taught))
         return
-    from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
+    from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec, WorkerReasoner
 
-    if isinstance(judges, WorkerJudges):
-        made = Making(agent.folder, agent.charter, taught, agent.limits, release=agent.release)
-        await judges.try_making(agent.name, made)
+    if isinstance(judges, WorkerReasoner):
+        made = JudgeSpec(agent.folder, agent.charter, taught, agent.limits, release=agent.release)
+        await judges.try_spec(agent.name, made)
 
 
-def in_hand(settings: Settings, fleet: Fleet, pool: WorkerPool | None) -> InHand | None:
+def build_run_journal(
+    settings: Settings, fleet: Fleet, pool: WorkerPool | None
+) -> RunJournal | None:
     """Return what remembers runs whose code could take the engine with it, if there is such code.
 
     A worker takes nobody with it; what asks a model runs in the engine's process.
     """
     if pool is not None and all(agent.reasoner == "judge" for agent in fleet.agents.values()):
         return None
-    from vedette.adapters.reasoners.workers.run_journal import InHand as Held
+    from vedette.adapters.reasoners.workers.run_journal import RunJournal as Held
 
     return Held(settings.state)

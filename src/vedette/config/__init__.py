@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vedette.config.agent_file import agent_schema
     from vedette.config.agent_loader import build_judge, load_module
     from vedette.config.bank import bank_schema
-    from vedette.config.fleet import Loaded, check_fleet, load_fleet, read_fleet
+    from vedette.config.fleet import LoadedFleet, check_fleet, load_fleet, read_fleet
     from vedette.config.problem import Problem
     from vedette.config.secret_reference import read_secret
     from vedette.config.settings import (
@@ -62,7 +62,7 @@ __all__ = [
     "HostPlan",
     "Isolation",
     "JsonlPlan",
-    "Loaded",
+    "LoadedFleet",
     "MaildirPlan",
     "Problem",
     "Sender",

@@ -8,32 +8,32 @@ from pathlib import Path
 
 from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile, memory_bytes
 from vedette.config.agent_folder import (
-    Code,
-    empty_problems,
+    ModuleOutline,
     eval_problems,
-    links,
+    init_file_problems,
+    link_problems,
     name_problems,
     read_code,
     release_digest,
 )
 from vedette.config.http_tool import BY_ENGINE, http_facts, http_problems
 from vedette.config.problem import Problem, did_you_mean
-from vedette.config.shape import fit
+from vedette.config.shape import check_document
 from vedette.config.trigger_table import read_triggers
 from vedette.config.yaml import Document, KeyPath, read_text, read_yaml
-from vedette.domain.agent import Agent, Limits, Scope
-from vedette.domain.base.canonical import checked, tame
+from vedette.domain.agent import Agent, MemoryScope, ResourceLimits
+from vedette.domain.base.canonical import canonicalize, normalize_json
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.budget import Budget
 from vedette.domain.identity import Identity
 from vedette.domain.memory import BankPlan
-from vedette.domain.rate_limit import Ceilings
+from vedette.domain.rate_limit import RateLimits
 from vedette.domain.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class FleetContext:
     """What an agent is checked against: the fleet's name, its banks and its targets.
 
     `http_targets` are those of kind http, None where their kinds are not known.
@@ -45,48 +45,53 @@ class Around:
     http_targets: frozenset[str] | None = None
 
 
-def read_agent(folder: Path, shown: str, around: Around) -> tuple[Agent | None, list[Problem]]:
+def read_agent(
+    folder: Path, relative_path: str, context: FleetContext
+) -> tuple[Agent | None, list[Problem]]:
     """Return the agent of a folder, or None and every problem. `shown` is the folder's name.
 
     Its release is that of the folder before anything else of it was read: whoever takes a snapshot
     finds out by it whether it was changed meanwhile.
     """
-    linked = links(folder, shown)
+    linked = link_problems(folder, relative_path)
     release = "" if linked else release_digest(folder)
-    problems = [*name_problems(folder, shown), *linked]
+    problems = [*name_problems(folder, relative_path), *linked]
     if not (folder / "agent.yaml").is_file():
         what = "has no agent.yaml"
-        return None, [*problems, Problem(shown, 0, "", what, "add one, or move the folder away")]
-    document, found = read_yaml(folder / "agent.yaml", f"{shown}/agent.yaml")
+        return None, [
+            *problems,
+            Problem(relative_path, 0, "", what, "add one, or move the folder away"),
+        ]
+    document, found = read_yaml(folder / "agent.yaml", f"{relative_path}/agent.yaml")
     problems += found
-    shape, found = (None, []) if found else fit(AgentFile, document)
+    shape, found = (None, []) if found else check_document(AgentFile, document)
     problems += found
-    code, found = _read_modules(folder, shown)
+    code, found = _read_modules(folder, relative_path)
     problems += found
-    instruction, found = _instruction(folder, shown)
+    instruction, found = _read_instruction(folder, relative_path)
     problems += found
     if shape is None:
         return None, problems
     if shape.name != folder.name:
         what = f"is {shape.name!r}, but the folder is {folder.name!r}"
-        code_of = "bad-fleet"
+        problem_code = "bad-fleet"
         if (folder.parent / shape.name / "agent.yaml").is_file():
             what += f": two agents would be {shape.name!r}"
-            code_of = "duplicate-name"
+            problem_code = "duplicate-name"
         mend = f"write name: {folder.name}"
-        problems.append(document.problem(("name",), what, mend, code=code_of))
+        problems.append(document.problem(("name",), what, mend, code=problem_code))
     problems += _charter_problems(shape, document)
-    problems += _reasoner_problems(shape, document, code, shown)
-    problems += _scope_problems(shape, document, around)
-    problems += tool_problems(shape, document, code.get("tools"), around)
-    problems += eval_problems(folder, shown, {tool.name: tool for tool in shape.tools})
+    problems += _reasoner_problems(shape, document, code, relative_path)
+    problems += _scope_problems(shape, document, context)
+    problems += tool_problems(shape, document, code.get("tools"), context)
+    problems += eval_problems(folder, relative_path, {tool.name: tool for tool in shape.tools})
     subscriptions, schedules, found = read_triggers(shape, document)
     problems += found
     if any(not problem.warning for problem in problems):
         return None, problems
     agent = Agent(
         name=shape.name,
-        identity=Identity(around.fleet, shape.name),
+        identity=Identity(context.fleet, shape.name),
         title=shape.title,
         owner=shape.owner,
         release=release,
@@ -97,12 +102,12 @@ def read_agent(folder: Path, shown: str, around: Around) -> tuple[Agent | None, 
         schedules=schedules,
         tools={tool.name: _tool(tool) for tool in shape.tools},
         scopes=tuple(
-            Scope(
+            MemoryScope(
                 s.bank,
                 s.scope,
                 tuple(s.topics),
                 s.limit,
-                around.banks[s.bank].permitted_readers.get(s.scope),
+                context.banks[s.bank].permitted_readers.get(s.scope),
             )
             for s in shape.memory
         ),
@@ -112,8 +117,8 @@ def read_agent(folder: Path, shown: str, around: Around) -> tuple[Agent | None, 
         collection=shape.collection,
         reasoner=shape.reasoner,
         max_turns=shape.max_turns,
-        ceilings=Ceilings(**shape.ceilings.model_dump()),
-        limits=Limits(duration_us(shape.limits.time), memory_bytes(shape.limits.memory)),
+        rate_limits=RateLimits(**shape.ceilings.model_dump()),
+        limits=ResourceLimits(duration_us(shape.limits.time), memory_bytes(shape.limits.memory)),
     )
     return agent, problems
 
@@ -129,18 +134,20 @@ def _tool(shape: ToolFile) -> Tool:
     return Tool(**values, sinks=tuple(shape.sinks), timeout_us=duration_us(shape.timeout))
 
 
-def _read_modules(folder: Path, shown: str) -> tuple[dict[str, Code], list[Problem]]:
-    problems = empty_problems(folder / "__init__.py", f"{shown}/__init__.py")
-    code: dict[str, Code] = {}
+def _read_modules(
+    folder: Path, relative_path: str
+) -> tuple[dict[str, ModuleOutline], list[Problem]]:
+    problems = init_file_problems(folder / "__init__.py", f"{relative_path}/__init__.py")
+    code: dict[str, ModuleOutline] = {}
     for path in sorted(folder.glob("*.py")):
         if path.name != "__init__.py":
-            code[path.stem], found = read_code(path, f"{shown}/{path.name}")
+            code[path.stem], found = read_code(path, f"{relative_path}/{path.name}")
             problems += found
     return code, problems
 
 
-def _instruction(folder: Path, shown: str) -> tuple[str, list[Problem]]:
-    file = f"{shown}/instruction.md"
+def _read_instruction(folder: Path, relative_path: str) -> tuple[str, list[Problem]]:
+    file = f"{relative_path}/instruction.md"
     text, problems = read_text(folder / "instruction.md", file)
     if not problems and not text.strip():
         mend = "say what the agent is for and what it must not do"
@@ -153,7 +160,7 @@ def _charter_problems(shape: AgentFile, document: Document) -> list[Problem]:
     problems = []
     for key, value in shape.charter.items():
         try:
-            checked({key: tame(value)})
+            canonicalize({key: normalize_json(value)})
         except ValueError as error:
             mend = "use ASCII keys, text, numbers, lists and mappings"
             problems.append(document.problem(("charter", key), f"has no JSON form: {error}", mend))
@@ -161,11 +168,11 @@ def _charter_problems(shape: AgentFile, document: Document) -> list[Problem]:
 
 
 def _reasoner_problems(
-    shape: AgentFile, document: Document, code: Mapping[str, Code], shown: str
+    shape: AgentFile, document: Document, code: Mapping[str, ModuleOutline], relative_path: str
 ) -> list[Problem]:
     module, name = ("judge", "Judge") if shape.reasoner == "judge" else ("agent", "root_agent")
     if module not in code:
-        what = f"{shape.reasoner!r} needs {shown}/{module}.py, which is not there"
+        what = f"{shape.reasoner!r} needs {relative_path}/{module}.py, which is not there"
         return [document.problem(("reasoner",), what, f"add {module}.py with {name}")]
     if name not in code[module].names and not code[module].broken:
         mend = "add class Judge(vedette.judging.Judge)" if name == "Judge" else "assign root_agent"
@@ -203,112 +210,112 @@ def _model_problems(shape: AgentFile, document: Document) -> list[Problem]:
     return problems
 
 
-def _scope_problems(shape: AgentFile, document: Document, around: Around) -> list[Problem]:
+def _scope_problems(shape: AgentFile, document: Document, context: FleetContext) -> list[Problem]:
     problems = []
     for index, wanted in enumerate(shape.memory):
-        at: KeyPath = ("memory", index)
-        bank = around.banks.get(wanted.bank)
+        path: KeyPath = ("memory", index)
+        bank = context.banks.get(wanted.bank)
         if bank is None:
             what = f"there is no bank {wanted.bank!r}"
-            mend = did_you_mean(wanted.bank, list(around.banks))
-            problems.append(document.problem((*at, "bank"), what, mend))
+            mend = did_you_mean(wanted.bank, list(context.banks))
+            problems.append(document.problem((*path, "bank"), what, mend))
             continue
         if wanted.scope not in bank.scopes:
             what = f"bank {bank.name!r} has no scope {wanted.scope!r}"
             mend = did_you_mean(wanted.scope, list(bank.scopes))
-            problems.append(document.problem((*at, "scope"), what, mend))
+            problems.append(document.problem((*path, "scope"), what, mend))
         elif shape.name not in bank.scopes[wanted.scope]:
             what = f"bank {bank.name!r} does not list {shape.name!r} as reader of {wanted.scope!r}"
             mend = f"add it to the readers in the bank's bank.yaml: {bank.name}"
-            problems.append(document.problem((*at, "scope"), what, mend))
+            problems.append(document.problem((*path, "scope"), what, mend))
         for place, topic in enumerate(wanted.topics):
             if topic not in bank.topics:
                 what = f"bank {bank.name!r} has no topic {topic!r}"
                 mend = did_you_mean(topic, bank.topics)
-                problems.append(document.problem((*at, "topics", place), what, mend))
+                problems.append(document.problem((*path, "topics", place), what, mend))
     return problems
 
 
 def tool_problems(
-    shape: AgentFile, document: Document, code: Code | None, around: Around
+    shape: AgentFile, document: Document, code: ModuleOutline | None, context: FleetContext
 ) -> list[Problem]:
     """Say everything that is wrong with the tools as declared, each for itself and together."""
-    targets = around.targets
+    targets = context.targets
     problems: list[Problem] = []
     tools: dict[str, ToolFile] = {}
     for index, tool in enumerate(shape.tools):
-        at: KeyPath = ("tools", index)
+        path: KeyPath = ("tools", index)
         if tool.name in tools:
             what = f"{tool.name!r} is declared twice"
-            problems.append(document.problem((*at, "name"), what, "keep one of the two"))
+            problems.append(document.problem((*path, "name"), what, "keep one of the two"))
         tools[tool.name] = tool
-        problems += _args_problems(tool, document, at)
+        problems += _args_problems(tool, document, path)
         if tool.http is not None:
-            problems += http_problems(tool, document, at, around.http_targets)
+            problems += http_problems(tool, document, path, context.http_targets)
         else:
-            problems += _settles_problems(tool, shape, document, at)
-            problems += _code_problems(tool, document, at, code)
+            problems += _settles_problems(tool, shape, document, path)
+            problems += _code_problems(tool, document, path, code)
         if tool.target is not None and tool.target not in targets:
             what = f"vedette.toml has no table [targets.{tool.target}]"
             mend = did_you_mean(tool.target, sorted(targets))
-            problems.append(document.problem((*at, "target"), what, mend))
+            problems.append(document.problem((*path, "target"), what, mend))
     for index, tool in enumerate(shape.tools):
         problems += _inverse_problems(tool, tools, document, ("tools", index))
     return problems
 
 
-def _args_problems(tool: ToolFile, document: Document, at: KeyPath) -> list[Problem]:
+def _args_problems(tool: ToolFile, document: Document, path: KeyPath) -> list[Problem]:
     problems = []
     for name, kind in tool.args.items():
         if not name.isidentifier() or not name.isascii():
             what, mend = f"{name!r} cannot name an argument", "use an ASCII identifier"
-            problems.append(document.problem((*at, "args", name), what, mend))
+            problems.append(document.problem((*path, "args", name), what, mend))
         if kind.removesuffix("?") not in ARG_KINDS:
             what = f"there is no type {kind!r}"
             mend = did_you_mean(kind.removesuffix("?"), ARG_KINDS)
-            problems.append(document.problem((*at, "args", name), what, mend))
+            problems.append(document.problem((*path, "args", name), what, mend))
     for place, pointer in enumerate(tool.sinks):
         name = pointer[1:].split("/")[0]
         if not pointer.startswith("/"):
             what, mend = f"{pointer!r} is not a JSON Pointer", f"write /{pointer}"
-            problems.append(document.problem((*at, "sinks", place), what, mend))
+            problems.append(document.problem((*path, "sinks", place), what, mend))
         elif name not in tool.args:
             what = f"points at {name!r}, which is no argument of {tool.name!r}"
             mend = did_you_mean(name, list(tool.args))
-            problems.append(document.problem((*at, "sinks", place), what, mend))
+            problems.append(document.problem((*path, "sinks", place), what, mend))
     return problems
 
 
 def _settles_problems(
-    tool: ToolFile, shape: AgentFile, document: Document, at: KeyPath
+    tool: ToolFile, shape: AgentFile, document: Document, path: KeyPath
 ) -> list[Problem]:
     problems = []
     if tool.settles == "queryable" and tool.query is None:
         mend = "add query: with a function of tools.py that asks the target, or choose none"
-        problems.append(document.problem((*at, "settles"), "queryable needs a query", mend))
+        problems.append(document.problem((*path, "settles"), "queryable needs a query", mend))
     if tool.settles not in ("queryable", "idempotent") and tool.query is not None:
         what = f"a tool that settles {tool.settles} is never queried"
-        problems.append(document.problem((*at, "query"), what, "remove it"))
+        problems.append(document.problem((*path, "query"), what, "remove it"))
     if tool.settles == "transactional" and tool.verify is not None:
         what = "what a transactional tool writes is part of the commit"
-        problems.append(document.problem((*at, "verify"), what, "remove it"))
+        problems.append(document.problem((*path, "verify"), what, "remove it"))
     if tool.settles == "transactional" and shape.collection is None:
         mend = "add collection: at the top of the file"
         what = "transactional needs the agent's collection"
-        problems.append(document.problem((*at, "settles"), what, mend))
+        problems.append(document.problem((*path, "settles"), what, mend))
     if tool.settles == "transactional" and tool.target is not None:
         what = "a transactional tool writes the fleet's own rows and calls nothing"
-        problems.append(document.problem((*at, "target"), what, "remove it"))
+        problems.append(document.problem((*path, "target"), what, "remove it"))
     return problems
 
 
 def _code_problems(
-    tool: ToolFile, document: Document, at: KeyPath, code: Code | None
+    tool: ToolFile, document: Document, path: KeyPath, code: ModuleOutline | None
 ) -> list[Problem]:
     problems: list[Problem] = []
     if tool.function is None:
         mend = "a function of tools.py, or http: with a request"
-        return [document.problem((*at, "function"), "is missing", mend, code="missing-key")]
+        return [document.problem((*path, "function"), "is missing", mend, code="missing-key")]
     if code is not None and code.broken:
         return problems
     for key, name in (
@@ -320,17 +327,17 @@ def _code_problems(
             continue
         if code is None:
             what = f"{name!r} is looked for in tools.py, which is not there"
-            problems.append(document.problem((*at, key), what, "add tools.py"))
+            problems.append(document.problem((*path, key), what, "add tools.py"))
         elif name not in code.names:
             what = f"tools.py defines no {name!r}"
             mend = did_you_mean(name, [n for n in code.functions if not n.startswith("_")])
-            problems.append(document.problem((*at, key), what, mend))
+            problems.append(document.problem((*path, key), what, mend))
         elif name in code.functions:
             problems += _signature_problems(tool, key, code, name)
     return problems
 
 
-def _signature_problems(tool: ToolFile, key: str, code: Code, name: str) -> list[Problem]:
+def _signature_problems(tool: ToolFile, key: str, code: ModuleOutline, name: str) -> list[Problem]:
     node = code.functions[name]
     rows = tool.settles == "transactional" and key == "function"
     wanted = ["call", "row"] if rows else ["call"]
@@ -349,7 +356,7 @@ def _signature_problems(tool: ToolFile, key: str, code: Code, name: str) -> list
 
 
 def _inverse_problems(
-    tool: ToolFile, tools: Mapping[str, ToolFile], document: Document, at: KeyPath
+    tool: ToolFile, tools: Mapping[str, ToolFile], document: Document, path: KeyPath
 ) -> list[Problem]:
     """The inverse is called with what the tool was called with, so that must be enough for it."""
     if tool.inverse is None:
@@ -358,15 +365,15 @@ def _inverse_problems(
     if inverse is None:
         what = f"{tool.inverse!r} is not a tool of this agent"
         mend = did_you_mean(tool.inverse, [name for name in tools if name != tool.name])
-        return [document.problem((*at, "inverse"), what, mend)]
+        return [document.problem((*path, "inverse"), what, mend)]
     problems = []
     for name, kind in inverse.args.items():
         own = tool.args.get(name)
         if own is None and not kind.endswith("?"):
             what = f"{inverse.name!r} needs {name!r}, which {tool.name!r} has not"
             mend = "declare it here too, or make it optional there"
-            problems.append(document.problem((*at, "inverse"), what, mend))
+            problems.append(document.problem((*path, "inverse"), what, mend))
         elif own is not None and own.removesuffix("?") != kind.removesuffix("?"):
             what = f"{name!r} is {own} here and {kind} in {inverse.name!r}"
-            problems.append(document.problem((*at, "inverse"), what, "give both one type"))
+            problems.append(document.problem((*path, "inverse"), what, "give both one type"))
     return problems

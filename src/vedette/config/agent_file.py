@@ -25,7 +25,7 @@ def _duration(text: str) -> str:
     return text
 
 
-def _filled(text: str) -> str:
+def _check_text(text: str) -> str:
     if not text.strip():
         raise ValueError("is empty | write it out")
     return text
@@ -51,10 +51,10 @@ def _memory(text: str) -> str:
     return text
 
 
-Memory = Annotated[str, AfterValidator(_memory)]
+MemorySize = Annotated[str, AfterValidator(_memory)]
 Reader = Annotated[str, AfterValidator(check_reader)]
-Filled = Annotated[str, AfterValidator(_filled)]
-OneOrMore = Annotated[Filled | list[Filled], Field(union_mode="left_to_right")]
+NonBlankText = Annotated[str, AfterValidator(_check_text)]
+OneOrMore = Annotated[NonBlankText | list[NonBlankText], Field(union_mode="left_to_right")]
 
 
 class TriggerFile(Shape):
@@ -64,12 +64,12 @@ class TriggerFile(Shape):
     source: OneOrMore | None = Field(default=None, description="event source pattern or patterns")
     subject: OneOrMore | None = Field(default=None, description="event subject pattern or patterns")
     every: Duration | None = Field(default=None, description="a period, counted from the epoch")
-    cron: Filled | None = Field(
+    cron: NonBlankText | None = Field(
         default=None, description="five fields; weekdays by name (mon … sun)"
     )
-    daily: Filled | None = Field(default=None, description="local time of day, HH:MM")
+    daily: NonBlankText | None = Field(default=None, description="local time of day, HH:MM")
     name: str | None = Field(default=None, description="names the trigger; policy is told it")
-    zone: Filled = Field(default="UTC", description="IANA time zone of a schedule")
+    zone: NonBlankText = Field(default="UTC", description="IANA time zone of a schedule")
     missed: Literal["skip", "latest", "all"] = Field(
         default="latest", description="what becomes of instants that passed while nothing ran"
     )
@@ -80,9 +80,9 @@ class TriggerFile(Shape):
 class ScopeFile(Shape):
     """A memory scope that the agent asks to read."""
 
-    bank: Filled = Field(description="a folder of memory/")
-    scope: Filled = Field(description="a scope of that bank that lists this agent as reader")
-    topics: list[Filled] = Field(default_factory=list, description="only these topics")
+    bank: NonBlankText = Field(description="a folder of memory/")
+    scope: NonBlankText = Field(description="a scope of that bank that lists this agent as reader")
+    topics: list[NonBlankText] = Field(default_factory=list, description="only these topics")
     limit: int = Field(
         default=4, ge=1, le=50, description="how many memories a briefing takes at most"
     )
@@ -134,7 +134,9 @@ class CodeLimitsFile(Shape):
     """What the agent's own code may take, where it runs in a process of its own."""
 
     time: Duration = Field(default="5s", description="of one judgement")
-    memory: Memory = Field(default="512MiB", description="of one process, beyond the engine's kit")
+    memory: MemorySize = Field(
+        default="512MiB", description="of one process, beyond the engine's kit"
+    )
 
 
 class HttpQueryFile(Shape):
@@ -226,8 +228,8 @@ class AgentFile(Shape):
 
     version: Literal[1] = Field(description="write version: 1")
     name: str = Field(description="the name of the folder")
-    title: Filled = Field(description="one line for people")
-    owner: Filled = Field(description="who answers for the agent")
+    title: NonBlankText = Field(description="one line for people")
+    owner: NonBlankText = Field(description="who answers for the agent")
     reasoner: Literal["judge", "adk"] = "judge"
     max_turns: int = Field(default=1, ge=1, le=64)
     mode: Literal["observe", "ask", "act"] = Field(

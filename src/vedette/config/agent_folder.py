@@ -15,19 +15,19 @@ from typing import Any
 
 from vedette.config.problem import Problem, did_you_mean
 from vedette.config.yaml import Document, read_text, read_yaml
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
-from vedette.domain.identity import valid_name
+from vedette.domain.identity import is_valid_name
 
 # What tools leave behind in a folder; none of it is part of the agent.
-_DEBRIS = frozenset({"__pycache__", ".adk", ".DS_Store", ".mypy_cache", ".ruff_cache"})
+_IGNORED_NAMES = frozenset({"__pycache__", ".adk", ".DS_Store", ".mypy_cache", ".ruff_cache"})
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @dataclass(frozen=True, slots=True)
-class Code:
+class ModuleOutline:
     """The names that a Python file binds at its top level, and the definitions behind them.
 
     Of a file that could not be parsed (`broken`) nothing is known.
@@ -44,7 +44,7 @@ def agent_folders(agents: Path) -> list[Path]:
     return sorted(
         child
         for child in agents.iterdir()
-        if child.is_dir() and child.name not in _DEBRIS and not child.name.startswith(".")
+        if child.is_dir() and child.name not in _IGNORED_NAMES and not child.name.startswith(".")
     )
 
 
@@ -55,7 +55,7 @@ def folder_files(folder: Path) -> list[Path]:
         for path in folder.rglob("*")
         if path.is_file()
         and path.suffix not in (".pyc", ".pyo")
-        and not _DEBRIS.intersection(path.relative_to(folder).parts)
+        and not _IGNORED_NAMES.intersection(path.relative_to(folder).parts)
     )
 
 
@@ -65,11 +65,12 @@ def read_files(folder: Path) -> dict[str, bytes]:
     Raises BadFleet for a file that is a link, and OSError.
     """
     return {
-        path.relative_to(folder).as_posix(): _read(path, folder) for path in folder_files(folder)
+        path.relative_to(folder).as_posix(): _read_file(path, folder)
+        for path in folder_files(folder)
     }
 
 
-def _read(path: Path, folder: Path) -> bytes:
+def _read_file(path: Path, folder: Path) -> bytes:
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -81,14 +82,14 @@ def _read(path: Path, folder: Path) -> bytes:
         return file.read()
 
 
-def digest_of(files: Mapping[str, bytes]) -> str:
+def digest_files(files: Mapping[str, bytes]) -> str:
     """Return the digest over the paths and bytes of an agent's files: its release."""
-    return sha256_hex(canonical({name: sha256_hex(data) for name, data in files.items()}))
+    return sha256_hex(canonical_json({name: sha256_hex(data) for name, data in files.items()}))
 
 
 def release_digest(folder: Path) -> str:
     """Return the release that a folder's present content is. Raises BadFleet, OSError."""
-    return digest_of(read_files(folder))
+    return digest_files(read_files(folder))
 
 
 def name_problems(folder: Path, file: str) -> list[Problem]:
@@ -98,25 +99,25 @@ def name_problems(folder: Path, file: str) -> list[Problem]:
     would shadow it, or be shadowed (research: `calendar` was never loaded at all).
     """
 
-    def say(what: str, mend: str) -> list[Problem]:
+    def problem(what: str, mend: str) -> list[Problem]:
         return [Problem(file, 0, "", what, mend)]
 
     name = folder.name
-    if not name.isidentifier() or keyword.iskeyword(name) or not valid_name(name):
+    if not name.isidentifier() or keyword.iskeyword(name) or not is_valid_name(name):
         words = "".join(c if c.isalnum() and c.isascii() else "_" for c in name.lower())
         plain = words.strip("_0123456789")
-        mend = f"rename the folder, for example to {plain}" if valid_name(plain) else "rename it"
-        return say(f"folder name {name!r} is not a lower-case Python identifier", mend)
+        mend = f"rename the folder, for example to {plain}" if is_valid_name(plain) else "rename it"
+        return problem(f"folder name {name!r} is not a lower-case Python identifier", mend)
     if name in sys.stdlib_module_names:
         mend = f"rename the folder, for example to {name}_agent"
-        return say(f"folder name {name!r} shadows a module of the standard library", mend)
-    if _importable_elsewhere(name, folder):
+        return problem(f"folder name {name!r} shadows a module of the standard library", mend)
+    if _has_namesake(name, folder):
         mend = f"rename the folder, for example to {name}_agent"
-        return say(f"folder name {name!r} shadows an installed module", mend)
+        return problem(f"folder name {name!r} shadows an installed module", mend)
     return []
 
 
-def _importable_elsewhere(name: str, folder: Path) -> bool:
+def _has_namesake(name: str, folder: Path) -> bool:
     """Say whether `import name` finds something that is not this folder. Imports nothing."""
     try:
         spec = importlib.util.find_spec(name)
@@ -128,28 +129,30 @@ def _importable_elsewhere(name: str, folder: Path) -> bool:
     return places != [folder.resolve()]
 
 
-def read_code(path: Path, file: str) -> tuple[Code, list[Problem]]:
+def read_code(path: Path, file: str) -> tuple[ModuleOutline, list[Problem]]:
     """Parse a Python file; a syntax error is a problem at its line."""
     text, problems = read_text(path, file)
     if problems:
-        return Code(file, broken=True), problems
+        return ModuleOutline(file, broken=True), problems
     try:
         tree = ast.parse(text, filename=file)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None) or 1
         what = f"is not Python: {getattr(error, 'msg', str(error))}"
-        return Code(file, broken=True), [Problem(file, line, "", what, "correct the syntax")]
+        return ModuleOutline(file, broken=True), [
+            Problem(file, line, "", what, "correct the syntax")
+        ]
     names: dict[str, int] = {}
     functions: dict[str, Function] = {}
     for node in tree.body:
-        for bound in _bound(node):
+        for bound in _bound_names(node):
             names[bound] = node.lineno
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             functions[node.name] = node
-    return Code(file, names, functions), _import_problems(tree, path, file)
+    return ModuleOutline(file, names, functions), _import_problems(tree, path, file)
 
 
-def _bound(node: ast.stmt) -> list[str]:
+def _bound_names(node: ast.stmt) -> list[str]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.Import | ast.ImportFrom):
@@ -198,7 +201,7 @@ def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
                 waiting += inner
 
 
-def empty_problems(path: Path, file: str) -> list[Problem]:
+def init_file_problems(path: Path, file: str) -> list[Problem]:
     """`__init__.py` is there for Python and holds no statement, so importing it does nothing."""
     if not path.is_file():
         return [Problem(file, 0, "", "is missing", "add an empty __init__.py")]
@@ -215,21 +218,27 @@ def empty_problems(path: Path, file: str) -> list[Problem]:
     return [Problem(file, body[0].lineno, "", "is not empty", mend)]
 
 
-def links(folder: Path, shown: str) -> list[Problem]:
+def link_problems(folder: Path, relative_path: str) -> list[Problem]:
     """A link would make what runs differ from what was reviewed."""
     return [
-        Problem(f"{shown}/{path.relative_to(folder).as_posix()}", 0, "", "is a link", "copy it in")
+        Problem(
+            f"{relative_path}/{path.relative_to(folder).as_posix()}",
+            0,
+            "",
+            "is a link",
+            "copy it in",
+        )
         for path in sorted(folder.rglob("*"))
         if path.is_symlink()
     ]
 
 
-def eval_problems(folder: Path, shown: str, tools: Mapping[str, Any]) -> list[Problem]:
+def eval_problems(folder: Path, relative_path: str, tools: Mapping[str, Any]) -> list[Problem]:
     """Check that every file of evals/ is a list of cases that the runner of evals can take."""
     problems: list[Problem] = []
     names: dict[str, str] = {}
     for path in sorted((folder / "evals").glob("*.y*ml")):
-        document, found = read_yaml(path, f"{shown}/evals/{path.name}")
+        document, found = read_yaml(path, f"{relative_path}/evals/{path.name}")
         problems += found
         if found:
             continue
@@ -264,7 +273,7 @@ def _case_problems(
     if not isinstance(expect, dict):
         return [*problems, document.problem((index,), "expects nothing", "add expect:")]
     for answer in ("permitted", "held", "denied"):
-        for place, tool in enumerate(_listed(expect.get(answer))):
+        for place, tool in enumerate(_text_items(expect.get(answer))):
             if tool not in tools:
                 at = (index, "expect", answer, place)
                 what = f"{tool!r} is not a tool of this agent"
@@ -272,5 +281,5 @@ def _case_problems(
     return problems
 
 
-def _listed(value: Any) -> list[str]:
+def _text_items(value: Any) -> list[str]:
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -20,20 +20,20 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
-from vedette.config.agent_folder import digest_of, read_files
+from vedette.config.agent_folder import digest_files, read_files
 from vedette.domain.agent import Agent
 from vedette.domain.base import machine
-from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.memory import Memory
 from vedette.domain.ports.judge import Judge
 
-PARENT = "vedette_fleet"
+PARENT_PACKAGE = "vedette_fleet"
 
 _LOCK = machine.RLock()
 
 
-class _Source(SourceFileLoader):
+class _BytesLoader(SourceFileLoader):
     """Compiles the bytes that it is given; knows no bytecode files."""
 
     def __init__(self, fullname: str, path: str, data: bytes) -> None:
@@ -55,7 +55,7 @@ class _Finder:
     def find_spec(
         fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not fullname.startswith(f"{PARENT}.") or not path:
+        if not fullname.startswith(f"{PARENT_PACKAGE}.") or not path:
             return None
         name = fullname.rpartition(".")[2]
         agent = ".".join(fullname.split(".")[:2])
@@ -66,11 +66,11 @@ class _Finder:
                 return importlib.util.spec_from_file_location(
                     fullname,
                     package,
-                    loader=_Source(fullname, package, files[package]),
+                    loader=_BytesLoader(fullname, package, files[package]),
                     submodule_search_locations=[f"{place}/{name}"],
                 )
             if module in files:
-                loader = _Source(fullname, module, files[module])
+                loader = _BytesLoader(fullname, module, files[module])
                 return importlib.util.spec_from_file_location(fullname, module, loader=loader)
         return None
 
@@ -86,54 +86,54 @@ def load_module(folder: Path, name: str, release: str | None = None) -> ModuleTy
     """
     folder = folder.resolve()
     with _LOCK:
-        package = _package(folder, release)
+        package = _ensure_package(folder, release)
         if f"{folder}/{name}.py" not in sys.modules[package].__dict__["__files__"]:
             raise BadFleet("is not there", where=f"{folder.name}/{name}.py", mend="add it")
         try:
-            with told_of_disk(folder):
+            with convert_disk_errors(folder):
                 return importlib.import_module(f"{package}.{name}")
         except StoreFailed:
             raise
         except Exception as error:
-            raise _failed(folder, name, error) from error
+            raise _code_error(folder, name, error) from error
 
 
 T = TypeVar("T")
 
 
-def import_aside(agent: str, do: Callable[[], T]) -> tuple[T, Callable[[], None]]:
+def isolate_imports(agent: str, work: Callable[[], T]) -> tuple[T, Callable[[], None]]:
     """Do something that imports another release of an agent; what was imported of it before stays.
 
     Returns what was done, and what puts the modules of that release in place.
     """
-    package = f"{PARENT}.{agent}"
+    package = f"{PARENT_PACKAGE}.{agent}"
 
-    def taken() -> dict[str, ModuleType]:
+    def remove_modules() -> dict[str, ModuleType]:
         names = [m for m in sys.modules if m == package or m.startswith(f"{package}.")]
         return {name: sys.modules.pop(name) for name in names}
 
     with _LOCK:
-        before = taken()
+        before = remove_modules()
         try:
-            done = do()
+            result = work()
         finally:
-            new = taken()
+            new = remove_modules()
             sys.modules.update(before)
 
-    def place() -> None:
+    def install() -> None:
         with _LOCK:
-            taken()
+            remove_modules()
             sys.modules.update(new)
 
-    return done, place
+    return result, install
 
 
 def build_judge(agent: Agent, lessons: Sequence[Memory]) -> Judge:
     """Make the judge of an agent, trained on `lessons`. Raises BadFleet."""
-    return judge_of(Path(agent.folder), agent.charter, lessons, agent.release)
+    return load_judge(Path(agent.folder), agent.charter, lessons, agent.release)
 
 
-def judge_of(
+def load_judge(
     folder: Path,
     charter: Mapping[str, Any],
     lessons: Sequence[Memory],
@@ -146,62 +146,62 @@ def judge_of(
         mend = "write class Judge(vedette.judging.Judge)"
         raise BadFleet("Judge is not a judge", where=where, mend=mend)
     try:
-        with told_of_disk(folder):
+        with convert_disk_errors(folder):
             return found(charter, lessons)
     except StoreFailed:
         raise
     except Exception as error:
-        raise _failed(folder, "judge", error) from error
+        raise _code_error(folder, "judge", error) from error
 
 
-def require_release(folder: Path, wanted: str) -> None:
+def require_release(folder: Path, expected: str) -> None:
     """Raise BadFleet, with the code release-changed, if a folder's files are not a release's."""
-    _compare(folder, digest_of(_files(folder)), wanted)
+    _require_digest(folder, digest_files(_read_folder(folder)), expected)
 
 
-def _compare(folder: Path, release: str, wanted: str) -> None:
-    if release != wanted:
-        what = f"its files are not those of release {wanted[:12]}, but {release[:12]}"
+def _require_digest(folder: Path, release: str, expected: str) -> None:
+    if release != expected:
+        what = f"its files are not those of release {expected[:12]}, but {release[:12]}"
         mend = "start the fleet again, or `vedette agent release`"
         raise BadFleet(what, where=str(folder), mend=mend, code="release-changed")
 
 
-def _package(folder: Path, wanted: str | None) -> str:
+def _ensure_package(folder: Path, expected: str | None) -> str:
     """Make sure that the agent's package stands for this folder, and release; return its name."""
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
-    if PARENT not in sys.modules:
-        sys.modules[PARENT] = _bare(PARENT, [])
-    package = f"{PARENT}.{folder.name}"
+    if PARENT_PACKAGE not in sys.modules:
+        sys.modules[PARENT_PACKAGE] = _empty_package(PARENT_PACKAGE, [])
+    package = f"{PARENT_PACKAGE}.{folder.name}"
     known = sys.modules.get(package)
-    stands = None if known is None else known.__dict__["__release__"]
-    if wanted is not None and stands == (str(folder), wanted):
+    current = None if known is None else known.__dict__["__release__"]
+    if expected is not None and current == (str(folder), expected):
         return package  # it was read and compared, and is not read again
-    files = _files(folder)
-    release = digest_of(files)
-    if wanted is not None:
-        _compare(folder, release, wanted)
-    if stands == (str(folder), release):
+    files = _read_folder(folder)
+    release = digest_files(files)
+    if expected is not None:
+        _require_digest(folder, release, expected)
+    if current == (str(folder), release):
         return package
     for module in [m for m in sys.modules if m == package or m.startswith(f"{package}.")]:
         del sys.modules[module]
-    fresh = _bare(package, [str(folder)])
+    fresh = _empty_package(package, [str(folder)])
     fresh.__dict__["__release__"] = (str(folder), release)
     fresh.__dict__["__files__"] = {f"{folder}/{name}": data for name, data in files.items()}
     sys.modules[package] = fresh
     return package
 
 
-def _files(folder: Path) -> dict[str, bytes]:
+def _read_folder(folder: Path) -> dict[str, bytes]:
     try:
-        with told_of_disk(folder):
+        with convert_disk_errors(folder):
             return read_files(folder)
     except OSError as error:
         mend = "see who owns it"
         raise BadFleet(f"cannot be read: {error.strerror}", where=str(folder), mend=mend) from error
 
 
-def _bare(name: str, path: list[str]) -> ModuleType:
+def _empty_package(name: str, path: list[str]) -> ModuleType:
     module = ModuleType(name)
     module.__path__ = path
     module.__spec__ = ModuleSpec(name, None, is_package=True)
@@ -210,7 +210,7 @@ def _bare(name: str, path: list[str]) -> ModuleType:
     return module
 
 
-def _failed(folder: Path, name: str, error: Exception) -> BadFleet:
+def _code_error(folder: Path, name: str, error: Exception) -> BadFleet:
     """Say where in the agent's own code an error arose."""
     where = f"{folder.name}/{name}.py"
     if isinstance(error, SyntaxError) and error.filename:

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from vedette.config.field import AfterValidator, Field, Shape, json_schema
 from vedette.config.problem import Problem, did_you_mean
-from vedette.config.shape import fit
+from vedette.config.shape import check_document
 from vedette.config.yaml import Document, parse_yaml, read_text, read_yaml
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.clock import from_iso
 from vedette.domain.memory import BankPlan, Memory
 from vedette.domain.readers import check_reader
@@ -30,14 +30,14 @@ def _day(text: str) -> str:
         raise ValueError(f"{text!r} is no date | write it as 2026-03-31") from error
 
 
-def _filled(text: str) -> str:
+def _check_text(text: str) -> str:
     if not text.strip():
         raise ValueError("is empty | write it out")
     return text.strip()
 
 
 Day = Annotated[str, AfterValidator(_day)]
-Filled = Annotated[str, AfterValidator(_filled)]
+NonBlankText = Annotated[str, AfterValidator(_check_text)]
 Reader = Annotated[str, AfterValidator(check_reader)]
 
 
@@ -45,8 +45,8 @@ class BankScopeFile(Shape):
     """A part of a bank with readers of its own. Nobody else reads it, whatever policy says."""
 
     name: str = Field(description="names the scope", pattern=_NAME)
-    readers: list[Filled] = Field(description="agents that may ask to read it")
-    writers: list[Filled] = Field(
+    readers: list[NonBlankText] = Field(description="agents that may ask to read it")
+    writers: list[NonBlankText] = Field(
         default_factory=list, description="agents whose candidates are taken for it"
     )
     permitted_readers: list[Reader] | None = Field(
@@ -65,9 +65,9 @@ class BankFile(Shape):
 
     version: Literal[1] = 1
     bank: str = Field(description="the name of the folder", pattern=_NAME)
-    purpose: Filled = Field(description="say what the bank is for")
+    purpose: NonBlankText = Field(description="say what the bank is for")
     scopes: list[BankScopeFile] = Field(min_length=1, description="name a scope and its readers")
-    topics: list[Filled] = Field(description="the topics a memory may have; [] if none")
+    topics: list[NonBlankText] = Field(description="the topics a memory may have; [] if none")
     retention: RetentionFile = Field(default_factory=RetentionFile)
 
 
@@ -80,8 +80,8 @@ class MemoryFile(Shape):
     kind: Literal["fact", "procedure", "example"] = Field(
         description="write fact, procedure or example"
     )
-    label: Filled | None = Field(default=None, description="what an example is an example of")
-    reviewed_by: Filled = Field(description="who reviewed it")
+    label: NonBlankText | None = Field(default=None, description="what an example is an example of")
+    reviewed_by: NonBlankText = Field(description="who reviewed it")
     reviewed_on: Day = Field(description="the date of the review, for example 2026-03-31")
     expires_on: Day | None = Field(
         default=None, description="the last day on which it is recalled, UTC"
@@ -95,18 +95,18 @@ def bank_schema() -> dict[str, Any]:
 
 
 def read_bank(
-    folder: Path, shown: str, now_us: int, known: dict[str, str]
+    folder: Path, relative_path: str, now_us: int, known_ids: dict[str, str]
 ) -> tuple[BankPlan | None, list[Problem]]:
     """Return the bank of a folder and every problem of it; None if bank.yaml itself is wrong.
 
     `known` maps the ids of all memories read so far to their files and is added to: a briefing
     cites memories of several banks by id. With `now_us` 0 expiry is not looked at.
     """
-    file = f"{shown}/bank.yaml"
+    file = f"{relative_path}/bank.yaml"
     if not (folder / "bank.yaml").is_file():
-        return None, [Problem(shown, 0, "", "has no bank.yaml", "add one, or move it away")]
+        return None, [Problem(relative_path, 0, "", "has no bank.yaml", "add one, or move it away")]
     document, problems = read_yaml(folder / "bank.yaml", file)
-    shape, found = (None, []) if problems else fit(BankFile, document)
+    shape, found = (None, []) if problems else check_document(BankFile, document)
     problems = [*problems, *found]
     if shape is None:
         return None, problems
@@ -115,8 +115,8 @@ def read_bank(
     for path in sorted(folder.rglob("*.md")):
         if path.name == "README.md":
             continue
-        name = f"{shown}/{path.relative_to(folder).as_posix()}"
-        memory, found = read_memory(path, name, shape, known)
+        name = f"{relative_path}/{path.relative_to(folder).as_posix()}"
+        memory, found = read_memory(path, name, shape, known_ids)
         problems += found
         if memory is None:
             continue
@@ -142,7 +142,7 @@ def _plan(shape: BankFile, memories: tuple[Memory, ...]) -> BankPlan:
         topics=tuple(shape.topics),
         retention_days=shape.retention.days,
         memories=memories,
-        digest=sha256_hex(canonical(facts)),
+        digest=sha256_hex(canonical_json(facts)),
         writers={scope.name: tuple(scope.writers) for scope in shape.scopes},
         permitted_readers={
             scope.name: None
@@ -172,7 +172,7 @@ def _bank_problems(shape: BankFile, document: Document, folder: str) -> list[Pro
 
 
 def read_memory(
-    path: Path, file: str, bank: BankFile, known: dict[str, str]
+    path: Path, file: str, bank: BankFile, known_ids: dict[str, str]
 ) -> tuple[Memory | None, list[Problem]]:
     """Return one memory at revision 0 (the bank store numbers revisions), or every problem."""
     text, problems = read_text(path, file)
@@ -183,7 +183,7 @@ def read_memory(
         mend = "begin with ---, then id, scope, kind and so on, then ---"
         return None, [Problem(file, 1, "", "has no front matter", mend)]
     document, problems = parse_yaml(parts[1], file, first_line=2)
-    shape, found = (None, []) if problems else fit(MemoryFile, document)
+    shape, found = (None, []) if problems else check_document(MemoryFile, document)
     problems = [*problems, *found]
     if shape is None:
         return None, problems
@@ -194,17 +194,17 @@ def read_memory(
     elif len(body) > MAX_TEXT:
         what = f"is {len(body)} characters long, the limit is {MAX_TEXT}"
         problems.append(Problem(file, line, "", what, "keep what matters"))
-    problems += _memory_problems(shape, document, bank, known)
-    known.setdefault(shape.id, file)
+    problems += _memory_problems(shape, document, bank, known_ids)
+    known_ids.setdefault(shape.id, file)
     return (None, problems) if problems else (_memory(shape, body, bank.bank), [])
 
 
 def _memory_problems(
-    shape: MemoryFile, document: Document, bank: BankFile, known: Mapping[str, str]
+    shape: MemoryFile, document: Document, bank: BankFile, known_ids: Mapping[str, str]
 ) -> list[Problem]:
     problems = []
-    if shape.id in known:
-        what = f"{shape.id!r} is the id of {known[shape.id]} already"
+    if shape.id in known_ids:
+        what = f"{shape.id!r} is the id of {known_ids[shape.id]} already"
         problems.append(document.problem(("id",), what, "give it an id of its own"))
     scopes = [scope.name for scope in bank.scopes]
     if shape.scope not in scopes:
@@ -246,7 +246,7 @@ def _memory(shape: MemoryFile, text: str, bank: str) -> Memory:
         kind=shape.kind,
         topics=tuple(shape.topics),
         text=text,
-        digest=sha256_hex(canonical(facts)),
+        digest=sha256_hex(canonical_json(facts)),
         reviewed_by=shape.reviewed_by,
         reviewed_on=shape.reviewed_on,
         expires_us=expires_us,

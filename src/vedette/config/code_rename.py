@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def renamed(path: Path, code: str, names: dict[str, str], rows: dict[str, str]) -> str:
+def rename_code(path: Path, code: str, names: dict[str, str], rows: dict[str, str]) -> str:
     """Return a module's code with other names: `names` of agents, `rows` of collections.
 
     Each maps the old word to the new one. Code that cannot be parsed is returned as it is.
@@ -21,21 +21,31 @@ def renamed(path: Path, code: str, names: dict[str, str], rows: dict[str, str]) 
         tree = ast.parse(code)
     except (SyntaxError, ValueError):
         return code  # said by the check that follows
-    found = [(node, rows[_text(node)]) for node in _collections(tree) if _text(node) in rows]
+    found = [
+        (node, rows[_string_value(node)])
+        for node in _collections(tree)
+        if _string_value(node) in rows
+    ]
     if path.name == "agent.py":
-        found += [(node, names[_text(node)]) for node in _agents(tree) if _text(node) in names]
+        found += [
+            (node, names[_string_value(node)])
+            for node in _agents(tree)
+            if _string_value(node) in names
+        ]
     lines = code.encode().splitlines(keepends=True)
     for node, word in sorted(found, key=lambda each: each[0].col_offset, reverse=True):
         if node.lineno == node.end_lineno:
             line = lines[node.lineno - 1]
             quote = line[node.col_offset : node.col_offset + 1]
             quote = quote if quote in (b"'", b'"') else b'"'
-            told = quote + word.encode() + quote
-            lines[node.lineno - 1] = line[: node.col_offset] + told + line[node.end_col_offset :]
+            replacement = quote + word.encode() + quote
+            lines[node.lineno - 1] = (
+                line[: node.col_offset] + replacement + line[node.end_col_offset :]
+            )
     return b"".join(lines).decode()
 
 
-def left(code: str, words: dict[str, str]) -> list[int]:
+def find_remaining(code: str, words: dict[str, str]) -> list[int]:
     """Return the lines whose strings still are one of the old words: somebody should look."""
     try:
         tree = ast.parse(code)
@@ -45,12 +55,12 @@ def left(code: str, words: dict[str, str]) -> list[int]:
         {
             node.lineno
             for node in ast.walk(tree)
-            if isinstance(node, ast.Constant) and _text(node) in words
+            if isinstance(node, ast.Constant) and _string_value(node) in words
         }
     )
 
 
-def _text(node: ast.Constant) -> str:
+def _string_value(node: ast.Constant) -> str:
     return node.value if isinstance(node.value, str) else ""
 
 
@@ -65,7 +75,7 @@ def _agents(tree: ast.Module) -> Iterator[ast.Constant]:
 def _collections(tree: ast.Module) -> Iterator[ast.Constant]:
     constants = set()
     for node in ast.walk(tree):
-        first = _first_of_a_row(node)
+        first = _row_argument(node)
         if isinstance(first, ast.Constant):
             yield first
         elif isinstance(first, ast.Name):
@@ -77,7 +87,7 @@ def _collections(tree: ast.Module) -> Iterator[ast.Constant]:
                 yield node.value
 
 
-def _first_of_a_row(node: ast.AST) -> ast.expr | None:
+def _row_argument(node: ast.AST) -> ast.expr | None:
     if not isinstance(node, ast.Call):
         return None
     called = node.func.attr if isinstance(node.func, ast.Attribute) else None

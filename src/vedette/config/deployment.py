@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from vedette.config import deployment_tables as file
-from vedette.config.part import is_here
 from vedette.config.policy_table import policy_problems
 from vedette.config.problem import Problem
+from vedette.config.settings_table import is_loopback
 from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.dataclass import dataclass
@@ -94,7 +94,7 @@ class PolicyPlan:
     opa_token_env: str | None = None
     opa_token_file: str | None = None
     timeout_us: int = 50_000
-    otherwise: str = "embedded"
+    fallback: str = "embedded"
     bundles: str | None = None
     bundle_token_env: str | None = None
     bundle_token_file: str | None = None
@@ -132,11 +132,11 @@ class GatewayPlan:
     listen: tuple[str, int] | None = None
     agents: tuple[str, ...] = ()
     # Set by `vedette gateway`: without it both live on one host, whatever the table says.
-    apart: bool = False
+    is_gateway: bool = False
 
-    def remote(self, agent: str) -> bool:
+    def is_remote(self, agent: str) -> bool:
         """Say whether an agent's judge runs in a `vedette worker`."""
-        return self.apart and (agent in self.agents or "*" in self.agents)
+        return self.is_gateway and (agent in self.agents or "*" in self.agents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class AuditPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
+class Deployment:
     """All of them."""
 
     policy: PolicyPlan = PolicyPlan()
@@ -170,7 +170,7 @@ class Edges:
     audit: AuditPlan = AuditPlan()
 
 
-def edges(shape: Any, path: Callable[[str], Path]) -> Edges:
+def build_deployment(shape: Any, path: Callable[[str], Path]) -> Deployment:
     """Return what the tables of a settings file come to. `path` resolves a relative one."""
     policy, tokens, people = shape.policy, shape.tokens, shape.people
     gateway, telemetry, audit = shape.gateway, shape.telemetry, shape.audit
@@ -178,7 +178,7 @@ def edges(shape: Any, path: Callable[[str], Path]) -> Edges:
     if bundles and not bundles.startswith("gs://"):
         bundles = str(path(bundles))
     host, _, port = gateway.listen.rpartition(":")
-    return Edges(
+    return Deployment(
         PolicyPlan(
             policy.engine, policy.opa_url, policy.opa_token_env,
             str(path(policy.opa_token_file)) if policy.opa_token_file else None,
@@ -249,7 +249,7 @@ def pubsub_problems(
     return found
 
 
-def edge_problems(shape: Any, document: Document) -> list[Problem]:
+def deployment_problems(shape: Any, document: Document) -> list[Problem]:
     """Return what is wrong with the tables beyond their shape."""
     found: list[Problem] = []
 
@@ -276,7 +276,7 @@ def _people_problems(shape: Any) -> list[tuple[KeyPath, str, str]]:
     if people.issuer is None:
         return found
     parts = urlsplit(people.issuer)
-    here = is_here(parts.hostname or "")
+    here = is_loopback(parts.hostname or "")
     if not parts.hostname or not (parts.scheme == "https" or (parts.scheme == "http" and here)):
         found.append((("people", "issuer"), "is no https address", "write https://HOST"))
     if not (people.viewer or people.approver or people.operator or people.policy_author):

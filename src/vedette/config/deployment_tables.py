@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from vedette.config.field import Field
-from vedette.config.part import NAME, Address, Duration, Number, Part, Whole
-from vedette.config.secret_reference import VERSION
+from vedette.config.secret_reference import SECRET_VERSION
+from vedette.config.settings_table import NAME, Address, Duration, Number, SettingsTable, Whole
 
 # What BigQuery calls its things by; nothing else goes into a query as a name.
 PROJECT = r"^[a-z0-9][a-z0-9.:-]{0,62}$"
@@ -15,7 +15,7 @@ TABLE = r"^[A-Za-z0-9_-]{1,1024}$"
 COLUMN = r"^[A-Za-z_][A-Za-z0-9_]{0,299}$"
 
 
-class PubsubFile(Part):
+class PubsubFile(SettingsTable):
     """Messages of a Pub/Sub subscription, pulled over an asynchronous stream."""
 
     kind: Literal["pubsub"]
@@ -45,7 +45,7 @@ class PubsubFile(Part):
     )
 
 
-class PushFile(Part):
+class PushFile(SettingsTable):
     """Messages that Pub/Sub pushes to POST /v1/pubsub/NAME."""
 
     kind: Literal["pubsub-push"]
@@ -68,7 +68,7 @@ class PushFile(Part):
     filter: str | None = Field(default=None, description="a filter of the broker, beside ours")
 
 
-class BigQueryFile(Part):
+class BigQueryFile(SettingsTable):
     """New rows of a BigQuery table as events."""
 
     kind: Literal["bigquery"]
@@ -99,7 +99,7 @@ class BigQueryFile(Part):
     )
 
 
-class PolicyFile(Part):
+class PolicyFile(SettingsTable):
     """Which engine decides, and where published bundles are kept."""
 
     engine: Literal["auto", "embedded", "opa", "wasm"] = Field(
@@ -108,7 +108,7 @@ class PolicyFile(Part):
     opa_url: str = Field(default="http://127.0.0.1:8181", description="the OPA server")
     opa_token_env: str | None = None
     opa_token_file: str | None = None
-    opa_token_secret: str | None = Field(default=None, pattern=VERSION)
+    opa_token_secret: str | None = Field(default=None, pattern=SECRET_VERSION)
     timeout: Duration = Field(
         default="50ms", description="how long a decision waits for the OPA server"
     )
@@ -126,10 +126,10 @@ class PolicyFile(Part):
         default=None, description="what readers of GET /v1/bundles/FLEET.tar.gz must show"
     )
     bundle_token_file: str | None = None
-    bundle_token_secret: str | None = Field(default=None, pattern=VERSION)
+    bundle_token_secret: str | None = Field(default=None, pattern=SECRET_VERSION)
 
 
-class TokensFile(Part):
+class TokensFile(SettingsTable):
     """Who vouches for an agent's identity."""
 
     kind: Literal["embedded", "google"] = "embedded"
@@ -142,7 +142,7 @@ class TokensFile(Part):
     )
 
 
-class PeopleFile(Part):
+class PeopleFile(SettingsTable):
     """Who may use the operator API over HTTP, by OIDC; nobody without an issuer."""
 
     issuer: str | None = Field(default=None, description="the OIDC provider")
@@ -158,7 +158,7 @@ class PeopleFile(Part):
     policy_author: list[str] = Field(default_factory=list)
 
 
-class GatewayFile(Part):
+class GatewayFile(SettingsTable):
     """Where workers on other hosts reach the gateway, and which agents live there."""
 
     listen: Address = Field(default="", description='host:port; "" is the Unix socket alone')
@@ -167,7 +167,7 @@ class GatewayFile(Part):
     )
 
 
-class TelemetryFile(Part):
+class TelemetryFile(SettingsTable):
     """Traces and logs."""
 
     traces: Literal["none", "otlp"] = "none"
@@ -176,7 +176,7 @@ class TelemetryFile(Part):
     logs: Literal["none", "text", "json"] = "none"
 
 
-class AuditFile(Part):
+class AuditFile(SettingsTable):
     """Where the ledger is shipped to, beside being kept."""
 
     project: str | None = Field(

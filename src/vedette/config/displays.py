@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from vedette.config.field import AfterValidator, Field
-from vedette.config.part import Part
 from vedette.config.problem import Problem
+from vedette.config.settings_table import SettingsTable
 from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.errors import BadProposal
-from vedette.domain.display import MOST_FIELDS, Display
-from vedette.domain.origin import tokens
+from vedette.domain.display import MAX_FIELDS, Display
+from vedette.domain.origin import split_pointer
 
 _ROOTS = ("data", "subject", "source", "id", "type", "time", "extensions")
-_NAME = 24
+_MAX_NAME = 24
 
 
 def _pointer(text: str) -> str:
     try:
-        parts = tokens(text)
+        parts = split_pointer(text)
     except BadProposal as error:
         raise ValueError(
             f"{text[:60]!r} is no JSON Pointer | write for example /data/from"
@@ -32,7 +32,7 @@ def _pointer(text: str) -> str:
 Pointer = Annotated[str, AfterValidator(_pointer)]
 
 
-class DisplayFile(Part):
+class DisplayFile(SettingsTable):
     """What people are shown of events of a type before they answer what comes of them."""
 
     type: str = Field(description="the type of events, or a pattern: order.*", min_length=1)
@@ -48,7 +48,7 @@ class DisplayFile(Part):
     )
 
 
-def displays_of(shape: Any) -> tuple[Display, ...]:
+def build_displays(shape: Any) -> tuple[Display, ...]:
     """Return the displays that the settings declare, in the order in which they are tried."""
     return tuple(
         Display(one.type, one.title, one.who, one.when, dict(one.values), one.text, one.source)
@@ -61,21 +61,24 @@ def display_problems(shape: Any, document: Document) -> list[Problem]:
     problems = []
     seen: set[tuple[str, str]] = set()
     for index, one in enumerate(shape.displays):
-        at: KeyPath = ("displays", index)
+        path: KeyPath = ("displays", index)
         if (one.type, one.source) in seen:
             what = f"events of {one.type!r} from {one.source!r} have a display already"
-            problems.append(document.problem((*at, "type"), what, "leave one of them"))
+            problems.append(document.problem((*path, "type"), what, "leave one of them"))
         seen.add((one.type, one.source))
-        if len(one.values) > MOST_FIELDS:
+        if len(one.values) > MAX_FIELDS:
             what = f"{len(one.values)} values are more than are shown at once"
-            problems.append(document.problem((*at, "values"), what, f"name at most {MOST_FIELDS}"))
+            problems.append(document.problem((*path, "values"), what, f"name at most {MAX_FIELDS}"))
         for name, pointer in one.values.items():
-            if not (name.isprintable() and name.strip() and len(name) <= _NAME):
-                what, mend = f"{name[:40]!r} names no value", f"write 1 to {_NAME} plain characters"
-                problems.append(document.problem((*at, "values", name), what, mend))
+            if not (name.isprintable() and name.strip() and len(name) <= _MAX_NAME):
+                what, mend = (
+                    f"{name[:40]!r} names no value",
+                    f"write 1 to {_MAX_NAME} plain characters",
+                )
+                problems.append(document.problem((*path, "values", name), what, mend))
             try:
                 _pointer(pointer)
             except ValueError as error:
                 what, _, mend = str(error).partition(" | ")
-                problems.append(document.problem((*at, "values", name), what, mend))
+                problems.append(document.problem((*path, "values", name), what, mend))
     return problems

@@ -31,7 +31,7 @@ from vedette.config.kinds import (
     OneOf,
     Text,
     Whole,
-    error,
+    build_error,
 )
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
@@ -65,7 +65,7 @@ class FieldInfo:
     kind: Kind | None = None
 
     @property
-    def required(self) -> bool:
+    def is_required(self) -> bool:
         """Say whether a file must give the field."""
         return self.default is _NOT_GIVEN and self.default_factory is None
 
@@ -140,7 +140,7 @@ class Shape:
         found = [] if errors is None else errors
         before = len(found)
         if not isinstance(value, Mapping):
-            found.append(error("model_type", loc, value))
+            found.append(build_error("model_type", loc, value))
             return None
         fields = cls.fields()
         values: dict[str, Any] = {}
@@ -148,11 +148,11 @@ class Shape:
             if name in value:
                 assert field.kind is not None
                 values[name] = field.kind.check(value[name], (*loc, name), found)
-            elif field.required:
-                found.append(error("missing", (*loc, name), value))
+            elif field.is_required:
+                found.append(build_error("missing", (*loc, name), value))
         for name in value:
             if name not in fields:
-                found.append(error("extra_forbidden", (*loc, name), value[name]))
+                found.append(build_error("extra_forbidden", (*loc, name), value[name]))
         return cls(values) if len(found) == before else None
 
     def model_dump(
@@ -160,17 +160,17 @@ class Shape:
     ) -> dict[str, Any]:
         """Return the fields as plain values, models within them too."""
         return {
-            name: _dumped(self.__dict__[name], exclude_none)
+            name: _dump_value(self.__dict__[name], exclude_none)
             for name in self.fields()
             if name not in exclude and not (exclude_none and self.__dict__[name] is None)
         }
 
 
-def _dumped(value: Any, exclude_none: bool) -> Any:
+def _dump_value(value: Any, exclude_none: bool) -> Any:
     if isinstance(value, Shape):
         return value.model_dump(exclude_none=exclude_none)
     if isinstance(value, list):
-        return [_dumped(item, exclude_none) for item in value]
+        return [_dump_value(item, exclude_none) for item in value]
     return value
 
 
@@ -195,7 +195,7 @@ class Table(Kind):
             defs[name].update(object_schema(self.shape, defs))
         return {"$ref": f"#/$defs/{name}"}
 
-    def inner(self) -> Iterator[Any]:
+    def models(self) -> Iterator[Any]:
         """Yield the model."""
         yield self.shape
 
@@ -209,7 +209,7 @@ class Tagged(Kind):
     def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
         """Check the mapping as the model that its tag names."""
         if not isinstance(value, Mapping):
-            errors.append(error("model_type", loc, value))
+            errors.append(build_error("model_type", loc, value))
             return None
         tag = value.get(self.field)
         if isinstance(tag, str) and tag in self.tables:
@@ -217,22 +217,22 @@ class Tagged(Kind):
                 shape = self.tables[tag].shape
             except BadFleet as refused:  # what should bring it is broken
                 told = {"what": refused.what, "mend": refused.mend}
-                errors.append(error("plugin", (*loc, self.field), value, told))
+                errors.append(build_error("plugin", (*loc, self.field), value, told))
                 return None
             return shape.check(value, (*loc, tag), errors)
         if self.field not in value:
-            errors.append(error("union_tag_not_found", loc, value))
+            errors.append(build_error("union_tag_not_found", loc, value))
         else:
             expected = ", ".join(repr(known) for known in self.tables)
             context = {"tag": tag, "expected_tags": expected}
-            errors.append(error("union_tag_invalid", loc, value, context))
+            errors.append(build_error("union_tag_invalid", loc, value, context))
         return None
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
         """Offer the models."""
         return {"oneOf": [table.schema(defs) for table in self.tables.values()]}
 
-    def inner(self) -> Iterator[Any]:
+    def models(self) -> Iterator[Any]:
         """Yield the models."""
         for table in self.tables.values():
             yield table.shape
@@ -246,14 +246,14 @@ def _field(hint: Any, declared: Any, strict: bool) -> FieldInfo:
     return FieldInfo(
         info.default,
         info.default_factory,
-        info.description or _described(hint),
+        info.description or _find_description(hint),
         info.limits,
         info.discriminator,
         kind,
     )
 
 
-def _described(hint: Any) -> str | None:
+def _find_description(hint: Any) -> str | None:
     """Return the description that a field's own type carries."""
     for part in (hint, *typing.get_args(hint)):
         for note in getattr(part, "__metadata__", ()):
@@ -275,7 +275,7 @@ def _kind(hint: Any, strict: bool, discriminator: str | None = None) -> Kind:
     if isinstance(hint, type) and issubclass(hint, Shape):
         return Table(hint)
     if origin is typing.Annotated:
-        return _annotated(args, strict)
+        return _annotated_kind(args, strict)
     if origin is Literal:
         return OneOf(args)
     if origin is list:
@@ -287,7 +287,7 @@ def _kind(hint: Any, strict: bool, discriminator: str | None = None) -> Kind:
     raise TypeError(f"no check for a field of type {hint!r}")
 
 
-def _annotated(args: tuple[Any, ...], strict: bool) -> Kind:
+def _annotated_kind(args: tuple[Any, ...], strict: bool) -> Kind:
     notes = args[1:]
     infos = [note for note in notes if isinstance(note, FieldInfo)]
     tag = next((info.discriminator for info in infos if info.discriminator), None)
@@ -310,9 +310,9 @@ def _union(args: tuple[Any, ...], strict: bool, discriminator: str | None) -> Ki
         tables: dict[str, Table] = {}
         for kind in kinds:
             assert isinstance(kind, Table)
-            told = kind.shape.fields()[discriminator].kind
-            assert isinstance(told, OneOf)
-            tables |= {str(tag): kind for tag in told.values}
+            tag_kind = kind.shape.fields()[discriminator].kind
+            assert isinstance(tag_kind, OneOf)
+            tables |= {str(tag): kind for tag in tag_kind.values}
         return Tagged(discriminator, tables)
     return Either(kinds, nothing)
 
@@ -332,14 +332,14 @@ def object_schema(shape: type[Shape], defs: dict[str, Any]) -> dict[str, Any]:
     properties: dict[str, Any] = {}
     for name, field in shape.fields().items():
         assert field.kind is not None
-        told = dict(field.kind.schema(defs))
+        described = dict(field.kind.schema(defs))
         if field.description:
-            told["description"] = field.description
-        if not field.required:
-            fallback = _dumped(field.fallback(), False)
+            described["description"] = field.description
+        if not field.is_required:
+            fallback = _dump_value(field.fallback(), False)
             if fallback is not None or field.default is None:
-                told["default"] = fallback
-        properties[name] = told
+                described["default"] = fallback
+        properties[name] = described
     schema = {
         "title": shape.__name__,
         "description": (shape.__doc__ or "").strip(),
@@ -347,5 +347,5 @@ def object_schema(shape: type[Shape], defs: dict[str, Any]) -> dict[str, Any]:
         "properties": properties,
         "additionalProperties": False,
     }
-    required = [name for name, field in shape.fields().items() if field.required]
+    required = [name for name, field in shape.fields().items() if field.is_required]
     return {**schema, "required": required} if required else schema

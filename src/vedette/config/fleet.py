@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from vedette.config.agent import Around, read_agent
+from vedette.config.agent import FleetContext, read_agent
 from vedette.config.agent_folder import agent_folders
 from vedette.config.bank import read_bank
-from vedette.config.problem import Problem, in_order, refuse
+from vedette.config.problem import Problem, raise_first_error, sort_problems
 from vedette.config.settings import Settings
 from vedette.config.yaml import read_yaml
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.memory import BankPlan
 
-Read = tuple[Mapping[str, Agent], tuple[BankPlan, ...], list[Problem]]
+FleetContents = tuple[Mapping[str, Agent], tuple[BankPlan, ...], list[Problem]]
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedFleet:
     """A fleet that passed its checks. `findings` are warnings, worth showing to a person."""
 
     fleet: Fleet
@@ -27,16 +27,16 @@ class Loaded:
     findings: tuple[Problem, ...] = ()
 
 
-def load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Loaded:
+def load_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> LoadedFleet:
     """Read the fleet, or raise BadFleet with the first problem and how many more there are.
 
     `root` is what file names in messages are relative to. `now_us` is the instant at which
     expiry is looked at (0: not at all); nothing else depends on the time.
     """
     agents, banks, problems = read_fleet(root, settings, now_us=now_us)
-    refuse(problems)
+    raise_first_error(problems)
     fleet = Fleet(settings.fleet, dict(agents), settings.max_hops)
-    return Loaded(fleet, banks, tuple(problems))
+    return LoadedFleet(fleet, banks, tuple(problems))
 
 
 def check_fleet(
@@ -45,7 +45,7 @@ def check_fleet(
     cases: Callable[[Agent, str], tuple[object, list[Problem]]],
     *,
     now_us: int = 0,
-    read: Read | None = None,
+    contents: FleetContents | None = None,
 ) -> list[Problem]:
     """Return everything that is wrong with the fleet, by file and line. Imports no agent code.
 
@@ -53,18 +53,18 @@ def check_fleet(
     with them (`read_evals`); nothing but `eval` needs them. `read` is the fleet as
     `read_fleet` found it; without it, it is read.
     """
-    agents, _, told = read or read_fleet(root, settings, now_us=now_us)
-    problems = list(told)
+    agents, _, warnings = contents or read_fleet(root, settings, now_us=now_us)
+    problems = list(warnings)
     for agent in agents.values():
-        problems += cases(agent, _shown(root, Path(agent.folder)))[1]
-    return in_order(problems)
+        problems += cases(agent, _relative_path(root, Path(agent.folder)))[1]
+    return sort_problems(problems)
 
 
-def read_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Read:
+def read_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> FleetContents:
     """Return the agents and banks that can be used, and what is wrong with all the others."""
-    banks, problems = _banks(root, settings.memory, now_us)
+    banks, problems = _read_banks(root, settings.memory, now_us)
     agents: dict[str, Agent] = {}
-    around = Around(
+    context = FleetContext(
         settings.fleet,
         {bank.name: bank for bank in banks},
         frozenset(settings.targets),
@@ -73,33 +73,37 @@ def read_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> Read:
     folders, found = _folders(root, settings.agents, "agent")
     problems += found
     for folder in folders:
-        agent, found = read_agent(folder, _shown(root, folder), around)
+        agent, found = read_agent(folder, _relative_path(root, folder), context)
         problems += found
         if agent is not None:
             agents[agent.name] = agent
     problems += _collection_problems(root, agents)
     names = {folder.name for folder in folders}
     problems += _reader_problems(root, settings.memory, banks, names)
-    return agents, banks, in_order(problems)
+    return agents, banks, sort_problems(problems)
 
 
 def _folders(root: Path, parent: Path, what: str) -> tuple[list[Path], list[Problem]]:
-    shown = _shown(root, parent)
+    relative_path = _relative_path(root, parent)
     if not parent.is_dir():
         mend = "create it, or correct [content] in vedette.toml"
-        return [], [Problem(shown, 0, "", "there is no such folder", mend)]
+        return [], [Problem(relative_path, 0, "", "there is no such folder", mend)]
     folders = agent_folders(parent)
     if not folders and what == "agent":
-        return [], [Problem(shown, 0, "", f"holds no {what}", "add a folder with agent.yaml")]
+        return [], [
+            Problem(relative_path, 0, "", f"holds no {what}", "add a folder with agent.yaml")
+        ]
     return folders, []
 
 
-def _banks(root: Path, parent: Path, now_us: int) -> tuple[tuple[BankPlan, ...], list[Problem]]:
+def _read_banks(
+    root: Path, parent: Path, now_us: int
+) -> tuple[tuple[BankPlan, ...], list[Problem]]:
     folders, problems = _folders(root, parent, "bank")
     banks = []
     known: dict[str, str] = {}
     for folder in folders:
-        bank, found = read_bank(folder, _shown(root, folder), now_us, known)
+        bank, found = read_bank(folder, _relative_path(root, folder), now_us, known)
         problems += found
         if bank is not None:
             banks.append(bank)
@@ -115,7 +119,7 @@ def _collection_problems(root: Path, agents: Mapping[str, Agent]) -> list[Proble
         if collection is None or owners.setdefault(collection, agent.name) == agent.name:
             continue
         folder = Path(agent.folder)
-        document, _ = read_yaml(folder / "agent.yaml", f"{_shown(root, folder)}/agent.yaml")
+        document, _ = read_yaml(folder / "agent.yaml", f"{_relative_path(root, folder)}/agent.yaml")
         what = f"{collection!r} is the collection of {owners[collection]}: two would write its rows"
         mend = f"name another one, here and in the rows that its tools write: {agent.name}"
         problems.append(document.problem(("collection",), what, mend))
@@ -128,7 +132,7 @@ def _reader_problems(
     """A reader or writer that is no agent is a right given to whoever takes the name next."""
     return [
         Problem(
-            f"{_shown(root, parent / bank.name)}/bank.yaml",
+            f"{_relative_path(root, parent / bank.name)}/bank.yaml",
             0,
             f"scopes.{scope}.{right}",
             f"{name!r} is no agent of this fleet",
@@ -143,7 +147,7 @@ def _reader_problems(
     ]
 
 
-def _shown(root: Path, path: Path) -> str:
+def _relative_path(root: Path, path: Path) -> str:
     """Name a path relative to the root where it lies inside."""
     try:
         return path.relative_to(root).as_posix()

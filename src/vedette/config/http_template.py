@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from vedette.domain.base.dataclass import dataclass
 
-KEY = "@key"
+KEY_ARGUMENT = "@key"
 # Statuses that say that a POST was done and where to look (RFC 9110, 15.4.4), or ask for a login.
 SEE_OTHER = (302, 303)
 _PART = re.compile(r"\{\{|\}\}|\{(@key|[A-Za-z_][A-Za-z0-9_]*)\}|[{}]")
@@ -24,7 +24,7 @@ _PART = re.compile(r"\{\{|\}\}|\{(@key|[A-Za-z_][A-Za-z0-9_]*)\}|[{}]")
 _PATH = re.compile(r"/[A-Za-z0-9._~!$&'()*+,;=:@%/-]*\Z")
 _QUERY = re.compile(r"[A-Za-z0-9._~!$'()*+,;:@%/?-]*\Z")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}\Z")
-_LONGEST = 2000  # characters of one argument in a URL or a header
+_MAX_ARGUMENT = 2000  # characters of one argument in a URL or a header
 
 
 class BadTemplate(ValueError):
@@ -46,7 +46,7 @@ class Request:
     has_body: bool = False
 
 
-def parts(template: str) -> list[tuple[str, str | None]]:
+def split_template(template: str) -> list[tuple[str, str | None]]:
     """Return a template as (text, argument behind it or None). Raises BadTemplate."""
     found: list[tuple[str, str | None]] = []
     text, at = "", 0
@@ -63,21 +63,23 @@ def parts(template: str) -> list[tuple[str, str | None]]:
     return [*found, (text + template[at:], None)]
 
 
-def names(template: str) -> list[str]:
+def template_arguments(template: str) -> list[str]:
     """Return the arguments that a template asks for. Raises BadTemplate."""
-    return [name for _, name in parts(template) if name is not None and name != KEY]
+    return [
+        name for _, name in split_template(template) if name is not None and name != KEY_ARGUMENT
+    ]
 
 
-def body_names(template: Any) -> Iterator[str]:
+def body_arguments(template: Any) -> Iterator[str]:
     """Yield the arguments that the template of a body asks for. Raises BadTemplate."""
     if isinstance(template, str):
-        yield from names(template)
+        yield from template_arguments(template)
     elif isinstance(template, Mapping):
         for value in template.values():
-            yield from body_names(value)
+            yield from body_arguments(value)
     elif isinstance(template, list):
         for value in template:
-            yield from body_names(value)
+            yield from body_arguments(value)
 
 
 def check_url(template: str) -> None:
@@ -86,14 +88,14 @@ def check_url(template: str) -> None:
         mend = "write the path alone, as /v1/items/{item}; the host stands in the target's base_url"
         raise BadTemplate(f"{template!r} is no path | {mend}")
     path, _, query = template.partition("?")
-    fixed = "".join(text for text, _ in parts(path))
+    fixed = "".join(text for text, _ in split_template(path))
     if not _PATH.match(fixed):
         raise BadTemplate(f"{template!r} has characters that no path has | percent-encode them")
     if any(segment in (".", "..") for segment in path.split("/")):
         raise BadTemplate(f"{template!r} goes up or nowhere | leave . and .. out")
     for pair in query.split("&"):
         name, _, value = pair.partition("=")
-        fixed = name + "".join(text for text, _ in parts(value))
+        fixed = name + "".join(text for text, _ in split_template(value))
         if not _QUERY.match(fixed) or (query and not name):
             mend = "write name={argument}&name={argument}"
             raise BadTemplate(f"{template!r} has a query that cannot be read | {mend}")
@@ -104,56 +106,56 @@ def header_problem(name: str) -> str | None:
     lower = name.lower()
     if not _TOKEN.match(name):
         return "is no name of a header"
-    owned = lower in _OURS or lower.startswith(("proxy-", "sec-", "vedette"))
+    owned = lower in _ENGINE_HEADERS or lower.startswith(("proxy-", "sec-", "vedette"))
     return "is set by the engine alone" if owned else None
 
 
-_OURS = frozenset(
+_ENGINE_HEADERS = frozenset(
     {"host", "authorization", "cookie", "connection", "content-length", "content-type", "expect",
      "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "traceparent",
      "x-forwarded-for", "forwarded"}
 )  # fmt: skip
 
 
-def made(spec: Mapping[str, Any], args: Mapping[str, Any], key: str) -> Request:
+def build_request(spec: Mapping[str, Any], args: Mapping[str, Any], key: str) -> Request:
     """Return the request of a template. Raises BadArgument, naming the argument."""
-    given = {**args, KEY: key}
-    headers = {name: _header(value, given) for name, value in spec.get("headers", {}).items()}
+    values = {**args, KEY_ARGUMENT: key}
+    headers = {name: _header(value, values) for name, value in spec.get("headers", {}).items()}
     if idempotency := spec.get("idempotency_header"):
         headers[idempotency] = key
     has_body = spec.get("body") is not None
-    body = _filled(spec["body"], given) if has_body else None
-    return Request(spec.get("method", "GET"), _url(spec["url"], given), headers, body, has_body)
+    body = _fill_body(spec["body"], values) if has_body else None
+    return Request(spec.get("method", "GET"), _url(spec["url"], values), headers, body, has_body)
 
 
-def filled_text(template: str, args: Mapping[str, Any], key: str) -> str:
+def fill_text(template: str, args: Mapping[str, Any], key: str) -> str:
     """Return a text with its arguments put in, not encoded. Raises BadArgument."""
-    return _text(template, {**args, KEY: key})
+    return _text(template, {**args, KEY_ARGUMENT: key})
 
 
-def _url(template: str, given: Mapping[str, Any]) -> str:
+def _url(template: str, values: Mapping[str, Any]) -> str:
     path, asks, query = template.partition("?")
-    segments = [_segment(segment, given) for segment in path.split("/")[1:]]
-    told = "/" + "/".join(segments)
+    segments = [_segment(segment, values) for segment in path.split("/")[1:]]
+    target = "/" + "/".join(segments)
     if not asks:
-        return told
-    pairs = [pair for text in query.split("&") if (pair := _pair(text, given)) is not None]
-    return f"{told}?{'&'.join(pairs)}" if pairs else told
+        return target
+    pairs = [pair for text in query.split("&") if (pair := _pair(text, values)) is not None]
+    return f"{target}?{'&'.join(pairs)}" if pairs else target
 
 
-def _segment(template: str, given: Mapping[str, Any]) -> str:
-    told = ""
-    for fixed, name in parts(template):
-        told += fixed
+def _segment(template: str, values: Mapping[str, Any]) -> str:
+    text = ""
+    for fixed, name in split_template(template):
+        text += fixed
         if name is not None:
-            told += quote(_in_path(name, given), safe="")
-    if told in (".", "..") or (template and not told):
-        raise BadArgument(f"the arguments make {told!r} of {template!r}, which names nothing")
-    return told
+            text += quote(_path_value(name, values), safe="")
+    if text in (".", "..") or (template and not text):
+        raise BadArgument(f"the arguments make {text!r} of {template!r}, which names nothing")
+    return text
 
 
-def _in_path(name: str, given: Mapping[str, Any]) -> str:
-    value = _plain(name, given)
+def _path_value(name: str, values: Mapping[str, Any]) -> str:
+    value = _argument_text(name, values)
     # Encoded they would be harmless here; some servers decode a path once more than they should.
     if wrong := next((c for c in "/\\%" if c in value), None):
         raise BadArgument(f"argument {name!r} holds {wrong!r}, which may not be part of a path")
@@ -162,63 +164,64 @@ def _in_path(name: str, given: Mapping[str, Any]) -> str:
     return value
 
 
-def _pair(template: str, given: Mapping[str, Any]) -> str | None:
+def _pair(template: str, values: Mapping[str, Any]) -> str | None:
     """Return one pair of a query; None if an argument of it was left out."""
     name, equals, value = template.partition("=")
-    told = ""
-    for fixed, argument in parts(value):
-        told += fixed
+    text = ""
+    for fixed, argument in split_template(value):
+        text += fixed
         if argument is not None:
-            if given.get(argument) is None:
+            if values.get(argument) is None:
                 return None
-            told += quote(_plain(argument, given), safe="")
-    return f"{name}{equals}{told}"
+            text += quote(_argument_text(argument, values), safe="")
+    return f"{name}{equals}{text}"
 
 
-def _header(template: str, given: Mapping[str, Any]) -> str:
-    told = _text(template, given)
-    if not told.isascii() or not told.isprintable():
+def _header(template: str, values: Mapping[str, Any]) -> str:
+    text = _text(template, values)
+    if not text.isascii() or not text.isprintable():
         raise BadArgument("a header would hold a character that none may hold")
-    return told
+    return text
 
 
-def _text(template: str, given: Mapping[str, Any]) -> str:
+def _text(template: str, values: Mapping[str, Any]) -> str:
     return "".join(
-        fixed + ("" if name is None else _plain(name, given)) for fixed, name in parts(template)
+        fixed + ("" if name is None else _argument_text(name, values))
+        for fixed, name in split_template(template)
     )
 
 
-def _plain(name: str, given: Mapping[str, Any]) -> str:
-    value = given.get(name)
+def _argument_text(name: str, values: Mapping[str, Any]) -> str:
+    value = values.get(name)
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str | int):
         raise BadArgument(f"argument {name!r} is missing, or is no text and no number")
-    told = str(value)
-    if len(told) > _LONGEST:
-        raise BadArgument(f"argument {name!r} is longer than {_LONGEST} characters")
-    if any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000 for c in told):
+    text = str(value)
+    if len(text) > _MAX_ARGUMENT:
+        raise BadArgument(f"argument {name!r} is longer than {_MAX_ARGUMENT} characters")
+    if any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000 for c in text):
         raise BadArgument(f"argument {name!r} holds a control character")
-    return told
+    return text
 
 
-_LEFT_OUT = object()
+_OMITTED = object()
 
 
-def _filled(template: Any, given: Mapping[str, Any]) -> Any:
+def _fill_body(template: Any, values: Mapping[str, Any]) -> Any:
     """Return the body: `{argument}` alone is the argument itself, whatever its type."""
     if isinstance(template, Mapping):
-        pairs = ((name, _filled(value, given)) for name, value in template.items())
-        return {name: value for name, value in pairs if value is not _LEFT_OUT}
+        pairs = ((name, _fill_body(value, values)) for name, value in template.items())
+        return {name: value for name, value in pairs if value is not _OMITTED}
     if isinstance(template, list):
-        return [v for value in template if (v := _filled(value, given)) is not _LEFT_OUT]
+        return [v for value in template if (v := _fill_body(value, values)) is not _OMITTED]
     if not isinstance(template, str):
         return template
-    whole = parts(template)
+    whole = split_template(template)
     if len(whole) == 2 and whole[0][0] == "" and whole[1][0] == "":
         name = whole[0][1]
-        return _LEFT_OUT if name is None or given.get(name) is None else given[name]
+        return _OMITTED if name is None or values.get(name) is None else values[name]
     return "".join(
-        fixed + ("" if name is None or given.get(name) is None else str(given[name]))
+        fixed + ("" if name is None or values.get(name) is None else str(values[name]))
         for fixed, name in whole
     )

@@ -10,20 +10,20 @@ from vedette.config.agent_file import HttpFile, ToolFile
 from vedette.config.http_template import (
     SEE_OTHER,
     BadTemplate,
-    body_names,
+    body_arguments,
     check_url,
     header_problem,
-    names,
+    template_arguments,
 )
-from vedette.config.part import is_here
 from vedette.config.problem import Problem, did_you_mean
-from vedette.config.secret_reference import references
+from vedette.config.secret_reference import secret_names
+from vedette.config.settings_table import is_loopback
 from vedette.config.yaml import Document, KeyPath
-from vedette.domain.base.canonical import checked
+from vedette.domain.base.canonical import canonicalize
 
 # What stands for a function of tools.py where the engine itself calls and asks.
 BY_ENGINE = "http"
-_PLAIN = ("string", "integer", "boolean")
+_SCALAR_KINDS = ("string", "integer", "boolean")
 _IDEMPOTENT = ("PUT", "DELETE")  # by their own meaning (RFC 9110, 9.2.2)
 
 
@@ -33,7 +33,7 @@ def http_facts(shape: HttpFile) -> dict[str, Any]:
 
 
 def http_problems(
-    tool: ToolFile, document: Document, at: KeyPath, http_targets: frozenset[str] | None
+    tool: ToolFile, document: Document, path: KeyPath, http_targets: frozenset[str] | None
 ) -> list[Problem]:
     """Say what is wrong with a tool that the engine performs itself.
 
@@ -41,7 +41,7 @@ def http_problems(
     """
     http = tool.http
     assert http is not None
-    found = [*_class_problems(tool, http), *_template_problems(tool, http)]
+    found = [*_settles_problems(tool, http), *_template_problems(tool, http)]
     for key in ("function", "query", "verify"):
         if getattr(tool, key) is not None:
             what = "a tool with http: is performed by the engine, without tools.py"
@@ -58,14 +58,14 @@ def http_problems(
         if not http_targets:
             mend = f'add [targets.{tool.target}] with kind = "http" and base_url'
         found.append((("target",), what, mend))
-    return [document.problem((*at, *inside), what, mend) for inside, what, mend in found]
+    return [document.problem((*path, *inside), what, mend) for inside, what, mend in found]
 
 
-Found = tuple[KeyPath, str, str]
+ToolProblem = tuple[KeyPath, str, str]
 
 
 def http_target_problems(
-    table: Mapping[str, Any], at: KeyPath, document: Document
+    table: Mapping[str, Any], path: KeyPath, document: Document
 ) -> list[Problem]:
     """Return what is wrong with a target of kind http beyond its URL; none for another kind."""
     url = table.get("base_url")
@@ -81,18 +81,18 @@ def http_target_problems(
         found.append(("base_url", "has more than a path", "end it before ? and #"))
     if "private" in table and not isinstance(table["private"], bool):
         found.append(("private", "must be true or false", "write private = true"))
-    here = is_here(host)
-    if "token" in references(table) and parts.scheme != "https" and not here:
+    here = is_loopback(host)
+    if "token" in secret_names(table) and parts.scheme != "https" and not here:
         found.append(("base_url", "a token is not sent over plain HTTP", "write https"))
     named = table.get("token_header")
     if named is not None:
         why = header_problem(named) if isinstance(named, str) else "is no name of a header"
         if why is not None:
             found.append(("token_header", f"{named!r} {why}", "write for example X-Api-Key"))
-    return [document.problem((*at, key), what, mend) for key, what, mend in found]
+    return [document.problem((*path, key), what, mend) for key, what, mend in found]
 
 
-def _class_problems(tool: ToolFile, http: HttpFile) -> Iterator[Found]:
+def _settles_problems(tool: ToolFile, http: HttpFile) -> Iterator[ToolProblem]:
     """Say whether an unknown outcome can be settled as the tool says."""
     if tool.settles == "transactional":
         what = "a request is outside of the fleet's own commit"
@@ -133,17 +133,17 @@ def _class_problems(tool: ToolFile, http: HttpFile) -> Iterator[Found]:
                 )
 
 
-def _template_problems(tool: ToolFile, http: HttpFile) -> Iterator[Found]:
-    yield from _place_problems(tool, http.url, http.headers, ("http",))
+def _template_problems(tool: ToolFile, http: HttpFile) -> Iterator[ToolProblem]:
+    yield from _request_problems(tool, http.url, http.headers, ("http",))
     if http.idempotency_header and (why := header_problem(http.idempotency_header)):
         yield ("http", "idempotency_header"), why, "write for example Idempotency-Key"
     try:
-        for name in body_names(http.body):
+        for name in body_arguments(http.body):
             if name not in tool.args:
-                yield ("http", "body"), *_unknown(tool, name)
-        checked(http.body)
+                yield ("http", "body"), *_unknown_argument(tool, name)
+        canonicalize(http.body)
     except BadTemplate as error:
-        yield ("http", "body"), *_told(error)
+        yield ("http", "body"), *_split_error(error)
     except ValueError as error:
         what, mend = f"has no canonical form: {error}", "use ASCII keys, text and whole numbers"
         yield ("http", "body"), what, mend
@@ -151,62 +151,66 @@ def _template_problems(tool: ToolFile, http: HttpFile) -> Iterator[Found]:
         yield ("http", "body"), "a DELETE has no body", "remove it"
     if http.query is None:
         return
-    at: KeyPath = ("http", "query")
-    yield from _place_problems(tool, http.query.url, http.query.headers, at)
+    path: KeyPath = ("http", "query")
+    yield from _request_problems(tool, http.query.url, http.query.headers, path)
     for pointer, value in http.query.where.items():
         if not pointer.startswith("/"):
-            yield (*at, "where", pointer), f"{pointer!r} is not a JSON Pointer", f"write /{pointer}"
+            yield (
+                (*path, "where", pointer),
+                f"{pointer!r} is not a JSON Pointer",
+                f"write /{pointer}",
+            )
         try:
-            for name in names(value):
+            for name in template_arguments(value):
                 if name not in tool.args:
-                    yield (*at, "where", pointer), *_unknown(tool, name)
+                    yield (*path, "where", pointer), *_unknown_argument(tool, name)
         except BadTemplate as error:
-            yield (*at, "where", pointer), *_told(error)
+            yield (*path, "where", pointer), *_split_error(error)
 
 
-def _place_problems(
-    tool: ToolFile, url: str, headers: Mapping[str, str], at: KeyPath
-) -> Iterator[Found]:
+def _request_problems(
+    tool: ToolFile, url: str, headers: Mapping[str, str], path: KeyPath
+) -> Iterator[ToolProblem]:
     """Whatever decides where a request goes has to be a sink: policy looks at nothing else."""
     try:
         check_url(url)
-        for name in names(url):
-            yield from _sink_problems(tool, name, (*at, "url"), "the URL")
-        for name in names(url.partition("?")[0]):
+        for name in template_arguments(url):
+            yield from _sink_problems(tool, name, (*path, "url"), "the URL")
+        for name in template_arguments(url.partition("?")[0]):
             if tool.args.get(name, "").endswith("?"):
                 what = f"a path needs {name!r}, which may be left out"
-                yield (*at, "url"), what, "make it needed, or put it into the query"
+                yield (*path, "url"), what, "make it needed, or put it into the query"
     except BadTemplate as error:
-        yield (*at, "url"), *_told(error)
+        yield (*path, "url"), *_split_error(error)
     for header, value in headers.items():
-        place: KeyPath = (*at, "headers", header)
+        place: KeyPath = (*path, "headers", header)
         if why := header_problem(header):
             yield place, f"{header!r} {why}", "leave it out"
         try:
-            for name in names(value):
+            for name in template_arguments(value):
                 yield from _sink_problems(tool, name, place, "a header")
         except BadTemplate as error:
-            yield place, *_told(error)
+            yield place, *_split_error(error)
 
 
-def _sink_problems(tool: ToolFile, name: str, place: KeyPath, where: str) -> Iterator[Found]:
+def _sink_problems(tool: ToolFile, name: str, place: KeyPath, where: str) -> Iterator[ToolProblem]:
     kind = tool.args.get(name)
     if kind is None:
-        yield place, *_unknown(tool, name)
+        yield place, *_unknown_argument(tool, name)
         return
-    if kind.removesuffix("?") not in _PLAIN:
+    if kind.removesuffix("?") not in _SCALAR_KINDS:
         what = f"{name!r} is {kind}, which has no form in {where}"
-        yield place, what, f"use a {', '.join(_PLAIN)}"
+        yield place, what, f"use a {', '.join(_SCALAR_KINDS)}"
     if f"/{name}" not in tool.sinks:
         what = f"{name!r} decides where the request goes, and is no sink"
         yield place, what, f"add /{name} to sinks"
 
 
-def _unknown(tool: ToolFile, name: str) -> tuple[str, str]:
+def _unknown_argument(tool: ToolFile, name: str) -> tuple[str, str]:
     what = f"{name!r} is no argument of {tool.name!r}"
     return what, did_you_mean(name, list(tool.args))
 
 
-def _told(error: BadTemplate) -> tuple[str, str]:
+def _split_error(error: BadTemplate) -> tuple[str, str]:
     what, _, mend = str(error).partition(" | ")
     return what, mend

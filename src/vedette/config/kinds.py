@@ -19,11 +19,11 @@ _FALSE = frozenset({"false", "0", "no", "off", "f", "n"})
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}\Z")
 
 
-def error(
-    kind: str, loc: Loc, value: Any, context: Mapping[str, Any] | None = None, said: str = ""
+def build_error(
+    kind: str, loc: Loc, value: Any, context: Mapping[str, Any] | None = None, message: str = ""
 ) -> dict[str, Any]:
     """Return one error."""
-    return {"type": kind, "loc": loc, "input": value, "ctx": context or {}, "msg": said}
+    return {"type": kind, "loc": loc, "input": value, "ctx": context or {}, "msg": message}
 
 
 class Kind:
@@ -37,7 +37,7 @@ class Kind:
         """Return the kind as JSON Schema; models within it are added to `defs`."""
         return {}
 
-    def inner(self) -> Iterator[Any]:
+    def models(self) -> Iterator[Any]:
         """Yield the models that a value of this kind may hold."""
         yield from ()
 
@@ -58,7 +58,7 @@ class Text(Kind):
     def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
         """Take text only: a number would lose how it was written."""
         if not isinstance(value, str):
-            errors.append(error("string_type", loc, value))
+            errors.append(build_error("string_type", loc, value))
         return value
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Whole(Kind):
                 return int(value)
             if isinstance(value, str) and _WHOLE.match(value.strip()):
                 return int(value)
-        errors.append(error("int_type", loc, value))
+        errors.append(build_error("int_type", loc, value))
         return value
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Number(Kind):
                 found = None
         number = isinstance(found, int | float) and not isinstance(found, bool)
         if not number or not math.isfinite(found):
-            errors.append(error("float_type", loc, value))
+            errors.append(build_error("float_type", loc, value))
             return value
         return float(found)
 
@@ -128,7 +128,7 @@ class Flag(Kind):
             word = str(value).strip().lower()
             if word in _TRUE or word in _FALSE:
                 return word in _TRUE
-        errors.append(error("bool_type", loc, value))
+        errors.append(build_error("bool_type", loc, value))
         return value
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class OneOf(Kind):
         expected = " or ".join(repr(known) for known in self.values[-1:])
         if len(self.values) > 1:
             expected = ", ".join(repr(known) for known in self.values[:-1]) + f" or {expected}"
-        errors.append(error("literal_error", loc, value, {"expected": expected}))
+        errors.append(build_error("literal_error", loc, value, {"expected": expected}))
         return value
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class ListOf(Kind):
     def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
         """Take lists whose every item fits."""
         if not isinstance(value, list):
-            errors.append(error("list_type", loc, value))
+            errors.append(build_error("list_type", loc, value))
             return value
         return [self.item.check(item, (*loc, at), errors) for at, item in enumerate(value)]
 
@@ -179,9 +179,9 @@ class ListOf(Kind):
         """Describe a list."""
         return {"type": "array", "items": self.item.schema(defs)}
 
-    def inner(self) -> Iterator[Any]:
+    def models(self) -> Iterator[Any]:
         """Yield the models of the items."""
-        yield from self.item.inner()
+        yield from self.item.models()
 
 
 class MapOf(Kind):
@@ -193,11 +193,11 @@ class MapOf(Kind):
     def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
         """Take mappings whose every value fits."""
         if not isinstance(value, dict):
-            errors.append(error("dict_type", loc, value))
+            errors.append(build_error("dict_type", loc, value))
             return value
         for key in value:
             if not isinstance(key, str):
-                errors.append(error("string_type", (*loc, key), key))
+                errors.append(build_error("string_type", (*loc, key), key))
         return {key: self.item.check(item, (*loc, key), errors) for key, item in value.items()}
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
@@ -205,9 +205,9 @@ class MapOf(Kind):
         inner = self.item.schema(defs)
         return {"type": "object", "additionalProperties": inner or True}
 
-    def inner(self) -> Iterator[Any]:
+    def models(self) -> Iterator[Any]:
         """Yield the models of the values."""
-        yield from self.item.inner()
+        yield from self.item.models()
 
 
 class Either(Kind):
@@ -239,10 +239,10 @@ class Either(Kind):
             offered.append({"type": "null"})
         return offered[0] if len(offered) == 1 else {"anyOf": offered}
 
-    def inner(self) -> Iterator[Any]:
+    def models(self) -> Iterator[Any]:
         """Yield the models of the kinds."""
         for kind in self.kinds:
-            yield from kind.inner()
+            yield from kind.models()
 
 
 class Checked(Kind):
@@ -268,13 +268,13 @@ class Checked(Kind):
             checked = self.kind.check(value, loc, errors)
             if len(errors) > known or checked is None:
                 return checked
-            for found in _beyond(checked, loc, self.limits):
+            for found in _limit_errors(checked, loc, self.limits):
                 errors.append(found)
                 return checked
             for run in self.after:
                 checked = run(checked)
         except ValueError as said:
-            errors.append(error("value_error", loc, value, {"error": said}))
+            errors.append(build_error("value_error", loc, value, {"error": said}))
             return value
         return checked
 
@@ -285,17 +285,20 @@ class Checked(Kind):
         limited = [
             one
             if one.get("type") == "null"
-            else {**one, **{_names(one)[name]: limit for name, limit in self.limits.items()}}
+            else {
+                **one,
+                **{_limit_keywords(one)[name]: limit for name, limit in self.limits.items()},
+            }
             for one in offered
         ]
         return {"anyOf": limited} if "anyOf" in told else limited[0]
 
-    def inner(self) -> Iterator[Any]:
+    def models(self) -> Iterator[Any]:
         """Yield the models of the kind."""
-        yield from self.kind.inner()
+        yield from self.kind.models()
 
 
-def _names(schema: Mapping[str, Any]) -> dict[str, str]:
+def _limit_keywords(schema: Mapping[str, Any]) -> dict[str, str]:
     """Return how JSON Schema names each limit."""
     many = "Items" if schema.get("type") == "array" else "Length"
     return {
@@ -304,24 +307,24 @@ def _names(schema: Mapping[str, Any]) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _to_the_end(pattern: str) -> str:
+def _anchor_end(pattern: str) -> str:
     """Return a pattern whose `$` is the end as JSON Schema has it, not also before a newline."""
     return pattern.removesuffix("$") + r"\Z" if pattern.endswith("$") else pattern
 
 
-def _beyond(value: Any, loc: Loc, limits: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _limit_errors(value: Any, loc: Loc, limits: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield what is wrong with a value of the right kind."""
     for name, limit in limits.items():
         if name == "ge" and value < limit:
-            yield error("greater_than_equal", loc, value, {"ge": limit})
+            yield build_error("greater_than_equal", loc, value, {"ge": limit})
         elif name == "gt" and value <= limit:
-            yield error("greater_than", loc, value, {"gt": limit})
+            yield build_error("greater_than", loc, value, {"gt": limit})
         elif name == "le" and value > limit:
-            yield error("less_than_equal", loc, value, {"le": limit})
-        elif name == "pattern" and re.search(_to_the_end(limit), value) is None:
-            said = f"must match the pattern {limit}"
-            yield error("string_pattern_mismatch", loc, value, said=said)
+            yield build_error("less_than_equal", loc, value, {"le": limit})
+        elif name == "pattern" and re.search(_anchor_end(limit), value) is None:
+            message = f"must match the pattern {limit}"
+            yield build_error("string_pattern_mismatch", loc, value, message=message)
         elif name == "min_length" and len(value) < limit:
-            yield error("too_short", loc, value)
+            yield build_error("too_short", loc, value)
         elif name == "max_length" and len(value) > limit:
-            yield error("too_long", loc, value, said=f"is longer than {limit}")
+            yield build_error("too_long", loc, value, message=f"is longer than {limit}")

@@ -8,9 +8,9 @@ from dataclasses import field
 from typing import Any, ClassVar, Literal
 
 from vedette.config.field import Field
-from vedette.config.part import NAME, Duration, Part, Whole
 from vedette.config.problem import Problem
-from vedette.config.secret_reference import VERSION
+from vedette.config.secret_reference import SECRET_VERSION
+from vedette.config.settings_table import NAME, Duration, SettingsTable, Whole
 from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.dataclass import dataclass
@@ -20,11 +20,11 @@ _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
 _TLS = ("implicit", "starttls", "none")
 _SECRET = ("password_env", "password_file", "password_secret")
 # What a target that sends takes over from the one it names as its relay.
-_RELAYED = ("host", "port", "tls", "user", *_SECRET, "ca_file")
+_RELAY_KEYS = ("host", "port", "tls", "user", *_SECRET, "ca_file")
 _TEXTS = ("host", "user", "ca_file", "address", "drafts", "sent", "sending", "smtp", *_SECRET)
 
 
-class ImapFile(Part):
+class ImapFile(SettingsTable):
     """Mails of a mailbox on an IMAP server."""
 
     kind: Literal["imap"]
@@ -42,7 +42,7 @@ class ImapFile(Part):
     )
     password_file: str | None = Field(default=None, description="the file with the password")
     password_secret: str | None = Field(
-        default=None, pattern=VERSION, description="the password in Secret Manager"
+        default=None, pattern=SECRET_VERSION, description="the password in Secret Manager"
     )
     ca_file: str | None = Field(
         default=None, description="certificates to trust instead of the system's"
@@ -83,7 +83,7 @@ class ImapPlan:
 def imap_plan(table: ImapFile, context: TableContext) -> ImapPlan:
     """Return the plan of a table."""
     server: dict[str, object] = {}
-    for name in _RELAYED:
+    for name in _RELAY_KEYS:
         value = getattr(table, name)
         if value is not None:
             server[name] = str(context.path(value)) if name.endswith("_file") else value
@@ -96,7 +96,9 @@ def imap_plan(table: ImapFile, context: TableContext) -> ImapPlan:
 
 def imap_problems(source: ImapFile) -> list[TableProblem]:
     """Return what is wrong with a source's table beyond its shape."""
-    table = {name: getattr(source, name) for name in _RELAYED if getattr(source, name) is not None}
+    table = {
+        name: getattr(source, name) for name in _RELAY_KEYS if getattr(source, name) is not None
+    }
     found: list[TableProblem] = [
         ((key,) if key else (), what, mend) for key, what, mend in _server_problems(table)
     ]
@@ -106,7 +108,7 @@ def imap_problems(source: ImapFile) -> list[TableProblem]:
 
 
 def mail_target_problems(
-    table: Mapping[str, Any], at: KeyPath, document: Document
+    table: Mapping[str, Any], path: KeyPath, document: Document
 ) -> list[Problem]:
     """Return what is wrong with a target of kind imap or smtp, or with whom a mailbox sends by."""
     kind = table.get("kind")
@@ -117,15 +119,17 @@ def mail_target_problems(
         found += _server_problems(table)
     if not found and "smtp" in table:
         found += _relay_problems(table, document.value.get("targets", {}))
-    return [document.problem((*at, key) if key else at, what, mend) for key, what, mend in found]
+    return [
+        document.problem((*path, key) if key else path, what, mend) for key, what, mend in found
+    ]
 
 
-def with_relays(targets: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+def resolve_relays(targets: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Return targets in which each that sends has what its relay's table says, as `smtp_…`."""
     found: dict[str, Mapping[str, Any]] = {}
     for name, table in targets.items():
         relay = targets.get(str(table.get("smtp", "")), {})
-        more = {f"smtp_{key}": relay[key] for key in _RELAYED if key in relay}
+        more = {f"smtp_{key}": relay[key] for key in _RELAY_KEYS if key in relay}
         found[name] = {**table, **more}
     return found
 

@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from vedette.config.field import AfterValidator, Field, Tagged
-from vedette.config.part import NAME, Duration, Part, is_here
-from vedette.config.plugins import Tables, plugins
+from vedette.config.plugins import PluginTables, plugins
 from vedette.config.problem import Problem
-from vedette.config.secret_reference import VERSION, read_secret
+from vedette.config.secret_reference import SECRET_VERSION, read_secret
+from vedette.config.settings_table import NAME, Duration, SettingsTable, is_loopback
 from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.dataclass import dataclass
@@ -29,7 +29,7 @@ def _address(text: str) -> str:
 MailAddress = Annotated[str, AfterValidator(_address)]
 
 
-class WebhookFile(Part):
+class WebhookFile(SettingsTable):
     """Tells by a POST of JSON."""
 
     kind: Literal["webhook"]
@@ -40,11 +40,11 @@ class WebhookFile(Part):
     )
     token_file: str | None = Field(default=None, description="the file with its bearer token")
     token_secret: str | None = Field(
-        default=None, pattern=VERSION, description="its bearer token in Secret Manager"
+        default=None, pattern=SECRET_VERSION, description="its bearer token in Secret Manager"
     )
 
 
-class MailFile(Part):
+class MailFile(SettingsTable):
     """Tells by e-mail."""
 
     kind: Literal["mail"]
@@ -54,7 +54,7 @@ class MailFile(Part):
     to: list[MailAddress] = Field(description="whom it goes to")
 
 
-class NotifyFile(Part):
+class NotifyFile(SettingsTable):
     """Who is told of new holds, of holds about to expire, of dead letters and of parked agents."""
 
     link: str | None = Field(
@@ -65,7 +65,7 @@ class NotifyFile(Part):
         default=True, description="whether what waits is shown (who, about what), or named alone"
     )
     # Each is checked as the plugin of its `kind` says (`vedette.domain.ports.plugin`).
-    to: list[Annotated[Any, Tagged("kind", Tables(NOTIFIERS))]] = Field(
+    to: list[Annotated[Any, Tagged("kind", PluginTables(NOTIFIERS))]] = Field(
         default_factory=list, description="the ways to tell"
     )
 
@@ -128,13 +128,15 @@ def notify_problems(shape: Any, document: Document, context: TableContext) -> li
         problems.append(document.problem(("notify", "link"), what, mend))
     seen: set[str] = set()
     for index, each in enumerate(notify.to):
-        at: KeyPath = ("notify", "to", index)
+        path: KeyPath = ("notify", "to", index)
         if each.name in seen:
             what = f"{each.name!r} is the name of another one already"
-            problems.append(document.problem((*at, "name"), what, 'give it its own: name = "ops"'))
+            problems.append(
+                document.problem((*path, "name"), what, 'give it its own: name = "ops"')
+            )
         seen.add(each.name)
         for inside, what, mend in plugins(NOTIFIERS).problems(each, context):
-            problems.append(document.problem((*at, *inside), what, mend))
+            problems.append(document.problem((*path, *inside), what, mend))
     return problems
 
 
@@ -178,7 +180,7 @@ def webhook_problems(table: WebhookFile) -> list[TableProblem]:
     given = [getattr(table, f"token_{kind}") is not None for kind in ("env", "file", "secret")]
     if sum(given) > 1:
         return [((), "token is referred to more than once", "leave one of them")]
-    if any(given) and parts.scheme == "http" and not is_here(parts.hostname or ""):
+    if any(given) and parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         return [(("url",), "a token is not sent over plain HTTP", "write https://")]
     return []
 

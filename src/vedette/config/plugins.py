@@ -31,7 +31,7 @@ from vedette.domain.ports.plugin import (
     TableProblem,
 )
 
-_INFO = (".dist-info", ".egg-info")
+_INFO_SUFFIXES = (".dist-info", ".egg-info")
 _BASES: Mapping[str, type[Any]] = {SOURCES: SourcePlugin, NOTIFIERS: NotifierPlugin}
 
 
@@ -46,7 +46,7 @@ class EntryPoint:
     version: str
 
     @property
-    def by(self) -> str:
+    def provider(self) -> str:
         """Return who brings it, for people."""
         return f"{self.distribution} {self.version}".strip()
 
@@ -60,9 +60,9 @@ class Plugins:
 
     def names(self) -> tuple[str, ...]:
         """Return the kinds there are: the shipped ones first, in alphabetical order."""
-        return tuple(sorted(self._found, key=lambda name: (not self._shipped(name), name)))
+        return tuple(sorted(self._found, key=lambda name: (not self._is_shipped(name), name)))
 
-    def _shipped(self, name: str) -> bool:
+    def _is_shipped(self, name: str) -> bool:
         return any(entry.distribution == "vedette" for entry in self._found[name])
 
     def __contains__(self, name: object) -> bool:
@@ -77,29 +77,29 @@ class Plugins:
     def problems(self, table: Any, context: TableContext) -> list[TableProblem]:
         """Return what is wrong with a table beyond its shape, as its plugin says."""
         try:
-            with self.blame(table.kind):
+            with self.wrap_errors(table.kind):
                 return list(self.get(table.kind).problems(table, context))
         except BadFleet as error:
             return [((), error.what, error.mend or "")]
 
     def plan(self, table: Any, context: TableContext) -> Plan:
         """Return what a sound table comes to. Raises BadFleet."""
-        with self.blame(table.kind):
+        with self.wrap_errors(table.kind):
             plan: Plan = self.get(table.kind).plan(table, context)
         return plan
 
     @contextmanager
-    def blame(self, name: str) -> Iterator[None]:
+    def wrap_errors(self, name: str) -> Iterator[None]:
         """Say in a BadFleet which wheel it was, where its plugin fails in a way of its own."""
         try:
             yield
         except VedetteError:
             raise
         except Exception as error:
-            if name not in self._found or self._shipped(name):
+            if name not in self._found or self._is_shipped(name):
                 raise
             entry = self._found[name][0]
-            what = f"{name!r} of {entry.by} failed: {type(error).__name__}: {error}"
+            what = f"{name!r} of {entry.provider} failed: {type(error).__name__}: {error}"
             mend = f"mend or uninstall {entry.distribution}"
             raise BadFleet(what, where=self._group, mend=mend) from error
 
@@ -109,7 +109,7 @@ class Plugins:
             raise BadFleet(f"nothing installed brings {name!r}", where=self._group, mend=mend)
         entry, *others = self._found[name]
         if others:
-            who = " and ".join(sorted(each.by for each in (entry, *others)))
+            who = " and ".join(sorted(each.provider for each in (entry, *others)))
             mend = "uninstall one of them"
             raise BadFleet(f"{name!r} is brought by {who}", where=self._group, mend=mend)
         mend = f"mend or uninstall {entry.distribution}"
@@ -118,15 +118,15 @@ class Plugins:
             for part in entry.attribute.split("."):
                 found = getattr(found, part)
         except Exception as error:
-            what = f"{name!r} of {entry.by} cannot be loaded: {type(error).__name__}: {error}"
+            what = f"{name!r} of {entry.provider} cannot be loaded: {type(error).__name__}: {error}"
             raise BadFleet(what, where=self._group, mend=mend) from error
-        wrong = self._wrong(name, found)
+        wrong = self._find_fault(name, found)
         if wrong:
-            what = f"{name!r} of {entry.by} is no plugin: {entry.module}:{entry.attribute} {wrong}"
+            what = f"{name!r} of {entry.provider} is no plugin: {entry.module}:{entry.attribute} {wrong}"
             raise BadFleet(what, where=self._group, mend=mend)
         return found
 
-    def _wrong(self, name: str, found: Any) -> str:
+    def _find_fault(self, name: str, found: Any) -> str:
         """Say what an object lacks to be a plugin of the group; empty if it is one."""
         base = _BASES[self._group]
         if not isinstance(found, base):
@@ -147,7 +147,7 @@ class Plugins:
 REINSTALL = "install vedette anew (in a checkout: make setup), its entry points are missing"
 
 
-class Tables(Mapping[str, Table]):
+class PluginTables(Mapping[str, Table]):
     """The tables of a group by kind, each loaded when it is asked for."""
 
     def __init__(self, group: str) -> None:
@@ -189,7 +189,9 @@ def _entry_points(path: tuple[str, ...]) -> dict[str, dict[str, list[EntryPoint]
     for folder in path:
         try:
             inside = sorted(
-                entry.name for entry in os.scandir(folder or ".") if entry.name.endswith(_INFO)
+                entry.name
+                for entry in os.scandir(folder or ".")
+                if entry.name.endswith(_INFO_SUFFIXES)
             )
         except OSError:
             continue
@@ -199,12 +201,14 @@ def _entry_points(path: tuple[str, ...]) -> dict[str, dict[str, list[EntryPoint]
             if normal in seen:
                 continue
             seen.add(normal)
-            for group, point in _read(os.path.join(folder or ".", info), normal, version):  # noqa: PTH118 (a start reads every one)
+            for group, point in _read_entry_points(
+                os.path.join(folder or ".", info), normal, version
+            ):
                 groups.setdefault(group, {}).setdefault(point.name, []).append(point)
     return groups
 
 
-def _read(info: str, name: str, version: str) -> Iterator[tuple[str, EntryPoint]]:
+def _read_entry_points(info: str, name: str, version: str) -> Iterator[tuple[str, EntryPoint]]:
     """Yield the entry points of ours that a distribution declares, with their groups."""
     try:
         with open(f"{info}/entry_points.txt", encoding="utf-8") as file:  # noqa: PTH123 (as above)

@@ -17,7 +17,7 @@ def policy_problems(policy: Any, document: Document) -> list[Problem]:
     if not 1_000 <= duration_us(policy.timeout) <= 5_000_000:
         what = "a decision waits from 1ms to 5s"
         found.append(document.problem(("policy", "timeout"), what, "write for example 50ms"))
-    wrong = bad_server(policy.opa_url)
+    wrong = server_url_problem(policy.opa_url)
     if wrong is not None:
         mend = "write http://127.0.0.1:8181, or https://HOST"
         found.append(document.problem(("policy", "opa_url"), wrong, mend))
@@ -27,7 +27,7 @@ def policy_problems(policy: Any, document: Document) -> list[Problem]:
     return found
 
 
-def bad_server(url: str) -> str | None:
+def server_url_problem(url: str) -> str | None:
     """Return what is wrong with the URL of an OPA server, None if nothing is."""
     try:
         parts = urlsplit(url)
@@ -38,13 +38,13 @@ def bad_server(url: str) -> str | None:
         return "is no URL of a server"
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
         return "names more than a server"
-    if parts.scheme == "http" and not _loopback(host):
+    if parts.scheme == "http" and not _is_loopback(host):
         # Whoever can answer in its place would decide.
         return "plain http leads to another host"
     return None
 
 
-def _loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:

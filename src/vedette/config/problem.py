@@ -59,7 +59,7 @@ def field_path(path: Sequence[str | int]) -> str:
     return text
 
 
-def near(word: str, known: Sequence[str]) -> str | None:
+def find_nearest(word: str, known: Sequence[str]) -> str | None:
     """Return the known word that `word` was probably meant to be."""
     from difflib import get_close_matches
 
@@ -69,18 +69,18 @@ def near(word: str, known: Sequence[str]) -> str | None:
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
     """Return the mend for a name that is not known: the nearest one, else all there are."""
-    nearest = near(word, known)
+    nearest = find_nearest(word, known)
     if nearest:
         return f"did you mean {nearest!r}?"
     return f"there are: {', '.join(sorted(known))}" if known else "there are none"
 
 
-def in_order(problems: Sequence[Problem]) -> list[Problem]:
+def sort_problems(problems: Sequence[Problem]) -> list[Problem]:
     """Return the problems by file and line, each only once."""
     return sorted(dict.fromkeys(problems), key=lambda p: (p.file, p.line, p.field, p.what))
 
 
-def refuse(problems: Sequence[Problem]) -> None:
+def raise_first_error(problems: Sequence[Problem]) -> None:
     """Raise BadFleet with the first error among `problems`, and how many more there are."""
     errors = [problem for problem in problems if not problem.warning]
     if not errors:

@@ -23,7 +23,7 @@ _GOOGLE = (
     ("pubsub.googleapis.com", 443), ("oauth2.googleapis.com", 443),
     ("metadata.google.internal", 80), ("169.254.169.254", 80),
 )  # fmt: skip
-_USUAL = {"imap": "implicit", "smtp": "starttls"}
+_DEFAULT_TLS = {"imap": "implicit", "smtp": "starttls"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Reach:
     folders: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     addresses: tuple[tuple[str, int], ...] = ()
-    datagrams: bool = False
+    allows_udp: bool = False
 
     @property
     def hosts(self) -> frozenset[str]:
@@ -50,18 +50,18 @@ class Reach:
         return tuple(sorted({port for _, port in self.addresses}))
 
 
-def reach_of(tables: Iterable[Mapping[str, Any]]) -> Reach:
+def build_reach(tables: Iterable[Mapping[str, Any]]) -> Reach:
     """Return what the tools of these targets reach."""
-    kept = list(tables)
+    declared = list(tables)
     return Reach(
-        tuple(dict.fromkeys(place for table in kept for place in _folders(table))),
-        tuple(dict.fromkeys(file for table in kept for file in _files(table))),
-        tuple(dict.fromkeys(one for table in kept for one in addresses(table))),
-        any(table.get("kind") == "pubsub" for table in kept),
+        tuple(dict.fromkeys(place for table in declared for place in _folders(table))),
+        tuple(dict.fromkeys(file for table in declared for file in _files(table))),
+        tuple(dict.fromkeys(one for table in declared for one in target_addresses(table))),
+        any(table.get("kind") == "pubsub" for table in declared),
     )
 
 
-def folder_of(table: Mapping[str, Any]) -> str | None:
+def target_folder(table: Mapping[str, Any]) -> str | None:
     """Return the folder that a target's tools write in, if it has one.
 
     Of a file it is the folder in which it lies: a database writes more files beside itself. What is
@@ -75,7 +75,7 @@ def folder_of(table: Mapping[str, Any]) -> str | None:
     return str(named.parent) if file and table.get("kind") != "maildir" else path
 
 
-def separate(folder: str, closed: Iterable[Path], content: Iterable[Path]) -> bool:
+def is_separate(folder: str, closed: Iterable[Path], content: Iterable[Path]) -> bool:
     """Say whether a folder holds none of the `closed` ones and lies in none of the `content`."""
     path = Path(folder).resolve()
     return not any(one.resolve().is_relative_to(path) for one in closed) and not any(
@@ -83,7 +83,7 @@ def separate(folder: str, closed: Iterable[Path], content: Iterable[Path]) -> bo
     )
 
 
-def addresses(table: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+def target_addresses(table: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     """Yield the addresses that a target names. Raises ValueError for one that is none."""
     for key in ("url", "base_url"):
         if isinstance(table.get(key), str):
@@ -96,12 +96,12 @@ def addresses(table: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
     yield from _server(table, "smtp_", "smtp")
     if kind == "pubsub":
         emulator = os.environ.get("PUBSUB_EMULATOR_HOST")
-        yield from [address(emulator)] if emulator else _GOOGLE
+        yield from [parse_address(emulator)] if emulator else _GOOGLE
     for text in table.get("reach", ()):
-        yield address(text)
+        yield parse_address(text)
 
 
-def address(text: Any) -> tuple[str, int]:
+def parse_address(text: Any) -> tuple[str, int]:
     """Return the host and port of `host:port`. Raises ValueError."""
     host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
     if not (host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
@@ -109,16 +109,16 @@ def address(text: Any) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _server(table: Mapping[str, Any], begin: str, kind: str) -> Iterator[tuple[str, int]]:
-    host, port = table.get(f"{begin}host"), table.get(f"{begin}port")
+def _server(table: Mapping[str, Any], prefix: str, kind: str) -> Iterator[tuple[str, int]]:
+    host, port = table.get(f"{prefix}host"), table.get(f"{prefix}port")
     if port is None and kind in _MAIL:
-        port = _MAIL[kind].get(str(table.get(f"{begin}tls", _USUAL[kind])))
+        port = _MAIL[kind].get(str(table.get(f"{prefix}tls", _DEFAULT_TLS[kind])))
     if isinstance(host, str) and host and isinstance(port, int):
         yield host, port
 
 
 def _folders(table: Mapping[str, Any]) -> Iterator[str]:
-    folder = folder_of(table)
+    folder = target_folder(table)
     if folder is not None:
         yield folder
 

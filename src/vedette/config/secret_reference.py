@@ -16,41 +16,41 @@ from typing import Any, TypeGuard
 from vedette.domain.base.errors import BadFleet
 
 # Returns the value of a version of a secret. Raises BadFleet and Unavailable.
-Fetch = Callable[[str], str]
+SecretFetcher = Callable[[str], str]
 
 _LITERAL = re.compile(r"(^|_)(token|secret|password|passwd|passphrase|api_?key|credentials?)\Z")
-VERSION = (
+SECRET_VERSION = (
     r"^projects/[a-z0-9][a-z0-9.:-]{0,99}/secrets/[A-Za-z0-9_-]{1,255}/versions/"
     r"([0-9]{1,19}|[A-Za-z][A-Za-z0-9_-]{0,62})$"
 )
-_VERSION = re.compile(VERSION)
+_VERSION = re.compile(SECRET_VERSION)
 _KINDS = ("env", "file", "secret")
-_fetch: list[Fetch] = []
+_fetchers: list[SecretFetcher] = []
 
 
-def read_with(fetch: Fetch) -> None:
+def set_secret_fetcher(fetch: SecretFetcher) -> None:
     """Have secrets of Secret Manager read by this from now on."""
-    _fetch[:] = [fetch]
+    _fetchers[:] = [fetch]
 
 
-def is_version(text: object) -> TypeGuard[str]:
+def is_secret_version(text: object) -> TypeGuard[str]:
     """Say whether a text names a version of a secret in Secret Manager."""
     return isinstance(text, str) and _VERSION.fullmatch(text) is not None
 
 
-def is_literal(key: str, value: object) -> bool:
+def is_secret_literal(key: str, value: object) -> bool:
     """Say whether a key of a table holds a secret itself, not a reference to one."""
-    if key.endswith("_secret") and is_version(value):
+    if key.endswith("_secret") and is_secret_version(value):
         return False
     return _LITERAL.search(key.lower()) is not None
 
 
-def references(table: Mapping[str, Any]) -> list[str]:
+def secret_names(table: Mapping[str, Any]) -> list[str]:
     """Return the names of the secrets that a table refers to, in order."""
     found = set()
     for key, value in table.items():
         name, _, kind = key.rpartition("_")
-        if kind == "secret" and not is_version(value):
+        if kind == "secret" and not is_secret_version(value):
             continue
         # A plain file may be named, too: it is a secret's if its name is that of one.
         if name and kind in _KINDS and (kind == "secret" or _LITERAL.search(name.lower())):
@@ -71,7 +71,7 @@ def read_secret(table: Mapping[str, Any], name: str, *, where: str) -> str | Non
         what = f"{name}_{given[0]} and {name}_{given[1]} are both given"
         raise BadFleet(what, where=where, mend="leave one")
     named = f"{name}_{given[0]}"
-    found = _READ[given[0]](str(table[named]), where)
+    found = _READERS[given[0]](str(table[named]), where)
     if "\r" in found or "\n" in found:
         # No header and no URL can carry it, and whoever tries may print it in pieces.
         mend = "leave one line there, the secret alone"
@@ -79,7 +79,7 @@ def read_secret(table: Mapping[str, Any], name: str, *, where: str) -> str | Non
     return found
 
 
-def _of_environment(variable: str, where: str) -> str:
+def _read_environment(variable: str, where: str) -> str:
     found = os.environ.get(variable, "")
     if not found:
         mend = f"set {variable}"
@@ -87,7 +87,7 @@ def _of_environment(variable: str, where: str) -> str:
     return found
 
 
-def _of_file(file: str, where: str) -> str:
+def _read_file(file: str, where: str) -> str:
     try:
         found = Path(file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -97,23 +97,23 @@ def _of_file(file: str, where: str) -> str:
     return found
 
 
-def _of_manager(version: str, where: str) -> str:
-    if not is_version(version):
+def _read_secret_manager(version: str, where: str) -> str:
+    if not is_secret_version(version):
         mend = "write projects/PROJECT/secrets/NAME/versions/latest"
         raise BadFleet(f"{version!r} is no version of a secret", where=where, mend=mend)
-    if not _fetch:
+    if not _fetchers:
         what = "nothing here reads Secret Manager"
         raise BadFleet(
             what, where=where, mend="call vedette.adapters.identity.secrets.wire() first"
         )
-    found = _fetch[0](version)
+    found = _fetchers[0](version)
     if not found:
         raise BadFleet(f"{version} is empty", where=where, mend="add a version that is not")
     return found
 
 
-_READ: Mapping[str, Callable[[str, str], str]] = {
-    "env": _of_environment,
-    "file": _of_file,
-    "secret": _of_manager,
+_READERS: Mapping[str, Callable[[str, str], str]] = {
+    "env": _read_environment,
+    "file": _read_file,
+    "secret": _read_secret_manager,
 }

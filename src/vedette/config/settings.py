@@ -17,28 +17,28 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
-from vedette.config.deployment import Edges, edge_problems, edges
-from vedette.config.displays import display_problems, displays_of
+from vedette.config.deployment import Deployment, build_deployment, deployment_problems
+from vedette.config.displays import build_displays, display_problems
 from vedette.config.http_tool import http_target_problems
-from vedette.config.mail_servers import mail_target_problems, with_relays
+from vedette.config.mail_servers import mail_target_problems, resolve_relays
 from vedette.config.notify import NotifyPlan, notify_plan, notify_problems
 from vedette.config.plugins import plugins
-from vedette.config.problem import Problem, in_order, refuse
-from vedette.config.reach import address, folder_of, separate
-from vedette.config.secret_reference import is_literal, read_secret, references
-from vedette.config.settings_file import ENV, SettingsFile, read_shape, toml_lines
-from vedette.config.shape import problem_of, sentence
+from vedette.config.problem import Problem, raise_first_error, sort_problems
+from vedette.config.reach import is_separate, parse_address, target_folder
+from vedette.config.secret_reference import is_secret_literal, read_secret, secret_names
+from vedette.config.settings_file import ENV_PREFIX, SettingsFile, parse_settings, toml_lines
+from vedette.config.shape import describe_error, to_problem
 from vedette.config.yaml import Document, KeyPath, read_text
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.display import Display
 from vedette.domain.ports.plugin import SOURCES, Plan, TableContext
-from vedette.domain.readers import Rule
+from vedette.domain.readers import ReaderRule
 
 _TARGET = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")
-_NEEDS = {
+_REQUIRED_KEYS = {
     "webhook": ("url",), "maildir": ("path",), "pubsub": ("project", "topic"),
     "imap": ("host", "user"), "smtp": ("host",), "http": ("base_url",), "board": ("path",),
 }  # fmt: skip
@@ -138,10 +138,10 @@ class Isolation:
     `box` closes them in a box, `require` refuses a fleet that would run any of it outside one.
     """
 
-    processes: bool
+    use_processes: bool
     idle_us: int = 300_000_000
-    box: bool = True
-    require: bool = False
+    sandbox: bool = True
+    require_sandbox: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,20 +177,20 @@ class Settings:
     targets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     sources: tuple[Plan, ...] = ()
     isolation: Isolation = field(default_factory=lambda: Isolation(False))
-    edges: Edges = field(default_factory=Edges)
+    deployment: Deployment = field(default_factory=Deployment)
     notify: NotifyPlan = field(default_factory=NotifyPlan)
-    secrecy: tuple[Rule, ...] = ()
+    secrecy: tuple[ReaderRule, ...] = ()
     displays: tuple[Display, ...] = ()
 
     @property
-    def content(self) -> tuple[Path, ...]:
+    def content_folders(self) -> tuple[Path, ...]:
         """Return the folders of the fleet as code."""
         return self.agents, self.policies, self.memory
 
     @property
-    def closed(self) -> tuple[Path, ...]:
+    def protected_folders(self) -> tuple[Path, ...]:
         """Return the folders that no agent's code may have whole."""
-        return self.root, self.state, *self.content
+        return self.root, self.state, *self.content_folders
 
     @classmethod
     def of(cls, root: Path, fleet: str = "fleet") -> Settings:
@@ -209,7 +209,7 @@ class Settings:
 def load_settings(path: Path) -> Settings:
     """Read vedette.toml, or raise BadFleet with the first problem and how many more there are."""
     settings, problems = read_settings(path)
-    refuse(problems)
+    raise_first_error(problems)
     if settings is None:
         raise BadFleet("cannot be read", where=path.name)
     return settings
@@ -229,43 +229,47 @@ def read_settings(path: Path) -> tuple[Settings | None, list[Problem]]:
         return None, [Problem(path.name, number, "", what, "correct the syntax")]
     document = Document(path.name, value, toml_lines(text))
     try:
-        shape, errors = read_shape(value, os.environ)
+        shape, errors = parse_settings(value, os.environ)
     except ValueError as error:
-        return None, [Problem("environment", 0, "", str(error), f"correct the {ENV}… variable")]
+        return None, [
+            Problem("environment", 0, "", str(error), f"correct the {ENV_PREFIX}… variable")
+        ]
     if shape is None:
-        return None, in_order([_shape_problem(document, found) for found in errors])
+        return None, sort_problems([_shape_problem(document, found) for found in errors])
     root = path.resolve().parent
     context = _table_context(shape, root)
-    problems = in_order(_problems(shape, document, context))
+    problems = sort_problems(_problems(shape, document, context))
     if problems:
         return None, problems
     settings = _settings(shape, root, context)
-    problems = in_order(list(_reach_problems(settings, document)))
+    problems = sort_problems(list(_reach_problems(settings, document)))
     return (None, problems) if problems else (settings, [])
 
 
 def _reach_problems(settings: Settings, document: Document) -> Iterator[Problem]:
     """Yield the targets whose folder is not theirs alone: a box would open what else lies there."""
-    if not (settings.isolation.processes and settings.isolation.box):
+    if not (settings.isolation.use_processes and settings.isolation.sandbox):
         return
     for name, table in settings.targets.items():
-        folder = folder_of(table)
-        if folder is not None and not separate(folder, settings.closed, settings.content):
+        folder = target_folder(table)
+        if folder is not None and not is_separate(
+            folder, settings.protected_folders, settings.content_folders
+        ):
             what = f"tools would reach all of {folder}, where the fleet's own files lie"
             own = f'"@state/{name}/{Path(table["path"]).name}"'
             mend = f"give it a folder of its own, such as {own}, and move it there"
             yield document.problem(("targets", name, "path"), what, mend)
 
 
-def _shape_problem(document: Document, found: Any) -> Problem:
+def _shape_problem(document: Document, error: Any) -> Problem:
     """Say where a value stands that does not fit: in the file or in the environment."""
-    words = [str(part).upper() for part in found["loc"]]
+    words = [str(part).upper() for part in error["loc"]]
     for length in range(len(words), 0, -1):
-        variable = ENV + "__".join(words[:length])
+        variable = ENV_PREFIX + "__".join(words[:length])
         if os.environ.get(variable):
-            what, mend = sentence(SettingsFile, found)
+            what, mend = describe_error(SettingsFile, error)
             return Problem("environment", 0, variable, what, mend)
-    return problem_of(SettingsFile, document, found)
+    return to_problem(SettingsFile, document, error)
 
 
 def _problems(shape: SettingsFile, document: Document, context: TableContext) -> list[Problem]:
@@ -279,7 +283,7 @@ def _problems(shape: SettingsFile, document: Document, context: TableContext) ->
                 problems.append(document.problem((*at, "name"), what, "give it its own name"))
             seen.add(item.name)
     plan = shape.store
-    if plan.kind == "postgresql" and _given(plan, "url") != 1:
+    if plan.kind == "postgresql" and _count_references(plan, "url") != 1:
         what, mend = "a postgresql store needs its URL", "give one of url_env, url_file, url_secret"
         problems.append(document.problem(("store",), what, mend))
     if plan.kind == "postgresql" and plan.survives != "power-loss":
@@ -300,14 +304,14 @@ def _problems(shape: SettingsFile, document: Document, context: TableContext) ->
         mend = "keep bodies no longer than entries"
         problems.append(document.problem(("retention", "bodies"), what, mend))
     for index, sender in enumerate(shape.serve.senders):
-        if _given(sender, "token") != 1:
+        if _count_references(sender, "token") != 1:
             what, mend = "needs its token", "give one of token_env, token_file, token_secret"
             problems.append(document.problem(("serve", "senders", index), what, mend))
     for index, host in enumerate(shape.serve.hosts):
         if not _HOST.match(host):
             what, mend = f"{host!r} is no host name", "write one as vedette.example.com, no port"
             problems.append(document.problem(("serve", "hosts", index), what, mend))
-    problems += [*edge_problems(shape, document), *notify_problems(shape, document, context)]
+    problems += [*deployment_problems(shape, document), *notify_problems(shape, document, context)]
     for index, source in enumerate(shape.sources):
         for inside, what, mend in plugins(SOURCES).problems(source, context):
             problems.append(document.problem(("sources", index, *inside), what, mend))
@@ -317,82 +321,82 @@ def _problems(shape: SettingsFile, document: Document, context: TableContext) ->
     return problems
 
 
-def _given(table: Any, name: str) -> int:
+def _count_references(table: Any, name: str) -> int:
     """Return in how many ways a secret is referred to."""
     return sum(getattr(table, f"{name}_{kind}") is not None for kind in ("env", "file", "secret"))
 
 
-def _length(text: str | None) -> int | None:
+def _optional_us(text: str | None) -> int | None:
     return None if text is None else duration_us(text)
 
 
 def _target_problems(name: str, table: Mapping[str, Any], document: Document) -> list[Problem]:
-    at: KeyPath = ("targets", name)
+    path: KeyPath = ("targets", name)
     kind = table.get("kind")
     if not _TARGET.match(name):
-        return [document.problem(at, f"{name!r} cannot name a target", "use a-z, 0-9, _ and -")]
+        return [document.problem(path, f"{name!r} cannot name a target", "use a-z, 0-9, _ and -")]
     if not isinstance(kind, str) or not kind:
-        return [document.problem((*at, "kind"), "is missing", "for example webhook or maildir")]
+        return [document.problem((*path, "kind"), "is missing", "for example webhook or maildir")]
     problems = []
-    for needed in _NEEDS.get(kind, ()):
+    for needed in _REQUIRED_KEYS.get(kind, ()):
         if not (isinstance(table.get(needed), str) and table[needed]):
             what = f"a {kind} needs a {needed}"
-            problems.append(document.problem((*at, needed), what, f"add {needed} ="))
-    problems += mail_target_problems(table, at, document)
-    problems += http_target_problems(table, at, document)
-    problems += _list_problems(table.get("reach", []), document, (*at, "reach"))
-    for named in references(table):
+            problems.append(document.problem((*path, needed), what, f"add {needed} ="))
+    problems += mail_target_problems(table, path, document)
+    problems += http_target_problems(table, path, document)
+    problems += _list_problems(table.get("reach", []), document, (*path, "reach"))
+    for named in secret_names(table):
         if sum(f"{named}_{kind}" in table for kind in ("env", "file", "secret")) > 1:
             what = f"{named} is referred to more than once"
-            problems.append(document.problem(at, what, "leave one of _env, _file and _secret"))
+            problems.append(document.problem(path, what, "leave one of _env, _file and _secret"))
     for key, value in table.items():
-        if is_literal(key, value):
+        if is_secret_literal(key, value):
             what, mend = "a secret does not stand in a file of the fleet", f"write {key}_env ="
-            problems.append(document.problem((*at, key), what, mend))
+            problems.append(document.problem((*path, key), what, mend))
         if key in ("url", "base_url") and isinstance(value, str):
-            problems += _url_problems(value, document, (*at, key))
+            problems += _url_problems(value, document, (*path, key))
     return problems
 
 
-def _list_problems(told: Any, document: Document, at: KeyPath) -> Iterator[Problem]:
+def _list_problems(value: Any, document: Document, path: KeyPath) -> Iterator[Problem]:
     mend = 'write reach = ["host:port"]'
-    if not isinstance(told, list):
-        yield document.problem(at, "must be a list of addresses", mend)
+    if not isinstance(value, list):
+        yield document.problem(path, "must be a list of addresses", mend)
         return
-    for index, text in enumerate(told):
+    for index, text in enumerate(value):
         try:
-            address(text)
+            parse_address(text)
         except ValueError as error:
-            yield document.problem((*at, index), str(error), mend)
+            yield document.problem((*path, index), str(error), mend)
 
 
-def _url_problems(url: str, document: Document, at: KeyPath) -> list[Problem]:
+def _url_problems(url: str, document: Document, path: KeyPath) -> list[Problem]:
     try:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname)
     except ValueError:
-        return [document.problem(at, f"{url!r} is no URL", "write https://host/path")]
+        return [document.problem(path, f"{url!r} is no URL", "write https://host/path")]
     if not fits:
-        return [document.problem(at, f"{url!r} is no URL", "write https://host/path")]
+        return [document.problem(path, f"{url!r} is no URL", "write https://host/path")]
     if parts.password or parts.username:
         mend = "write token_env = and take it out of the URL"
-        return [document.problem(at, "a secret does not stand in a file of the fleet", mend)]
+        return [document.problem(path, "a secret does not stand in a file of the fleet", mend)]
     return []
 
 
 def _table_context(shape: SettingsFile, root: Path) -> TableContext:
-    state = _within(root, shape.state)
+    state = _resolve_path(root, shape.state)
 
     def path(text: str) -> Path:
         inside = text.removeprefix("@state/")
-        return state / inside if inside != text or text == "@state" else _within(root, text)
+        return state / inside if inside != text or text == "@state" else _resolve_path(root, text)
 
     def pattern(text: str) -> str:
         inside = text.removeprefix("@state/")
         start = state if inside != text else root
         return inside if Path(inside).is_absolute() else str(Path(escape(str(start))) / inside)
 
-    targets = {name: _target(table, path) for name, table in shape.targets.items()}
+    targets = {name: _resolve_target(table, path) for name, table in shape.targets.items()}
     return TableContext(path, pattern, bool(shape.serve.http), targets)
 
 
@@ -402,20 +406,20 @@ def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Setting
     return Settings(
         root=root,
         fleet=shape.fleet,
-        state=_within(root, shape.state),
+        state=_resolve_path(root, shape.state),
         agents=path(shape.content.agents),
         policies=path(shape.content.policies),
         memory=path(shape.content.memory),
         store=StorePlan(
             shape.store.kind,
             shape.store.url_env,
-            _maybe(path, shape.store.url_file),
+            _optional_path(path, shape.store.url_file),
             duration_us(shape.store.lease),
             survives=shape.store.survives,
             url_secret=shape.store.url_secret,
         ),
-        retention_bodies_us=_length(shape.retention.bodies),
-        retention_entries_us=_length(shape.retention.entries),
+        retention_bodies_us=_optional_us(shape.retention.bodies),
+        retention_entries_us=_optional_us(shape.retention.entries),
         max_event_bytes=shape.limits.max_event_bytes,
         max_hops=shape.limits.max_hops,
         stuck_us=duration_us(shape.limits.stuck),
@@ -425,11 +429,16 @@ def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Setting
         hosts=tuple(shape.serve.hosts),
         senders=tuple(
             Sender(
-                s.name, s.token_env, _maybe(path, s.token_file), s.prefix, s.token_secret, s.vouches
+                s.name,
+                s.token_env,
+                _optional_path(path, s.token_file),
+                s.prefix,
+                s.token_secret,
+                s.vouches,
             )
             for s in shape.serve.senders
         ),
-        targets=with_relays(context.targets),
+        targets=resolve_relays(context.targets),
         sources=tuple(plugins(SOURCES).plan(source, context) for source in shape.sources),
         isolation=Isolation(
             shape.isolation.workers == "processes",
@@ -437,20 +446,21 @@ def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Setting
             shape.isolation.box == "kernel",
             shape.isolation.require,
         ),
-        edges=edges(shape, path),
+        deployment=build_deployment(shape, path),
         notify=notify_plan(shape, context),
         secrecy=tuple(
-            Rule(one.source, one.type, frozenset(one.permitted_readers)) for one in shape.secrecy
+            ReaderRule(one.source, one.type, frozenset(one.permitted_readers))
+            for one in shape.secrecy
         ),
-        displays=displays_of(shape),
+        displays=build_displays(shape),
     )
 
 
-def _maybe(path: Callable[[str], Path], text: str | None) -> str | None:
+def _optional_path(path: Callable[[str], Path], text: str | None) -> str | None:
     return str(path(text)) if text else None
 
 
-def _target(table: Mapping[str, Any], path: Any) -> dict[str, Any]:
+def _resolve_target(table: Mapping[str, Any], path: Any) -> dict[str, Any]:
     """Resolve the paths of a target: `path` and whatever ends in `_file`."""
     return {
         key: str(path(value))
@@ -460,5 +470,5 @@ def _target(table: Mapping[str, Any], path: Any) -> dict[str, Any]:
     }
 
 
-def _within(root: Path, text: str) -> Path:
+def _resolve_path(root: Path, text: str) -> Path:
     return root / Path(text).expanduser()

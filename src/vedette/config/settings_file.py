@@ -19,17 +19,17 @@ from vedette.config.displays import DisplayFile
 from vedette.config.field import AfterValidator, Field, Tagged, json_schema
 from vedette.config.kinds import Errors
 from vedette.config.notify import NotifyFile
-from vedette.config.part import NAME, Address, Duration, Number, Part, Whole
-from vedette.config.plugins import Tables
-from vedette.config.secret_reference import VERSION
+from vedette.config.plugins import PluginTables
+from vedette.config.secret_reference import SECRET_VERSION
+from vedette.config.settings_table import NAME, Address, Duration, Number, SettingsTable, Whole
 from vedette.config.yaml import KeyPath
 from vedette.domain.ports.plugin import SOURCES
 from vedette.domain.readers import check_reader
 
-ENV = "VEDETTE_"
+ENV_PREFIX = "VEDETTE_"
 
 
-class ContentFile(Part):
+class ContentFile(SettingsTable):
     """Where the fleet as code lies."""
 
     agents: str = "agents"
@@ -37,7 +37,7 @@ class ContentFile(Part):
     memory: str = "memory"
 
 
-class LimitsFile(Part):
+class LimitsFile(SettingsTable):
     """What the fleet takes in."""
 
     max_event_bytes: Whole = Field(default=262_144, ge=1024, le=16_777_216)
@@ -47,7 +47,7 @@ class LimitsFile(Part):
     )
 
 
-class IsolationFile(Part):
+class IsolationFile(SettingsTable):
     """Where agents' code runs: in processes of its own, or in the engine's."""
 
     workers: Literal["processes", "none"] = "processes"
@@ -60,7 +60,7 @@ class IsolationFile(Part):
     )
 
 
-class SenderFile(Part):
+class SenderFile(SettingsTable):
     """Someone who sends events over HTTP with a bearer token."""
 
     name: str = Field(description="names the sender", pattern=NAME)
@@ -69,7 +69,7 @@ class SenderFile(Part):
     )
     token_file: str | None = Field(default=None, description="the file with its token")
     token_secret: str | None = Field(
-        default=None, pattern=VERSION, description="its token in Secret Manager"
+        default=None, pattern=SECRET_VERSION, description="its token in Secret Manager"
     )
     prefix: str | None = Field(default=None, description="what all its sources begin with")
     vouches: Literal["envelope", "event", "none"] = Field(
@@ -79,7 +79,7 @@ class SenderFile(Part):
     )
 
 
-class ServeFile(Part):
+class ServeFile(SettingsTable):
     """The local HTTP door: metrics, health, ingest."""
 
     http: Address = "127.0.0.1:0"
@@ -92,7 +92,7 @@ class ServeFile(Part):
     senders: list[SenderFile] = Field(default_factory=list)
 
 
-class CsvFile(Part):
+class CsvFile(SettingsTable):
     """Metric series out of CSV files."""
 
     kind: Literal["csv"]
@@ -103,7 +103,7 @@ class CsvFile(Part):
     )
 
 
-class JsonlFile(Part):
+class JsonlFile(SettingsTable):
     """CloudEvents out of files with one JSON object per line; with `type`, their bare data."""
 
     kind: Literal["jsonl"]
@@ -115,7 +115,7 @@ class JsonlFile(Part):
     type: str | None = Field(default=None, description="the type of events given as bare data")
 
 
-class MaildirFile(Part):
+class MaildirFile(SettingsTable):
     """Mails out of a Maildir."""
 
     kind: Literal["maildir"]
@@ -127,7 +127,7 @@ class MaildirFile(Part):
     every: Duration = Field(default="1s", description="how often it is looked into")
 
 
-class HostFile(Part):
+class HostFile(SettingsTable):
     """Live metrics of the machine the fleet runs on."""
 
     kind: Literal["host"]
@@ -136,10 +136,10 @@ class HostFile(Part):
 
 
 # Each table is checked as the plugin of its `kind` says (`vedette.domain.ports.plugin`).
-SourceFile = Annotated[Any, Tagged("kind", Tables(SOURCES))]
+SourceFile = Annotated[Any, Tagged("kind", PluginTables(SOURCES))]
 
 
-class StoreFile(Part):
+class StoreFile(SettingsTable):
     """Where the fleet's state is kept: a file of the state folder, or a database several share."""
 
     kind: Literal["sqlite", "postgresql"] = "sqlite"
@@ -148,7 +148,7 @@ class StoreFile(Part):
     )
     url_file: str | None = Field(default=None, description="the file with the database's URL")
     url_secret: str | None = Field(
-        default=None, pattern=VERSION, description="the database's URL in Secret Manager"
+        default=None, pattern=SECRET_VERSION, description="the database's URL in Secret Manager"
     )
     lease: Duration = Field(
         default="5s", description="how long a worker that is not heard of keeps its keys"
@@ -159,7 +159,7 @@ class StoreFile(Part):
     )
 
 
-class RetentionFile(Part):
+class RetentionFile(SettingsTable):
     """How long the record is kept; `vedette ledger archive` sees to it."""
 
     bodies: Duration | None = Field(
@@ -173,7 +173,7 @@ class RetentionFile(Part):
 Reader = Annotated[str, AfterValidator(check_reader)]
 
 
-class SecrecyFile(Part):
+class SecrecyFile(SettingsTable):
     """Who may be told what events say. Of several tables that match an event, those in all."""
 
     source: str = Field(default="*", description="pattern of the event's source", min_length=1)
@@ -183,7 +183,7 @@ class SecrecyFile(Part):
     )
 
 
-class SettingsFile(Part):
+class SettingsFile(SettingsTable):
     """vedette.toml. `VEDETTE_STATE`, `VEDETTE_LIMITS__MAX_HOPS` and so on have the last word."""
 
     fleet: str = Field(description="names the fleet; part of every identity", pattern=NAME)
@@ -215,7 +215,7 @@ def settings_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
 
 
-def read_shape(
+def parse_settings(
     value: Mapping[str, Any], environ: Mapping[str, str]
 ) -> tuple[SettingsFile | None, Errors]:
     """Return what the file says with what the environment says instead, or every error.
@@ -224,7 +224,7 @@ def read_shape(
     for one that must hold JSON and does not.
     """
     errors: Errors = []
-    return SettingsFile.check(_merged(value, _environment(environ)), (), errors), errors
+    return SettingsFile.check(_merge(value, _environment(environ)), (), errors), errors
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, Any]:
@@ -236,13 +236,17 @@ def _environment(environ: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for variable, text in sorted(environ.items()):
         name = variable.lower()
-        path = name.removeprefix(ENV.lower()).split("__")
-        if not text or not name.startswith(ENV.lower()) or path[0] not in SettingsFile.fields():
+        path = name.removeprefix(ENV_PREFIX.lower()).split("__")
+        if (
+            not text
+            or not name.startswith(ENV_PREFIX.lower())
+            or path[0] not in SettingsFile.fields()
+        ):
             continue
         value = _read_variable(variable, path, text)
         for part in reversed(path):
             value = {part: value}
-        found = _merged(found, value)
+        found = _merge(found, value)
     return found
 
 
@@ -251,9 +255,9 @@ def _read_variable(variable: str, path: list[str], text: str) -> Any:
     for part in path:
         field = at.fields().get(part) if at is not None else None
         at = None if field is None or field.kind is None else next(field.kind.inner(), None)
-    told = field.kind.schema({}) if field is not None and field.kind is not None else {}
+    schema = field.kind.schema({}) if field is not None and field.kind is not None else {}
     free = path[0] == "targets" and len(path) > 1
-    if not free and not {"$ref", "items", "additionalProperties"}.intersection(told):
+    if not free and not {"$ref", "items", "additionalProperties"}.intersection(schema):
         return text
     try:
         return json.loads(text)
@@ -263,13 +267,13 @@ def _read_variable(variable: str, path: list[str], text: str) -> Any:
         raise ValueError(f"{variable} must hold JSON") from error
 
 
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return both together, table by table; of two values `over` has the last word."""
     found = dict(under)
     for key, value in over.items():
         known = found.get(key)
         both = isinstance(known, Mapping) and isinstance(value, Mapping)
-        found[key] = _merged(known, value) if both else value  # type: ignore[arg-type]
+        found[key] = _merge(known, value) if both else value  # type: ignore[arg-type]
     return found
 
 
@@ -285,22 +289,22 @@ def toml_lines(text: str) -> dict[KeyPath, int]:
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if header := _TABLE.match(stripped):
-            table = _inside(_words(header[2]), counts)
+            table = _resolve_arrays(_split_key(header[2]), counts)
             if header[1]:
                 counts[table] = counts.get(table, -1) + 1
                 lines.setdefault(table, number)
                 table = (*table, counts[table])
             lines.setdefault(table, number)
         elif key := _KEY.match(stripped):
-            lines.setdefault((*table, *_words(key[1])), number)
+            lines.setdefault((*table, *_split_key(key[1])), number)
     return lines
 
 
-def _words(dotted: str) -> KeyPath:
+def _split_key(dotted: str) -> KeyPath:
     return tuple(part.strip(" \"'") for part in dotted.split("."))
 
 
-def _inside(path: KeyPath, counts: dict[KeyPath, int]) -> KeyPath:
+def _resolve_arrays(path: KeyPath, counts: dict[KeyPath, int]) -> KeyPath:
     """Follow a table's path through the arrays of tables above it, to their last element."""
     found: KeyPath = ()
     for index, part in enumerate(path):

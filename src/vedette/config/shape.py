@@ -7,10 +7,10 @@ from typing import Any, TypeVar
 
 from vedette.config.field import Shape, Table, Tagged
 from vedette.config.kinds import Errors, Kind
-from vedette.config.problem import Problem, did_you_mean, near
+from vedette.config.problem import Problem, did_you_mean, find_nearest
 from vedette.config.yaml import Document, KeyPath
 
-__all__ = ["Shape", "describe", "fit", "problem_of", "sentence"]
+__all__ = ["Shape", "check_document", "describe_error", "field_description", "to_problem"]
 
 M = TypeVar("M", bound=Shape)
 
@@ -34,7 +34,7 @@ _MENDS = {
 }
 
 
-def fit(model: type[M], document: Document) -> tuple[M | None, list[Problem]]:
+def check_document(model: type[M], document: Document) -> tuple[M | None, list[Problem]]:
     """Return the document as `model`, or None and a problem for each thing that does not fit."""
     if not isinstance(document.value, dict):
         found = "is empty" if document.value is None else "is not a mapping"
@@ -42,14 +42,14 @@ def fit(model: type[M], document: Document) -> tuple[M | None, list[Problem]]:
         return None, [document.problem((), found, mend, code="wrong-type")]
     errors: Errors = []
     shape = model.check(document.value, (), errors)
-    return shape, [problem_of(model, document, found) for found in errors]
+    return shape, [to_problem(model, document, found) for found in errors]
 
 
-def problem_of(model: type[Shape], document: Document, found: Mapping[str, Any]) -> Problem:
+def to_problem(model: type[Shape], document: Document, error: Mapping[str, Any]) -> Problem:
     """Return one error as a problem at its line of the document."""
-    path = _known(document, found["loc"])
-    what, mend = sentence(model, found)
-    return document.problem(path, what, mend, code=_code(str(found["type"])))
+    path = _document_path(document, error["loc"])
+    what, mend = describe_error(model, error)
+    return document.problem(path, what, mend, code=_code(str(error["type"])))
 
 
 def _code(kind: str) -> str:
@@ -59,12 +59,12 @@ def _code(kind: str) -> str:
     return {"missing": "missing-key", "extra_forbidden": "no-such-key"}.get(kind, "bad-value")
 
 
-def _known(document: Document, loc: tuple[str | int, ...]) -> KeyPath:
+def _document_path(document: Document, loc: tuple[str | int, ...]) -> KeyPath:
     """Drop from a path what tells models apart: it is no key of the file."""
     path: list[str | int] = []
     value = document.value
     for position, part in enumerate(loc):
-        found, inner = _at(value, part)
+        found, inner = _find_child(value, part)
         if found:
             value = inner
         elif not (position == len(loc) - 1 and isinstance(value, dict)):
@@ -73,7 +73,7 @@ def _known(document: Document, loc: tuple[str | int, ...]) -> KeyPath:
     return tuple(path)
 
 
-def _at(value: Any, part: str | int) -> tuple[bool, Any]:
+def _find_child(value: Any, part: str | int) -> tuple[bool, Any]:
     if isinstance(value, dict) and part in value:
         return True, value[part]
     if isinstance(value, list) and isinstance(part, int) and part < len(value):
@@ -81,26 +81,28 @@ def _at(value: Any, part: str | int) -> tuple[bool, Any]:
     return False, None
 
 
-def sentence(model: type[Shape], found: Mapping[str, Any]) -> tuple[str, str]:
+def describe_error(model: type[Shape], error: Mapping[str, Any]) -> tuple[str, str]:
     """Return what is wrong and the mend for one error."""
-    kind, context = found["type"], found.get("ctx", {})
+    kind, context = error["type"], error.get("ctx", {})
     if kind == "missing":
-        name = str(found["loc"][-1])
-        return "is missing", describe(model, found["loc"]) or f"add {name}:"
+        name = str(error["loc"][-1])
+        return "is missing", field_description(model, error["loc"]) or f"add {name}:"
     if kind == "extra_forbidden":
-        known = _siblings(model, found["loc"])
-        return "unknown key", did_you_mean(str(found["loc"][-1]), known)
+        known = _siblings(model, error["loc"])
+        return "unknown key", did_you_mean(str(error["loc"][-1]), known)
     if kind in ("literal_error", "union_tag_invalid"):
         expected = str(context.get("expected") or context.get("expected_tags"))
-        given = found["input"] if kind == "literal_error" else context.get("tag")
+        given = error["input"] if kind == "literal_error" else context.get("tag")
         words = [word.strip(" '") for word in expected.replace(" or ", ",").split(",")]
-        nearest = near(given, words) if isinstance(given, str) else None
+        nearest = find_nearest(given, words) if isinstance(given, str) else None
         mend = f"did you mean {nearest!r}?" if nearest else f"write {expected}"
         return f"{given!r} is not known here", mend
     if kind == "union_tag_not_found":
         return "needs a `kind`", "add kind ="
     if kind in _TYPES:
-        return f"must be {_TYPES[kind]}, found {_name(found['input'])}", _MENDS.get(kind, "")
+        return f"must be {_TYPES[kind]}, found {_describe_value(error['input'])}", _MENDS.get(
+            kind, ""
+        )
     if kind == "plugin":
         return str(context["what"]), str(context["mend"] or "")
     if kind == "value_error":
@@ -109,13 +111,13 @@ def sentence(model: type[Shape], found: Mapping[str, Any]) -> tuple[str, str]:
     if kind in ("greater_than_equal", "less_than_equal", "greater_than"):
         bound = context.get("ge", context.get("le", context.get("gt")))
         than = {"greater_than_equal": "at least", "less_than_equal": "at most"}
-        return f"must be {than.get(kind, 'more than')} {bound}, found {found['input']}", ""
+        return f"must be {than.get(kind, 'more than')} {bound}, found {error['input']}", ""
     if kind in ("too_short", "string_too_short"):
-        return "is empty", describe(model, found["loc"])
-    return str(found["msg"]), ""
+        return "is empty", field_description(model, error["loc"])
+    return str(error["msg"]), ""
 
 
-def describe(model: type[Shape], loc: tuple[str | int, ...]) -> str:
+def field_description(model: type[Shape], loc: tuple[str | int, ...]) -> str:
     """Return the description of the field at `loc`, as the model gives it: it is the mend."""
     owner = _owner(model, loc)
     field = owner.fields().get(str(loc[-1])) if owner else None
@@ -141,7 +143,7 @@ def _owner(model: type[Shape], loc: tuple[str | int, ...]) -> type[Shape] | None
         if field is None or field.kind is None:
             return None
         kind = field.kind
-        owner = next(kind.inner(), None)
+        owner = next(kind.models(), None)
     return owner
 
 
@@ -152,7 +154,7 @@ def _tables(kind: Any) -> Mapping[str, Table]:
     return {} if kind is None else kind.tables
 
 
-def _name(value: object) -> str:
+def _describe_value(value: object) -> str:
     names = {bool: "true or false", str: "text", dict: "a mapping", list: "a list"}
     if value is None:
         return "nothing"

@@ -14,11 +14,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from vedette.config.agent_folder import digest_of, folder_files, read_files
+from vedette.config.agent_folder import digest_files, folder_files, read_files
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 
-FOLDER = "releases"
+RELEASES_FOLDER = "releases"
 _NEW = ".new-"
 
 
@@ -41,65 +41,65 @@ def keep_snapshot(state: Path, folder: Path) -> Snapshot:
             raise BadFleet("is a link", where=where, mend="copy it in")
     try:
         files = read_files(folder)
-        release = digest_of(files)
-        kept = snapshot_folder(state, release, folder.name)
-        if not _stands(kept, release):
-            _write(kept, files)
+        release = digest_files(files)
+        target_folder = snapshot_folder(state, release, folder.name)
+        if not _is_intact(target_folder, release):
+            _write(target_folder, files)
     except OSError as error:
         what = f"no snapshot can be made: {error.strerror or error}"
         mend = "see who owns the folder, and whether there is room"
         raise BadFleet(what, where=str(error.filename or folder), mend=mend) from error
-    return Snapshot(release, kept)
+    return Snapshot(release, target_folder)
 
 
 def find_snapshot(state: Path, release: str, name: str) -> Snapshot | None:
     """Return the snapshot of a release; None if it is not here, or is not whole any more."""
     folder = snapshot_folder(state, release, name)
-    return Snapshot(release, folder) if _stands(folder, release) else None
+    return Snapshot(release, folder) if _is_intact(folder, release) else None
 
 
-def drop_unfinished(state: Path) -> None:
+def remove_unfinished_snapshots(state: Path) -> None:
     """Remove what is left of snapshots whose making was broken off; nobody else may make any."""
-    for left in (state / FOLDER).glob(f"{_NEW}*"):
+    for left in (state / RELEASES_FOLDER).glob(f"{_NEW}*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def snapshot_folder(state: Path, release: str, name: str) -> Path:
     """Return where the files of a release of an agent lie, if they are there."""
-    return state.absolute() / FOLDER / release / name
+    return state.absolute() / RELEASES_FOLDER / release / name
 
 
-def _stands(folder: Path, release: str) -> bool:
+def _is_intact(folder: Path, release: str) -> bool:
     if folder.is_symlink() or not folder.is_dir():
         return False
     try:
-        return digest_of(read_files(folder)) == release
+        return digest_files(read_files(folder)) == release
     except (OSError, BadFleet):
         return False
 
 
-def _write(kept: Path, files: dict[str, bytes]) -> None:
-    releases = kept.parent.parent
+def _write(destination: Path, files: dict[str, bytes]) -> None:
+    releases = destination.parent.parent
     releases.mkdir(mode=0o700, parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=_NEW, dir=releases))
+    scratch = Path(tempfile.mkdtemp(prefix=_NEW, dir=releases))
     try:
         for name, data in files.items():
-            path = made / "whole" / kept.name / name
+            path = scratch / "whole" / destination.name / name
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o400)
             with os.fdopen(opened, "wb") as file:
                 file.write(data)
-        if kept.parent.is_symlink():
-            kept.parent.unlink()
-        elif kept.parent.exists():
+        if destination.parent.is_symlink():
+            destination.parent.unlink()
+        elif destination.parent.exists():
             # It was damaged. What is in its place must not be taken for the release meanwhile.
-            kept.parent.rename(made / "damaged")
-        (made / "whole").rename(kept.parent)
+            destination.parent.rename(scratch / "damaged")
+        (scratch / "whole").rename(destination.parent)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
-def marks_of(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
+def folder_stamps(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
     """Return what tells, without reading them, that a folder's files are others than before.
 
     Of each its path, size, time of change (ns) and inode.

@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from vedette.config.field import AfterValidator, Field
-from vedette.config.part import NAME, Duration, Part, Whole, is_here
-from vedette.config.secret_reference import VERSION, read_secret
+from vedette.config.secret_reference import SECRET_VERSION, read_secret
+from vedette.config.settings_table import NAME, Duration, SettingsTable, Whole, is_loopback
 from vedette.config.yaml import KeyPath
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.dataclass import dataclass
@@ -34,7 +34,7 @@ def _identifier(text: str) -> str:
 Identifier = Annotated[str, AfterValidator(_identifier)]
 
 
-class SqlFile(Part):
+class SqlFile(SettingsTable):
     """New rows of a table of SQLite or PostgreSQL as events."""
 
     kind: Literal["sql"]
@@ -45,7 +45,7 @@ class SqlFile(Part):
     )
     url_file: str | None = Field(default=None, description="the file with the URL")
     url_secret: str | None = Field(
-        default=None, pattern=VERSION, description="the URL in Secret Manager"
+        default=None, pattern=SECRET_VERSION, description="the URL in Secret Manager"
     )
     table: Identifier = Field(description="the table or view; SCHEMA.TABLE on PostgreSQL")
     type: str = Field(description="the type of its events", min_length=1)
@@ -80,7 +80,7 @@ class SqlFile(Part):
     )
 
 
-class QueryFile(Part):
+class QueryFile(SettingsTable):
     """One query whose samples become points."""
 
     name: str = Field(description="names the series", pattern=NAME)
@@ -88,7 +88,7 @@ class QueryFile(Part):
     step: Duration = Field(default="1m", description="the distance between two points")
 
 
-class PrometheusFile(Part):
+class PrometheusFile(SettingsTable):
     """Points of a Prometheus server."""
 
     kind: Literal["prometheus"]
@@ -112,13 +112,13 @@ class PrometheusFile(Part):
         default=None, description="the environment variable with its bearer token"
     )
     token_file: str | None = Field(default=None, description="the file with its bearer token")
-    token_secret: str | None = Field(default=None, pattern=VERSION)
+    token_secret: str | None = Field(default=None, pattern=SECRET_VERSION)
     ca_file: str | None = Field(
         default=None, description="certificates to trust instead of the system's"
     )
 
 
-class AlertmanagerFile(Part):
+class AlertmanagerFile(SettingsTable):
     """Alerts that an Alertmanager posts to /v1/alertmanager/NAME."""
 
     kind: Literal["alertmanager"]
@@ -127,7 +127,7 @@ class AlertmanagerFile(Part):
         default=None, description="the environment variable with the token it must show"
     )
     token_file: str | None = Field(default=None, description="the file with that token")
-    token_secret: str | None = Field(default=None, pattern=VERSION)
+    token_secret: str | None = Field(default=None, pattern=SECRET_VERSION)
     vouches: Literal["envelope", "event", "none"] = "envelope"
 
 
@@ -157,7 +157,7 @@ class SqlPlan:
 
     def url(self) -> str:
         """Return the URL of PostgreSQL. Raises BadFleet if it is not there."""
-        return _secret(self, "url", f"source {self.name}")
+        return _require_secret(self, "url", f"source {self.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class PrometheusPlan:
         """Return the bearer token, None without one. Raises BadFleet, Unavailable."""
         if not any(getattr(self, f"token_{kind}") for kind in _KINDS):
             return None
-        return _secret(self, "token", f"source {self.name}")
+        return _require_secret(self, "token", f"source {self.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class AlertmanagerPlan:
 
     def token(self) -> str:
         """Return the token that the sender must show. Raises BadFleet if it is not there."""
-        return _secret(self, "token", f"source {self.name}")
+        return _require_secret(self, "token", f"source {self.name}")
 
 
 # How long a transaction of PostgreSQL may take from a row's number to its commit.
@@ -222,7 +222,7 @@ def sql_plan(table: SqlFile, context: TableContext) -> SqlPlan:
     return SqlPlan(
         table.name, table.table, table.type, table.id_column, table.order_column,
         context.path(table.path) if table.path else None, table.url_env,
-        _maybe(context, table.url_file), table.url_secret, table.time_column,
+        _optional_path(context, table.url_file), table.url_secret, table.time_column,
         table.subject_column, tuple(table.columns), duration_us(table.every), overlap, table.begin,
         context.path(table.create_from) if table.create_from else None, table.vouches,
         tuple(table.vouched),
@@ -237,25 +237,25 @@ def prometheus_plan(table: PrometheusFile, context: TableContext) -> PrometheusP
     return PrometheusPlan(
         table.name, table.url, queries, duration_us(table.delay),
         duration_us(table.every) if table.every else None, duration_us(table.lookback),
-        table.most, tuple(table.vouched), table.token_env, _maybe(context, table.token_file),
-        table.token_secret, _maybe(context, table.ca_file),
+        table.most, tuple(table.vouched), table.token_env, _optional_path(context, table.token_file),
+        table.token_secret, _optional_path(context, table.ca_file),
     )  # fmt: skip
 
 
 def alertmanager_plan(table: AlertmanagerFile, context: TableContext) -> AlertmanagerPlan:
     """Return the plan of a table."""
-    file = _maybe(context, table.token_file)
+    file = _optional_path(context, table.token_file)
     return AlertmanagerPlan(table.name, table.token_env, file, table.token_secret, table.vouches)
 
 
-def _maybe(context: TableContext, text: str | None) -> str | None:
+def _optional_path(context: TableContext, text: str | None) -> str | None:
     return str(context.path(text)) if text else None
 
 
 def alertmanager_problems(table: AlertmanagerFile, context: TableContext) -> list[TableProblem]:
     """Return what is wrong with a table beyond its shape."""
     found: list[TableProblem] = []
-    if _given(table, "token") != 1:
+    if _count_references(table, "token") != 1:
         mend = "give one of token_env, token_file, token_secret"
         found.append(((), "whoever posts alerts needs a token", mend))
     if not context.serves_http:
@@ -267,7 +267,7 @@ def alertmanager_problems(table: AlertmanagerFile, context: TableContext) -> lis
 def sql_problems(table: SqlFile) -> list[TableProblem]:
     """Return what is wrong with a table beyond its shape."""
     found: list[TableProblem] = []
-    if _given(table, "url") + (table.path is not None) != 1:
+    if _count_references(table, "url") + (table.path is not None) != 1:
         mend = "give one of path (SQLite), url_env, url_file, url_secret (PostgreSQL)"
         found.append(((), "needs one database", mend))
     if table.create_from and table.path is None:
@@ -275,23 +275,25 @@ def sql_problems(table: SqlFile) -> list[TableProblem]:
     if table.columns and table.id_column not in table.columns:
         # Who is woken by a row has to be able to name it.
         found.append((("columns",), f"lacks the id {table.id_column!r}", "add it"))
-    found += unread_columns(table)
+    found += vouched_column_problems(table)
     return found
 
 
-def unread_columns(table: Any) -> list[TableProblem]:
+def vouched_column_problems(table: Any) -> list[TableProblem]:
     """Return what is wrong with the columns that a source of rows vouches for."""
-    known = {table.id_column, table.subject_column, table.time_column}
+    named_columns = {table.id_column, table.subject_column, table.time_column}
     columns = getattr(table, "columns", None)
     found: list[TableProblem] = []
     for index, column in enumerate(table.vouched):
-        at: KeyPath = ("vouched", index)
-        if columns and column not in {*columns, *known}:
-            found.append((at, f"{column!r} is no column that is handed over", "add it to columns"))
+        path: KeyPath = ("vouched", index)
+        if columns and column not in {*columns, *named_columns}:
+            found.append(
+                (path, f"{column!r} is no column that is handed over", "add it to columns")
+            )
         if column == "action":
             # In an undo this place of the data is the engine's word.
             what = "a column called 'action' cannot be vouched for"
-            found.append((at, what, "hand it over under another name, through a view"))
+            found.append((path, what, "hand it over under another name, through a view"))
     return found
 
 
@@ -309,27 +311,33 @@ def prometheus_problems(table: PrometheusFile) -> list[TableProblem]:
     elif parts.username or parts.password:
         what = "a secret does not stand in a file of the fleet"
         found.append((("url",), what, "write token_env = and take it out of the URL"))
-    elif _given(table, "token") and parts.scheme == "http" and not is_here(parts.hostname or ""):
+    elif (
+        _count_references(table, "token")
+        and parts.scheme == "http"
+        and not is_loopback(parts.hostname or "")
+    ):
         found.append((("url",), "a token is not sent over plain HTTP", "use https"))
-    if _given(table, "token") > 1:
+    if _count_references(table, "token") > 1:
         found.append(((), "has more than one token", "leave one of _env, _file and _secret"))
     seen: set[str] = set()
     for index, query in enumerate(table.queries):
-        at: KeyPath = ("queries", index)
+        path: KeyPath = ("queries", index)
         if query.name in seen:
             what = f"{query.name!r} is the name of another query already"
-            found.append(((*at, "name"), what, "give it its own name"))
+            found.append(((*path, "name"), what, "give it its own name"))
         seen.add(query.name)
         if duration_us(query.step) % 1_000_000:
-            found.append(((*at, "step"), "is no whole number of seconds", "write for example 30s"))
+            found.append(
+                ((*path, "step"), "is no whole number of seconds", "write for example 30s")
+            )
     return found
 
 
-def _given(table: Any, name: str) -> int:
+def _count_references(table: Any, name: str) -> int:
     return sum(getattr(table, f"{name}_{kind}") is not None for kind in _KINDS)
 
 
-def _secret(plan: Any, name: str, where: str) -> str:
+def _require_secret(plan: Any, name: str, where: str) -> str:
     table = {f"{name}_{kind}": getattr(plan, f"{name}_{kind}") for kind in _KINDS}
     found = read_secret(table, name, where=where)
     if found is None:

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from vedette.config.agent_file import AgentFile, TriggerFile
 from vedette.config.problem import Problem
 from vedette.config.yaml import Document, KeyPath
-from vedette.domain.base.canonical import checked, tame
+from vedette.domain.base.canonical import canonicalize, normalize_json
 from vedette.domain.base.clock import duration_us
 from vedette.domain.trigger import TICK_TYPE, UNDO_TRIGGER, Schedule, Subscription
 
@@ -26,74 +26,82 @@ _CRON = (
     ("weekday", None, None, _DAYS),
 )
 
-Found = tuple[tuple[Subscription, ...], tuple[Schedule, ...], list[Problem]]
+Triggers = tuple[tuple[Subscription, ...], tuple[Schedule, ...], list[Problem]]
 
 
-def read_triggers(shape: AgentFile, document: Document) -> Found:
+def read_triggers(shape: AgentFile, document: Document) -> Triggers:
     """Return the agent's subscriptions and schedules, and what is wrong with them."""
     subscriptions: list[Subscription] = []
     schedules: list[Schedule] = []
     problems: list[Problem] = []
     names: set[str] = set()
     for index, trigger in enumerate(shape.triggers):
-        at: KeyPath = ("triggers", index)
+        path: KeyPath = ("triggers", index)
         given = [kind for kind in _KINDS if getattr(trigger, kind) is not None]
         if len(given) != 1:
             what = f"has {' and '.join(given)}" if given else "wakes on nothing"
             mend = f"give exactly one of {', '.join(_KINDS)}"
-            problems.append(document.problem(at, what, mend))
+            problems.append(document.problem(path, what, mend))
         elif trigger.on is not None:
-            problems += _subscription_problems(trigger, document, at)
+            problems += _subscription_problems(trigger, document, path)
             subscriptions.append(_subscription(trigger))
-            problems += _name_problems(subscriptions[-1].called, trigger, names, document, at)
+            problems += _name_problems(
+                subscriptions[-1].trigger_name, trigger, names, document, path
+            )
         else:
             name = trigger.name or given[0]
-            problems += _schedule_problems(trigger, document, at)
-            problems += _name_problems(name, trigger, names, document, at)
+            problems += _schedule_problems(trigger, document, path)
+            problems += _name_problems(name, trigger, names, document, path)
             schedules.append(_schedule(trigger, name))
     return tuple(subscriptions), tuple(schedules), problems
 
 
 def _name_problems(
-    name: str, trigger: TriggerFile, names: set[str], document: Document, at: KeyPath
+    name: str, trigger: TriggerFile, names: set[str], document: Document, path: KeyPath
 ) -> list[Problem]:
     """Say what is wrong with a trigger's name, its own or the one it is called by without."""
     problems = []
     if trigger.name is not None and not _NAME.match(trigger.name):
         what, mend = f"{trigger.name!r} cannot name a trigger", "use a-z, 0-9, _ and -"
-        problems.append(document.problem((*at, "name"), what, mend))
+        problems.append(document.problem((*path, "name"), what, mend))
     if name == UNDO_TRIGGER:
         what = f"{name!r} names the trigger of what a person takes back"
-        problems.append(document.problem((*at, "name"), what, "choose another name"))
+        problems.append(document.problem((*path, "name"), what, "choose another name"))
     if name in names:
         what = f"two triggers are named {name!r}"
-        problems.append(document.problem(at, what, "give each a name of its own"))
+        problems.append(document.problem(path, what, "give each a name of its own"))
     names.add(name)
     return problems
 
 
-def _many(value: str | list[str] | None) -> tuple[str, ...]:
+def _to_patterns(value: str | list[str] | None) -> tuple[str, ...]:
     if value is None:
         return ("*",)
     return (value,) if isinstance(value, str) else tuple(value)
 
 
 def _subscription(trigger: TriggerFile) -> Subscription:
-    patterns = (_many(trigger.on), _many(trigger.source), _many(trigger.subject))
+    patterns = (
+        _to_patterns(trigger.on),
+        _to_patterns(trigger.source),
+        _to_patterns(trigger.subject),
+    )
     return Subscription(*patterns, trigger.name or "")
 
 
-def _subscription_problems(trigger: TriggerFile, document: Document, at: KeyPath) -> list[Problem]:
+def _subscription_problems(
+    trigger: TriggerFile, document: Document, path: KeyPath
+) -> list[Problem]:
     problems = []
     for key in ("on", "source", "subject"):
         if getattr(trigger, key) == []:
-            problems.append(document.problem((*at, key), "is an empty list", "name a pattern"))
-    if any(fnmatchcase(TICK_TYPE, kind) and "*" not in kind for kind in _many(trigger.on)):
+            problems.append(document.problem((*path, key), "is an empty list", "name a pattern"))
+    if any(fnmatchcase(TICK_TYPE, kind) and "*" not in kind for kind in _to_patterns(trigger.on)):
         what = "ticks are not subscribed to"
-        problems.append(document.problem((*at, "on"), what, "use every, cron or daily"))
+        problems.append(document.problem((*path, "on"), what, "use every, cron or daily"))
     for key in sorted(trigger.model_fields_set & {"zone", "missed", "max_age", "data"}):
         what = "belongs to a schedule, and this is a subscription"
-        problems.append(document.problem((*at, key), what, "remove it"))
+        problems.append(document.problem((*path, key), what, "remove it"))
     return problems
 
 
@@ -106,7 +114,7 @@ def _schedule(trigger: TriggerFile, name: str) -> Schedule:
         daily=trigger.daily,
         zone=trigger.zone,
         missed=trigger.missed,
-        data=tame(trigger.data),
+        data=normalize_json(trigger.data),
     )
     if trigger.max_age is None:
         return schedule
@@ -116,26 +124,30 @@ def _schedule(trigger: TriggerFile, name: str) -> Schedule:
     )  # fmt: skip
 
 
-def _schedule_problems(trigger: TriggerFile, document: Document, at: KeyPath) -> list[Problem]:
-    def say(key: str, what: str, mend: str) -> None:
-        problems.append(document.problem((*at, key), what, mend))
+def _schedule_problems(trigger: TriggerFile, document: Document, path: KeyPath) -> list[Problem]:
+    def add_problem(key: str, what: str, mend: str) -> None:
+        problems.append(document.problem((*path, key), what, mend))
 
     problems: list[Problem] = []
     for key in sorted(trigger.model_fields_set & {"source", "subject"}):
-        say(key, "belongs to a subscription, and this is a schedule", "remove it")
+        add_problem(key, "belongs to a subscription, and this is a schedule", "remove it")
     if not zone_exists(trigger.zone):
-        say("zone", f"there is no time zone {trigger.zone!r}", "for example Europe/London or UTC")
+        add_problem(
+            "zone", f"there is no time zone {trigger.zone!r}", "for example Europe/London or UTC"
+        )
     if trigger.daily is not None and not _DAILY.match(trigger.daily):
-        say("daily", f"{trigger.daily!r} is no time of day", 'write it as "06:30"')
+        add_problem("daily", f"{trigger.daily!r} is no time of day", 'write it as "06:30"')
     if trigger.every is not None and duration_us(trigger.every) < 1_000_000:
-        say("every", "is shorter than a second", "subscribe to events instead")
+        add_problem("every", "is shorter than a second", "subscribe to events instead")
     if trigger.cron is not None:
         for what, mend in cron_problems(trigger.cron):
-            say("cron", what, mend)
+            add_problem("cron", what, mend)
     try:
-        checked(tame(trigger.data))
+        canonicalize(normalize_json(trigger.data))
     except ValueError as error:
-        say("data", f"has no JSON form: {error}", "use text, whole numbers, lists and mappings")
+        add_problem(
+            "data", f"has no JSON form: {error}", "use text, whole numbers, lists and mappings"
+        )
     return problems
 
 

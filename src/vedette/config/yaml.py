@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 KeyPath = tuple[str | int, ...]
 
-DEPTH = 64
+MAX_DEPTH = 64
 
 _WORDS = {
     "": None, "~": None, "null": None, "Null": None, "NULL": None,
@@ -95,7 +95,7 @@ def read_yaml(path: Path, file: str) -> tuple[Document, list[Problem]]:
     return (Document(file, None), problems) if problems else parse_yaml(text, file)
 
 
-def core_scalar(text: str) -> Any:
+def parse_core_scalar(text: str) -> Any:
     """Return what a plain scalar means by the core schema of YAML 1.2.
 
     Numbers may hold underscores, and whole ones be binary, as before. A time stays text, but must
@@ -118,8 +118,8 @@ def parse_yaml(
     file: str,
     first_line: int = 1,
     *,
-    scalar: Callable[[str], Any] = core_scalar,
-    depth: int = DEPTH,
+    scalar: Callable[[str], Any] = parse_core_scalar,
+    depth: int = MAX_DEPTH,
 ) -> tuple[Document, list[Problem]]:
     """Parse YAML text whose first line is line `first_line` of `file`.
 
@@ -137,13 +137,13 @@ def parse_yaml(
     try:
         value = reader.document()
     except MarkedYAMLError as error:
-        reader.refuse_syntax(error)
+        reader.add_syntax_problem(error)
     except ReaderError as error:
         line = text.encode()[: error.position].count(b"\n")
         what = f"is not YAML: {error.reason} ({error.character!r})"
-        reader.refuse(line, what, "write it as an escape in double quotes")
+        reader.add_problem(line, what, "write it as an escape in double quotes")
     except _TooDeep as error:
-        reader.refuse(error.args[0], f"nested deeper than {depth}", "write it flatter")
+        reader.add_problem(error.args[0], f"nested deeper than {depth}", "write it flatter")
     if reader.problems:
         return Document(file, None), reader.problems
     return Document(file, value, reader.lines), []
@@ -183,12 +183,12 @@ class _Reader:
         # Where quoted and block scalars stand: a tab is text in them.
         self._texts: list[tuple[int, int]] = []
 
-    def refuse(self, line: int, what: str, mend: str) -> None:
+    def add_problem(self, line: int, what: str, mend: str) -> None:
         """Note a problem. `line` counts from 0."""
         at = line + self._first_line
         self.problems.append(Problem(self._file, at, "", what, mend, code="not-yaml"))
 
-    def refuse_syntax(self, error: MarkedYAMLError) -> None:
+    def add_syntax_problem(self, error: MarkedYAMLError) -> None:
         """Note what libyaml says is wrong, before all else."""
         mark = error.problem_mark or error.context_mark
         what = str(error.problem or error.context or "unreadable")
@@ -197,7 +197,7 @@ class _Reader:
             what = what.replace("character", f"character {found!r}", 1)
         tab = "tab" in what or "'\\t'" in what
         mend = "indent with spaces" if tab else "check indentation, colons and quotes"
-        self.refuse(mark.line if mark else 0, f"is not YAML: {what}", mend)
+        self.add_problem(mark.line if mark else 0, f"is not YAML: {what}", mend)
         # Told first: what was refused before may only have come of it.
         self.problems.insert(0, self.problems.pop())
 
@@ -209,28 +209,30 @@ class _Reader:
         if isinstance(start, self._events.DocumentStartEvent):
             if start.version is not None and start.version != (1, 2):
                 what = "%YAML {}.{} is not taken".format(*start.version)
-                self.refuse(start.start_mark.line, what, "remove the line; YAML is read as 1.2")
+                self.add_problem(
+                    start.start_mark.line, what, "remove the line; YAML is read as 1.2"
+                )
             value = self._node(self._next(), (), 0)
             self._next()  # the document's end
             second = self._next()
             if isinstance(second, self._events.DocumentStartEvent):
                 what = "is not YAML: expected a single document, but found another"
-                self.refuse(second.start_mark.line, what, "keep one of the two")
+                self.add_problem(second.start_mark.line, what, "keep one of the two")
         if "\t" in self._text:
-            self._refuse_tabs()
+            self._add_tab_problems()
         return value
 
     def _node(self, event: Any, path: KeyPath, depth: int) -> Any:
         """Return the value that begins with `event`, noting the line of every key and item."""
         events, line = self._events, event.start_mark.line
         if event.anchor is not None:
-            self.refuse(line, "anchors and aliases are not taken", "write the value out")
+            self.add_problem(line, "anchors and aliases are not taken", "write the value out")
         if isinstance(event, events.AliasEvent):
             return None
         if event.tag is not None:
-            self.refuse(line, f"tag {event.tag} is not taken", "write a plain value")
+            self.add_problem(line, f"tag {event.tag} is not taken", "write a plain value")
         if isinstance(event, events.ScalarEvent):
-            return self._written(event) if event.style else self._plain(event)
+            return self._quoted_scalar(event) if event.style else self._plain_scalar(event)
         if depth > self._depth:
             raise _TooDeep(line)
         if isinstance(event, events.SequenceStartEvent):
@@ -251,41 +253,41 @@ class _Reader:
             line = event.start_mark.line
             key = self._node(event, (), depth)
             if isinstance(key, list | dict):
-                self.refuse(line, "a key is a list or a mapping", "write a word")
+                self.add_problem(line, "a key is a list or a mapping", "write a word")
                 key = None
             elif key == "<<" and not event.style:
-                self.refuse(line, "merge keys are not taken", "write the keys out")
+                self.add_problem(line, "merge keys are not taken", "write the keys out")
             elif key in found:
-                self.refuse(line, f'key "{key}" is given twice', "keep one of the two")
+                self.add_problem(line, f'key "{key}" is given twice', "keep one of the two")
             here = (*path, key)
             self.lines[here] = line + self._first_line
             found[key] = self._node(self._next(), here, depth)
         return found
 
-    def _plain(self, event: Any) -> Any:
+    def _plain_scalar(self, event: Any) -> Any:
         try:
             return self._scalar(event.value)
         except ValueError as error:
             told = error.args if len(error.args) == 2 else (f"is not YAML: {error}", "quote it")
-            self.refuse(event.start_mark.line, *told)
+            self.add_problem(event.start_mark.line, *told)
             return None
 
-    def _written(self, event: Any) -> str:
+    def _quoted_scalar(self, event: Any) -> str:
         """Return the text of a quoted or block scalar."""
         start = event.start_mark.index
         self._texts.append((start, event.end_mark.index))
         if event.style in "|>" and not _BLOCK_HEAD.match(self._text, start):
             what = f"is not YAML: expected spaces or a line break behind {event.style}"
-            self.refuse(event.start_mark.line, what, "put a space before the comment")
+            self.add_problem(event.start_mark.line, what, "put a space before the comment")
         return str(event.value)
 
-    def _refuse_tabs(self) -> None:
+    def _add_tab_problems(self) -> None:
         """Refuse tabs, which show as any number of spaces, but in quotes, blocks and comments."""
         after = line = 0
         for start, end in (*self._texts, (len(self._text), len(self._text))):
             for part in self._text[after:start].split("\n"):
                 if "\t" in _COMMENT.split(part, maxsplit=1)[0]:
-                    self.refuse(line, "is not YAML: found a tab", "indent with spaces")
+                    self.add_problem(line, "is not YAML: found a tab", "indent with spaces")
                 line += 1
             line += self._text.count("\n", start, end) - 1
             after = end

@@ -15,16 +15,16 @@ from vedette.domain.base.dataclass import dataclass
 
 _KEY = re.compile(r"""( *)(?:([A-Za-z_/][A-Za-z0-9_./-]*)|"([^"\\]*)"|'([^']*)'):(?= |\Z)(.*)\Z""")
 _SCALAR = re.compile(r" +([A-Za-z0-9_./@:-]+)( +#.*| *)\Z")
-_NOTHING = re.compile(r" *(#.*)?\Z")
-_FLOW = re.compile(r"( +)\[([A-Za-z0-9_, ./-]*)\]( +#.*| *)\Z")
+_BLANK = re.compile(r" *(#.*)?\Z")
+_FLOW_LIST = re.compile(r"( +)\[([A-Za-z0-9_, ./-]*)\]( +#.*| *)\Z")
 
 
-class NotPlain(ValueError):
+class NotEditable(ValueError):
     """The place is not there, or is not written in a way that can be edited by lines."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _KeyBlock:
     """A key: its line, the end of its block, its indent, and what stands behind the colon."""
 
     line: int
@@ -39,33 +39,33 @@ def set_value(text: str, path: Sequence[str], value: str) -> str:
     Raises NotPlain.
     """
     lines = text.split("\n")
-    place = _find(lines, path)
+    place = _find_key(lines, path)
     if place is None:
-        parent = _at(lines, path[:-1])
-        if not _NOTHING.match(parent.rest):
-            raise NotPlain(f"{'.'.join(path[:-1])} is not written in lines of its own")
+        parent = _require_key(lines, path[:-1])
+        if not _BLANK.match(parent.rest):
+            raise NotEditable(f"{'.'.join(path[:-1])} is not written in lines of its own")
         first = _child_indent(lines, parent)
         lines.insert(parent.line + 1, f"{' ' * first}{path[-1]}: {value}")
         return "\n".join(lines)
     found = _SCALAR.match(place.rest)
     if found is None or place.end != place.line + 1:
-        raise NotPlain(f"{'.'.join(path)} is no plain word")
+        raise NotEditable(f"{'.'.join(path)} is no plain word")
     head = lines[place.line][: len(lines[place.line]) - len(place.rest)]
     lines[place.line] = f"{head} {value}{found[2].rstrip()}"
     return "\n".join(lines)
 
 
-def set_line(text: str, path: Sequence[str], written: str) -> str:
+def set_line(text: str, path: Sequence[str], value: str) -> str:
     """Return `text` with whatever stands on the one line of `path` replaced by `written`.
 
     Raises NotPlain if the value is not on that line, or there is none.
     """
     lines = text.split("\n")
-    place = _at(lines, path)
-    if place.end != place.line + 1 or _NOTHING.match(place.rest):
-        raise NotPlain(f"{'.'.join(path)} is not on one line")
+    place = _require_key(lines, path)
+    if place.end != place.line + 1 or _BLANK.match(place.rest):
+        raise NotEditable(f"{'.'.join(path)} is not on one line")
     head = lines[place.line][: len(lines[place.line]) - len(place.rest)]
-    lines[place.line] = f"{head} {written}"
+    lines[place.line] = f"{head} {value}"
     return "\n".join(lines)
 
 
@@ -75,13 +75,13 @@ def copy_block(text: str, path: Sequence[str], name: str) -> str:
     Raises NotPlain.
     """
     lines = text.split("\n")
-    place = _at(lines, path)
+    place = _require_key(lines, path)
     copied = lines[place.line : place.end]
     copied[0] = f"{' ' * place.indent}{name}:{place.rest}"
     return "\n".join([*lines[: place.end], *copied, *lines[place.end :]])
 
 
-def add_beside(text: str, item: str, beside: str, keys: Sequence[str]) -> str:
+def add_list_item(text: str, item: str, neighbour: str, keys: Sequence[str]) -> str:
     """Return `text` with `item` added to every list under one of `keys` that names `beside`.
 
     Lists in brackets on one line, and lists of one item a line. Items that are there stay.
@@ -95,11 +95,11 @@ def add_beside(text: str, item: str, beside: str, keys: Sequence[str]) -> str:
         found = _KEY.match(line.replace("- ", "  ", 1) if line.lstrip().startswith("- ") else line)
         if found is None or (found[2] or found[3] or found[4]) not in keys:
             continue
-        flow = _FLOW.match(found[5])
+        flow = _FLOW_LIST.match(found[5])
         if flow is not None:
             items = [one.strip() for one in flow[2].split(",") if one.strip()]
-            if beside in items and item not in items:
-                items.insert(items.index(beside) + 1, item)
+            if neighbour in items and item not in items:
+                items.insert(items.index(neighbour) + 1, item)
                 head = line[: len(line) - len(found[5])]
                 out[-1] = f"{head}{flow[1]}[{', '.join(items)}]{flow[3].rstrip()}"
             continue
@@ -108,29 +108,29 @@ def add_beside(text: str, item: str, beside: str, keys: Sequence[str]) -> str:
             block.append(lines[at])
             at += 1
         names = [one.strip()[1:].split("#")[0].strip() for one in block]
-        if beside in names and item not in names:
-            place = names.index(beside)
+        if neighbour in names and item not in names:
+            place = names.index(neighbour)
             dash = block[place].index("-")
             block.insert(place + 1, f"{' ' * dash}- {item}")
         out += block
     return "\n".join(out)
 
 
-def _at(lines: list[str], path: Sequence[str]) -> _Place:
-    place = _find(lines, path)
+def _require_key(lines: list[str], path: Sequence[str]) -> _KeyBlock:
+    place = _find_key(lines, path)
     if place is None:
-        raise NotPlain(f"there is no {'.'.join(path)} in lines of its own")
+        raise NotEditable(f"there is no {'.'.join(path)} in lines of its own")
     return place
 
 
-def _find(lines: list[str], path: Sequence[str]) -> _Place | None:
+def _find_key(lines: list[str], path: Sequence[str]) -> _KeyBlock | None:
     start, end, least = 0, len(lines), -1
     place = None
     for name in path:
         place = None
         indent = None
         for at in range(start, end):
-            if _NOTHING.match(lines[at]):
+            if _BLANK.match(lines[at]):
                 continue
             deep = len(lines[at]) - len(lines[at].lstrip(" "))
             if deep <= least:
@@ -138,7 +138,7 @@ def _find(lines: list[str], path: Sequence[str]) -> _Place | None:
             indent = deep if indent is None else indent
             found = _KEY.match(lines[at])
             if deep == indent and found and name in (found[2], found[3], found[4]):
-                place = _Place(at, _end(lines, at, end, deep), deep, found[5])
+                place = _KeyBlock(at, _end(lines, at, end, deep), deep, found[5])
                 break
         if place is None:
             return None
@@ -150,7 +150,7 @@ def _end(lines: list[str], at: int, end: int, indent: int) -> int:
     """Return the line behind a key's block; comments and blank lines before the next key stay."""
     last = at
     for line in range(at + 1, end):
-        if _NOTHING.match(lines[line]):
+        if _BLANK.match(lines[line]):
             continue
         if len(lines[line]) - len(lines[line].lstrip(" ")) <= indent:
             break
@@ -158,8 +158,8 @@ def _end(lines: list[str], at: int, end: int, indent: int) -> int:
     return last + 1
 
 
-def _child_indent(lines: list[str], parent: _Place) -> int:
+def _child_indent(lines: list[str], parent: _KeyBlock) -> int:
     for at in range(parent.line + 1, parent.end):
-        if not _NOTHING.match(lines[at]):
+        if not _BLANK.match(lines[at]):
             return len(lines[at]) - len(lines[at].lstrip(" "))
     return parent.indent + 2

@@ -7,18 +7,18 @@ from dataclasses import field
 from itertools import islice
 from typing import Any
 
-from vedette.domain.base.canonical import sha256_hex, short_id, tamed
+from vedette.domain.base.canonical import canonicalize_normalized, sha256_hex, short_id
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.confidence import proposal_confidence
-from vedette.domain.links import Link, links_in
+from vedette.domain.links import Link, find_argument_links
 from vedette.domain.origin import (
-    MOST_DRAWN,
-    Drawn,
+    MAX_REFERENCED_VALUES,
+    ArgumentResolver,
     Origin,
     Ref,
     Roots,
-    escape,
+    escape_pointer,
     known_values,
     resolve,
 )
@@ -61,7 +61,7 @@ class Action:
     why: str
     confidence_milli: int
     digest: str = field(default="")
-    recorded: str = ""
+    recorded_id: str = ""
     readers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     links: Sequence[Link] = ()
 
@@ -71,7 +71,7 @@ class Action:
 
         What is on record stays, so that an effect keeps its key whatever ids are made of later.
         """
-        return self.recorded or action_id(self.run, self.turn, self.ordinal)
+        return self.recorded_id or action_id(self.run, self.turn, self.ordinal)
 
     @property
     def key(self) -> str:
@@ -109,7 +109,7 @@ def bind(
         unknown = sorted(set(proposal.args) - set(tool.args))
         raise BadProposal(f"tool {tool.name} has no argument {unknown[0]!r}")
     args: dict[str, Any] = {}
-    drawn = Drawn(roots)
+    drawn = ArgumentResolver(roots)
     for name, kind in tool.args.items():
         if name not in proposal.args:
             if kind.endswith("?"):
@@ -117,10 +117,12 @@ def bind(
             raise BadProposal(f"tool {tool.name} needs the argument {name!r}")
         given = proposal.args[name]
         if kind.startswith("strings") and isinstance(given, list | tuple):
-            given = list(islice(_spread(given, roots), MOST_DRAWN + 1))
-            if len(given) > MOST_DRAWN:
-                raise BadProposal(f"the argument {name!r} has more than {MOST_DRAWN:,} items")
-        value = drawn.draw(given, "/" + escape(name))
+            given = list(islice(_expand_references(given, roots), MAX_REFERENCED_VALUES + 1))
+            if len(given) > MAX_REFERENCED_VALUES:
+                raise BadProposal(
+                    f"the argument {name!r} has more than {MAX_REFERENCED_VALUES:,} items"
+                )
+        value = drawn.resolve(given, "/" + escape_pointer(name))
         _check_type(value, kind.removesuffix("?"), tool, name)
         args[name] = value
     digest = action_digest(tool, args)
@@ -135,13 +137,13 @@ def bind(
         why=proposal.why,
         confidence_milli=int(sure * 1000),
         digest=digest,
-        recorded=action_id(run, turn, ordinal),
+        recorded_id=action_id(run, turn, ordinal),
         readers=drawn.readers,
-        links=links_in(args, drawn.origins, lambda: known_values(roots)),
+        links=find_argument_links(args, drawn.origins, lambda: known_values(roots)),
     )
 
 
-def _spread(given: Sequence[Any], roots: Roots) -> Iterator[Any]:
+def _expand_references(given: Sequence[Any], roots: Roots) -> Iterator[Any]:
     """Yield the items of a list of texts; a reference to a list stands for the items of that."""
     for item in given:
         value = resolve(item, roots)[0] if isinstance(item, Ref) else None
@@ -151,7 +153,7 @@ def _spread(given: Sequence[Any], roots: Roots) -> Iterator[Any]:
             yield item
 
 
-def write_given(value: Any) -> dict[str, Any]:
+def encode_argument(value: Any) -> dict[str, Any]:
     """Return an argument as its proposal gave it, in the form in which the ledger keeps it.
 
     `{"ref": POINTER}` or `{"value": …}`; around references within `{"list": […]}` and
@@ -159,20 +161,22 @@ def write_given(value: Any) -> dict[str, Any]:
     """
     if isinstance(value, Ref):
         return {"ref": value.pointer}
-    if _refers(value):
+    if _has_reference(value):
         if isinstance(value, Mapping):
-            return {"object": {str(name): write_given(item) for name, item in value.items()}}
-        return {"list": [write_given(item) for item in value]}
+            return {"object": {str(name): encode_argument(item) for name, item in value.items()}}
+        return {"list": [encode_argument(item) for item in value]}
     return {"value": value}
 
 
-def _refers(value: Any) -> bool:
+def _has_reference(value: Any) -> bool:
     if isinstance(value, Mapping):
-        return any(map(_refers, value.values()))
-    return isinstance(value, Ref) or (isinstance(value, list | tuple) and any(map(_refers, value)))
+        return any(map(_has_reference, value.values()))
+    return isinstance(value, Ref) or (
+        isinstance(value, list | tuple) and any(map(_has_reference, value))
+    )
 
 
-def bind_declared(
+def bind_by_name(
     proposal: Proposal,
     tools: Mapping[str, Tool],
     roots: Roots,
@@ -198,7 +202,7 @@ def action_bytes(tool: Tool, args: Mapping[str, Any]) -> bytes:
     `args` are as `bind` makes them: `tame`.
     """
     try:
-        return tamed({"args": args, "tool": tool.name, "declared": tool.digest})
+        return canonicalize_normalized({"args": args, "tool": tool.name, "declared": tool.digest})
     except ValueError as error:
         raise BadProposal(f"arguments of {tool.name} have no canonical form: {error}") from error
 
@@ -208,7 +212,7 @@ def action_digest(tool: Tool, args: Mapping[str, Any]) -> str:
     return sha256_hex(action_bytes(tool, args))
 
 
-_FITS: Mapping[str, Callable[[Any], bool]] = {
+_TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
     "string": lambda value: isinstance(value, str),
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "boolean": lambda value: isinstance(value, bool),
@@ -221,6 +225,6 @@ _FITS: Mapping[str, Callable[[Any], bool]] = {
 
 
 def _check_type(value: Any, kind: str, tool: Tool, name: str) -> None:
-    fits = _FITS.get(kind)
+    fits = _TYPE_CHECKS.get(kind)
     if fits is None or not fits(value):
         raise BadProposal(f"tool {tool.name}: argument {name!r} is not a {kind}")

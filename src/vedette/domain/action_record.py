@@ -15,7 +15,7 @@ class BadRecord(ValueError):
     """The record of an action's row is none; says what of it is not so."""
 
 
-def read_record(raw: bytes) -> dict[str, Any]:
+def parse_record(raw: bytes) -> dict[str, Any]:
     """Return what `vedette.engine.held_actions.new_row` wrote: args, origins, sources, readers,
     confidence, why.
 

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.budget import Budget
-from vedette.domain.event import DATA, UNDONE, Event
+from vedette.domain.event import DATA, UNDO_ACTION, Event
 from vedette.domain.identity import Identity
-from vedette.domain.rate_limit import Ceilings
+from vedette.domain.rate_limit import RateLimits
 from vedette.domain.readers import Readers
 from vedette.domain.tool import Tool
 from vedette.domain.trigger import TICK_TYPE, UNDO_TRIGGER, UNDO_TYPE, Schedule, Subscription
@@ -19,7 +19,7 @@ Mode = Literal["observe", "ask", "act"]
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class MemoryScope:
     """A memory scope that an agent asks to read: in which bank, on which topics.
 
     `readers` are those who may read what is remembered there.
@@ -33,7 +33,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ResourceLimits:
     """What an agent's own code may take: the time of one judgement, the bytes of one process."""
 
     time_us: int = 5_000_000
@@ -60,15 +60,15 @@ class Agent:
     subscriptions: tuple[Subscription, ...]
     schedules: tuple[Schedule, ...]
     tools: Mapping[str, Tool]
-    scopes: tuple[Scope, ...]
+    scopes: tuple[MemoryScope, ...]
     budget: Budget
     requested_mode: Mode
     order_by: Literal["subject", "id", "source"] = "subject"
     collection: str | None = None
     reasoner: Literal["judge", "adk"] = "judge"
     max_turns: int = 1
-    ceilings: Ceilings = field(default_factory=Ceilings)
-    limits: Limits = field(default_factory=Limits)
+    rate_limits: RateLimits = field(default_factory=RateLimits)
+    limits: ResourceLimits = field(default_factory=ResourceLimits)
 
     def key_of(self, event: Event) -> str:
         """Return the key under which this agent orders the event.
@@ -85,12 +85,14 @@ class Agent:
         It is the first that matches; "" if none does, as after a change of agent.yaml.
         """
         if event.type == UNDO_TYPE:
-            return UNDO_TRIGGER if UNDONE in event.vouched else ""
+            return UNDO_TRIGGER if UNDO_ACTION in event.vouched else ""
         if event.type == TICK_TYPE:
             # The engine makes ticks, and vouches for the name of the schedule.
             mine = DATA in event.vouched
             return next((s.name for s in self.schedules if mine and s.name == event.subject), "")
-        return next((s.called for s in self.subscriptions if s.why_not(event) is None), "")
+        return next(
+            (s.trigger_name for s in self.subscriptions if s.find_mismatch(event) is None), ""
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,27 +111,27 @@ class Fleet:
     name: str
     agents: dict[str, Agent]
     max_hops: int = 8
-    _wakes: dict[tuple[str, str, str | None], tuple[str, ...]] = field(default_factory=dict)
+    _match_cache: dict[tuple[str, str, str | None], tuple[str, ...]] = field(default_factory=dict)
 
     def replace(self, agent: Agent) -> None:
         """Put another release of an agent in the place of the one there is."""
         self.agents[agent.name] = agent
-        self._wakes.clear()
+        self._match_cache.clear()
 
     def match(self, event: Event) -> list[Match]:
         """Say for every agent whether the event wakes it, and why. A pure function."""
         return [self._match_one(agent, event) for agent in self.agents.values()]
 
-    def wakes(self, event: Event) -> tuple[str, ...]:
+    def matching_agents(self, event: Event) -> tuple[str, ...]:
         """Return the names of the agents that the event wakes."""
         if event.lineage or event.hops or event.type in (TICK_TYPE, UNDO_TYPE):
             return tuple(match.agent for match in self.match(event) if match.wakes)
         known = (event.type, event.source, event.subject)
-        found = self._wakes.get(known)
+        found = self._match_cache.get(known)
         if found is None:
             found = tuple(match.agent for match in self.match(event) if match.wakes)
-            if len(self._wakes) < 65536:
-                self._wakes[known] = found
+            if len(self._match_cache) < 65536:
+                self._match_cache[known] = found
         return found
 
     def _match_one(self, agent: Agent, event: Event) -> Match:
@@ -142,9 +144,11 @@ class Fleet:
             return Match(agent.name, mine, "its own tick" if mine else "the tick of another agent")
         if event.type == UNDO_TYPE:
             # Only the engine vouches for data: what somebody else sends under this type is nothing.
-            mine = event.source == undo_source(self.name, agent.name) and UNDONE in event.vouched
+            mine = (
+                event.source == undo_source(self.name, agent.name) and UNDO_ACTION in event.vouched
+            )
             return Match(agent.name, mine, "takes its effect back" if mine else "not its effect")
-        whys = [subscription.why_not(event) for subscription in agent.subscriptions]
+        whys = [subscription.find_mismatch(event) for subscription in agent.subscriptions]
         if any(why is None for why in whys):
             return Match(agent.name, True, f"subscribed to {event.type}")
         return Match(agent.name, False, "; ".join(why for why in whys if why) or "no subscription")

@@ -20,8 +20,8 @@ DAY_US = 24 * HOUR_US
 ACTIONS, MODEL_CALLS, TOKENS, MONEY = "actions", "model_calls", "tokens", "money_micros"
 UNITS = (ACTIONS, MODEL_CALLS, TOKENS, MONEY)
 # What a model's turn spends, and how a reasoner tells of a call's tokens.
-THINKING = (MODEL_CALLS, TOKENS, MONEY)
-INPUT, OUTPUT = "input_tokens", "output_tokens"
+MODEL_UNITS = (MODEL_CALLS, TOKENS, MONEY)
+INPUT_TOKENS, OUTPUT_TOKENS = "input_tokens", "output_tokens"
 
 Span = Literal["run", "hour", "day"]
 SPANS: tuple[Span, ...] = ("run", "hour", "day")
@@ -77,7 +77,7 @@ class Budget:
         return found
 
     @property
-    def bounded(self) -> bool:
+    def has_token_bounds(self) -> bool:
         """Say whether the tokens of a call have a worst case."""
         return self.input_tokens_per_call is not None and self.output_tokens_per_call is not None
 
@@ -89,7 +89,7 @@ class Price:
     input: int
     output: int
 
-    def of(self, input_tokens: int, output_tokens: int) -> int:
+    def cost(self, input_tokens: int, output_tokens: int) -> int:
         """Return what tokens cost, rounded up to the micro unit."""
         cost = input_tokens * self.input + output_tokens * self.output
         return -(-cost // _MILLION)
@@ -129,7 +129,7 @@ class Shortage:
     span: Span
     limit: int
     total: int
-    asked: int
+    amount: int
     until_us: int
 
     @property
@@ -137,16 +137,16 @@ class Shortage:
         """Return the name that entries and actions give the refusal."""
         return f"budget.{self.scope}.{self.unit}.{self.span}"
 
-    def fields(self) -> dict[str, Any]:
+    def entry_fields(self) -> dict[str, Any]:
         """Return what an entry says of it."""
         return {
             "rule": self.rule, "wait": "budget", "scope": self.scope, "unit": self.unit,
-            "window": self.span, "limit": self.limit, "amount": self.asked,
+            "window": self.span, "limit": self.limit, "amount": self.amount,
             "until": self.until_us or None,
         }  # fmt: skip
 
     @property
-    def room(self) -> int:
+    def headroom(self) -> int:
         """Return how much may still be spent."""
         return max(0, self.limit - self.total)
 
@@ -172,29 +172,29 @@ class Alert:
 
 
 @dataclass(slots=True)
-class Places:
+class ActionSlots:
     """The room for actions while a step is made: all there may be, or what `short` has left."""
 
-    short: Shortage | None = None
-    taken: int = 0
-    refused: int = 0
+    shortage: Shortage | None = None
+    count: int = 0
+    refusals: int = 0
 
-    def take(self) -> Shortage | None:
+    def acquire(self) -> Shortage | None:
         """Take a place for one more action, or return the limit that has none."""
-        if self.short is None or self.taken < self.short.room:
-            self.taken += 1
+        if self.shortage is None or self.count < self.shortage.headroom:
+            self.count += 1
             return None
-        self.refused += 1
-        return self.short
+        self.refusals += 1
+        return self.shortage
 
-    def parts(self, permits: int, caps: tuple[Cap, ...]) -> dict[str, Any]:
+    def step_fields(self, permits: int, caps: tuple[Cap, ...]) -> dict[str, Any]:
         """Return the parts of a `Step` that keep so many new permits to these limits."""
-        if not permits and not self.refused:
+        if not permits and not self.refusals:
             return {}
         parts: dict[str, Any] = {"limits": caps}
         if permits:
             parts["spend"] = {ACTIONS: permits}
-        if self.refused:
+        if self.refusals:
             parts["lacking"] = {ACTIONS: 1}
         return parts
 
@@ -203,7 +203,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Budgets:
+class BudgetPolicy:
     """The limits in force: those of the fleet, and what policy grants an agent of its own.
 
     `fleet` and each of `agents` map (unit, "hour" or "day") to a limit.
@@ -213,13 +213,13 @@ class Budgets:
     agents: Mapping[str, Mapping[tuple[str, str], int]] = field(default_factory=dict)
     prices: Mapping[str, Price] = field(default_factory=dict)
     # With the budget that they were made of: another release may ask for another one.
-    _known: dict[tuple[str, tuple[str, ...]], tuple[Budget, tuple[Cap, ...]]] = field(
+    _cap_cache: dict[tuple[str, tuple[str, ...]], tuple[Budget, tuple[Cap, ...]]] = field(
         default_factory=dict
     )
 
     def caps(self, agent: str, budget: Budget, units: tuple[str, ...]) -> tuple[Cap, ...]:
         """Return the limits by hour and day that spending these units has to keep."""
-        known = self._known.get((agent, units))
+        known = self._cap_cache.get((agent, units))
         if known is None or known[0] is not budget:
             granted = self.agents.get(agent, {})
             caps = []
@@ -231,21 +231,21 @@ class Budgets:
                         caps.append(Cap("agent", unit, span, min(own)))
                     if (unit, span) in self.fleet:
                         caps.append(Cap("fleet", unit, span, self.fleet[unit, span]))
-            known = self._known[agent, units] = budget, tuple(caps)
+            known = self._cap_cache[agent, units] = budget, tuple(caps)
         return known[1]
 
-    def price(self, budget: Budget) -> Price | None:
+    def price_of(self, budget: Budget) -> Price | None:
         """Return what the agent's model costs, if its price is declared."""
         return None if budget.price is None else self.prices.get(budget.price)
 
-    def gaps(self, agent: str, budget: Budget) -> str | None:
+    def find_gap(self, agent: str, budget: Budget) -> str | None:
         """Say what is missing for an agent's model turns to have a worst case in what is limited.
 
         None if nothing is: a limit on what nobody can foresee would be no limit.
         """
-        limited = {cap.unit for cap in self.caps(agent, budget, THINKING)}
-        limited |= {unit for unit in THINKING if budget.limit(unit, "run") is not None}
-        if limited & {TOKENS, MONEY} and not budget.bounded:
+        limited = {cap.unit for cap in self.caps(agent, budget, MODEL_UNITS)}
+        limited |= {unit for unit in MODEL_UNITS if budget.limit(unit, "run") is not None}
+        if limited & {TOKENS, MONEY} and not budget.has_token_bounds:
             return "tokens or money are limited, and the agent does not say how many tokens a " \
                 "call has at most (input_tokens_per_call, output_tokens_per_call)"  # fmt: skip
         if budget.price is not None and budget.price not in self.prices:
@@ -255,56 +255,57 @@ class Budgets:
         return None
 
 
-def read_budgets(raw: Any) -> Budgets:
+def parse_budgets(raw: Any) -> BudgetPolicy:
     """Read the policy data `budgets`. Raises ValueError that says where it is wrong.
 
     Without any there are no limits but those that agents request.
     """
     if raw is None:
-        return Budgets()
-    given = _mapping(raw, "budgets")
-    _only(given, ("fleet", "agents", "prices", "complete"), "budgets")
-    agents = _mapping(given.get("agents", {}), "agents")
-    prices = _mapping(given.get("prices", {}), "prices")
-    return Budgets(
-        _limits(given.get("fleet", {}), "fleet"),
-        {name: _limits(value, f"agents.{name}") for name, value in agents.items()},
-        {name: _price(value, f"prices.{name}") for name, value in prices.items()},
+        return BudgetPolicy()
+    given = _parse_mapping(raw, "budgets")
+    _check_keys(given, ("fleet", "agents", "prices", "complete"), "budgets")
+    agents = _parse_mapping(given.get("agents", {}), "agents")
+    prices = _parse_mapping(given.get("prices", {}), "prices")
+    return BudgetPolicy(
+        _parse_limits(given.get("fleet", {}), "fleet"),
+        {name: _parse_limits(value, f"agents.{name}") for name, value in agents.items()},
+        {name: _parse_price(value, f"prices.{name}") for name, value in prices.items()},
     )
 
 
-def _limits(raw: Any, at: str) -> dict[tuple[str, str], int]:
+def _parse_limits(raw: Any, at: str) -> dict[tuple[str, str], int]:
     found = {}
-    units = _mapping(raw, at)
-    _only(units, UNITS, at)
+    units = _parse_mapping(raw, at)
+    _check_keys(units, UNITS, at)
     for unit, spans in units.items():
-        _only(_mapping(spans, f"{at}.{unit}"), tuple(LENGTHS), f"{at}.{unit}")
+        _check_keys(_parse_mapping(spans, f"{at}.{unit}"), tuple(LENGTHS), f"{at}.{unit}")
         for span, limit in spans.items():
-            found[unit, span] = _number(limit, f"{at}.{unit}.{span}")
+            found[unit, span] = _parse_number(limit, f"{at}.{unit}.{span}")
     return found
 
 
-def _price(raw: Any, at: str) -> Price:
-    given = _mapping(raw, at)
-    _only(given, ("input", "output"), at)
+def _parse_price(raw: Any, at: str) -> Price:
+    given = _parse_mapping(raw, at)
+    _check_keys(given, ("input", "output"), at)
     return Price(
-        _number(given.get("input"), f"{at}.input"), _number(given.get("output"), f"{at}.output")
+        _parse_number(given.get("input"), f"{at}.input"),
+        _parse_number(given.get("output"), f"{at}.output"),
     )
 
 
-def _mapping(raw: Any, at: str) -> Mapping[str, Any]:
+def _parse_mapping(raw: Any, at: str) -> Mapping[str, Any]:
     if not isinstance(raw, dict):
         raise ValueError(f"{at} is no mapping")
     return raw
 
 
-def _only(given: Mapping[str, Any], known: tuple[str, ...], at: str) -> None:
+def _check_keys(given: Mapping[str, Any], known: tuple[str, ...], at: str) -> None:
     for name in given:
         if name not in known:
             raise ValueError(f"{at} has no {name!r}; it may have {', '.join(known)}")
 
 
-def _number(raw: Any, at: str) -> int:
+def _parse_number(raw: Any, at: str) -> int:
     if isinstance(raw, bool) or not isinstance(raw, int) or raw < 0:
         raise ValueError(f"{at} is no whole number of at least 0")
     return raw
@@ -316,36 +317,36 @@ def _number(raw: Any, at: str) -> int:
 def worst_case(budget: Budget, price: Price | None) -> dict[str, int]:
     """Return what one turn of a model spends at worst, in the units that have a worst case."""
     calls = budget.model_calls_per_turn
-    return {MODEL_CALLS: calls, **_cost(budget, price, calls, None)}
+    return {MODEL_CALLS: calls, **_token_use(budget, price, calls, None)}
 
 
-def used(
+def actual_use(
     budget: Budget, price: Price | None, model_calls: int, spent: Mapping[str, int]
 ) -> dict[str, int]:
     """Return what a turn spent. Calls whose tokens nobody counted cost their worst case."""
-    return {MODEL_CALLS: model_calls, **_cost(budget, price, model_calls, spent)}
+    return {MODEL_CALLS: model_calls, **_token_use(budget, price, model_calls, spent)}
 
 
-def _cost(
+def _token_use(
     budget: Budget, price: Price | None, calls: int, spent: Mapping[str, int] | None
 ) -> dict[str, int]:
-    told = spent or {}
+    token_counts = spent or {}
     most = (budget.input_tokens_per_call, budget.output_tokens_per_call)
     tokens = [
-        told[name] if name in told else None if each is None else calls * each
-        for name, each in zip((INPUT, OUTPUT), most, strict=True)
+        token_counts[name] if name in token_counts else None if each is None else calls * each
+        for name, each in zip((INPUT_TOKENS, OUTPUT_TOKENS), most, strict=True)
     ]
     read, written = tokens
     if read is None or written is None:
         return {}
     cost = {TOKENS: read + written}
     if price is not None:
-        cost[MONEY] = price.of(read, written)
+        cost[MONEY] = price.cost(read, written)
     return cost
 
 
 # --- counts that policy is asked with ----------------------------------------------------------
-class Counts:
+class SpendCounters:
     """How much an agent spent, by minute: the sums a decision needs, in constant time.
 
     `add` takes units spent at an instant, `give_back` returns them to it. Sums are over calendar
@@ -372,7 +373,7 @@ class Counts:
             else:
                 self._windows[key] = (at, total + amount)
 
-    def give_back(self, agent: str, unit: str, counted_us: int, amount: int = 1) -> None:
+    def refund(self, agent: str, unit: str, counted_us: int, amount: int = 1) -> None:
         """Take back what was counted at `counted_us`, in the windows that are still those."""
         for length in (MINUTE_US, HOUR_US, DAY_US):
             key = (agent, unit, length)
@@ -380,7 +381,7 @@ class Counts:
             if at == window_start(counted_us, length):
                 self._windows[key] = (at, total - amount)
 
-    def at_least(self, agent: str, unit: str, now_us: int, length_us: int, total: int) -> None:
+    def raise_to(self, agent: str, unit: str, now_us: int, length_us: int, total: int) -> None:
         """Raise the count of a window to what is known to have been spent in it, by anybody."""
         missing = total - self.total(agent, unit, now_us, length_us)
         if missing > 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadPolicy
 
@@ -28,7 +28,7 @@ class Bundle:
         return cls(dict(files), bundle_digest(files))
 
     @classmethod
-    def recorded(cls, files: Mapping[str, bytes], digest: str) -> Bundle:
+    def from_record(cls, files: Mapping[str, bytes], digest: str) -> Bundle:
         """Make a bundle of what a store keeps under a digest. Raises BadPolicy if it is another."""
         bundle = cls.of(files)
         if bundle.digest != digest:
@@ -66,11 +66,11 @@ def find_bundle(
     """Return a recorded bundle; None if a store (`files_of`) has its bytes no more, or others."""
     try:
         files = files_of(digest)
-        return None if files is None else Bundle.recorded(files, digest)
+        return None if files is None else Bundle.from_record(files, digest)
     except BadPolicy:
         return None
 
 
 def bundle_digest(files: Mapping[str, bytes]) -> str:
     """Return the digest of a bundle's paths and bytes."""
-    return sha256_hex(canonical({path: sha256_hex(raw) for path, raw in files.items()}))
+    return sha256_hex(canonical_json({path: sha256_hex(raw) for path, raw in files.items()}))

@@ -19,9 +19,9 @@ from urllib.parse import unquote
 from vedette.domain.base.clock import from_iso
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.event import HOPS, LINEAGE, READERS, Event
-from vedette.domain.readers import Readers, read_readers
+from vedette.domain.readers import Readers, parse_readers
 
-Form = Literal["structured", "batch", "binary"]
+ContentMode = Literal["structured", "batch", "binary"]
 
 STRUCTURED = "application/cloudevents+json"
 BATCH = "application/cloudevents-batch+json"
@@ -41,17 +41,17 @@ _NOT_URI = re.compile(r'[\s<>"{}|\\^`]')
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _ESCAPED = re.compile(r"\\(.)")
 
-_TEXTS = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
+_TEXT_ATTRIBUTES = ("id", "source", "type", "subject", "time", "datacontenttype", "dataschema")
 
 
-class _Twice(ValueError):
+class _DuplicateKey(ValueError):
     """A JSON object names a member twice."""
 
 
-def form_of(headers: Iterable[tuple[str, str]]) -> Form | None:
+def content_mode(headers: Iterable[tuple[str, str]]) -> ContentMode | None:
     """Return the content mode of an HTTP message, or None if it holds no event we can read."""
     seen = {name.lower(): value for name, value in headers}
-    media, charset = _media(seen.get("content-type", ""))
+    media, charset = _parse_media_type(seen.get("content-type", ""))
     if media in (STRUCTURED, BATCH):
         utf8 = charset in ("", "utf-8", "us-ascii")
         return ("batch" if media == BATCH else "structured") if utf8 else None
@@ -60,7 +60,7 @@ def form_of(headers: Iterable[tuple[str, str]]) -> Form | None:
     return "binary" if any(name.startswith("ce-") for name in seen) else None
 
 
-def parse(
+def parse_message(
     headers: Iterable[tuple[str, str]], body: bytes, *, vouched: frozenset[str] = frozenset()
 ) -> list[Event]:
     """Return the events of an HTTP message, all of them or none.
@@ -70,7 +70,7 @@ def parse(
     mend, in a batch with the index of the event.
     """
     listed = list(headers)
-    form = form_of(listed)
+    form = content_mode(listed)
     if form == "structured":
         return [from_json(body, vouched=vouched)]
     if form == "batch":
@@ -106,7 +106,7 @@ def from_attributes(
     named: dict[str, Any] = dict(attributes)
     if content_type:
         named["datacontenttype"] = content_type
-    return _event(named, _data(raw, content_type, where), vouched, where)
+    return _build_event(named, _decode_data(raw, content_type, where), vouched, where)
 
 
 def load_json(raw: bytes, *, where: str | None = None) -> Any:
@@ -115,7 +115,7 @@ def load_json(raw: bytes, *, where: str | None = None) -> Any:
     Raises BadEvent.
     """
     try:
-        value = _STRICT.decode(raw.decode("utf-8"))
+        value = _STRICT_DECODER.decode(raw.decode("utf-8"))
         if _SURROGATE.search(raw):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeDecodeError as error:
@@ -127,13 +127,13 @@ def load_json(raw: bytes, *, where: str | None = None) -> Any:
             "a string holds half of a surrogate pair", where=where, mend="send whole characters"
         ) from error
     except RecursionError as error:
-        raise _deep(where) from error
-    except _Twice as error:
+        raise _depth_error(where) from error
+    except _DuplicateKey as error:
         raise BadEvent(str(error), where=where, mend="give every key once") from error
     except ValueError as error:
         raise BadEvent(f"not JSON: {error}", where=where, mend="send JSON in UTF-8") from error
-    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
-        raise _deep(where)
+    if raw.count(b"[") + raw.count(b"{") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+        raise _depth_error(where)
     return value
 
 
@@ -145,13 +145,17 @@ def _from_object(value: Any, vouched: frozenset[str], where: str | None) -> Even
     encoded = attributes.pop("data_base64", None)
     if encoded is not None:
         if "data" in value:
-            raise _bad("data_base64", "is given beside data", where, "send one of the two")
+            raise _attribute_error(
+                "data_base64", "is given beside data", where, "send one of the two"
+            )
         try:
             raw = b64decode(encoded, validate=True)
         except (ValueError, TypeError) as error:
-            raise _bad("data_base64", "is not Base64", where, "encode it (RFC 4648)") from error
-        data = _data(raw, str(attributes.get("datacontenttype", "")), where)
-    return _event(attributes, data, vouched, where)
+            raise _attribute_error(
+                "data_base64", "is not Base64", where, "encode it (RFC 4648)"
+            ) from error
+        data = _decode_data(raw, str(attributes.get("datacontenttype", "")), where)
+    return _build_event(attributes, data, vouched, where)
 
 
 def _from_headers(
@@ -167,16 +171,20 @@ def _from_headers(
             continue
         name = name.removeprefix("ce-")
         if name in attributes:
-            raise _bad(name, "is given twice", f"header {header}", "send the header once")
+            raise _attribute_error(
+                name, "is given twice", f"header {header}", "send the header once"
+            )
         if name in ("data", "datacontenttype"):
-            raise _bad(name, "is not a header", f"header {header}", "use body and Content-Type")
-        attributes[name] = _header_text(value, f"header {header}")
+            raise _attribute_error(
+                name, "is not a header", f"header {header}", "use body and Content-Type"
+            )
+        attributes[name] = _decode_header(value, f"header {header}")
     if content_type:
         attributes["datacontenttype"] = content_type
-    return _event(attributes, _data(body, content_type, "body"), vouched, None)
+    return _build_event(attributes, _decode_data(body, content_type, "body"), vouched, None)
 
 
-def _header_text(value: str, where: str) -> str:
+def _decode_header(value: str, where: str) -> str:
     """Decode a header value (HTTP protocol binding, 3.1.3.2): unquote, then %-decode once."""
     text = value.strip(" \t")
     if len(text) >= 2 and text[0] == text[-1] == '"':
@@ -191,16 +199,16 @@ def _header_text(value: str, where: str) -> str:
         ) from error
 
 
-def _data(raw: bytes, content_type: str, where: str | None) -> Any:
+def _decode_data(raw: bytes, content_type: str, where: str | None) -> Any:
     """Return binary data as the event carries it: a JSON value, a text, or its Base64."""
     if not raw:
         return None
-    media, charset = _media(content_type)
+    media, charset = _parse_media_type(content_type)
     is_json = media in ("application/json", "text/json") or media.endswith("+json")
     if not is_json and not media.startswith("text/"):
         return {"data_base64": b64encode(raw).decode("ascii")}
     if charset not in ("", "utf-8", "us-ascii"):
-        raise _bad("datacontenttype", f"has charset {charset!r}", where, "send UTF-8")
+        raise _attribute_error("datacontenttype", f"has charset {charset!r}", where, "send UTF-8")
     if is_json:
         return load_json(raw, where=where)
     try:
@@ -211,25 +219,27 @@ def _data(raw: bytes, content_type: str, where: str | None) -> Any:
         ) from error
 
 
-def _event(
+def _build_event(
     attributes: dict[str, Any], data: Any, vouched: frozenset[str], where: str | None
 ) -> Event:
     version = attributes.pop("specversion", None)
     if version != "1.0":
         what = "is missing" if version is None else f"is {version!r}"
-        raise _bad("specversion", what, where, 'set it to "1.0"')
+        raise _attribute_error("specversion", what, where, 'set it to "1.0"')
     for name, value in attributes.items():
         _check_attribute(name, value, where)
     for name in ("id", "source", "type"):
         if not attributes.get(name, "").strip():
-            raise _bad(name, "is missing or empty", where, f"give the event a {name}")
+            raise _attribute_error(name, "is missing or empty", where, f"give the event a {name}")
     if attributes.get("subject") == "":
-        raise _bad("subject", "is empty", where, "leave it out or fill it")
+        raise _attribute_error("subject", "is empty", where, "leave it out or fill it")
     if _NOT_URI.search(attributes["source"]):
-        raise _bad("source", "is not a URI-reference", where, "percent-encode it (RFC 3986)")
-    lineage = _lineage(attributes.pop(LINEAGE, ""), where)
-    hops = _hops(attributes.pop(HOPS, None), len(lineage), where)
-    readers = _readers(attributes.pop(READERS, None), where)
+        raise _attribute_error(
+            "source", "is not a URI-reference", where, "percent-encode it (RFC 3986)"
+        )
+    lineage = _parse_lineage(attributes.pop(LINEAGE, ""), where)
+    hops = _parse_hops(attributes.pop(HOPS, None), len(lineage), where)
+    readers = _parse_readers(attributes.pop(READERS, None), where)
     if attributes.get("datacontenttype") == "application/json":
         del attributes["datacontenttype"]  # what is meant where it is absent
     return Event(
@@ -237,7 +247,7 @@ def _event(
         id=attributes.pop("id"),
         type=attributes.pop("type"),
         subject=attributes.pop("subject", None),
-        time=_time(attributes.pop("time", None), where),
+        time=_parse_time(attributes.pop("time", None), where),
         data=data,
         hops=hops,
         lineage=lineage,
@@ -249,20 +259,24 @@ def _event(
 
 def _check_attribute(name: str, value: Any, where: str | None) -> None:
     if not _NAME.fullmatch(name):
-        raise _bad(name, "is no attribute name", where, "use only a-z and 0-9")
+        raise _attribute_error(name, "is no attribute name", where, "use only a-z and 0-9")
     if isinstance(value, str):
         if _NOT_TEXT.search(value):
-            raise _bad(name, "holds a control character or half a one", where, "send plain text")
+            raise _attribute_error(
+                name, "holds a control character or half a one", where, "send plain text"
+            )
         return
-    if name in _TEXTS:
-        raise _bad(name, "is not a string", where, "send a string")
+    if name in _TEXT_ATTRIBUTES:
+        raise _attribute_error(name, "is not a string", where, "send a string")
     if isinstance(value, bool):
         return
     if not isinstance(value, int) or not -INT32 <= value < INT32:
-        raise _bad(name, "is none of string, boolean, 32-bit integer", where, "move it into data")
+        raise _attribute_error(
+            name, "is none of string, boolean, 32-bit integer", where, "move it into data"
+        )
 
 
-def _time(text: str | None, where: str | None) -> str | None:
+def _parse_time(text: str | None, where: str | None) -> str | None:
     if text is None:
         return None
     upper = text.upper()
@@ -273,40 +287,44 @@ def _time(text: str | None, where: str | None) -> str | None:
     except (ValueError, OverflowError):
         pass
     mend = "send an instant such as 2026-03-01T06:00:00Z"
-    raise _bad("time", f"{text[:64]!r} is not RFC 3339", where, mend)
+    raise _attribute_error("time", f"{text[:64]!r} is not RFC 3339", where, mend)
 
 
-def _lineage(claimed: Any, where: str | None) -> tuple[str, ...]:
+def _parse_lineage(claimed: Any, where: str | None) -> tuple[str, ...]:
     names = tuple(claimed.split(",")) if isinstance(claimed, str) and claimed else ()
     names = tuple(name.strip() for name in names)
     if not isinstance(claimed, str) or len(names) > MAX_LINEAGE or not all(names):
         what = f"is no list of at most {MAX_LINEAGE} names"
-        raise _bad(LINEAGE, what, where, "separate the agents' names by commas")
+        raise _attribute_error(LINEAGE, what, where, "separate the agents' names by commas")
     return names
 
 
-def _hops(claimed: Any, least: int, where: str | None) -> int:
+def _parse_hops(claimed: Any, least: int, where: str | None) -> int:
     if claimed is None:
         return least
     if isinstance(claimed, str) and claimed.isascii() and claimed.isdigit() and len(claimed) < 10:
         claimed = int(claimed)
     if isinstance(claimed, bool) or not isinstance(claimed, int) or claimed < 0:
-        raise _bad(HOPS, "is not a count", where, "send a whole number from 0")
+        raise _attribute_error(HOPS, "is not a count", where, "send a whole number from 0")
     if claimed < least:
-        raise _bad(HOPS, f"is less than the {least} names of {LINEAGE}", where, "send both")
+        raise _attribute_error(
+            HOPS, f"is less than the {least} names of {LINEAGE}", where, "send both"
+        )
     return claimed
 
 
-def _readers(claimed: Any, where: str | None) -> Readers:
+def _parse_readers(claimed: Any, where: str | None) -> Readers:
     if claimed is None:
         return None
     try:
-        return read_readers(claimed if isinstance(claimed, str) else "")
+        return parse_readers(claimed if isinstance(claimed, str) else "")
     except ValueError as error:
-        raise _bad(READERS, str(error), where, "separate the readers by commas") from error
+        raise _attribute_error(
+            READERS, str(error), where, "separate the readers by commas"
+        ) from error
 
 
-def _media(content_type: str) -> tuple[str, str]:
+def _parse_media_type(content_type: str) -> tuple[str, str]:
     """Return the media type and the charset of a Content-Type, both in lower case."""
     media, *parameters = content_type.split(";")
     for parameter in parameters:
@@ -316,20 +334,20 @@ def _media(content_type: str) -> tuple[str, str]:
     return media.strip().lower(), ""
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
+def _unique_members(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     members = dict(pairs)
     if len(members) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise _Twice(f"the key {twice[:64]!r} is given twice")
+        raise _DuplicateKey(f"the key {twice[:64]!r} is given twice")
     return members
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     value = float(text)
     if value in (float("inf"), float("-inf")):
         raise ValueError(f"{text[:32]} is beyond the range of a number")
@@ -337,12 +355,12 @@ def _finite(text: str) -> float:
 
 
 # Made once: making one costs as much as reading a small event.
-_STRICT = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_constant=_no_constant, parse_float=_finite
+_STRICT_DECODER = json.JSONDecoder(
+    object_pairs_hook=_unique_members, parse_constant=_refuse_constant, parse_float=_parse_finite
 )
 
 
-def _deeper(value: Any, limit: int) -> bool:
+def _is_deeper(value: Any, limit: int) -> bool:
     level = [value]
     for _ in range(limit):
         level = [
@@ -354,9 +372,9 @@ def _deeper(value: Any, limit: int) -> bool:
     return any(isinstance(item, dict | list) for item in level)
 
 
-def _deep(where: str | None) -> BadEvent:
+def _depth_error(where: str | None) -> BadEvent:
     return BadEvent(f"nested deeper than {MAX_DEPTH} levels", where=where, mend="send it flatter")
 
 
-def _bad(name: str, what: str, where: str | None, mend: str) -> BadEvent:
+def _attribute_error(name: str, what: str, where: str | None, mend: str) -> BadEvent:
     return BadEvent(f"attribute {name[:64]!r} {what}", where=where, mend=mend)

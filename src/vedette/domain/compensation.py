@@ -18,21 +18,21 @@ from vedette.domain.agent import undo_source
 from vedette.domain.base.canonical import short_id
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadCommand
-from vedette.domain.event import ENVELOPE, PRINCIPAL, REASON, UNDONE, Event, subject_of
-from vedette.domain.labels import read_recorded, read_row
-from vedette.domain.origin import Ref, escape
-from vedette.domain.ports import Thought
+from vedette.domain.event import ENVELOPE, PRINCIPAL, REASON, UNDO_ACTION, Event, subject_of
+from vedette.domain.labels import argument_readers, unpack_row
+from vedette.domain.origin import Ref, escape_pointer
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.readers import meet
-from vedette.domain.run import ActionRow, Run, run_of
+from vedette.domain.run import ActionRow, Run, event_run_id
 from vedette.domain.tool import Tool
 from vedette.domain.trigger import UNDO_TYPE
 
 # What a tool found before it changed it. An inverse that declares an argument of this name is
 # given what the effect's outcome says of it, and never what the effect was called with.
-WAS = "was"
+PRIOR_VALUE = "was"
 
 
-def erased(action: str) -> BadCommand:
+def erased_error(action: str) -> BadCommand:
     """Return what is said of an effect of which nothing is left to take it back by."""
     return BadCommand(
         f"the content of {action} was erased, and with it what to take back",
@@ -42,7 +42,7 @@ def erased(action: str) -> BadCommand:
 
 def is_undo(event: Event) -> bool:
     """Say whether an event is the engine's own order to take an effect back."""
-    return event.type == UNDO_TYPE and UNDONE in event.vouched
+    return event.type == UNDO_TYPE and UNDO_ACTION in event.vouched
 
 
 def cause_of(event: Event) -> int | None:
@@ -59,15 +59,15 @@ def undo_ids(action: str) -> Iterator[str]:
         yield f"{action}.{number}"
 
 
-def undo_run(fleet: str, agent: str, event_id: str) -> str:
+def undo_run_id(fleet: str, agent: str, event_id: str) -> str:
     """Return the id of the run that an undo makes."""
-    return run_of(short_id("evt", undo_source(fleet, agent), event_id), agent)
+    return event_run_id(short_id("evt", undo_source(fleet, agent), event_id), agent)
 
 
 def undo_event(
     fleet: str,
     row: ActionRow,
-    of: tuple[Run, Event],
+    run_and_event: tuple[Run, Event],
     tools: tuple[Tool, Tool],
     *,
     who: str,
@@ -80,14 +80,14 @@ def undo_event(
     `of` is the run the action belongs to and its event, `tools` its tool and the inverse, as they
     are declared now. Raises BadCommand if the record has no value for an argument of the inverse.
     """
-    run, event = of
+    run, event = run_and_event
     tool, inverse = tools
     record = orjson.loads(row.record)
     # Beside what stood in a row of the fleet is who may read it (`vedette.domain.labels`).
-    outcome, stood = read_row(orjson.loads(row.answer)["data"] if row.answer else {})
-    args, origins = _arguments(row, record, outcome, tool, inverse)
+    outcome, row_readers = unpack_row(orjson.loads(row.answer)["data"] if row.answer else {})
+    args, origins = _inverse_arguments(row, record, outcome, tool, inverse)
     trusted = (place for place, origin in origins.items() if origin == "trusted")
-    vouched = {UNDONE, *(f"data/args/{place}" for place in trusted)}
+    vouched = {UNDO_ACTION, *(f"data/args/{place}" for place in trusted)}
     data = {
         "action": row.id,
         "effect": "eff_" + row.id.removeprefix("act_"),
@@ -109,11 +109,11 @@ def undo_event(
         data=data,
         vouched=(ENVELOPE - {"subject"}) | vouched | {PRINCIPAL, REASON},
         extensions={PRINCIPAL: who, REASON: reason},
-        readers=meet(event.readers, tool.readers, stood, *read_recorded(record).values()),
+        readers=meet(event.readers, tool.readers, row_readers, *argument_readers(record).values()),
     )
 
 
-def _arguments(
+def _inverse_arguments(
     row: ActionRow,
     record: Mapping[str, Any],
     outcome: Mapping[str, Any],
@@ -124,19 +124,21 @@ def _arguments(
 
     The latter by their places, which are JSON Pointers without the first slash.
     """
-    told = "untrusted"
+    outcome_origin = "untrusted"
     if tool.output == "trusted" and "label_output" not in row.obliges:
-        told = "trusted"
+        outcome_origin = "trusted"
     args: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name, kind in inverse.args.items():
-        if name in record["args"] and name != WAS:
+        if name in record["args"] and name != PRIOR_VALUE:
             args[name] = record["args"][name]
             for pointer, origin in record["origins"].items():
-                if pointer == f"/{escape(name)}" or pointer.startswith(f"/{escape(name)}/"):
+                if pointer == f"/{escape_pointer(name)}" or pointer.startswith(
+                    f"/{escape_pointer(name)}/"
+                ):
                     origins[pointer[1:]] = origin
         elif name in outcome:
-            args[name], origins[name] = outcome[name], told
+            args[name], origins[name] = outcome[name], outcome_origin
         elif not kind.endswith("?"):
             raise BadCommand(
                 f"{inverse.name} needs {name!r}, which the record of {row.id} does not have",
@@ -145,16 +147,16 @@ def _arguments(
     return args, origins
 
 
-def undo_thought(event: Event) -> Thought:
+def undo_judgement(event: Event) -> ReasonerJudgement:
     """Return the one proposal of an undo. A pure function of the event."""
     data = event.data
     args = {
-        name: _given_again(value, escape(name), data["origins"])
+        name: _restore_argument(value, escape_pointer(name), data["origins"])
         for name, value in data["args"].items()
     }
     why = f"{event.extensions.get(PRINCIPAL)} takes {data['effect']} back"
     detail = {"undoes": data["effect"], "run": data["run"], "tool": data["tool"]}
-    return Thought(
+    return ReasonerJudgement(
         label="undo",
         # The record says what is to be taken back, and a person asks for it: nothing is guessed.
         confidence=1.0,
@@ -164,16 +166,16 @@ def undo_thought(event: Event) -> Thought:
     )
 
 
-def _given_again(value: Any, place: str, origins: Mapping[str, str]) -> Any:
+def _restore_argument(value: Any, place: str, origins: Mapping[str, str]) -> Any:
     """Return an argument so that each part of it gets the origin that it had."""
     below = {origin for at, origin in origins.items() if at.startswith(f"{place}/")}
     if below - {origins.get(place)}:
         if isinstance(value, Mapping):
             return {
-                name: _given_again(item, f"{place}/{escape(name)}", origins)
+                name: _restore_argument(item, f"{place}/{escape_pointer(name)}", origins)
                 for name, item in value.items()
             }
-        return [_given_again(item, f"{place}/{at}", origins) for at, item in enumerate(value)]
+        return [_restore_argument(item, f"{place}/{at}", origins) for at, item in enumerate(value)]
     if origins.get(place) in ("trusted", "untrusted"):
         return Ref(f"/event/data/args/{place}")
     return value

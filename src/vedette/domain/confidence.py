@@ -12,7 +12,7 @@ from contextlib import suppress
 from vedette.domain.base.errors import BadConfidence
 
 
-def check_confidence(value: object, of: str) -> float:
+def check_confidence(value: object, subject: str) -> float:
     """Return `value` as a probability, 0..1. Raises BadConfidence, which says whose it is (`of`).
 
     A bool is no number here, and neither is the text of one.
@@ -24,8 +24,8 @@ def check_confidence(value: object, of: str) -> float:
             found = float.__pos__(value) if isinstance(value, float) else int.__truediv__(value, 1)
     if 0 <= found <= 1:
         return found
-    said = "says no confidence" if value is None else f"has the confidence {_told(value)}"
-    raise BadConfidence(f"{of} {said}", mend="say a probability from 0 to 1")
+    said = "says no confidence" if value is None else f"has the confidence {_describe_value(value)}"
+    raise BadConfidence(f"{subject} {said}", mend="say a probability from 0 to 1")
 
 
 def proposal_confidence(proposed: object, judgement: float, tool: str) -> float:
@@ -39,7 +39,7 @@ def proposal_confidence(proposed: object, judgement: float, tool: str) -> float:
     return min(check_confidence(proposed, f"the proposal of {tool}"), judgement)
 
 
-def _told(value: object) -> str:
+def _describe_value(value: object) -> str:
     """Name a value without asking it: it may be an object of somebody's code."""
     if type(value) in (bool, int):
         return str(value)[:40]

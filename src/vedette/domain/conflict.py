@@ -19,7 +19,7 @@ class Superseded(VedetteError):
         self.wait_us = wait_us
 
 
-class EarlierWaits(Superseded):
+class EarlierEventPending(Superseded):
     """An earlier event of the key waits to be judged: the key is read again, from the oldest."""
 
 

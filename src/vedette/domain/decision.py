@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from vedette.domain.base.dataclass import dataclass
 
-QUESTION = "vedette.question/2"
+REQUEST_SCHEMA = "vedette.question/2"
 # What was asked before: such records are decided again, under the bundles of their time.
-QUESTION_1 = "vedette.question/1"
-DECISION = "vedette.decision/1"
+REQUEST_SCHEMA_1 = "vedette.question/1"
+DECISION_SCHEMA = "vedette.decision/1"
 
-Outcome = Literal["permit", "hold", "deny"]
-WaitFor = Literal["approval", "time", "resume"]
+DecisionOutcome = Literal["permit", "hold", "deny"]
+WaitReason = Literal["approval", "time", "resume"]
 
 # Obligations that the line knows how to fulfil. One it does not know is a deny.
 OBLIGATIONS = frozenset({"notify", "label_output", "verify"})
@@ -31,18 +31,18 @@ class Decision:
     expires). `would` is what the outcome would have been in mode act. `obligations` are all known.
     """
 
-    outcome: Outcome
+    outcome: DecisionOutcome
     rule: str
     reasons: tuple[str, ...]
-    wait: WaitFor | None = None
+    wait: WaitReason | None = None
     until_us: int = 0
-    would: Outcome | None = None
+    would: DecisionOutcome | None = None
     obligations: tuple[Mapping[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the decision as it is recorded."""
         return {
-            "schema": DECISION,
+            "schema": DECISION_SCHEMA,
             "outcome": self.outcome,
             "rule": self.rule,
             "reasons": list(self.reasons),
@@ -53,51 +53,53 @@ class Decision:
         }
 
 
-def denied(rule: str, *reasons: str) -> Decision:
+def build_denial(rule: str, *reasons: str) -> Decision:
     """Return the deny that the engine itself gives when policy gave no usable answer."""
     return Decision("deny", rule, reasons or (rule,))
 
 
-_KEYS = {"schema", "outcome", "rule", "reasons", "wait", "until", "would", "obligations"}
+_DECISION_KEYS = {"schema", "outcome", "rule", "reasons", "wait", "until", "would", "obligations"}
 
 
-def read_decision(raw: object) -> Decision:
+def parse_decision(raw: object) -> Decision:
     """Read what an engine answered. Anything but the exact shape is a deny; never raises."""
     if not isinstance(raw, dict):
-        return denied("engine.undefined", "the policy gave no decision")
-    if raw.keys() != _KEYS or raw["schema"] != DECISION:
-        return denied("engine.shape", "the policy's answer is not a " + DECISION)
+        return build_denial("engine.undefined", "the policy gave no decision")
+    if raw.keys() != _DECISION_KEYS or raw["schema"] != DECISION_SCHEMA:
+        return build_denial("engine.shape", "the policy's answer is not a " + DECISION_SCHEMA)
     outcome, rule, reasons = raw["outcome"], raw["rule"], raw["reasons"]
     if outcome not in ("permit", "hold", "deny") or not isinstance(rule, str) or not rule:
-        return denied("engine.shape", "the policy's answer has no outcome or no rule")
+        return build_denial("engine.shape", "the policy's answer has no outcome or no rule")
     if not isinstance(reasons, list) or not all(isinstance(item, str) for item in reasons):
-        return denied("engine.shape", "the policy's reasons are not texts")
+        return build_denial("engine.shape", "the policy's reasons are not texts")
     wait, until, would = raw["wait"], raw["until"], raw["would"]
     if wait not in (None, "approval", "time", "resume") or (outcome == "hold") != (
         wait is not None
     ):
-        return denied("engine.shape", "a hold must say what it waits for, and nothing else may")
+        return build_denial(
+            "engine.shape", "a hold must say what it waits for, and nothing else may"
+        )
     if isinstance(until, bool) or not isinstance(until, int) or until < 0:
-        return denied("engine.shape", "the policy's 'until' is not an instant")
+        return build_denial("engine.shape", "the policy's 'until' is not an instant")
     if wait == "time" and until == 0:
-        return denied("engine.shape", "a hold for time must say until when")
+        return build_denial("engine.shape", "a hold for time must say until when")
     if would not in (None, "permit", "hold", "deny"):
-        return denied("engine.shape", "the policy's 'would' is not an outcome")
+        return build_denial("engine.shape", "the policy's 'would' is not an outcome")
     obligations = raw["obligations"]
     if not isinstance(obligations, list):
-        return denied("engine.shape", "the policy's obligations are not a list")
+        return build_denial("engine.shape", "the policy's obligations are not a list")
     for item in obligations:
         if not isinstance(item, dict) or not all(isinstance(value, str) for value in item.values()):
-            return denied("engine.shape", "an obligation is not an object of texts")
+            return build_denial("engine.shape", "an obligation is not an object of texts")
         if item.get("type") not in OBLIGATIONS:
-            return denied("engine.obligation", f"unknown obligation {item.get('type')!r}")
+            return build_denial("engine.obligation", f"unknown obligation {item.get('type')!r}")
     ordered = tuple(sorted(obligations, key=lambda item: sorted(item.items())))
     return Decision(outcome, rule, tuple(sorted(reasons)), wait, until, would, ordered)
 
 
-_Parts = Mapping[str, Mapping[str, type]]
+_RequestShape = Mapping[str, Mapping[str, type]]
 
-_PARTS_1: _Parts = {
+_SHAPE_1: _RequestShape = {
     "subject": {"id": str, "agent": str, "release": str, "owner": str, "requested_mode": str},
     "action": {
         "tool": str,
@@ -122,13 +124,13 @@ _PARTS_1: _Parts = {
         "turn": int,
     },
 }
-_PARTS: _Parts = {
-    **_PARTS_1,
-    "action": {**_PARTS_1["action"], "sources": dict, "links": list, "readers": dict},
-    "context": {**_PARTS_1["context"], "trigger": str},
+_SHAPE_2: _RequestShape = {
+    **_SHAPE_1,
+    "action": {**_SHAPE_1["action"], "sources": dict, "links": list, "readers": dict},
+    "context": {**_SHAPE_1["context"], "trigger": str},
 }
-_SCHEMAS: Mapping[object, _Parts] = {QUESTION: _PARTS, QUESTION_1: _PARTS_1}
-_NAMES = {"schema", "now", *_PARTS}
+_SCHEMAS: Mapping[object, _RequestShape] = {REQUEST_SCHEMA: _SHAPE_2, REQUEST_SCHEMA_1: _SHAPE_1}
+_REQUEST_KEYS = {"schema", "now", *_SHAPE_2}
 _EVENT = {"type": str, "source": str, "hops": int, "lineage": list, "vouched": list}
 _COUNTERS = {"minute": int, "hour": int, "day": int, "run": int}
 _BUDGET = {"hour": int, "day": int, "run": int}
@@ -137,41 +139,41 @@ _APPROVAL = {"action_digest": str, "by": str, "until": int}
 _LINK = {"at": str, "link": str, "host": str, "origin": str}
 
 
-def check_question(question: Mapping[str, Any]) -> str | None:
+def check_request(request: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a question's shape, or None if it is a `vedette.question/2`.
 
     One of an older schema, as the ledger may hold it, is checked for the shape that it had.
     """
-    schema = question.get("schema")
+    schema = request.get("schema")
     parts = _SCHEMAS.get(schema) if isinstance(schema, str) else None
-    if parts is None or question.keys() != _NAMES:
-        return "the question is not a " + QUESTION
-    if not _is(question["now"], int):
+    if parts is None or request.keys() != _REQUEST_KEYS:
+        return "the question is not a " + REQUEST_SCHEMA
+    if not _is_instance(request["now"], int):
         return "/now is not an instant"
     for part, fields in parts.items():
-        wrong = _shape(question[part], fields, f"/{part}")
+        wrong = _check_fields(request[part], fields, f"/{part}")
         if wrong:
             return wrong
-    context = question["context"]
+    context = request["context"]
     wrong = (
-        _shape(context["event"], _EVENT, "/context/event")
-        or _shape(context["counters"], _COUNTERS, "/context/counters")
-        or _shape(context["budget"], _BUDGET, "/context/budget")
+        _check_fields(context["event"], _EVENT, "/context/event")
+        or _check_fields(context["counters"], _COUNTERS, "/context/counters")
+        or _check_fields(context["budget"], _BUDGET, "/context/budget")
     )
     for approval in context["approvals"]:
-        wrong = wrong or _shape(approval, _APPROVAL, "/context/approvals")
-    for pointer, origin in question["action"]["origins"].items():
+        wrong = wrong or _check_fields(approval, _APPROVAL, "/context/approvals")
+    for pointer, origin in request["action"]["origins"].items():
         if origin not in _ORIGINS:
             wrong = wrong or f"/action/origins{pointer} is not an origin"
-    if parts is _PARTS:
-        wrong = wrong or _check_outgoing(question["action"])
+    if parts is _SHAPE_2:
+        wrong = wrong or _check_outgoing(request["action"])
     return wrong
 
 
 def _check_outgoing(action: Mapping[str, Any]) -> str | None:
     """Return what is wrong with sources, links and readers of an action's arguments."""
     for link in action["links"]:
-        wrong = _shape(link, _LINK, "/action/links")
+        wrong = _check_fields(link, _LINK, "/action/links")
         if wrong or link["origin"] not in _ORIGINS:
             return wrong or "/action/links has an origin that is none"
     for pointer, source in action["sources"].items():
@@ -183,15 +185,15 @@ def _check_outgoing(action: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _shape(value: Any, fields: Mapping[str, Any], at: str) -> str | None:
+def _check_fields(value: Any, fields: Mapping[str, Any], at: str) -> str | None:
     if not isinstance(value, dict) or value.keys() != fields.keys():
         return f"{at} has not exactly the fields {', '.join(sorted(fields))}"
     for name, kind in fields.items():
         item = value[name]
-        if type(item) is not kind and not _is(item, kind):
+        if type(item) is not kind and not _is_instance(item, kind):
             return f"{at}/{name} is not of its type"
     return None
 
 
-def _is(value: Any, kind: Any) -> bool:
+def _is_instance(value: Any, kind: Any) -> bool:
     return isinstance(value, kind) and not (kind is int and isinstance(value, bool))

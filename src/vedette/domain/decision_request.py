@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from vedette.domain.agent import Agent
-from vedette.domain.base.canonical import canonical, tamed
+from vedette.domain.base.canonical import canonical_json, canonicalize_normalized
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import Unavailable
-from vedette.domain.decision import Decision, check_question, denied, read_decision
+from vedette.domain.decision import Decision, build_denial, check_request, parse_decision
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
 
@@ -24,7 +24,7 @@ class Approval:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class DecisionContext:
     """What the engine knows of the run while one of its actions is decided.
 
     `memories` are what the turn was briefed with: (citation, trust) each. `trigger` is given only
@@ -43,7 +43,7 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class EngineAnswer:
     """What one engine said of a question."""
 
     engine: str
@@ -55,7 +55,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecisionRecord:
     """A decision with all that is needed to make it again: the exact question and the bundle.
 
     `answers` are there where two engines were asked and differed: whose decision it would have
@@ -63,37 +63,37 @@ class Decided:
     """
 
     decision: Decision
-    question: bytes
+    request: bytes
     policy_rev: int
     bundle: str
     engine: str
-    answers: tuple[Answer, ...] = ()
+    answers: tuple[EngineAnswer, ...] = ()
 
-    def record(self) -> bytes:
+    def to_body(self) -> bytes:
         """Return the body of the decision's entry: question, decision and answers, canonical."""
         answers = b""
         if self.answers:
-            told = canonical([answer.to_json() for answer in self.answers])
-            answers = b'"answers":%b,' % told
+            raw_answers = canonical_json([answer.to_json() for answer in self.answers])
+            answers = b'"answers":%b,' % raw_answers
         return b'{%b"decision":%b,"question":%b}' % (
             answers,
-            canonical(self.decision.to_json()),
-            self.question,
+            canonical_json(self.decision.to_json()),
+            self.request,
         )
 
 
-DIFFERS = "engine.differs"
+DIFFERENCE_RULE = "engine.differs"
 # Who gave the other answer where nobody was there to be asked.
-NOBODY = "none"
+NO_ENGINE = "none"
 
 
-def differing(answers: Sequence[Mapping[str, Any]]) -> Decision:
+def build_difference_denial(answers: Sequence[Mapping[str, Any]]) -> Decision:
     """Return the deny that stands where engines differed, from their recorded answers.
 
     A pure function of the record, so that replay makes the same of it.
     """
-    return denied(
-        DIFFERS,
+    return build_denial(
+        DIFFERENCE_RULE,
         *(
             f"{answer['engine']}: {answer['decision']['outcome']} by {answer['decision']['rule']}"
             for answer in answers
@@ -101,70 +101,70 @@ def differing(answers: Sequence[Mapping[str, Any]]) -> Decision:
     )
 
 
-def occasion(other: Answer, where: str) -> str:
+def difference_kind(other: EngineAnswer, where: str) -> str:
     """Return where a difference was found; `alone` if nobody else was there to be asked."""
-    return "alone" if other.engine == NOBODY else where
+    return "alone" if other.engine == NO_ENGINE else where
 
 
-def difference(decided: Decided, where: str, **fields: Any) -> Draft:
+def build_difference_entry(record: DecisionRecord, where: str, **fields: Any) -> Draft:
     """Return the entry of a difference: who would have decided, and in the body both answers.
 
     `where` is `permit` (it was a deny at once) or `sample` (found beside the line); the entry says
     `alone` where there was nobody else to ask, so that nothing differed.
     """
-    first, other = decided.answers
+    first, other = record.answers
     return Draft(
         "engine.differed",
         {
-            "what": occasion(other, where),
+            "what": difference_kind(other, where),
             "engine": first.engine,
             "outcome": first.decision.outcome,
             "rule": first.decision.rule,
-            "policy_rev": decided.policy_rev,
-            "bundle": decided.bundle,
+            "policy_rev": record.policy_rev,
+            "bundle": record.bundle,
             **fields,
         },
-        body=Body(canonical({"answers": [answer.to_json() for answer in decided.answers]})),
+        body=Body(canonical_json({"answers": [answer.to_json() for answer in record.answers]})),
     )
 
 
-class Nobody:
+class NullPolicyEngine:
     """Who decides where no engine is to: nobody, and so the gateway denies."""
 
     name = "nobody"
 
-    def decide(self, question: bytes) -> object:
+    def decide(self, request: bytes) -> object:
         """Raise Unavailable."""
         raise Unavailable("no policy engine answers")
 
 
-class Answers(Protocol):
+class Decider(Protocol):
     """What deciding needs of a policy engine."""
 
-    def decide(self, question: bytes) -> object: ...
+    def decide(self, request: bytes) -> object: ...
 
 
-def ask(engine: Answers, question: Mapping[str, Any]) -> tuple[Decision, bytes]:
+def request_decision(engine: Decider, request: Mapping[str, Any]) -> tuple[Decision, bytes]:
     """Put a question to an engine; return the decision and the exact bytes that were asked.
 
     The gateway and `replay` both ask through here. Whatever goes wrong is a deny: a question of
     another shape, an engine that fails, an answer that is not an exact decision.
     """
     try:
-        raw = tamed(question)
+        raw = canonicalize_normalized(request)
     except ValueError:
         # What has no canonical form cannot be recorded; the empty question stands for it.
-        question, raw = {}, b"{}"
-    wrong = check_question(question)
-    if wrong is not None:
-        return denied("engine.question", wrong), raw
-    return answer_of(engine, raw), raw
+        request, raw = {}, b"{}"
+    problem = check_request(request)
+    if problem is not None:
+        return build_denial("engine.question", problem), raw
+    return evaluate_request(engine, raw), raw
 
 
-def answer_of(engine: Answers, raw: bytes) -> Decision:
+def evaluate_request(engine: Decider, raw: bytes) -> Decision:
     """Return what an engine makes of a canonical question; whatever goes wrong is a deny."""
     try:
         answer = engine.decide(raw)
     except Exception as error:
-        return denied("engine.error", f"the policy engine failed: {type(error).__name__}")
-    return read_decision(answer)
+        return build_denial("engine.error", f"the policy engine failed: {type(error).__name__}")
+    return parse_decision(answer)

@@ -13,25 +13,25 @@ from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.origin import Ref, Roots, resolve
 from vedette.domain.trigger import CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
 
 # How many fields a display names; how much of a value and of the text is shown.
-MOST_FIELDS = 5
+MAX_FIELDS = 5
 VALUE_CHARS = 200
 TEXT_LINES = 6
 TEXT_CHARS = 600
 
 # Under which name a fleet keeps the displays of its settings with the record, for whoever reads it.
-DISPLAYS = "displays"
+DISPLAYS_KEY = "displays"
 
 # What people wrote is longer than this, or has lines; a value is shorter.
-_PROSE = 80
-_LEAVES = 200
-_DEEP = 3
+_PROSE_CHARS = 80
+_MAX_LEAVES = 200
+_MAX_DEPTH = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ BUILT_IN: tuple[Display, ...] = (
 )
 
 
-def display_of(event: Mapping[str, Any], declared: Sequence[Display] = ()) -> Display:
+def find_display(event: Mapping[str, Any], declared: Sequence[Display] = ()) -> Display:
     """Return the display of an event: the first that is declared for it, ours, or one made of it.
 
     `event` is the body of its acceptance (`Event.payload`).
@@ -117,7 +117,7 @@ def display_of(event: Mapping[str, Any], declared: Sequence[Display] = ()) -> Di
             event["source"], display.source
         ):
             return display
-    return _made_of(event)
+    return _default_display(event)
 
 
 def show_event(event: Mapping[str, Any], display: Display) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def show_event(event: Mapping[str, Any], display: Display) -> dict[str, Any]:
     as text, whether its source vouched for it (`trusted`), and how many characters `more` there
     are; what is not there is None, or not among the fields.
     """
-    part = _Parts(event)
+    part = _EventParts(event)
     shown = {name: part.value(getattr(display, name)) for name in ("title", "who", "when")}
     fields = [(name, part.value(pointer)) for name, pointer in display.fields.items()]
     return {
@@ -136,17 +136,17 @@ def show_event(event: Mapping[str, Any], display: Display) -> dict[str, Any]:
         # Only the engine may name a type so, where the type is vouched for.
         "outside": not (event["type"].startswith("vedette.") and "type" in event["vouched"]),
         **shown,
-        "fields": [{"name": name, **found} for name, found in fields[:MOST_FIELDS] if found],
+        "fields": [{"name": name, **found} for name, found in fields[:MAX_FIELDS] if found],
         "text": part.text(display.text) if display.text else None,
     }
 
 
-def read_displays(told: Sequence[Mapping[str, Any]]) -> tuple[Display, ...]:
+def parse_displays(items: Sequence[Mapping[str, Any]]) -> tuple[Display, ...]:
     """Return displays out of plain data (`Display.to_json`)."""
-    return tuple(Display(**{**one, "fields": dict(one["fields"])}) for one in told)
+    return tuple(Display(**{**one, "fields": dict(one["fields"])}) for one in items)
 
 
-class _Parts:
+class _EventParts:
     """Finds the parts of one event, each with how far it is to be trusted."""
 
     def __init__(self, event: Mapping[str, Any]) -> None:
@@ -165,7 +165,7 @@ class _Parts:
         )
 
     def value(self, pointer: str) -> dict[str, Any] | None:
-        text, trusted = self._found(pointer)
+        text, trusted = self._resolve(pointer)
         # A value is one line; what is cut off is counted.
         line = " ".join(text.split("\n"))
         if not line.strip():
@@ -174,7 +174,7 @@ class _Parts:
         return {"value": line[:VALUE_CHARS], "trusted": trusted, "more": cut}
 
     def text(self, pointer: str) -> dict[str, Any] | None:
-        whole, trusted = self._found(pointer)
+        whole, trusted = self._resolve(pointer)
         whole = whole.replace("\r\n", "\n").strip("\n")
         lines: list[str] = []
         left = TEXT_CHARS
@@ -191,7 +191,7 @@ class _Parts:
         cut = sum(map(len, whole.split("\n"))) - sum(map(len, lines))
         return {"value": "\n".join(lines), "trusted": trusted, "more": cut}
 
-    def _found(self, pointer: str) -> tuple[str, bool]:
+    def _resolve(self, pointer: str) -> tuple[str, bool]:
         try:
             value, origin = resolve(Ref(f"/event{pointer}"), self._roots)
         except BadProposal:
@@ -206,15 +206,15 @@ def _text(value: Any) -> str:
         return ""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
-    return canonical(value).decode()
+    return canonical_json(value).decode()
 
 
-def _made_of(event: Mapping[str, Any]) -> Display:
+def _default_display(event: Mapping[str, Any]) -> Display:
     """Return a display for an event of a type that nobody declared: never nothing."""
-    leaves = list(islice(_leaves(event.get("data"), "/data", _DEEP), _LEAVES))
-    prose = [leaf for leaf in leaves if len(leaf[1]) > _PROSE or "\n" in leaf[1]]
+    leaves = list(islice(_leaves(event.get("data"), "/data", _MAX_DEPTH), _MAX_LEAVES))
+    prose = [leaf for leaf in leaves if len(leaf[1]) > _PROSE_CHARS or "\n" in leaf[1]]
     text = max(prose, key=lambda leaf: len(leaf[1]))[0] if prose else None
-    values = [pointer for pointer, _ in leaves if pointer != text][:MOST_FIELDS]
+    values = [pointer for pointer, _ in leaves if pointer != text][:MAX_FIELDS]
     return Display(
         event["type"],
         title="/subject" if event.get("subject") else "/id",
@@ -229,7 +229,7 @@ def _leaves(value: Any, pointer: str, deep: int) -> Iterator[tuple[str, str]]:
     """Yield pointer and text of the values below, of each mapping or list its own values first."""
     inner: list[tuple[str, Any]] = []
     if isinstance(value, Mapping) and deep:
-        inner = [(f"{pointer}/{_token(name)}", item) for name, item in value.items()]
+        inner = [(f"{pointer}/{_escape_pointer(name)}", item) for name, item in value.items()]
     elif isinstance(value, list) and deep and not all(isinstance(item, str) for item in value):
         inner = [(f"{pointer}/{at}", item) for at, item in enumerate(value)]
     elif (text := _text(value)).strip():
@@ -240,5 +240,5 @@ def _leaves(value: Any, pointer: str, deep: int) -> Iterator[tuple[str, str]]:
                 yield from _leaves(item, below, deep - 1)
 
 
-def _token(name: str) -> str:
+def _escape_pointer(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")

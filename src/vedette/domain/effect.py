@@ -17,11 +17,11 @@ from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import Permanent
 from vedette.domain.event import HOPS, LINEAGE, READERS
-from vedette.domain.readers import Readers, write_readers
+from vedette.domain.readers import Readers, format_readers
 
 EffectState = Literal["intended", "started", "done", "failed", "unknown", "cancelled"]
 
-_MOVES: dict[EffectState, frozenset[EffectState]] = {
+_TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
     "intended": frozenset({"started", "done", "failed", "unknown", "cancelled"}),
     "started": frozenset({"done", "failed", "unknown", "intended", "cancelled"}),
     "unknown": frozenset({"done", "failed", "intended", "cancelled"}),
@@ -30,9 +30,9 @@ _MOVES: dict[EffectState, frozenset[EffectState]] = {
     "cancelled": frozenset(),
 }
 
-SETTLED: frozenset[EffectState] = frozenset({"done", "failed", "cancelled"})
+FINAL_STATES: frozenset[EffectState] = frozenset({"done", "failed", "cancelled"})
 # Of these nobody knows the end.
-OPEN: frozenset[EffectState] = frozenset({"intended", "started", "unknown"})
+OPEN_STATES: frozenset[EffectState] = frozenset({"intended", "started", "unknown"})
 
 
 def state_after(kind: str) -> EffectState:
@@ -44,9 +44,9 @@ def state_after(kind: str) -> EffectState:
     return "intended" if state == "absent" else cast(EffectState, state)
 
 
-def move(present: EffectState, to: EffectState) -> EffectState:
+def transition(present: EffectState, to: EffectState) -> EffectState:
     """Return `to` if an effect may go from `present` there, else raise Permanent."""
-    if to not in _MOVES[present]:
+    if to not in _TRANSITIONS[present]:
         raise Permanent(f"an effect that is {present} cannot become {to}")
     return to
 
@@ -91,21 +91,25 @@ class Call:
     @property
     def labels(self) -> dict[str, str]:
         """Return the attributes of an event that say where it came through and who may read it."""
-        told = {HOPS: str(len(self.lineage)), LINEAGE: ",".join(self.lineage)}
-        return told if self.readers is None else {**told, READERS: write_readers(self.readers)}
+        attributes = {HOPS: str(len(self.lineage)), LINEAGE: ",".join(self.lineage)}
+        return (
+            attributes
+            if self.readers is None
+            else {**attributes, READERS: format_readers(self.readers)}
+        )
 
     @property
     def traceparent(self) -> str:
         """Return the W3C trace context to send along (https://www.w3.org/TR/trace-context/)."""
-        return f"00-{trace_of(self.run)}-{span_of(self.key)}-01"
+        return f"00-{trace_id(self.run)}-{span_id(self.key)}-01"
 
 
-def trace_of(run: str) -> str:
+def trace_id(run: str) -> str:
     """Return the trace id of a run's event: all runs of one event share it."""
     return sha256_hex(f"vedette.trace/1 {run[4:20]}".encode())[:32]
 
 
-def span_of(name: str) -> str:
+def span_id(name: str) -> str:
     """Return the id of the span that belongs to a run, an event or an idempotency key."""
     return sha256_hex(f"vedette.span/1 {name}".encode())[:16]
 

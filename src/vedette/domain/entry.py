@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from vedette.domain.base.canonical import canonical, salted
+from vedette.domain.base.canonical import canonical_json, salted_digest
 from vedette.domain.base.dataclass import dataclass
 
 VERSION = 1
@@ -74,7 +74,7 @@ KINDS = frozenset(
 )
 
 # What a hold is answered: by a person, or by nobody in time.
-ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
+HOLD_ANSWERS = ("hold.approved", "hold.denied", "hold.expired")
 
 # Those that move an effect; see `vedette.domain.effect.state_after`.
 EFFECT_KINDS = frozenset(kind for kind in KINDS if kind.startswith("effect."))
@@ -97,7 +97,7 @@ FIELDS = frozenset(
 
 
 # The kinds that say which release of an agent the fleet runs: the last one counts.
-RELEASES = ("fleet.loaded", "agent.released")
+RELEASE_KINDS = ("fleet.loaded", "agent.released")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Draft:
     kind: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     cause: int | None = None
-    back: int = 0
+    cause_offset: int = 0
     body: Body | None = None
 
     def __post_init__(self) -> None:
@@ -143,12 +143,12 @@ def releases_of(entry: Mapping[str, Any]) -> Mapping[str, str]:
     return {} if entry.get("what") == "visit" else entry.get("releases") or {}
 
 
-def names_body(entry: Mapping[str, Any], salt: bytes, data: bytes) -> bool:
+def is_body_of(entry: Mapping[str, Any], salt: bytes, data: bytes) -> bool:
     """Say whether a body is the one that an entry names by its salted digest."""
-    return salted(bytes(salt), data) == entry.get("body")
+    return salted_digest(bytes(salt), data) == entry.get("body")
 
 
-def seal(
+def encode_entry(
     draft: Draft,
     *,
     seq: int,
@@ -172,9 +172,9 @@ def seal(
     if run is not None:
         value["run"] = run
         value["n"] = n
-    cause = seq - draft.back if draft.back else draft.cause
+    cause = seq - draft.cause_offset if draft.cause_offset else draft.cause
     if cause is not None:
         value["cause"] = cause
     if body is not None:
         value["body"] = body
-    return canonical(value)
+    return canonical_json(value)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 from typing import Any
 
-from vedette.domain.base.canonical import canonical, short_id, tame
+from vedette.domain.base.canonical import canonical_json, normalize_json, short_id
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.readers import Readers
@@ -19,18 +19,18 @@ ENVELOPE = frozenset({"source", "id", "type", "subject", "time"})
 DATA = "data"
 # In an undo, which the engine makes of the record, it vouches for single places of the payload:
 # for the action that is taken back, and for the values that were trusted when it was decided.
-UNDONE = "data/action"
+UNDO_ACTION = "data/action"
 
 # Of these the engine alone may speak, whatever a source says of its payload.
-OURS = frozenset({DATA, UNDONE})
+ENGINE_ONLY = frozenset({DATA, UNDO_ACTION})
 
 # What a source can vouch for in an event that an agent's effect led to: that it is the one, and of
 # which kind. The rest of its envelope is what an agent wrote, out of whatever it had read.
-CARRIED = frozenset({"source", "id", "type"})
+EFFECT_ENVELOPE = frozenset({"source", "id", "type"})
 
 # What `vouches` of a sender or publisher means.
-VOUCHES: Mapping[str, frozenset[str]] = {
-    "envelope": ENVELOPE, "event": CARRIED, "none": frozenset(),
+VOUCH_LEVELS: Mapping[str, frozenset[str]] = {
+    "envelope": ENVELOPE, "event": EFFECT_ENVELOPE, "none": frozenset(),
 }  # fmt: skip
 
 # CloudEvents extension attributes that carry lineage between fleets and their targets.
@@ -84,15 +84,15 @@ class Event:
             "data": self.data,
         }
 
-    def payload(self) -> bytes:
+    def to_body(self) -> bytes:
         """Return the canonical bytes of the whole event: the body that the ledger digests."""
         # Only where it is secret, so that all others stay as they were.
         label = {} if self.readers is None else {"readers": sorted(self.readers)}
-        return canonical(
+        return canonical_json(
             {
                 **label,
-                "data": tame(self.data),
-                "extensions": tame(dict(self.extensions)),
+                "data": normalize_json(self.data),
+                "extensions": normalize_json(dict(self.extensions)),
                 "hops": self.hops,
                 "id": self.id,
                 "lineage": list(self.lineage),
@@ -105,7 +105,7 @@ class Event:
         )
 
     @classmethod
-    def from_payload(cls, value: Mapping[str, Any]) -> Event:
+    def from_body(cls, value: Mapping[str, Any]) -> Event:
         """Rebuild an event from the parsed bytes of `payload`.
 
         Fractions in `data` come back as decimal strings: this is the form in which reasoners,
@@ -126,7 +126,7 @@ class Event:
         )
 
 
-def vouched_in_row(
+def vouched_attributes(
     vouches: str, columns: Mapping[str, str | None], listed: Collection[str]
 ) -> frozenset[str]:
     """Return what a source of rows vouches for in each event that it makes of one.
@@ -163,7 +163,7 @@ def check_event(event: Event, *, max_bytes: int) -> bytes:
     if event.hops < 0 or event.hops < len(event.lineage):
         raise BadEvent("attribute 'hops' is smaller than the lineage it counts", mend="send both")
     try:
-        payload = event.payload()
+        payload = event.to_body()
     except (ValueError, TypeError) as error:
         raise BadEvent(f"data has no JSON form: {error}", mend="send JSON in UTF-8") from error
     if "\0" in (subject_of(event) or ""):

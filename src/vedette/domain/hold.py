@@ -20,7 +20,7 @@ from vedette.domain.base.errors import BadCommand
 
 HoldState = Literal["open", "approved", "used", "denied", "expired", "released"]
 
-_MOVES: dict[HoldState, frozenset[HoldState]] = {
+_TRANSITIONS: dict[HoldState, frozenset[HoldState]] = {
     "open": frozenset({"approved", "denied", "expired", "released"}),
     "approved": frozenset({"used", "denied", "expired", "released", "open"}),
     "released": frozenset({"open"}),
@@ -29,11 +29,11 @@ _MOVES: dict[HoldState, frozenset[HoldState]] = {
     "expired": frozenset(),
 }
 
-ENDED: frozenset[HoldState] = frozenset({"used", "denied", "expired"})
+FINAL_STATES: frozenset[HoldState] = frozenset({"used", "denied", "expired"})
 
 
-def move(present: HoldState, to: HoldState) -> HoldState:
+def transition(present: HoldState, to: HoldState) -> HoldState:
     """Return `to` if the hold may go there, else raise BadCommand."""
-    if to not in _MOVES[present]:
+    if to not in _TRANSITIONS[present]:
         raise BadCommand(f"the hold is {present} and cannot become {to}")
     return to

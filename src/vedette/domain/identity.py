@@ -6,14 +6,14 @@ import re
 from typing import Literal
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.roles import EVERY, Role
+from vedette.domain.roles import ALL_ROLES, Role
 
-_LABEL = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
+_NAME_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 
 
-def valid_name(name: str) -> bool:
+def is_valid_name(name: str) -> bool:
     """Say whether `name` may name a fleet or an agent (it becomes part of a SPIFFE path)."""
-    return bool(_LABEL.match(name))
+    return bool(_NAME_PATTERN.match(name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Principal:
     @classmethod
     def owner(cls, name: str) -> Principal:
         """Return the owner of a fleet: a person with every role."""
-        return cls("person", name, EVERY)
+        return cls("person", name, ALL_ROLES)
 
 
 ENGINE = Principal("engine", "vedette")

@@ -13,52 +13,56 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
-from vedette.domain.base.canonical import canonical, tame
+from vedette.domain.base.canonical import canonical_json, normalize_json
 from vedette.domain.memory import Memory
 
-_MADE = 8
-_SEEN = 12
-_BYTES = _SEEN // 2
+_JUDGE_DIGITS = 8
+_STATE_DIGITS = 12
+_STATE_BYTES = _STATE_DIGITS // 2
 
 
-def made_of(release: str | None, lessons: Sequence[Memory]) -> str:
+def judge_digest(release: str | None, lessons: Sequence[Memory]) -> str:
     """Return the digest of what a judge is made of; a release is charter and code."""
-    told = [[getattr(lesson, part.name) for part in fields(Memory)] for lesson in lessons]
-    return hashlib.sha256(canonical(tame([release, told]))).hexdigest()[:_MADE]
+    lesson_values = [[getattr(lesson, part.name) for part in fields(Memory)] for lesson in lessons]
+    return hashlib.sha256(canonical_json(normalize_json([release, lesson_values]))).hexdigest()[
+        :_JUDGE_DIGITS
+    ]
 
 
-def seen_from(checkpoint: int) -> bytes:
+def initial_digest(checkpoint: int) -> bytes:
     """Return the digest of a state as it is taken up: of a checkpoint's position, 0 for none."""
-    return hashlib.blake2b(checkpoint.to_bytes(8, "big"), digest_size=_BYTES).digest()
+    return hashlib.blake2b(checkpoint.to_bytes(8, "big"), digest_size=_STATE_BYTES).digest()
 
 
-def see(seen: bytes, position: int) -> bytes:
+def advance_digest(digest: bytes, position: int) -> bytes:
     """Return the digest of a state that has observed one more event, given its position."""
-    return hashlib.blake2b(seen + position.to_bytes(8, "big"), digest_size=_BYTES).digest()
+    return hashlib.blake2b(digest + position.to_bytes(8, "big"), digest_size=_STATE_BYTES).digest()
 
 
-def see_all(seen: bytes, positions: Iterable[int]) -> bytes:
+def advance_digest_all(digest: bytes, positions: Iterable[int]) -> bytes:
     """Return the digest of a state that has observed more events, in this order."""
     for position in positions:
-        seen = see(seen, position)
-    return seen
+        digest = advance_digest(digest, position)
+    return digest
 
 
-def name_state(made: str, seen: bytes | None) -> str:
+def format_state_name(judge: str, digest: bytes | None) -> str:
     """Return how an entry names the state that was judged from; `seen` is None without one."""
-    return made if seen is None else made + seen.hex()
+    return judge if digest is None else judge + digest.hex()
 
 
-def split_name(state: str) -> tuple[str, str]:
+def parse_state_name(state: str) -> tuple[str, str]:
     """Return (what the judge was made of, what its state had seen) of `name_state`."""
-    return state[:_MADE], state[_MADE:]
+    return state[:_JUDGE_DIGITS], state[_JUDGE_DIGITS:]
 
 
-def is_name(state: str) -> bool:
+def is_state_name(state: str) -> bool:
     """Say whether a text is a state's name; a worker may answer anything."""
-    return len(state) in (_MADE, _MADE + _SEEN) and not set(state) - set("0123456789abcdef")
+    return len(state) in (_JUDGE_DIGITS, _JUDGE_DIGITS + _STATE_DIGITS) and not set(state) - set(
+        "0123456789abcdef"
+    )
 
 
-def digest_state(checkpoint: bytes) -> str:
+def checkpoint_digest(checkpoint: bytes) -> str:
     """Return the digest by which an entry names a checkpoint's bytes."""
     return hashlib.sha256(checkpoint).hexdigest()[:32]

@@ -14,7 +14,7 @@ from vedette.domain.readers import Labels, Readers, meet
 ROW_READERS = "vedette.readers"
 
 
-def labels_before(
+def build_run_labels(
     agent: Agent,
     event: Event,
     memories: Iterable[Memory],
@@ -39,19 +39,19 @@ def labels_before(
     return Labels(run, places)
 
 
-def read_recorded(record: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+def argument_readers(record: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     """Return who may read the arguments of a recorded action, as far as they are secret."""
     return {at: frozenset(readers) for at, readers in record.get("readers", {}).items()}
 
 
-def read_row(row: Mapping[str, Any]) -> tuple[dict[str, Any], Readers]:
+def unpack_row(row: Mapping[str, Any]) -> tuple[dict[str, Any], Readers]:
     """Return what a tool wrote into a row, and who may read it."""
-    told = dict(row)
-    readers = told.pop(ROW_READERS, None)
-    return told, None if readers is None else frozenset(readers)
+    values = dict(row)
+    readers = values.pop(ROW_READERS, None)
+    return values, None if readers is None else frozenset(readers)
 
 
-def write_row(row: Mapping[str, Any], readers: Readers) -> dict[str, Any]:
+def pack_row(row: Mapping[str, Any], readers: Readers) -> dict[str, Any]:
     """Return a row as it is kept: what a tool wrote, with who may read it."""
-    told, _ = read_row(row)
-    return told if readers is None else {**told, ROW_READERS: sorted(readers)}
+    values, _ = unpack_row(row)
+    return values if readers is None else {**values, ROW_READERS: sorted(readers)}

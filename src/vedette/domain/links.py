@@ -15,10 +15,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.origin import Known, Origin, escape
+from vedette.domain.origin import KnownValues, Origin, escape_pointer
 
-MOST_LINKS = 64
-MOST_TEXT = 512  # characters of a link that are told
+MAX_LINKS = 64
+MAX_LINK_CHARS = 512  # characters of a link that are told
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +28,18 @@ class Link:
     `host` is in lower case and ASCII; "" where it has none or none can be read for certain.
     """
 
-    at: str
+    pointer: str
     link: str
     host: str
     origin: Origin
 
     def to_json(self) -> dict[str, str]:
         """Return the link as policy is told it."""
-        return {"at": self.at, "link": self.link, "host": self.host, "origin": self.origin}
+        return {"at": self.pointer, "link": self.link, "host": self.host, "origin": self.origin}
 
 
-def links_in(
-    args: Mapping[str, Any], origins: Mapping[str, Origin], known: Callable[[], Known]
+def find_argument_links(
+    args: Mapping[str, Any], origins: Mapping[str, Origin], known: Callable[[], KnownValues]
 ) -> tuple[Link, ...]:
     """Return the links in all texts of some arguments but those that are trusted as they stand.
 
@@ -47,25 +47,25 @@ def links_in(
     the origin of its text. Beyond 64 one stands for all that are left, and is untrusted.
     """
     found: dict[tuple[str, str], Link] = {}
-    values: Known | None = None
-    for at, text, origin in _texts(args, origins):
+    values: KnownValues | None = None
+    for at, text, origin in _iter_texts(args, origins):
         for link, host, same in find_links(text):
-            if len(found) == MOST_LINKS:
-                found[at, ""] = Link(at, f"more than {MOST_LINKS} links", "", "untrusted")
+            if len(found) == MAX_LINKS:
+                found[at, ""] = Link(at, f"more than {MAX_LINKS} links", "", "untrusted")
                 return tuple(found.values())
             if values is None:
                 values = known()
             registered = link in values or any(name and name in values for name in (host, same))
-            told = link[:MOST_TEXT]
-            found[at, link] = Link(at, told, host, "registered" if registered else origin)
+            excerpt = link[:MAX_LINK_CHARS]
+            found[at, link] = Link(at, excerpt, host, "registered" if registered else origin)
     return tuple(found.values())
 
 
-def _texts(
+def _iter_texts(
     args: Mapping[str, Any], origins: Mapping[str, Origin]
 ) -> Iterator[tuple[str, str, Origin]]:
     waiting: list[tuple[str, Any, Origin]] = [
-        (f"/{escape(name)}", value, "untrusted")
+        (f"/{escape_pointer(name)}", value, "untrusted")
         for name, value in args.items()
         if not isinstance(value, str) or _HINT.search(value)
     ]
@@ -79,7 +79,7 @@ def _texts(
             for name, item in value.items():
                 if origin != "trusted" and _HINT.search(name):
                     yield at, name, origin
-                waiting.append((f"{at}/{escape(name)}", item, origin))
+                waiting.append((f"{at}/{escape_pointer(name)}", item, origin))
         elif isinstance(value, list):
             waiting += [(f"{at}/{index}", item, origin) for index, item in enumerate(value)]
 
@@ -100,10 +100,10 @@ _SCHEME = re.compile(
     )(?=[^\s<>"'`])""",
     re.IGNORECASE | re.VERBOSE,
 )
-_REST = re.compile(r"""[^\s<>"'`]*""")
-_LONGEST = 2048  # characters after which a URL's host cannot be read for certain
+_URL_REST = re.compile(r"""[^\s<>"'`]*""")
+_MAX_URL_CHARS = 2048  # characters after which a URL's host cannot be read for certain
 # Where some programs end a URL and others do not: what follows may be a link of its own.
-_END = re.compile(r"[)\]}|,;*]|[^\x00-\x7f]")
+_URL_END = re.compile(r"[)\]}|,;*]|[^\x00-\x7f]")
 _ADDRESS = re.compile(r"[^\s@<>()\[\]\"',;:?&=/\\]{1,64}@[^\W_](?:[\w-]*\.)*[\w-]*\w", re.UNICODE)
 _DOMAIN = re.compile(
     r"(?<![\w.@-])(?:[^\W_](?:[\w-]{0,61}[^\W_])?\.)+(?:[^\W\d_]{2,24}|xn--[a-z0-9-]{2,59})(?![\w-])",
@@ -111,17 +111,17 @@ _DOMAIN = re.compile(
 )
 _NUMERIC = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])")
 # Endings of files that are no top-level domains; .zip, .mov, .md and .sh are.
-_FILES = frozenset(
+_FILE_SUFFIXES = frozenset(
     """csv doc docx gif htm html ics jpeg jpg js json log odt ods pdf png ppt pptx rego svg toml txt
     tsv wav webp xls xlsx xml yaml yml""".split()  # noqa: SIM905 - a list of 30 lines says no more
 )
 _TAG = re.compile(r"<[^<>]*>|\([^()]*\)")
 _BREAKS = re.compile(r"[\t\r\n]+")
 _DOT = re.compile("(?<=[A-Za-z0-9])[\u3002\uff61](?=[A-Za-z0-9])")
-_ENDS = ".,;:!?)]}*_|"
+_TRAILING_CHARS = ".,;:!?)]}*_|"
 # Letters of a host that IDNA 2003 and 2008 read as different names: programs differ, too.
-_DISPUTED = "\u00df\u03c2\u200c\u200d"
-_HOSTED = ("http", "https", "ftp", "ws", "wss", "mailto", "")
+_DISPUTED_LETTERS = "\u00df\u03c2\u200c\u200d"
+_HOST_SCHEMES = ("http", "https", "ftp", "ws", "wss", "mailto", "")
 
 
 def find_links(text: str) -> Iterator[tuple[str, str, str]]:
@@ -131,29 +131,29 @@ def find_links(text: str) -> Iterator[tuple[str, str, str]]:
     compatible form of each letter, with HTML's entities resolved and breaks within tags dropped.
     """
     seen: set[str] = set()
-    for form in _forms(text):
+    for form in _readings(text):
         spans: list[tuple[int, int]] = []
         for start, url, ends in _urls(form):
             spans.append((start, ends))
             if url not in seen:
                 seen.add(url)
-                yield url, *_read_url(url)
+                yield url, *_parse_url(url)
         for match in _ADDRESS.finditer(form):
             spans.append(match.span())
             address = match[0].lower().lstrip("*_|.{")
             if address not in seen and f"mailto:{address}" not in seen:
                 seen.add(address)
-                yield address, _host(address.rpartition("@")[2]), address
+                yield address, _normalize_host(address.rpartition("@")[2]), address
         covers = _Spans(spans)
         for pattern in (_DOMAIN, _NUMERIC):
             for match in pattern.finditer(form):
                 domain = match[0].lower()
-                if domain in seen or domain.rpartition(".")[2] in _FILES:
+                if domain in seen or domain.rpartition(".")[2] in _FILE_SUFFIXES:
                     continue
                 if match.start() in covers:
                     continue
                 seen.add(domain)
-                yield domain, _host(domain), domain
+                yield domain, _normalize_host(domain), domain
 
 
 def _urls(form: str) -> Iterator[tuple[int, str, int]]:
@@ -167,13 +167,13 @@ def _urls(form: str) -> Iterator[tuple[int, str, int]]:
         # A path may have two slashes in a row: that is no URL of its own.
         if start < end and form[start] in "/\\" and form[start - 1].isalnum():
             continue
-        rest = _REST.match(form, match.end(), match.end() + _LONGEST + 1)
+        rest = _URL_REST.match(form, match.end(), match.end() + _MAX_URL_CHARS + 1)
         assert rest is not None  # it matches nothing, too
         end = max(end, rest.end())
-        least = _END.search(form, match.end(), rest.end())
+        least = _URL_END.search(form, match.end(), rest.end())
         url = form[start : rest.end()]
-        if len(url) <= _LONGEST:
-            url = url.rstrip(_ENDS)
+        if len(url) <= _MAX_URL_CHARS:
+            url = url.rstrip(_TRAILING_CHARS)
         yield start, url, least.start() if least else rest.end()
 
 
@@ -190,7 +190,7 @@ class _Spans:
         return at > 0 and place < self._ends[at - 1]
 
 
-def _forms(text: str) -> Iterator[str]:
+def _readings(text: str) -> Iterator[str]:
     shown = text
     if not text.isascii():
         shown = unicodedata.normalize("NFKC", text)
@@ -207,7 +207,7 @@ def _forms(text: str) -> Iterator[str]:
     yield from dict.fromkeys(forms)
 
 
-def _read_url(url: str) -> tuple[str, str]:
+def _parse_url(url: str) -> tuple[str, str]:
     """Return a URL's host, and the address that a plain mailto names or else the host."""
     # As browsers do: a backslash is a slash, and after http: any number of slashes is two.
     plain = url.replace("\\", "/")
@@ -215,29 +215,29 @@ def _read_url(url: str) -> tuple[str, str]:
     if plain.startswith("//"):
         scheme, colon, rest = "", ":", plain
     scheme = scheme.lower()
-    if scheme not in _HOSTED or not colon or len(url) > _LONGEST:
+    if scheme not in _HOST_SCHEMES or not colon or len(url) > _MAX_URL_CHARS:
         return "", ""
     if scheme == "mailto":
         address = unquote(rest).lower()
         lone = address.count("@") == 1 and not re.search(r"[\s,;?&]", address)
-        return (_host(address.rpartition("@")[2]), address) if lone else ("", "")
+        return (_normalize_host(address.rpartition("@")[2]), address) if lone else ("", "")
     rest = rest.lstrip("/")
     before_host = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")[0]
-    if _END.search(before_host):
+    if _URL_END.search(before_host):
         return "", ""  # a program that ends the URL there reads another host
     try:
         host = urlsplit("http://" + rest).hostname or ""
     except ValueError:
         return "", ""
-    found = _host(host)
+    found = _normalize_host(host)
     return found, found
 
 
-def _host(text: str) -> str:
+def _normalize_host(text: str) -> str:
     """Return a host in lower case and ASCII; "" for what is none."""
     name = unquote(text).lower().rstrip(".")
     if not name.isascii():
-        if len(name) > 253 or any(letter in name for letter in _DISPUTED):
+        if len(name) > 253 or any(letter in name for letter in _DISPUTED_LETTERS):
             return ""
         try:
             name = name.encode("idna").decode("ascii")

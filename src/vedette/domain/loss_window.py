@@ -15,7 +15,7 @@ from vedette.domain.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Doubt:
+class LossWindow:
     """A loss: the seq of its entry, and where doubt ends.
 
     `until` is the last entry that is in doubt, 0 while nobody has said so.

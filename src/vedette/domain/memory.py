@@ -49,7 +49,7 @@ def reviewed_ids(memories: Iterable[Memory]) -> frozenset[str]:
     return frozenset(memory.id for memory in memories if memory.trust == "reviewed")
 
 
-def reviewed_cites(cited: Iterable[tuple[str, str]]) -> frozenset[str]:
+def reviewed_citation_ids(cited: Iterable[tuple[str, str]]) -> frozenset[str]:
     """Return the ids of the memories, given as (cite, trust), that people reviewed as files."""
     ids = (
         cite.partition("/")[2].rpartition("@")[0] for cite, trust in cited if trust == "reviewed"
@@ -75,11 +75,11 @@ class BankPlan:
     permitted_readers: Mapping[str, Readers] = field(default_factory=dict)
 
 
-Kind = Literal["fact", "procedure", "example"]
-KINDS: tuple[Kind, ...] = ("fact", "procedure", "example")
+MemoryKind = Literal["fact", "procedure", "example"]
+MEMORY_KINDS: tuple[MemoryKind, ...] = ("fact", "procedure", "example")
 
 # Where a candidate stands: waits for a person, is recalled, was turned down, was taken back.
-State = Literal["candidate", "active", "rejected", "off"]
+MemoryState = Literal["candidate", "active", "rejected", "off"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Candidate:
     agent: str = ""
     run: str = ""
     event: str = ""
-    kind: Kind = "fact"
+    kind: MemoryKind = "fact"
     label: str | None = None
     evidence: tuple[str, ...] = ()
     replaces: str | None = None
@@ -109,21 +109,21 @@ class Candidate:
         """Return the id; of one from before candidates had ids, what it was known by."""
         return self.id or short_id("cnd", self.bank, self.scope, self.agent, self.run, self.text)
 
-    def body(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Return what its entry's body holds: all that somebody wrote."""
-        told: dict[str, Any] = {
+        content: dict[str, Any] = {
             "scope": self.scope, "text": self.text, "topics": list(self.topics), "kind": self.kind,
         }  # fmt: skip
         if self.label is not None:
-            told["label"] = self.label
+            content["label"] = self.label
         if self.evidence:
-            told["evidence"] = list(self.evidence)
+            content["evidence"] = list(self.evidence)
         if self.replaces is not None:
-            told["replaces"] = self.replaces
-        return told
+            content["replaces"] = self.replaces
+        return content
 
     @classmethod
-    def told(cls, entry: Mapping[str, Any], body: Mapping[str, Any]) -> Candidate:
+    def from_entry(cls, entry: Mapping[str, Any], body: Mapping[str, Any]) -> Candidate:
         """Return the candidate that a `memory.proposed` entry and its body tell of."""
         return cls(
             entry["memory"], body["scope"], body["text"], tuple(body["topics"]),
@@ -133,42 +133,45 @@ class Candidate:
         )  # fmt: skip
 
 
-MOST_TEXT = 20_000  # characters, as of a reviewed file
-_MOST_NAME = 200  # characters of a label
-_MOST_EVIDENCE = 1000
+MAX_TEXT = 20_000  # characters, as of a reviewed file
+_MAX_LABEL = 200  # characters of a label
+_MAX_EVIDENCE = 1000
 _EVIDENCE = re.compile(r"(?:evt|run)_[0-9a-f]{1,64}")
 
 
-def unfit(of: Candidate, topics: Collection[str]) -> str:
+def find_candidate_fault(candidate: Candidate, topics: Collection[str]) -> str:
     """Say why a candidate is not kept as it is written; "" if it is. `topics` are its bank's.
 
     Whoever promotes it reads what stands there, so it must say what it is and nothing else.
     """
-    if not isinstance(of.text, str) or not 0 < len(of.text.strip()) <= len(of.text) <= MOST_TEXT:
-        return f"a memory has 1 to {MOST_TEXT} characters"
-    if of.kind not in KINDS:
-        return f"{str(of.kind)[:40]!r} is no kind"
-    if of.label is not None and (why := unfit_label(of.label)):
+    if (
+        not isinstance(candidate.text, str)
+        or not 0 < len(candidate.text.strip()) <= len(candidate.text) <= MAX_TEXT
+    ):
+        return f"a memory has 1 to {MAX_TEXT} characters"
+    if candidate.kind not in MEMORY_KINDS:
+        return f"{str(candidate.kind)[:40]!r} is no kind"
+    if candidate.label is not None and (why := find_label_fault(candidate.label)):
         return why
-    if of.kind == "example" and of.label is None:
+    if candidate.kind == "example" and candidate.label is None:
         return "an example needs a label"
-    for topic in of.topics:
+    for topic in candidate.topics:
         if topic not in topics:
-            return f"bank {of.bank!r} has no topic {str(topic)[:40]!r}"
-    if len(of.evidence) > _MOST_EVIDENCE:
-        return f"a memory rests on {_MOST_EVIDENCE} events and runs at most"
-    for id in of.evidence:
+            return f"bank {candidate.bank!r} has no topic {str(topic)[:40]!r}"
+    if len(candidate.evidence) > _MAX_EVIDENCE:
+        return f"a memory rests on {_MAX_EVIDENCE} events and runs at most"
+    for id in candidate.evidence:
         if not isinstance(id, str) or _EVIDENCE.fullmatch(id) is None:
             return f"{str(id)[:40]!r} is no id of an event or a run"
     return ""
 
 
-def unfit_label(text: object) -> str:
+def find_label_fault(text: object) -> str:
     """Say why a text cannot be a label; "" if it can."""
     one_line = isinstance(text, str) and text.isprintable()
-    if one_line and 0 < len(str(text).strip()) <= len(str(text)) <= _MOST_NAME:
+    if one_line and 0 < len(str(text).strip()) <= len(str(text)) <= _MAX_LABEL:
         return ""
-    return f"a label is one printable line of 1 to {_MOST_NAME} characters"
+    return f"a label is one printable line of 1 to {_MAX_LABEL} characters"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,33 +12,33 @@ from typing import Any, Literal
 
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
-from vedette.domain.memory import Candidate, State
+from vedette.domain.memory import Candidate, MemoryState
 
 PROPOSED = "memory.proposed"
 # What `body.erased` names of content that is erased because an archive has its entries.
-ARCHIVING = "archive"
+ARCHIVE_CAUSE = "archive"
 # What a person orders, and where that leads.
-MOVES: Mapping[str, State] = {
+TRANSITIONS: Mapping[str, MemoryState] = {
     "memory.promoted": "active",
     "memory.rejected": "rejected",
     "memory.retired": "off",
     "memory.restored": "active",
 }
-TOLD = (PROPOSED, *MOVES)
+MEMORY_ENTRY_KINDS = (PROPOSED, *TRANSITIONS)
 
 # From where each order may be given.
-_FROM: Mapping[str, State] = {
+_REQUIRED_STATE: Mapping[str, MemoryState] = {
     "memory.promoted": "candidate",
     "memory.rejected": "candidate",
     "memory.retired": "active",
     "memory.restored": "off",
 }
-_STATES = {"active": "is recalled", "rejected": "was rejected", "off": "was taken back",
+_STATE_TEXTS = {"active": "is recalled", "rejected": "was rejected", "off": "was taken back",
            "candidate": "was never promoted", "erased": "was erased"}  # fmt: skip
 
 
 @dataclass(slots=True)
-class Learned:
+class LedgerMemory:
     """One memory as the ledger tells of it.
 
     `seq` is the entry that proposed it (0: a reviewed file), `last` the latest about it; `by` is
@@ -50,7 +50,7 @@ class Learned:
 
     bank: str
     id: str
-    state: State | Literal["erased"]
+    state: MemoryState | Literal["erased"]
     candidate: Candidate | None = None
     event: str = ""
     seq: int = 0
@@ -64,19 +64,19 @@ class Learned:
     recalled_by: tuple[str, ...] = ()
 
     @property
-    def since_us(self) -> int:
+    def retention_start_us(self) -> int:
         """Return from when its bank's retention counts: its promotion, or else its proposal."""
         return self.promoted_us or self.proposed_us
 
-    def move(self, kind: str, by: str, at_us: int) -> None:
+    def apply(self, kind: str, by: str, at_us: int) -> None:
         """Take an order for what it makes of the memory."""
         self.by, self.at_us = by, at_us
         if kind == "memory.promoted":
             self.promoted_us = at_us
-        if MOVES[kind] == "active" and by not in self.recalled_by:
+        if TRANSITIONS[kind] == "active" and by not in self.recalled_by:
             self.recalled_by += (by,)
         if self.state != "erased":
-            self.state = MOVES[kind]
+            self.state = TRANSITIONS[kind]
 
     @property
     def name(self) -> str:
@@ -84,22 +84,22 @@ class Learned:
         return f"{self.bank}/{self.id}"
 
 
-Row = tuple[int, Mapping[str, Any], Mapping[str, Any] | None]
+MemoryEntry = tuple[int, Mapping[str, Any], Mapping[str, Any] | None]
 
 
-def fold(rows: Iterable[Row]) -> dict[str, Learned]:
+def fold(rows: Iterable[MemoryEntry]) -> dict[str, LedgerMemory]:
     """Return where every memory stands that the entries tell of, by `bank/id`.
 
     `rows` are (seq, entry, body) of the kinds in TOLD, oldest first; the body is None if erased.
     """
-    found: dict[str, Learned] = {}
+    found: dict[str, LedgerMemory] = {}
     for seq, entry, body in rows:
         if entry["kind"] == PROPOSED:
-            candidate = None if body is None else Candidate.told(entry, body)
+            candidate = None if body is None else Candidate.from_entry(entry, body)
             id = entry.get("what", "") if candidate is None else candidate.key
             if not id:
                 continue  # erased, and from before candidates had ids: found by its event alone
-            one = Learned(
+            one = LedgerMemory(
                 entry["memory"], id, "erased" if candidate is None else "candidate", candidate,
                 entry.get("event", ""), seq, seq, entry.get("actor", ""), 0, entry["at"],
                 entry.get("body", ""), proposed_by=entry.get("actor", ""),
@@ -107,22 +107,23 @@ def fold(rows: Iterable[Row]) -> dict[str, Learned]:
             found[one.name] = one
             continue
         bank, _, id = entry["memory"].partition("/")
-        known = found.setdefault(entry["memory"], Learned(bank, id, "active"))
+        known = found.setdefault(entry["memory"], LedgerMemory(bank, id, "active"))
         known.last = seq
-        known.move(entry["kind"], entry.get("actor", ""), entry["at"])
+        known.apply(entry["kind"], entry.get("actor", ""), entry["at"])
     return found
 
 
-def refuse(kind: str, one: Learned) -> None:
+def check_transition(kind: str, memory: LedgerMemory) -> None:
     """Raise if an order of this kind may not be given about a memory as it stands.
 
     AlreadyDone if it stands there already, NotFound if its content was erased, else BadCommand.
     """
-    if one.state == "erased":
-        raise NotFound(f"the content of {one.name} was erased", mend="see `vedette memory list`")
-    if one.state == MOVES[kind]:
-        raise AlreadyDone(f"{one.name} {_STATES[one.state]} already")
-    if one.state != _FROM[kind]:
+    if memory.state == "erased":
+        raise NotFound(f"the content of {memory.name} was erased", mend="see `vedette memory list`")
+    if memory.state == TRANSITIONS[kind]:
+        raise AlreadyDone(f"{memory.name} {_STATE_TEXTS[memory.state]} already")
+    if memory.state != _REQUIRED_STATE[kind]:
         raise BadCommand(
-            f"{one.name} {_STATES[one.state]}", mend=f"see `vedette memory show {one.id}`"
+            f"{memory.name} {_STATE_TEXTS[memory.state]}",
+            mend=f"see `vedette memory show {memory.id}`",
         )

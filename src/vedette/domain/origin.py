@@ -12,7 +12,7 @@ from dataclasses import field
 from functools import lru_cache
 from typing import Any, Literal
 
-from vedette.domain.base.canonical import tame
+from vedette.domain.base.canonical import normalize_json
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.readers import PUBLIC, Labels, Readers, meet
@@ -23,18 +23,18 @@ Origin = Literal["trusted", "registered", "derived", "untrusted"]
 RANK: Mapping[Origin, int] = {"trusted": 0, "registered": 1, "derived": 2, "untrusted": 3}
 
 # An argument of more values than this, or nested deeper, is labelled as a whole only.
-MOST_VALUES = 256
-MOST_DEPTH = 8
+MAX_VALUES = 256
+MAX_DEPTH = 8
 
 # What the arguments of one proposal may come to, with all that their references stand for: one
 # that is named a thousand times is there a thousand times.
-MOST_DRAWN = 10_000  # values
-MOST_DRAWN_CHARACTERS = 4_000_000
+MAX_REFERENCED_VALUES = 10_000  # values
+MAX_REFERENCED_CHARS = 4_000_000
 
 # A shorter number is in any charter by chance: a limit, a port, a year.
-LEAST_KNOWN_NUMBER = 100_000
+MIN_KNOWN_NUMBER = 100_000
 
-Known = frozenset[str | int]
+KnownValues = frozenset[str | int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class Roots:
     outcome: Mapping[str, Any]
     trusted_outcomes: frozenset[str]
     row: Mapping[str, Any]
-    known: Known | None = None
+    known: KnownValues | None = None
     labels: Labels | None = None
 
 
 @lru_cache(1024)
-def tokens(pointer: str) -> tuple[str, ...]:
+def split_pointer(pointer: str) -> tuple[str, ...]:
     """Split a JSON Pointer (RFC 6901). Raises BadProposal if it is not one.
 
     Agents point at few places, over and over: the last thousand are kept.
@@ -88,7 +88,7 @@ def resolve(ref: Ref, roots: Roots) -> tuple[Any, Origin]:
 
     Raises BadProposal if the pointer leads nowhere: a lost reference is never an empty value.
     """
-    path = tokens(ref.pointer)
+    path = split_pointer(ref.pointer)
     if len(path) < 2:
         raise BadProposal(f"reference {ref.pointer!r} names a whole root", mend="point into it")
     root = path[0]
@@ -97,17 +97,17 @@ def resolve(ref: Ref, roots: Roots) -> tuple[Any, Origin]:
             f"reference {ref.pointer!r} has no root {root!r}",
             mend="use /event, /charter, /registry, /memory, /outcome or /row",
         )
-    return walk(getattr(roots, root), path[1:]), _origin(path, roots)
+    return resolve_path(getattr(roots, root), path[1:]), _root_origin(path, roots)
 
 
-def walk(value: Any, path: Sequence[str]) -> Any:
+def resolve_path(value: Any, path: Sequence[str]) -> Any:
     """Return what stands at a path below `value`. Raises BadProposal if it leads nowhere."""
     for token in path:
-        value = _step(value, token, path)
+        value = _resolve_token(value, token, path)
     return value
 
 
-def _step(value: Any, token: str, path: Sequence[str]) -> Any:
+def _resolve_token(value: Any, token: str, path: Sequence[str]) -> Any:
     if isinstance(value, Mapping) and token in value:
         return value[token]
     listed = isinstance(value, Sequence) and not isinstance(value, str | bytes)
@@ -119,7 +119,7 @@ def _step(value: Any, token: str, path: Sequence[str]) -> Any:
     raise BadProposal(f"reference …/{'/'.join(path)} leads nowhere at {token!r}")
 
 
-def _origin(path: Sequence[str], roots: Roots) -> Origin:
+def _root_origin(path: Sequence[str], roots: Roots) -> Origin:
     root = path[0]
     if root in ("charter", "registry"):
         return "trusted"
@@ -127,7 +127,7 @@ def _origin(path: Sequence[str], roots: Roots) -> Origin:
         if path[1] in roots.vouched:
             return "trusted"
         # Escaped, or a key with a slash in it would pass for a place below another.
-        place = "/".join(map(escape, path[1:]))
+        place = "/".join(map(escape_pointer, path[1:]))
         return "trusted" if place in roots.vouched else "untrusted"
     if root == "memory":
         # Whoever reviewed it vouches for the label; the text may quote anybody.
@@ -139,14 +139,14 @@ def _origin(path: Sequence[str], roots: Roots) -> Origin:
     return "derived"
 
 
-def known_values(roots: Roots) -> Known:
+def known_values(roots: Roots) -> KnownValues:
     """Return every text, and every number of six digits or more, of the charter and registry."""
     if roots.known is not None:
         return roots.known
-    return known_in(roots.charter, roots.registry)
+    return collect_known_values(roots.charter, roots.registry)
 
 
-def known_in(*values: Any) -> Known:
+def collect_known_values(*values: Any) -> KnownValues:
     """Return every text that is not empty and number of six digits or more in JSON values."""
     return frozenset(item for value in values for item in _leaves(value) if _may_be_known(item))
 
@@ -166,10 +166,10 @@ def _may_be_known(value: Any) -> bool:
     if isinstance(value, str):
         return value != ""  # an empty entry makes nothing known
     # Exactly an int: True is one too, and equals 1.
-    return type(value) is int and abs(value) >= LEAST_KNOWN_NUMBER
+    return type(value) is int and abs(value) >= MIN_KNOWN_NUMBER
 
 
-def bare_origin(value: Any, known: Known) -> Origin:
+def bare_origin(value: Any, known: KnownValues) -> Origin:
     """Return the origin of a value given bare: registered if it is known.
 
     A list or an object has the worst of its elements, an object of its keys too; without any it
@@ -178,25 +178,25 @@ def bare_origin(value: Any, known: Known) -> Origin:
     if isinstance(value, str):
         return "registered" if value in known else "derived"
     if isinstance(value, Mapping):
-        return worst([*(bare_origin(k, known) for k in value),
+        return worst_origin([*(bare_origin(k, known) for k in value),
                       *(bare_origin(v, known) for v in value.values())])  # fmt: skip
     if isinstance(value, list | tuple):
-        return worst([bare_origin(item, known) for item in value])
+        return worst_origin([bare_origin(item, known) for item in value])
     return "registered" if _may_be_known(value) and value in known else "derived"
 
 
-def worst(origins: Sequence[Origin]) -> Origin:
+def worst_origin(origins: Sequence[Origin]) -> Origin:
     """Return the worst of some origins; of none `derived`, as nothing was drawn from anywhere."""
     return max(origins, key=RANK.__getitem__, default="derived")
 
 
-def escape(name: str) -> str:
+def escape_pointer(name: str) -> str:
     """Return a name as it stands in a JSON Pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 @dataclass(slots=True)
-class Size:
+class ReferenceSize:
     """How many values and characters references have drawn into the arguments of one proposal."""
 
     values: int = 0
@@ -215,16 +215,16 @@ class Size:
                 waiting += found.values()
             elif isinstance(found, list | tuple):
                 waiting += found
-            if self.values > MOST_DRAWN or self.characters > MOST_DRAWN_CHARACTERS:
+            if self.values > MAX_REFERENCED_VALUES or self.characters > MAX_REFERENCED_CHARS:
                 raise BadProposal(
-                    f"its references stand for more than {MOST_DRAWN:,} values or "
-                    f"{MOST_DRAWN_CHARACTERS:,} characters",
+                    f"its references stand for more than {MAX_REFERENCED_VALUES:,} values or "
+                    f"{MAX_REFERENCED_CHARS:,} characters",
                     mend="name each value once",
                 )
 
 
 @dataclass(slots=True)
-class Drawn:
+class ArgumentResolver:
     """What the arguments of one proposal were drawn from, by JSON Pointer into them.
 
     `origins` are those of every value, `sources` the references that drew some, `readers` who may
@@ -236,97 +236,99 @@ class Drawn:
     origins: dict[str, Origin] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     readers: dict[str, frozenset[str]] = field(default_factory=dict)
-    size: Size = field(default_factory=lambda: Size())
-    _known: Known | None = None
+    size: ReferenceSize = field(default_factory=lambda: ReferenceSize())
+    _known: KnownValues | None = None
 
-    def draw(self, given: Any, pointer: str) -> Any:
+    def resolve(self, given: Any, pointer: str) -> Any:
         """Return the value of an argument, each `Ref` in it resolved, and note its origins.
 
         Raises BadProposal for a reference that leads nowhere, a value that is no JSON, and for
         more values or characters than the arguments of one proposal may have.
         """
         if isinstance(given, str):
-            self.origins[pointer] = self._bare(given)
-            value, readers = given, self._read()
+            self.origins[pointer] = self._bare_origin(given)
+            value, readers = given, self._run_readers()
         elif isinstance(given, Ref):
-            value, readers = self._resolve(given, pointer)
+            value, readers = self._resolve_reference(given, pointer)
         elif isinstance(given, Mapping | list | tuple):
-            value, readers = self._compose(given, pointer)
+            value, readers = self._resolve_composite(given, pointer)
         else:
-            value = _tame(given)
-            self.origins[pointer] = self._bare(value)
-            readers = self._read()
+            value = _normalize(given)
+            self.origins[pointer] = self._bare_origin(value)
+            readers = self._run_readers()
         if readers is not None:
             self.readers[pointer] = readers
         return value
 
-    def _bare(self, value: Any) -> Origin:
+    def _bare_origin(self, value: Any) -> Origin:
         if self._known is None:
             self._known = known_values(self.roots)
         return bare_origin(value, self._known)
 
-    def _read(self) -> Readers:
+    def _run_readers(self) -> Readers:
         labels = self.roots.labels
         return PUBLIC if labels is None else labels.run
 
-    def _resolve(self, ref: Ref, pointer: str) -> tuple[Any, Readers]:
+    def _resolve_reference(self, ref: Ref, pointer: str) -> tuple[Any, Readers]:
         found, origin = resolve(ref, self.roots)
         self.size.add(found)
-        value = _tame(found)
+        value = _normalize(found)
         self.sources[pointer] = ref.pointer
         self.origins[pointer] = origin
         if isinstance(value, dict | list):
             # One root for all of it: the elements are named as far as they are few.
-            listed = dict.fromkeys(_pointers(value, pointer), origin)
-            if len(listed) <= MOST_VALUES:
+            listed = dict.fromkeys(_element_pointers(value, pointer), origin)
+            if len(listed) <= MAX_VALUES:
                 self.origins |= listed
         labels = self.roots.labels
-        return value, PUBLIC if labels is None else labels.at(tokens(ref.pointer))
+        return value, PUBLIC if labels is None else labels.readers_at(split_pointer(ref.pointer))
 
-    def _compose(self, given: Any, pointer: str) -> tuple[Any, Readers]:
-        inner = Drawn(self.roots, size=self.size, _known=self._known)
-        readers: list[Readers] = [self._read()]
-        value = inner._element(given, pointer, readers, 0)
+    def _resolve_composite(self, given: Any, pointer: str) -> tuple[Any, Readers]:
+        inner = ArgumentResolver(self.roots, size=self.size, _known=self._known)
+        readers: list[Readers] = [self._run_readers()]
+        value = inner._resolve_element(given, pointer, readers, 0)
         self._known = inner._known
-        if len(inner.origins) > MOST_VALUES + 1 or _depth(value) > MOST_DEPTH:
+        if len(inner.origins) > MAX_VALUES + 1 or _depth(value) > MAX_DEPTH:
             # What is not looked at one by one is no better than chosen by the agent.
-            self.origins[pointer] = worst([inner.origins[pointer], "derived"])
+            self.origins[pointer] = worst_origin([inner.origins[pointer], "derived"])
         else:
             self.origins |= inner.origins
             self.sources |= inner.sources
         return value, meet(*readers)
 
-    def _element(self, given: Any, pointer: str, readers: list[Readers], depth: int) -> Any:
+    def _resolve_element(self, given: Any, pointer: str, readers: list[Readers], depth: int) -> Any:
         if isinstance(given, Ref):
-            value, own = self._resolve(given, pointer)
+            value, own = self._resolve_reference(given, pointer)
             readers.append(own)
             return value
-        if depth > _TOO_DEEP:
-            raise BadProposal(f"the value at {pointer} is nested deeper than {_TOO_DEEP}")
+        if depth > _MAX_NESTING:
+            raise BadProposal(f"the value at {pointer} is nested deeper than {_MAX_NESTING}")
         if isinstance(given, Mapping):
             value = {
-                str(name): self._element(item, f"{pointer}/{escape(str(name))}", readers, depth + 1)
+                str(name): self._resolve_element(
+                    item, f"{pointer}/{escape_pointer(str(name))}", readers, depth + 1
+                )
                 for name, item in given.items()
             }
             if len(value) < len(given):
                 raise BadProposal(f"the object at {pointer} names a member twice")
         elif isinstance(given, list | tuple):
             value = [
-                self._element(item, f"{pointer}/{index}", readers, depth + 1)
+                self._resolve_element(item, f"{pointer}/{index}", readers, depth + 1)
                 for index, item in enumerate(given)
             ]
         else:
-            value = _tame(given)
-            self.origins[pointer] = self._bare(value)
+            value = _normalize(given)
+            self.origins[pointer] = self._bare_origin(value)
             return value
-        self.origins[pointer] = of_elements(value, pointer, self.origins, self._bare)
+        self.origins[pointer] = composite_origin(value, pointer, self.origins, self._bare_origin)
         return value
 
 
-_TOO_DEEP = 64
+_MAX_NESTING = 64
 
 
-def of_elements(
+def composite_origin(
     value: Any, pointer: str, origins: Mapping[str, Origin], bare: Callable[[Any], Origin]
 ) -> Origin:
     """Return the origin of a list or an object whose elements' origins are known.
@@ -335,20 +337,22 @@ def of_elements(
     """
     if isinstance(value, Mapping):
         keys = [bare(name) for name in value]
-        return worst([*keys, *(origins[f"{pointer}/{escape(name)}"] for name in value)])
-    return worst([origins[f"{pointer}/{index}"] for index in range(len(value))])
+        return worst_origin(
+            [*keys, *(origins[f"{pointer}/{escape_pointer(name)}"] for name in value)]
+        )
+    return worst_origin([origins[f"{pointer}/{index}"] for index in range(len(value))])
 
 
-def _pointers(value: Any, pointer: str) -> Iterator[str]:
+def _element_pointers(value: Any, pointer: str) -> Iterator[str]:
     """Yield the pointer of every element below a value, as far down as elements are labelled."""
     waiting = [(value, pointer, 0)]
     while waiting:
         found, at, depth = waiting.pop()
-        if depth == MOST_DEPTH or not isinstance(found, dict | list):
+        if depth == MAX_DEPTH or not isinstance(found, dict | list):
             continue
         named = found.items() if isinstance(found, dict) else enumerate(found)
         for name, item in named:
-            below = f"{at}/{escape(str(name))}"
+            below = f"{at}/{escape_pointer(str(name))}"
             yield below
             waiting.append((item, below, depth + 1))
 
@@ -361,8 +365,8 @@ def _depth(value: Any) -> int:
     return 0
 
 
-def _tame(value: Any) -> Any:
+def _normalize(value: Any) -> Any:
     try:
-        return tame(value)
+        return normalize_json(value)
     except ValueError as error:
         raise BadProposal(f"a value has no canonical form: {error}") from error

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vedette.domain.base.canonical import tame
+from vedette.domain.base.canonical import normalize_json
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.conflict import Superseded
-from vedette.domain.origin import Origin, bare_origin, escape, known_in, of_elements, tokens, walk
+from vedette.domain.origin import (
+    Origin,
+    bare_origin,
+    collect_known_values,
+    composite_origin,
+    escape_pointer,
+    resolve_path,
+    split_pointer,
+)
 
 
-def origins_today(
+def recompute_origins(
     record: Mapping[str, Any],
     charter: Mapping[str, Any],
     registry: Mapping[str, Any],
@@ -24,21 +32,21 @@ def origins_today(
     trusted was drawn from another memory: labels of promoted ones were trusted once.
     """
     roots = {"charter": charter, "registry": registry}
-    known = known_in(charter, registry)
+    known = collect_known_values(charter, registry)
     sources: Mapping[str, str] = record["sources"]
     origins: dict[str, Origin] = dict(record["origins"])
     # Elements before what holds them: a list is worth what the worst of them is worth now.
     for pointer in sorted(origins, key=lambda each: -each.count("/")):
-        value = walk(record["args"], tokens(pointer))
+        value = resolve_path(record["args"], split_pointer(pointer))
         if pointer in sources:
-            path = tokens(sources[pointer])
+            path = split_pointer(sources[pointer])
             if path[0] in roots:
-                _still_there(roots[path[0]], path, value, sources[pointer])
+                _check_unchanged(roots[path[0]], path, value, sources[pointer])
             elif path[0] == "memory" and origins[pointer] == "trusted" and path[1] not in reviewed:
                 raise Superseded(f"{sources[pointer]} is trusted no more: nobody reviewed it")
         elif origins[pointer] == "registered":
-            if _elements_known(value, pointer, origins):
-                origins[pointer] = of_elements(
+            if _has_element_origins(value, pointer, origins):
+                origins[pointer] = composite_origin(
                     value, pointer, origins, lambda key: bare_origin(key, known)
                 )
             else:
@@ -46,19 +54,19 @@ def origins_today(
     return origins
 
 
-def _elements_known(value: Any, pointer: str, origins: Mapping[str, Origin]) -> bool:
+def _has_element_origins(value: Any, pointer: str, origins: Mapping[str, Origin]) -> bool:
     """Say whether a value is a list or an object whose elements have origins of their own."""
     if isinstance(value, Mapping):
-        return bool(value) and all(f"{pointer}/{escape(name)}" in origins for name in value)
+        return bool(value) and all(f"{pointer}/{escape_pointer(name)}" in origins for name in value)
     if isinstance(value, list):
         return bool(value) and all(f"{pointer}/{index}" in origins for index in range(len(value)))
     return False
 
 
-def _still_there(root: Any, path: tuple[str, ...], value: Any, source: str) -> None:
+def _check_unchanged(root: Any, path: tuple[str, ...], value: Any, source: str) -> None:
     try:
-        today = walk(root, path[1:])
+        today = resolve_path(root, path[1:])
     except BadProposal as error:
         raise Superseded(f"{source} is no longer there") from error
-    if tame(today) != value:
+    if normalize_json(today) != value:
         raise Superseded(f"{source} says something else now")

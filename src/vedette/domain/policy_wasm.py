@@ -18,7 +18,7 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
 
-NAME = "policy_wasm:"
+META_PREFIX = "policy_wasm:"
 MAX_BYTES = 16 << 20
 
 
@@ -39,12 +39,14 @@ class PolicyWasm:
         """Return the module of a bundle's rules with the digest of its bytes."""
         return cls(bundle.rules_digest, raw, sha256_hex(raw), origin)
 
-    def marks(self) -> dict[str, str]:
+    def to_meta(self) -> dict[str, str]:
         """Return what the record keeps of it, under its name."""
-        return {NAME + self.digest: base64.b64encode(zlib.compress(self.raw)).decode("ascii")}
+        return {
+            META_PREFIX + self.digest: base64.b64encode(zlib.compress(self.raw)).decode("ascii")
+        }
 
 
-def unpacked(kept: str) -> bytes:
+def unpack_wasm(kept: str) -> bytes:
     """Return the bytes that the record keeps as text; none for a text that holds none."""
     try:
         packed = base64.b64decode(kept, validate=True)
@@ -65,16 +67,16 @@ class WasmRecord(Protocol):
         ...
 
 
-def recorded_wasm(record: WasmRecord, bundle: Bundle) -> tuple[str | None, PolicyWasm | None]:
+def load_wasm(record: WasmRecord, bundle: Bundle) -> tuple[str | None, PolicyWasm | None]:
     """Return the digest of the Wasm that a bundle was published with, and the Wasm if it is there.
 
     Raises BadPolicy for bytes that are not those that were published.
     """
     named = record.published_wasm(bundle.digest)
-    kept = record.meta(NAME + named) if named else None
+    kept = record.meta(META_PREFIX + named) if named else None
     if named is None or kept is None:
         return named, None
-    found = PolicyWasm.of(bundle, unpacked(kept), "published with the revision")
+    found = PolicyWasm.of(bundle, unpack_wasm(kept), "published with the revision")
     if found.digest != named:
         raise BadPolicy(
             "the Wasm in the store is not the one that was published",

@@ -14,7 +14,7 @@ from vedette.domain.budget import HOUR_US, MINUTE_US
 
 
 @dataclass(frozen=True, slots=True)
-class Ceilings:
+class RateLimits:
     """What agent.yaml allows; None for no ceiling.
 
     An error is an attempt that broke off, or an effect that failed for good. An effect is a call
@@ -26,23 +26,23 @@ class Ceilings:
 
 
 @dataclass(slots=True)
-class Tallies:
+class RateCounters:
     """What happened lately, for each agent. Belongs to one event loop."""
 
-    _at: dict[tuple[str, str], deque[int]] = field(default_factory=dict)
+    _instants: dict[tuple[str, str], deque[int]] = field(default_factory=dict)
 
-    def error(self, agent: str, ceilings: Ceilings, now_us: int) -> str | None:
+    def count_error(self, agent: str, limits: RateLimits, now_us: int) -> str | None:
         """Count an error; return the ceiling that this reached, if it did."""
-        most = ceilings.errors_per_hour
+        most = limits.errors_per_hour
         if most is None:
             return None
         recent = self._recent("errors", agent, now_us - HOUR_US)
         recent.append(now_us)
         return f"{len(recent)} errors within an hour" if len(recent) >= most else None
 
-    def effect(self, agent: str, ceilings: Ceilings, now_us: int) -> str | None:
+    def count_effect(self, agent: str, limits: RateLimits, now_us: int) -> str | None:
         """Count an effect that is about to start; or return the ceiling that is in its way."""
-        most = ceilings.effects_per_minute
+        most = limits.effects_per_minute
         if most is None:
             return None
         recent = self._recent("effects", agent, now_us - MINUTE_US)
@@ -51,13 +51,13 @@ class Tallies:
         recent.append(now_us)
         return None
 
-    def forgive(self, agent: str) -> None:
+    def reset(self, agent: str) -> None:
         """Start anew: a person let the agent go on, here or through another worker."""
-        self._at.pop(("errors", agent), None)
-        self._at.pop(("effects", agent), None)
+        self._instants.pop(("errors", agent), None)
+        self._instants.pop(("effects", agent), None)
 
     def _recent(self, what: str, agent: str, since_us: int) -> deque[int]:
-        found = self._at.setdefault((what, agent), deque())
+        found = self._instants.setdefault((what, agent), deque())
         while found and found[0] <= since_us:
             found.popleft()
         return found

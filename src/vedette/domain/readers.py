@@ -21,7 +21,7 @@ PUBLIC: Readers = None
 # In an attribute of an event, which cannot be empty.
 _NOBODY = "-"
 _READER = re.compile(r"[!-+.-~]{1,256}\Z")  # printable ASCII without comma, blank and a lone dash
-MOST_READERS = 256
+MAX_READERS = 256
 
 
 def meet(*labels: Readers) -> Readers:
@@ -33,12 +33,12 @@ def meet(*labels: Readers) -> Readers:
     return found
 
 
-def within(label: Readers, other: Readers) -> bool:
+def is_within(label: Readers, other: Readers) -> bool:
     """Say whether all that `label` lets read may read what has the label `other`, too."""
     return other is None or (label is not None and label <= other)
 
 
-def unfit_reader(text: object) -> str:
+def find_reader_fault(text: object) -> str:
     """Say why a text names no reader; "" if it does."""
     if not isinstance(text, str) or not _READER.match(text) or text == _NOBODY:
         return "a reader is 1 to 256 printable ASCII characters without blank and comma"
@@ -49,29 +49,29 @@ def unfit_reader(text: object) -> str:
 
 def check_reader(text: str) -> str:
     """Return a reader as a file of the fleet names it. Raises ValueError with what and mend."""
-    why = unfit_reader(text)
+    why = find_reader_fault(text)
     if why:
         raise ValueError(f"{text!r} names no reader: {why} | write for example @harbour.example")
     return text
 
 
-def write_readers(label: frozenset[str]) -> str:
+def format_readers(label: frozenset[str]) -> str:
     """Return a label as the text of an event's attribute."""
     return ",".join(sorted(label)) or _NOBODY
 
 
-def read_readers(text: str) -> frozenset[str]:
+def parse_readers(text: str) -> frozenset[str]:
     """Return the label that an attribute tells of. Raises ValueError."""
     if text == _NOBODY:
         return frozenset()
     found = text.split(",")
-    if len(found) > MOST_READERS or any(map(unfit_reader, found)):
-        raise ValueError(f"is no list of at most {MOST_READERS} readers")
+    if len(found) > MAX_READERS or any(map(find_reader_fault, found)):
+        raise ValueError(f"is no list of at most {MAX_READERS} readers")
     return frozenset(found)
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ReaderRule:
     """Which events have which label: by patterns (fnmatch, case kept) of source and type."""
 
     source: str
@@ -79,12 +79,12 @@ class Rule:
     readers: frozenset[str]
 
 
-def of_event(rules: Sequence[Rule], source: str, type: str, own: Readers) -> Readers:
+def event_readers(rules: Sequence[ReaderRule], source: str, type: str, readers: Readers) -> Readers:
     """Return who may read an event: those whom its own label and every rule that matches permit."""
     for rule in rules:
         if fnmatchcase(source, rule.source) and fnmatchcase(type, rule.type):
-            own = meet(own, rule.readers)
-    return own
+            readers = meet(readers, rule.readers)
+    return readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Labels:
     run: Readers
     places: Mapping[str, Readers]
 
-    def at(self, path: Sequence[str]) -> Readers:
+    def readers_at(self, path: Sequence[str]) -> Readers:
         """Return who may read what stands at a path below the roots."""
         root = path[0]
         return self.places.get(f"{root}/{path[1]}" if root in ("memory", "outcome") else root)

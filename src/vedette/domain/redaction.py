@@ -18,74 +18,76 @@ from urllib.parse import quote, quote_plus
 from vedette.domain.effect import Outcome
 
 # A shorter value is a word or a number that stands in many texts for itself.
-LEAST = 6
+MIN_SECRET_CHARS = 6
 # A worker cuts the text of an error here, and so maybe a secret in two.
-CUT = 4096
+MAX_ERROR_CHARS = 4096
 
 
-class Hiding:
+class SecretRedactor:
     """Replaces secrets by `shown`. Those of fewer than `LEAST` characters are left alone."""
 
-    def __init__(self, secrets: Iterable[str], shown: str = "[secret]") -> None:
-        found = {form for one in secrets if len(one) >= LEAST for form in _forms(one)}
+    def __init__(self, secrets: Iterable[str], placeholder: str = "[secret]") -> None:
+        found = {
+            form for one in secrets if len(one) >= MIN_SECRET_CHARS for form in _encodings(one)
+        }
         # The longest first: one secret may be the beginning of another.
         self._forms = sorted(found, key=len, reverse=True)
-        self._shown = shown
+        self._placeholder = placeholder
         self._text = re.compile("|".join(map(re.escape, self._forms)))
         raw = [one.encode("utf-8", "surrogateescape") for one in self._forms]
         self._bytes = re.compile(b"|".join(map(re.escape, raw)))
 
-    def value(self, value: Any) -> Any:
+    def redact(self, value: Any) -> Any:
         """Return a value with the secrets replaced in its texts, however deep they lie."""
         if not self._forms:
             return value
         if isinstance(value, str):
-            return self._text.sub(lambda _: self._shown, value)
+            return self._text.sub(lambda _: self._placeholder, value)
         if isinstance(value, bytes):
-            return self._bytes.sub(lambda _: self._shown.encode(), value)
+            return self._bytes.sub(lambda _: self._placeholder.encode(), value)
         if isinstance(value, Mapping):
-            return {self.value(name): self.value(item) for name, item in value.items()}
+            return {self.redact(name): self.redact(item) for name, item in value.items()}
         if isinstance(value, list):
-            return [self.value(item) for item in value]
+            return [self.redact(item) for item in value]
         if isinstance(value, tuple):
-            return tuple(self.value(item) for item in value)
+            return tuple(self.redact(item) for item in value)
         return value
 
-    def told(self, text: str) -> str:
+    def redact_error(self, text: str) -> str:
         """Return the text of an error without the secrets, nor the first part of one at its end."""
-        hidden: str = self.value(text)
-        if len(text) < CUT:
+        hidden: str = self.redact(text)
+        if len(text) < MAX_ERROR_CHARS:
             return hidden
         for form in self._forms:
-            for length in range(len(form) - 1, LEAST - 1, -1):
+            for length in range(len(form) - 1, MIN_SECRET_CHARS - 1, -1):
                 if hidden.endswith(form[:length]):
-                    return hidden[:-length] + self._shown
+                    return hidden[:-length] + self._placeholder
         return hidden
 
-    def outcome(self, outcome: Outcome) -> Outcome:
+    def redact_outcome(self, outcome: Outcome) -> Outcome:
         """Return an outcome with the secrets replaced in its data and its error."""
         if not self._forms:
             return outcome
-        data = self.value(dict(outcome.data))
-        return replace(outcome, data=data, error=self.told(outcome.error))
+        data = self.redact(dict(outcome.data))
+        return replace(outcome, data=data, error=self.redact_error(outcome.error))
 
-    async def answer(self, answer: Awaitable[Outcome | None]) -> Outcome | None:
+    async def redact_call(self, answer: Awaitable[Outcome | None]) -> Outcome | None:
         """Return what a call answers, or raise its error, without the secrets."""
         try:
             outcome = await answer
         except BaseException as error:
-            instead = self._instead(error)
+            instead = self._redacted_error(error)
             if instead is None:
                 raise
         else:
-            return None if outcome is None else self.outcome(outcome)
+            return None if outcome is None else self.redact_outcome(outcome)
         # Raised out here it has no context: the first error would bring its text along.
         raise instead
 
-    def _instead(self, error: BaseException) -> BaseException | None:
+    def _redacted_error(self, error: BaseException) -> BaseException | None:
         """Return what to raise instead of an error that tells a secret; None if it does not."""
         said = str(error)
-        hidden = self.told(said)
+        hidden = self.redact_error(said)
         if hidden == said:
             return None
         if isinstance(error, Exception):
@@ -95,7 +97,7 @@ class Hiding:
         return kind(hidden)
 
 
-def _forms(secret: str) -> Iterator[str]:
+def _encodings(secret: str) -> Iterator[str]:
     """Yield a secret as it may stand in a text."""
     raw = secret.encode("utf-8", "surrogateescape")
     written = [secret, repr(secret)[1:-1], repr(raw)[2:-1]]

@@ -15,24 +15,24 @@ from vedette.domain.base.errors import Forbidden
 
 Role = Literal["viewer", "approver", "operator", "policy_author"]
 ROLES: tuple[Role, ...] = ("viewer", "approver", "operator", "policy_author")
-EVERY: frozenset[Role] = frozenset(ROLES)
+ALL_ROLES: frozenset[Role] = frozenset(ROLES)
 
 _APPROVER: frozenset[Role] = frozenset({"approver"})
 _OPERATOR: frozenset[Role] = frozenset({"operator"})
 _AUTHOR: frozenset[Role] = frozenset({"policy_author"})
 
 # What only looks. (`would_wake` is asked like a command and changes nothing.)
-READS: Mapping[str, frozenset[Role]] = dict.fromkeys(
+READ_VERBS: Mapping[str, frozenset[Role]] = dict.fromkeys(
     (
         "would_wake", "me", "status", "changes", "explain", "holds", "runs", "entries", "dead",
         "erasable",
         "memory_list", "memory_show",
     ),
-    EVERY,
+    ALL_ROLES,
 )  # fmt: skip
 
 # What changes something: one role each, so that no one of them is enough for everything.
-WRITES: Mapping[str, frozenset[Role]] = {
+WRITE_VERBS: Mapping[str, frozenset[Role]] = {
     "approve": _APPROVER,
     "deny": _APPROVER,
     "approve_group": _APPROVER,
@@ -65,19 +65,19 @@ WRITES: Mapping[str, frozenset[Role]] = {
     "mode": _AUTHOR,
 }
 
-NEEDS: Mapping[str, frozenset[Role]] = {**READS, **WRITES}
+REQUIRED_ROLES: Mapping[str, frozenset[Role]] = {**READ_VERBS, **WRITE_VERBS}
 
 
-def may(roles: Collection[Role], verb: str) -> bool:
+def may_use_verb(roles: Collection[Role], verb: str) -> bool:
     """Say whether one of these roles is enough for a verb; for one the table lacks none is."""
-    return not NEEDS.get(verb, frozenset()).isdisjoint(roles)
+    return not REQUIRED_ROLES.get(verb, frozenset()).isdisjoint(roles)
 
 
-def require(who: object, roles: Collection[Role], verb: str) -> None:
+def require_role(who: object, roles: Collection[Role], verb: str) -> None:
     """Return if one of these roles is enough for a verb. Raises Forbidden."""
-    if may(roles, verb):
+    if may_use_verb(roles, verb):
         return
-    needed = NEEDS.get(verb)
+    needed = REQUIRED_ROLES.get(verb)
     if needed is None:
         raise Forbidden(
             f"nobody may {verb!r}", mend="give the verb its roles in vedette.domain.roles"

@@ -15,54 +15,54 @@ from typing import Any
 
 import orjson
 
-from vedette.domain.action_record import BadRecord, read_record
-from vedette.domain.base.canonical import canonical
-from vedette.domain.effect import SETTLED
-from vedette.domain.entry import ANSWERS
+from vedette.domain.action_record import BadRecord, parse_record
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.effect import FINAL_STATES
+from vedette.domain.entry import HOLD_ANSWERS
 from vedette.domain.run import ActionRow
 
 # What is read of an action; `Told` is one of these entries and its body, None if that is gone.
 # An effect that was made, or given up, is over for good. A cancelled one is not: a person may take
 # its run up again, and what is held again after a permit was cancelled, too.
-_OVER = ("effect.done", "effect.failed")
-_EFFECT_ENDS = (*_OVER, "effect.cancelled")
-DECIDED = "action.decided"
-STARTED = "effect.started"
-READ = (*ANSWERS, *_EFFECT_ENDS, STARTED)
-Told = tuple[Mapping[str, Any], bytes | None]
+_FINAL_EFFECTS = ("effect.done", "effect.failed")
+_EFFECT_ENDS = (*_FINAL_EFFECTS, "effect.cancelled")
+DECIDED_KIND = "action.decided"
+STARTED_KIND = "effect.started"
+PROOF_KINDS = (*HOLD_ANSWERS, *_EFFECT_ENDS, STARTED_KIND)
+EntryRecord = tuple[Mapping[str, Any], bytes | None]
 
 # The rule in the row of a permit whose run was a dead letter, and was taken up again.
-REDRIVEN = "run.redriven"
+REDRIVEN_RULE = "run.redriven"
 # The revision in such a row: older than any, so that it is decided anew before it is repeated.
-ANEW = 0
+OUTDATED_REVISION = 0
 
-_SIGNED = ("event", "agent", "action", "action_digest", "tool", "actor", "until")
+_SIGNED_FIELDS = ("event", "agent", "action", "action_digest", "tool", "actor", "until")
 
 
 def approval_bytes(entry: Mapping[str, Any]) -> bytes:
     """Return what is signed of an entry `hold.approved`: who approves what, until when."""
-    value = {name: entry.get(name) for name in _SIGNED}
-    return canonical({"schema": "vedette.approval/1", **value})
+    value = {name: entry.get(name) for name in _SIGNED_FIELDS}
+    return canonical_json({"schema": "vedette.approval/1", **value})
 
 
-def write_signature(raw: bytes) -> str:
+def format_signature(raw: bytes) -> str:
     """Return a signature as the field `signature` of an entry has it."""
     return base64.b64encode(raw).decode("ascii")
 
 
 def is_approved(
-    row: ActionRow, told: Sequence[Told], is_signed: Callable[[bytes, bytes], bool]
+    row: ActionRow, records: Sequence[EntryRecord], is_signed: Callable[[bytes, bytes], bool]
 ) -> bool:
     """Say whether the last answer to a hold is the approval that its row tells of, not used yet.
 
     A permit alone does not use it (there may be no room for its effect): what came of that does.
     `is_signed` says whether a signature (the second) is the fleet's, of some bytes (the first).
     """
-    answers = [entry for entry, _ in told if entry["kind"] in ANSWERS]
+    answers = [entry for entry, _ in records if entry["kind"] in HOLD_ANSWERS]
     if not answers or answers[-1]["kind"] != "hold.approved":
         return False
     given = answers[-1]
-    if any(entry["kind"] in _OVER and entry["seq"] > given["seq"] for entry, _ in told):
+    if any(entry["kind"] in _FINAL_EFFECTS and entry["seq"] > given["seq"] for entry, _ in records):
         return False
     named = (given.get("action_digest"), given.get("actor"), given.get("until"))
     if named != (row.digest, row.approver, row.until_us):
@@ -74,28 +74,30 @@ def is_approved(
     return is_signed(approval_bytes(given), signature)
 
 
-def find_fault(row: ActionRow, told: Sequence[Told]) -> str | None:
+def find_fault(row: ActionRow, records: Sequence[EntryRecord]) -> str | None:
     """Return what a row says that its entries do not; None if it may be gone by."""
-    decisions = [one for one in told if one[0]["kind"] == DECIDED]
+    decisions = [one for one in records if one[0]["kind"] == DECIDED_KIND]
     if not decisions:
         return "no entry says that it was decided"
     last = decisions[-1][0]
     if last["action_digest"] != row.digest:
         return "it was decided under another digest"
-    planned = row.effect is not None and row.effect not in SETTLED
-    if planned and (last["outcome"] != "permit" or row.rule not in (last["rule"], REDRIVEN)):
+    planned = row.effect is not None and row.effect not in FINAL_STATES
+    if planned and (last["outcome"] != "permit" or row.rule not in (last["rule"], REDRIVEN_RULE)):
         return f"its last decision is {last['outcome']} by {last['rule']}"
     ended = [
-        entry for entry, _ in told if entry["kind"] in _EFFECT_ENDS and entry["seq"] > last["seq"]
+        entry
+        for entry, _ in records
+        if entry["kind"] in _EFFECT_ENDS and entry["seq"] > last["seq"]
     ]
     if planned and ended:
         return f"its last entry is {ended[-1]['kind']}"
-    over = [entry for entry, _ in told if entry["kind"] in _OVER]
-    if over and not row.settled:
+    over = [entry for entry, _ in records if entry["kind"] in _FINAL_EFFECTS]
+    if over and not row.is_final:
         return f"its effect is over: {over[-1]['kind']}"
-    if planned and row.policy_rev not in (last["policy_rev"], ANEW):
+    if planned and row.policy_rev not in (last["policy_rev"], OUTDATED_REVISION):
         return f"its last decision is of revision {last['policy_rev']}"
-    question = _question(decisions[0][1])
+    question = _parse_request(decisions[0][1])
     if question is None:
         return "what was first asked of it cannot be read"
     for name, says, _ in compare_record(row.record or b"{}", question):
@@ -103,26 +105,26 @@ def find_fault(row: ActionRow, told: Sequence[Told]) -> str | None:
     return None
 
 
-def _question(body: bytes | None) -> Mapping[str, Any] | None:
+def _parse_request(body: bytes | None) -> Mapping[str, Any] | None:
     """Return the question in a decision's body; None for one that is gone, or is none."""
     try:
-        question = orjson.loads(body or b"").get("question")
+        request = orjson.loads(body or b"").get("question")
     except (ValueError, AttributeError):
         return None
-    return question if isinstance(question, dict) else None
+    return request if isinstance(request, dict) else None
 
 
-def find_outcome_fault(row: ActionRow, told: Sequence[Told]) -> str | None:
+def find_outcome_fault(row: ActionRow, records: Sequence[EntryRecord]) -> str | None:
     """Return what the row of an ended effect says that its entries do not; None if it is so.
 
     Beside what `find_fault` looks at: how it ended, what was answered, and what the last decision
     obliged to (which says whether the answer may be trusted).
     """
-    fault = find_fault(row, told)
+    fault = find_fault(row, records)
     if fault is not None:
         return fault
-    last, body = [one for one in told if one[0]["kind"] == DECIDED][-1]
-    ends = [data for entry, data in told
+    last, body = [one for one in records if one[0]["kind"] == DECIDED_KIND][-1]
+    ends = [data for entry, data in records
             if entry["kind"] == f"effect.{row.effect}" and entry["seq"] > last["seq"]]  # fmt: skip
     if not ends:
         return f"no entry says that its effect is {row.effect}"
@@ -131,42 +133,42 @@ def find_outcome_fault(row: ActionRow, told: Sequence[Told]) -> str | None:
     if body is None:
         return "what it was obliged to cannot be read"
     duties = orjson.loads(body)["decision"]["obligations"]
-    if write_duties(duties) != row.obliges:
+    if format_obligations(duties) != row.obliges:
         return f"its last decision does not oblige to {row.obliges or 'nothing'}"
     return None
 
 
-def write_duties(obligations: Sequence[Mapping[str, str]]) -> str:
+def format_obligations(obligations: Sequence[Mapping[str, str]]) -> str:
     """Return a decision's obligations as a row names them."""
     return ",".join(sorted({item["type"] for item in obligations}))
 
 
-def compare_record(record: bytes, question: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+def compare_record(record: bytes, request: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield (column, says, should) of what a row's record says that was not asked of it.
 
     `question` is the one of its action's first decision.
     """
-    action, context = question.get("action"), question.get("context", {})
+    action, context = request.get("action"), request.get("context", {})
     if not isinstance(action, dict) or not isinstance(context, dict):
         yield "record", "what was asked of it", "unreadable"
         return
     try:
-        told = read_record(record)
+        fields = parse_record(record)
     except BadRecord as error:
         yield "record", f"unreadable: {error}", action.get("args")
         return
-    asked = {name: action.get(name) for name in ("args", "sources", "readers")}
-    asked["confidence"] = context.get("confidence")
-    for name, right in asked.items():
-        says = told.get(name, {} if name == "readers" else None)
+    request_fields = {name: action.get(name) for name in ("args", "sources", "readers")}
+    request_fields["confidence"] = context.get("confidence")
+    for name, right in request_fields.items():
+        says = fields.get(name, {} if name == "readers" else None)
         if right is not None and says != right:
             yield "record", {name: says}, {name: right}
-    says, first = told["origins"], action.get("origins") or told["origins"]
+    says, first = fields["origins"], action.get("origins") or fields["origins"]
     if not isinstance(first, dict):
         yield "record", {"origins": says}, {"origins": first}
         return
     right = dict(first)
-    for pointer in says.keys() & right.keys() - told["sources"].keys():
+    for pointer in says.keys() & right.keys() - fields["sources"].keys():
         if says[pointer] == "registered":
             # Told anew from the registry of the day whenever it is decided.
             right[pointer] = "registered"

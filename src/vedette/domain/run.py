@@ -17,7 +17,7 @@ from typing import Any, Literal
 from vedette.domain.base.canonical import short_id
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.budget import Alert, Cap, Shortage
-from vedette.domain.decision import Outcome as Decided
+from vedette.domain.decision import DecisionOutcome as Decided
 from vedette.domain.effect import EffectState, RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.hold import HoldState
@@ -31,10 +31,10 @@ def run_id(source: str, event_id: str, agent: str) -> str:
 
     It is deterministic rather than sortable; lists are sorted by seq.
     """
-    return run_of(short_id("evt", source, event_id), agent)
+    return event_run_id(short_id("evt", source, event_id), agent)
 
 
-def run_of(event: str, agent: str) -> str:
+def event_run_id(event: str, agent: str) -> str:
     """Return the id of an event's run; its first half is the event's, so that it leads there."""
     return f"run_{event[4:20]}{short_id('run', event, agent)[4:20]}"
 
@@ -110,7 +110,7 @@ class ActionRow:
     counted_us: int = 0
 
     @property
-    def settled(self) -> bool:
+    def is_final(self) -> bool:
         """Say whether nothing more will happen to this action."""
         if self.effect is not None:
             return self.effect in ("done", "failed", "cancelled")
@@ -120,7 +120,7 @@ class ActionRow:
         """Return a row of its own that says the same: `dataclasses.replace`, at a third of it."""
         return ActionRow(*_values(self))
 
-    def triable(self, now_us: int) -> bool:
+    def may_try(self, now_us: int) -> bool:
         """Say whether the effect may be tried now."""
         return (
             self.effect in ("intended", "started", "unknown")
@@ -155,12 +155,12 @@ class Step:
     run: str | None = None
     position: int = 0
     agent: str | None = None
-    expects: int = 0
+    expected_steps: int = 0
     entries_before: int = 0
     epoch: int = 0
     policy_rev: int | None = None
     stop_epoch: int | None = None
-    stops: int | None = None
+    wait_stop_epoch: int | None = None
     state: RunState = "ready"
     turn: int = 0
     attempts: int = 0
@@ -172,13 +172,13 @@ class Step:
     rows: list[RowWrite] = field(default_factory=list)
     spend: Mapping[str, int] = field(default_factory=dict)
     limits: Sequence[Cap] = ()
-    lacking: Mapping[str, int] = field(default_factory=dict)
-    returns: list[tuple[str, int, int]] = field(default_factory=list)
+    shortfall: Mapping[str, int] = field(default_factory=dict)
+    refunds: list[tuple[str, int, int]] = field(default_factory=list)
     checkpoint: tuple[str, int, bytes] | None = None
     candidates: list[Candidate] = field(default_factory=list)
 
 
-class Answer(Enum):
+class CommitStatus(Enum):
     """What the store answers to a step, after COMMIT and never before."""
 
     COMMITTED = "committed"
@@ -188,30 +188,30 @@ class Answer(Enum):
     FENCED_STOP = "fenced: stop"
     FENCED_ORDER = "fenced: order"
     FENCED_EARLIER = "fenced: an earlier event waits"
-    BEHIND = "behind a state whose events are gone"
+    STATE_ERASED = "behind a state whose events are gone"
     OVER_BUDGET = "over budget"
-    ROOM = "room"
+    BUDGET_AVAILABLE = "room"
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommitResult:
     """The answer to a step, with the seq of the last entry it wrote.
 
     `shortage` says why it is over budget; `alerts` which limits it has brought to the alert.
     """
 
-    answer: Answer
+    status: CommitStatus
     last: int = 0
     shortage: Shortage | None = None
     alerts: tuple[Alert, ...] = ()
 
 
-def fold(actions: list[ActionRow]) -> dict[str, Any]:
+def count_actions(actions: list[ActionRow]) -> dict[str, Any]:
     """Return how many actions stand where: permits, holds, denials, and settled effects."""
     counts = {"permit": 0, "hold": 0, "deny": 0, "open": 0}
     for action in actions:
         if action.decided:
             counts[action.decided] += 1
-        if not action.settled:
+        if not action.is_final:
             counts["open"] += 1
     return counts

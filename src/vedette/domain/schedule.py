@@ -24,16 +24,16 @@ Calendar = Callable[[int], int | None]
 
 # The next matching wall-clock time strictly after a given one, or None. A wall-clock time is
 # counted in microseconds as if the zone were UTC: it knows no zone and no change of the clocks.
-NextWall = Callable[[int], int | None]
+NextWallTime = Callable[[int], int | None]
 
 DAY_US = 86_400 * MICROS
 
 # `missed: skip` still runs a tick that is late by no more than this: a busy runner is not a
 # stopped one.
-ON_TIME_US = 60 * MICROS
+LATE_TOLERANCE_US = 60 * MICROS
 
 # How many ticks one call returns at most; the next call goes on from there.
-LIMIT = 512
+MAX_TICKS = 512
 
 _HH_MM = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 _FIXED_TIME = re.compile(r"[0-9]+\s+[0-9]+\s.*")
@@ -57,7 +57,7 @@ class Tick:
         """
         return f"{self.agent}/{self.schedule.name}@{self.date or iso(self.nominal_us)}"
 
-    def event(self, fleet: str) -> Event:
+    def to_event(self, fleet: str) -> Event:
         """Return the event that wakes the agent; the engine vouches for all of it.
 
         Its data is what the agent's own schedule says, so it is as trusted as the charter.
@@ -74,7 +74,7 @@ class Tick:
         )
 
 
-def due(
+def due_ticks(
     agent: str, schedule: Schedule, last_us: int | None, now_us: int, calendar: Calendar
 ) -> list[Tick]:
     """Return the ticks to emit of those with a nominal instant in `(last_us, now_us]`.
@@ -89,27 +89,27 @@ def due(
     after = max(last_us, now_us - schedule.max_age_us - 1)
     if schedule.missed == "all":
         instants: list[int] = []
-        while len(instants) < LIMIT:
+        while len(instants) < MAX_TICKS:
             at = calendar(after)
             if at is None or at > now_us:
                 break
             instants.append(at)
             after = at
     else:
-        newest = _newest(calendar, after, now_us)
-        late = newest is not None and newest < now_us - ON_TIME_US
+        newest = _latest_instant(calendar, after, now_us)
+        late = newest is not None and newest < now_us - LATE_TOLERANCE_US
         skipped = late and schedule.missed == "skip"
         instants = [] if newest is None or skipped else [newest]
-    zone = ZoneInfo(schedule.zone) if runs_once_a_day(schedule) else None
+    zone = ZoneInfo(schedule.zone) if is_daily(schedule) else None
     return [Tick(agent, schedule, at, _local_date(zone, at) if zone else None) for at in instants]
 
 
-def runs_once_a_day(schedule: Schedule) -> bool:
+def is_daily(schedule: Schedule) -> bool:
     """Say whether the schedule has at most one tick per local date: its id is then the date."""
     return schedule.daily is not None or bool(_FIXED_TIME.fullmatch(schedule.cron or ""))
 
 
-def calendar_of(schedule: Schedule, cron: NextWall | None = None) -> Calendar:
+def build_calendar(schedule: Schedule, cron: NextWallTime | None = None) -> Calendar:
     """Return the calendar of a schedule; `cron` matches the wall clock for one that has `cron`.
 
     A wall-clock time that the clocks skip is due at the first valid instant after it. One that
@@ -126,14 +126,14 @@ def calendar_of(schedule: Schedule, cron: NextWall | None = None) -> Calendar:
             raise ValueError(f"every: {every_us} us is not a period")
         return lambda after_us: (after_us // every_us + 1) * every_us
     if schedule.daily is not None:
-        cron = _daily(schedule.daily)
+        cron = _parse_daily(schedule.daily)
     elif schedule.cron is None or cron is None:
         raise ValueError(f"schedule {schedule.name!r} has none of every, cron and daily")
-    calendar = _in_zone(cron, zone)
-    return _first_of_repeated(calendar, zone) if runs_once_a_day(schedule) else calendar
+    calendar = _zone_calendar(cron, zone)
+    return _skip_repeats(calendar, zone) if is_daily(schedule) else calendar
 
 
-def _newest(calendar: Calendar, after_us: int, now_us: int) -> int | None:
+def _latest_instant(calendar: Calendar, after_us: int, now_us: int) -> int | None:
     """Return the last instant in `(after_us, now_us]`, looking back further and further."""
     for back in (MICROS, 60 * MICROS, 3600 * MICROS, DAY_US, 32 * DAY_US, now_us - after_us):
         start = max(after_us, now_us - back)
@@ -147,7 +147,7 @@ def _newest(calendar: Calendar, after_us: int, now_us: int) -> int | None:
     return None
 
 
-def _daily(text: str) -> NextWall:
+def _parse_daily(text: str) -> NextWallTime:
     match = _HH_MM.fullmatch(text)
     if match is None:
         raise ValueError(f"daily: {text!r} is not a time of day, write HH:MM")
@@ -155,7 +155,7 @@ def _daily(text: str) -> NextWall:
     return lambda wall_us: ((wall_us - into_day) // DAY_US + 1) * DAY_US + into_day
 
 
-def _in_zone(next_wall: NextWall, zone: ZoneInfo) -> Calendar:
+def _zone_calendar(next_wall: NextWallTime, zone: ZoneInfo) -> Calendar:
     """Put a wall-clock pattern into a zone, one stretch of equal UTC offset after another."""
 
     def calendar(after_us: int) -> int | None:
@@ -165,7 +165,7 @@ def _in_zone(next_wall: NextWall, zone: ZoneInfo) -> Calendar:
             wall = next_wall(start + offset - 1)
             if wall is None:
                 return None
-            change = _change(zone, start, wall - offset)
+            change = _find_offset_change(zone, start, wall - offset)
             if change is None:
                 return wall - offset
             # The clocks change first. What matches in the hour they skip is due at the change.
@@ -177,17 +177,17 @@ def _in_zone(next_wall: NextWall, zone: ZoneInfo) -> Calendar:
     return calendar
 
 
-def _first_of_repeated(calendar: Calendar, zone: ZoneInfo) -> Calendar:
+def _skip_repeats(calendar: Calendar, zone: ZoneInfo) -> Calendar:
     def first(after_us: int) -> int | None:
         at = calendar(after_us)
-        while at is not None and _local(zone, at).fold:
+        while at is not None and _local_datetime(zone, at).fold:
             at = calendar(at)
         return at
 
     return first
 
 
-def _change(zone: ZoneInfo, start_us: int, end_us: int) -> int | None:
+def _find_offset_change(zone: ZoneInfo, start_us: int, end_us: int) -> int | None:
     """Return the first instant in `(start_us, end_us]` at which the UTC offset is another."""
     low = start_us
     while low < end_us:
@@ -214,14 +214,14 @@ def _local_date(zone: ZoneInfo, at_us: int) -> str:
     next day but belongs to the day that was skipped, hence the earlier of the two readings.
     """
     utc = datetime.fromtimestamp(at_us // MICROS, UTC).replace(tzinfo=None)
-    before = utc + (_local(zone, at_us - MICROS).utcoffset() or UTC.utcoffset(None))
-    return min(before.date(), _local(zone, at_us).date()).isoformat()
+    before = utc + (_local_datetime(zone, at_us - MICROS).utcoffset() or UTC.utcoffset(None))
+    return min(before.date(), _local_datetime(zone, at_us).date()).isoformat()
 
 
 def _offset(zone: ZoneInfo, at_us: int) -> int:
-    offset = _local(zone, at_us).utcoffset() or UTC.utcoffset(None)
+    offset = _local_datetime(zone, at_us).utcoffset() or UTC.utcoffset(None)
     return (offset.days * 86_400 + offset.seconds) * MICROS
 
 
-def _local(zone: ZoneInfo, at_us: int) -> datetime:
+def _local_datetime(zone: ZoneInfo, at_us: int) -> datetime:
     return datetime.fromtimestamp(at_us // MICROS, zone)

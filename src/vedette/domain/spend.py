@@ -25,7 +25,7 @@ from vedette.domain.budget import (
 
 
 @dataclass(slots=True)
-class Total:
+class SpendTotal:
     """What an agent, or the fleet, has spent of one unit in the latest hour and day known.
 
     `hour_told` and `day_told` say that the alert of the window was given.
@@ -38,7 +38,7 @@ class Total:
     day: int = 0
     day_told: int = 0
 
-    def at(self, span: str, now_us: int) -> int:
+    def amount_at(self, span: str, now_us: int) -> int:
         """Return the total of the window of `now_us`, or of a later one if the clock went back."""
         if span == "hour":
             return self.hour if now_us < self.hour_us + HOUR_US else 0
@@ -53,7 +53,7 @@ class Total:
         self.hour += amount
         self.day += amount
 
-    def give_back(self, spent_us: int, amount: int) -> None:
+    def refund(self, spent_us: int, amount: int) -> None:
         """Take back what was counted at `spent_us`, from the windows that are still those."""
         if self.hour_us == window_start(spent_us, HOUR_US):
             self.hour = max(0, self.hour - amount)
@@ -61,10 +61,10 @@ class Total:
             self.day = max(0, self.day - amount)
 
 
-Returns = Sequence[tuple[str, int, int]]
+Refunds = Sequence[tuple[str, int, int]]
 
 
-class Totals:
+class SpendCache:
     """Running totals by (name, unit), read when first asked for and written at the group's end.
 
     Not a sum over entries: what a check costs does not grow with what was spent. `read` gives a
@@ -73,69 +73,69 @@ class Totals:
 
     def __init__(
         self,
-        read: Callable[[str, str], Total | None],
-        raised: Callable[[int], Iterable[Raise]],
+        read: Callable[[str, str], SpendTotal | None],
+        raises: Callable[[int], Iterable[Raise]],
     ) -> None:
         self._read = read
-        self._raised = raised
-        self._known: dict[tuple[str, str], Total] = {}
-        self.changed: dict[tuple[str, str], Total] = {}
+        self._raises = raises
+        self._totals: dict[tuple[str, str], SpendTotal] = {}
+        self.changed: dict[tuple[str, str], SpendTotal] = {}
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop everything: the transaction is gone, or others may have written since."""
-        self._known.clear()
+        self._totals.clear()
         self.changed.clear()
 
-    def of(self, name: str, unit: str) -> Total:
+    def total(self, name: str, unit: str) -> SpendTotal:
         """Return one total."""
-        total = self._known.get((name, unit))
+        total = self._totals.get((name, unit))
         if total is None:
-            total = self._known[name, unit] = self._read(name, unit) or Total()
+            total = self._totals[name, unit] = self._read(name, unit) or SpendTotal()
         return total
 
-    def shortage(
-        self, agent: str, caps: Iterable[Cap], spend: Mapping[str, int], returns: Returns,
+    def find_shortage(
+        self, agent: str, caps: Iterable[Cap], spend: Mapping[str, int], refunds: Refunds,
         now_us: int,
     ) -> Shortage | None:  # fmt: skip
         """Return the first limit that has no room for `spend`; None if all have."""
         for cap in caps:
-            asked = spend.get(cap.unit, 0)
-            if asked <= 0:
+            amount = spend.get(cap.unit, 0)
+            if amount <= 0:
                 continue
             total = cap.used
             if cap.span != "run":
                 name = FLEET if cap.scope == "fleet" else agent
-                kept = self._known.get((name, cap.unit)) or self.of(name, cap.unit)
-                total += kept.at(cap.span, now_us)
-                if returns:
-                    total -= _returned(kept, cap, returns, now_us)
-            if total + asked <= cap.limit:
+                kept = self._totals.get((name, cap.unit)) or self.total(name, cap.unit)
+                total += kept.amount_at(cap.span, now_us)
+                if refunds:
+                    total -= _refunded_amount(kept, cap, refunds, now_us)
+            if total + amount <= cap.limit:
                 continue
-            limit = cap.limit + self.more(agent, cap, now_us)
-            if total + asked > limit:
+            limit = cap.limit + self.raised_amount(agent, cap, now_us)
+            if total + amount > limit:
                 until = window_end(now_us, LENGTHS[cap.span]) if cap.span in LENGTHS else 0
-                return Shortage(cap.scope, cap.unit, cap.span, limit, total, asked, until)
+                return Shortage(cap.scope, cap.unit, cap.span, limit, total, amount, until)
         return None
 
-    def more(self, agent: str, cap: Cap, now_us: int) -> int:
+    def raised_amount(self, agent: str, cap: Cap, now_us: int) -> int:
         """Return what raises in force add to a limit."""
         name = FLEET if cap.scope == "fleet" else agent
         return sum(
             more.amount
-            for more in self._raised(now_us)
+            for more in self._raises(now_us)
             if (more.name, more.unit, more.span) == (name, cap.unit, cap.span)
         )
 
-    def book(self, agent: str, spend: Mapping[str, int], returns: Returns, now_us: int) -> None:
+    def book(self, agent: str, spend: Mapping[str, int], refunds: Refunds, now_us: int) -> None:
         """Count what a step spends and gives back, for its agent and for the fleet."""
-        for unit, spent_us, amount in returns:
+        for unit, spent_us, amount in refunds:
             for name in (agent, FLEET):
-                self._touch(name, unit).give_back(spent_us, amount)
+                self._mark_changed(name, unit).refund(spent_us, amount)
         for unit, amount in spend.items():
             for name in (agent, FLEET):
-                self._touch(name, unit).add(now_us, amount)
+                self._mark_changed(name, unit).add(now_us, amount)
 
-    def alerts(
+    def record_alerts(
         self, agent: str, caps: Iterable[Cap], spend: Mapping[str, int], now_us: int
     ) -> list[Alert]:
         """Return the limits that spending has just brought to the alert, and note that it did."""
@@ -144,13 +144,13 @@ class Totals:
             if cap.span == "run" or cap.limit <= 0 or not spend.get(cap.unit):
                 continue
             name = FLEET if cap.scope == "fleet" else agent
-            total = self.of(name, cap.unit)
-            amount = total.at(cap.span, now_us)
+            total = self.total(name, cap.unit)
+            amount = total.amount_at(cap.span, now_us)
             if amount * 100 < cap.limit * ALERT_PERCENT:
                 continue
             if total.hour_told if cap.span == "hour" else total.day_told:
                 continue
-            limit = cap.limit + self.more(agent, cap, now_us)
+            limit = cap.limit + self.raised_amount(agent, cap, now_us)
             if amount * 100 < limit * ALERT_PERCENT:
                 continue
             if cap.span == "hour":
@@ -160,12 +160,12 @@ class Totals:
             found.append(Alert(name, cap.unit, cap.span, limit, amount))
         return found
 
-    def _touch(self, name: str, unit: str) -> Total:
-        total = self.changed[name, unit] = self.of(name, unit)
+    def _mark_changed(self, name: str, unit: str) -> SpendTotal:
+        total = self.changed[name, unit] = self.total(name, unit)
         return total
 
 
-def _returned(total: Total, cap: Cap, returns: Returns, now_us: int) -> int:
+def _refunded_amount(total: SpendTotal, cap: Cap, refunds: Refunds, now_us: int) -> int:
     """Return how much of the present window's total is being given back."""
     start = total.hour_us if cap.span == "hour" else total.day_us
     length = LENGTHS[cap.span]
@@ -173,6 +173,6 @@ def _returned(total: Total, cap: Cap, returns: Returns, now_us: int) -> int:
         return 0
     return sum(
         amount
-        for unit, spent_us, amount in returns
+        for unit, spent_us, amount in refunds
         if unit == cap.unit and window_start(spent_us, length) == start
     )

@@ -9,7 +9,7 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Draft
 
-Scope = tuple[str, str]
+StopScope = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Unrecorded:
+class UnrecordedStop:
     """A stop that holds in this process and could not be made durable: what is to be written.
 
     `why` says what was in the way, `at_us` when it was ordered.
@@ -39,7 +39,7 @@ class Unrecorded:
 
 
 @dataclass(slots=True)
-class Stops:
+class StopState:
     """What is stopped. `epoch` grows with every change; older steps are refused.
 
     `ends` are those that lift themselves. A stop that is on its way to the store is *coming*: no
@@ -49,24 +49,24 @@ class Stops:
     """
 
     epoch: int = 0
-    heard: int = 0
-    ends: list[Stop] = field(default_factory=list)
-    unrecorded: dict[Scope, Unrecorded] = field(default_factory=dict)
-    _set: set[Scope] = field(default_factory=set)
+    last_lift_seq: int = 0
+    timed_stops: list[Stop] = field(default_factory=list)
+    unrecorded: dict[StopScope, UnrecordedStop] = field(default_factory=dict)
+    _active: set[StopScope] = field(default_factory=set)
     _paused: dict[str, set[str]] = field(default_factory=dict)
-    _coming: list[Scope] = field(default_factory=list)
+    _pending: list[StopScope] = field(default_factory=list)
 
-    def restore(self, epoch: int, stops: Iterable[Scope]) -> None:
+    def restore(self, epoch: int, stops: Iterable[StopScope]) -> None:
         """Take over what the store knows."""
-        self.epoch, self._set = epoch, set(stops)
+        self.epoch, self._active = epoch, set(stops)
 
-    def agent(self, agent: str) -> bool:
+    def is_agent_stopped(self, agent: str) -> bool:
         """Say whether an agent may not begin a run or a turn here."""
-        return agent in self._paused or self._stopped(agent)
+        return agent in self._paused or self._is_stopped(agent)
 
-    def _stopped(self, agent: str) -> bool:
+    def _is_stopped(self, agent: str) -> bool:
         scopes = (("all", ""), ("agent", agent))
-        return any(scope in self._set or scope in self.unrecorded for scope in scopes)
+        return any(scope in self._active or scope in self.unrecorded for scope in scopes)
 
     def pause(self, agent: str, cause: str) -> None:
         """Have an agent begin nothing in this process; what was begun is seen through.
@@ -76,37 +76,37 @@ class Stops:
         """
         self._paused.setdefault(agent, set()).add(cause)
 
-    def go_on(self, agent: str, cause: str) -> None:
+    def unpause(self, agent: str, cause: str) -> None:
         """End a pause that has this cause."""
         causes = self._paused.get(agent, set())
         causes.discard(cause)
         if not causes:
             self._paused.pop(agent, None)
 
-    def tool(self, agent: str, tool: str) -> bool:
+    def is_tool_stopped(self, agent: str, tool: str) -> bool:
         """Say whether an action of this agent with this tool may not start."""
         one = ("tool", tool)
-        return self._stopped(agent) or one in self._set or one in self.unrecorded
+        return self._is_stopped(agent) or one in self._active or one in self.unrecorded
 
-    def coming(self, agent: str, tool: str) -> bool:
+    def is_stop_pending(self, agent: str, tool: str) -> bool:
         """Say whether a stop that concerns such an action is on its way to the store."""
         scopes = (("all", ""), ("agent", agent), ("tool", tool))
-        return bool(self._coming) and any(scope in self._coming for scope in scopes)
+        return bool(self._pending) and any(scope in self._pending for scope in scopes)
 
-    def announce(self, scope: Scope) -> None:
+    def announce(self, scope: StopScope) -> None:
         """Let no call start under a scope from now on; `settle` follows, whatever happens."""
-        self._coming.append(scope)
+        self._pending.append(scope)
 
-    def settle(self, scope: Scope) -> None:
+    def withdraw(self, scope: StopScope) -> None:
         """Take back one announcement: the stop stands, or could not be made durable."""
-        self._coming.remove(scope)
+        self._pending.remove(scope)
 
-    def listed(self) -> list[Scope]:
+    def list_scopes(self) -> list[StopScope]:
         """Return what is stopped, sorted; what could not be recorded yet, too."""
-        return sorted(self._set | self.unrecorded.keys())
+        return sorted(self._active | self.unrecorded.keys())
 
 
-def scope_of(agent: str | None, tool: str | None, everything: bool) -> Scope:
+def scope_of(agent: str | None, tool: str | None, everything: bool) -> StopScope:
     """Return the (scope, name) a person means. Raises BadCommand unless it is exactly one."""
     if sum((agent is not None, tool is not None, everything)) != 1:
         raise BadCommand("say what to stop", mend="give an agent, or --tool NAME, or --all")

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, Literal
 
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.readers import Readers
 
 # How an unknown outcome (call started, no answer recorded) is settled.
-Settles = Literal["transactional", "idempotent", "queryable", "none"]
-SETTLES: tuple[Settles, ...] = ("transactional", "idempotent", "queryable", "none")
+SettlementMode = Literal["transactional", "idempotent", "queryable", "none"]
+SETTLEMENT_MODES: tuple[SettlementMode, ...] = ("transactional", "idempotent", "queryable", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Tool:
     resource: str
     args: Mapping[str, str]
     sinks: tuple[str, ...]
-    settles: Settles
+    settles: SettlementMode
     function: str
     query: str | None = None
     inverse: str | None = None
@@ -53,7 +53,7 @@ class Tool:
     digest: str = field(init=False, compare=False, default="")
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "digest", sha256_hex(canonical(self.facts())))
+        object.__setattr__(self, "digest", sha256_hex(canonical_json(self.facts())))
 
     def facts(self) -> dict[str, object]:
         """Return what policy and ledger see of the tool."""
@@ -77,7 +77,7 @@ class Tool:
         }
 
     @property
-    def verifiable(self) -> bool:
+    def is_verifiable(self) -> bool:
         """Say whether it can be known from more than the tool's own word that it is done."""
         return self.settles == "transactional" or bool(self.verify or self.query)
 

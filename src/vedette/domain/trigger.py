@@ -10,7 +10,7 @@ from typing import Literal
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.event import Event
 
-Missed = Literal["skip", "latest", "all"]
+MissedTickPolicy = Literal["skip", "latest", "all"]
 
 TICK_TYPE = "vedette.tick"
 # A person wants an effect taken back; wakes the agent of the effect and no other.
@@ -35,7 +35,7 @@ class Subscription:
     name: str = ""
 
     @property
-    def called(self) -> str:
+    def trigger_name(self) -> str:
         """Return the name: its own, or its types with what narrows them, `mail.*@imap:*`."""
         if self.name:
             return self.name
@@ -44,7 +44,7 @@ class Subscription:
             text += "@" + ",".join(self.sources)
         return text if self.subjects == ("*",) else text + "#" + ",".join(self.subjects)
 
-    def why_not(self, event: Event) -> str | None:
+    def find_mismatch(self, event: Event) -> str | None:
         """Return which attribute does not match, or None if the event wakes the agent."""
         if not any(fnmatchcase(event.type, pattern) for pattern in self.types):
             return f"type {event.type!r} is not among {', '.join(self.types)}"
@@ -69,6 +69,6 @@ class Schedule:
     cron: str | None = None
     daily: str | None = None
     zone: str = "UTC"
-    missed: Missed = "latest"
+    missed: MissedTickPolicy = "latest"
     max_age_us: int = 7 * 86_400_000_000
     data: Mapping[str, object] = field(default_factory=dict)

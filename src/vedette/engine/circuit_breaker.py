@@ -36,7 +36,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class CallPass:
     """Leave for one call, to be given back with what came of it."""
 
     trial: bool
@@ -50,41 +50,41 @@ class Breaker:
     limits: Limits = field(default_factory=Limits)
     state: State = "closed"
     retry_us: int = 0
-    opened: int = 0
+    open_count: int = 0
     _in_a_row: int = 0
-    _trial_out: bool = False
+    _trial_in_flight: bool = False
     _since_us: int = 0
-    _now: tuple[int, int] = (0, 0)
-    _before: tuple[int, int] = (0, 0)
+    _current_half: tuple[int, int] = (0, 0)
+    _previous_half: tuple[int, int] = (0, 0)
 
-    def enter(self, now_us: int) -> Pass | None:
+    def acquire(self, now_us: int) -> CallPass | None:
         """Return leave for one call; None if the target is to be left alone."""
         if self.state == "closed":
-            return Pass(trial=False)
-        if not self.ripe(now_us):
+            return CallPass(trial=False)
+        if not self.is_trial_due(now_us):
             return None
-        self.state, self._trial_out = "half-open", True
-        return Pass(trial=True)
+        self.state, self._trial_in_flight = "half-open", True
+        return CallPass(trial=True)
 
-    def ripe(self, now_us: int) -> bool:
+    def is_trial_due(self, now_us: int) -> bool:
         """Say whether a breaker that is not closed would let a trial through now."""
-        return self.state != "closed" and not self._trial_out and now_us >= self.retry_us
+        return self.state != "closed" and not self._trial_in_flight and now_us >= self.retry_us
 
-    def leave(self, leave: Pass, ok: bool | None, now_us: int) -> bool:
+    def release(self, call_pass: CallPass, ok: bool | None, now_us: int) -> bool:
         """Take back a pass: the target answered, or did not; None if the call was not made.
 
         Returns whether this closed the breaker. Calls that began before it opened say nothing of
         a target that is being tried again, so what comes of them then counts for nothing.
         """
-        if leave.trial:
-            self._trial_out = False
+        if call_pass.trial:
+            self._trial_in_flight = False
             if ok is None:
                 return False
             if not ok:
                 self._open(now_us)
                 return False
-            self.state, self.opened, self._in_a_row = "closed", 0, 0
-            self._now = self._before = (0, 0)
+            self.state, self.open_count, self._in_a_row = "closed", 0, 0
+            self._current_half = self._previous_half = (0, 0)
             return True
         if self.state == "closed" and ok is not None:
             self._count(ok, now_us)
@@ -96,38 +96,45 @@ class Breaker:
         half = limits.window_us // 2
         if now_us - self._since_us >= half or now_us < self._since_us:
             fresh = now_us - self._since_us < 2 * half
-            self._before = self._now if fresh else (0, 0)
-            self._now, self._since_us = (0, 0), now_us
-        calls, failures = self._now
-        self._now = (calls + 1, failures + (not ok))
+            self._previous_half = self._current_half if fresh else (0, 0)
+            self._current_half, self._since_us = (0, 0), now_us
+        calls, failures = self._current_half
+        self._current_half = (calls + 1, failures + (not ok))
         self._in_a_row = 0 if ok else self._in_a_row + 1
-        calls, failures = self._now[0] + self._before[0], self._now[1] + self._before[1]
+        calls, failures = (
+            self._current_half[0] + self._previous_half[0],
+            self._current_half[1] + self._previous_half[1],
+        )
         often = calls >= limits.least and failures * 1000 >= calls * limits.share_milli
         if not ok and (self._in_a_row >= limits.in_a_row or often):
             self._open(now_us)
 
     def _open(self, now_us: int) -> None:
-        limits, tries = self.limits, self.opened
-        self.state, self.opened = "open", self.opened + 1
+        limits, tries = self.limits, self.open_count
+        self.state, self.open_count = "open", self.open_count + 1
         self.retry_us = now_us + delay_us(
             tries, first_us=limits.first_us, last_us=limits.last_us, seed=self.target
         )
 
 
 @dataclass(slots=True)
-class Breakers:
+class CircuitBreakers:
     """The breakers of a fleet's targets, made when they are first asked for."""
 
     limits: Limits = field(default_factory=Limits)
-    _of: dict[str, Breaker] = field(default_factory=dict)
+    _by_target: dict[str, Breaker] = field(default_factory=dict)
 
-    def of(self, target: str) -> Breaker:
+    def for_target(self, target: str) -> Breaker:
         """Return the breaker of a target."""
-        found = self._of.get(target)
+        found = self._by_target.get(target)
         if found is None:
-            found = self._of[target] = Breaker(target, self.limits)
+            found = self._by_target[target] = Breaker(target, self.limits)
         return found
 
-    def listed(self) -> list[Breaker]:
+    def list_tripped(self) -> list[Breaker]:
         """Return those that are not closed, by target."""
-        return [self._of[name] for name in sorted(self._of) if self._of[name].state != "closed"]
+        return [
+            self._by_target[name]
+            for name in sorted(self._by_target)
+            if self._by_target[name].state != "closed"
+        ]

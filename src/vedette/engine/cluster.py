@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from vedette.domain.base.clock import until_beat, within
-from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.clock import aligned_delay_s, wait_for_event
+from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import VedetteError
 from vedette.domain.budget import DAY_US, FLEET, HOUR_US, MINUTE_US
-from vedette.engine.kill_switch import take_over
-from vedette.engine.services import Line
+from vedette.engine.kill_switch import reload_stops
+from vedette.engine.services import Services
 from vedette.policy.rollout import Rollout
 
 # How often it is looked without anything having been committed: a call may have kept us.
@@ -25,8 +25,8 @@ _RETRY_S = 0.5
 _COUNT_US = 1_000_000
 
 
-async def follow(
-    line: Line,
+async def follow_cluster(
+    services: Services,
     rollout: Rollout,
     feed: Callable[[], None],
     trouble: Callable[[str], None],
@@ -41,22 +41,24 @@ async def follow(
     """
     counted_us, fed = 0, -1
     committed = asyncio.Event()
-    line.store.listen(committed.set)
+    services.store.subscribe(committed.set)
     while True:
         try:
-            with told_of_disk("the state folder"):  # a bank's file, an agent's: tried again, too
-                await catch_up(line, rollout)
-                now, news = line.clock.monotonic_us(), line.store.news
-                if (line.store.shared or news != fed) and now - counted_us >= _COUNT_US:
+            with convert_disk_errors(
+                "the state folder"
+            ):  # a bank's file, an agent's: tried again, too
+                await catch_up(services, rollout)
+                now, news = services.clock.monotonic_us(), services.store.change_counter
+                if (services.store.is_shared or news != fed) and now - counted_us >= _COUNT_US:
                     counted_us = now
-                    count_others(line)
-                    line.doubt = line.store.doubt()
+                    sync_rate_counts(services)
+                    services.loss_window = services.store.loss_window()
                     if releases is not None:
                         await releases(trouble)
                     if news != fed:
                         feed()
                         fed = news  # only now: what could not be read is tried again
-            if await within(committed, until_beat(_EVERY_S)):
+            if await wait_for_event(committed, aligned_delay_s(_EVERY_S)):
                 await asyncio.sleep(_GATHER_S)
             committed.clear()
         except VedetteError as error:
@@ -65,29 +67,29 @@ async def follow(
             await asyncio.sleep(_RETRY_S)
 
 
-async def catch_up(line: Line, rollout: Rollout) -> None:
+async def catch_up(services: Services, rollout: Rollout) -> None:
     """Make live here what the store says is live. Raises BadPolicy, StoreFailed, Unavailable."""
-    store = line.store
-    if store.current:
+    store = services.store
+    if store.is_current:
         return
     policy_rev, stop_epoch = store.policy_rev, store.stop_epoch
-    if stop_epoch > line.stops.epoch:
-        take_over(line)
-    if policy_rev > line.gateway.policy_rev:
+    if stop_epoch > services.stops.epoch:
+        reload_stops(services)
+    if policy_rev > services.gateway.policy_rev:
         await rollout.catch_up()
-    store.adopt(line.gateway.policy_rev, line.stops.epoch)
+    store.adopt(services.gateway.policy_rev, services.stops.epoch)
 
 
-def count_others(line: Line) -> None:
+def sync_rate_counts(services: Services) -> None:
     """Bring the counts that policy's rate limits see up to what all workers have spent.
 
     They lag by a second at most; budgets are compared in the store and never lag.
     """
-    counts, now = line.gateway.counts, line.clock.now_us()
-    for name, unit, total in line.store.totals():
+    counts, now = services.gateway.counts, services.clock.now_us()
+    for name, unit, total in services.store.spend_totals():
         if name != FLEET:
-            counts.at_least(name, unit, now, HOUR_US, total.at("hour", now))
-            counts.at_least(name, unit, now, DAY_US, total.at("day", now))
-    for agent, unit, minute, amount in line.store.spent(now // MINUTE_US):
+            counts.raise_to(name, unit, now, HOUR_US, total.amount_at("hour", now))
+            counts.raise_to(name, unit, now, DAY_US, total.amount_at("day", now))
+    for agent, unit, minute, amount in services.store.spend_by_minute(now // MINUTE_US):
         if minute == now // MINUTE_US:
-            counts.at_least(agent, unit, now, MINUTE_US, amount)
+            counts.raise_to(agent, unit, now, MINUTE_US, amount)

@@ -9,7 +9,7 @@ in coming: until that is there, or the approval has ended, whatever is decided a
 from __future__ import annotations
 
 from vedette.domain.action import Action
-from vedette.domain.base.canonical import tamed
+from vedette.domain.base.canonical import canonicalize_normalized
 from vedette.domain.budget import Shortage
 from vedette.domain.decision import Decision
 from vedette.domain.decision_request import Approval
@@ -17,15 +17,15 @@ from vedette.domain.hold import HoldState
 from vedette.domain.run import ActionRow
 
 # How long a person has to answer before silence is a no.
-EXPIRES_US = 72 * 3_600_000_000
+HOLD_EXPIRY_US = 72 * 3_600_000_000
 # After how long what a rule stops is decided again, first and at most; what a person stopped waits
 # to be resumed.
-STOPPED_AGAIN_US = 60_000_000
-STOPPED_AT_MOST_US = 3_600_000_000
+FIRST_STOP_RETRY_US = 60_000_000
+MAX_STOP_RETRY_US = 3_600_000_000
 # For how long a denial of what may have happened, and may be repeated, is looked at again, and how
 # soon for the first time; each time after twice as long.
-DENIED_US = 30_000_000
-DENIED_AGAIN_US = 1_000_000
+DENIAL_WINDOW_US = 30_000_000
+FIRST_DENIAL_RETRY_US = 1_000_000
 
 
 def new_row(action: Action, agent: str) -> ActionRow:
@@ -39,7 +39,7 @@ def new_row(action: Action, agent: str) -> ActionRow:
         agent=agent,
         tool=action.tool.name,
         digest=action.digest,
-        record=tamed(
+        record=canonicalize_normalized(
             {
                 # Told to whoever is asked; nothing is decided by it.
                 **({"inverse": action.tool.inverse} if action.tool.inverse else {}),
@@ -56,26 +56,26 @@ def new_row(action: Action, agent: str) -> ActionRow:
 
 def approval_of(row: ActionRow, now_us: int) -> Approval | None:
     """Return the approval a person gave for exactly this action, if it still stands."""
-    stands = row.hold == "approved" or (row.hold == "used" and not row.settled)
+    stands = row.hold == "approved" or (row.hold == "used" and not row.is_final)
     if not stands or row.approver is None or row.until_us <= now_us:
         return None
     return Approval(row.digest, row.approver, row.until_us)
 
 
-def ended(row: ActionRow, now_us: int) -> bool:
+def is_hold_over(row: ActionRow, now_us: int) -> bool:
     """Say whether a hold is over without a permit: a person's no, or silence beyond its end."""
     if row.hold == "approved":
         return row.until_us <= now_us
     return row.hold == "denied" or (row.waits == "approval" and row.until_us <= now_us)
 
 
-def apply(row: ActionRow, decision: Decision, policy_rev: int, now_us: int) -> None:
+def apply_decision(row: ActionRow, decision: Decision, policy_rev: int, now_us: int) -> None:
     """Write a decision into the action's row: permit plans the effect, hold opens a hold."""
     row.decided, row.rule, row.policy_rev = decision.outcome, decision.rule, policy_rev
     row.decisions += 1
     if decision.outcome == "permit":
         row.waits, row.effect = None, "intended"
-        if _approved(row.hold):
+        if _is_approved(row.hold):
             row.hold = "used"
         else:
             row.hold, row.until_us = row.hold and "released", 0
@@ -86,7 +86,7 @@ def apply(row: ActionRow, decision: Decision, policy_rev: int, now_us: int) -> N
             row.approver = None
             row.until_us = decision.until_us
             if decision.wait == "approval":
-                row.until_us = decision.until_us or now_us + EXPIRES_US
+                row.until_us = decision.until_us or now_us + HOLD_EXPIRY_US
         row.waits = decision.wait
         row.not_before_us = decision.until_us if decision.wait == "time" else 0
         row.effect = None
@@ -98,9 +98,9 @@ def apply(row: ActionRow, decision: Decision, policy_rev: int, now_us: int) -> N
             row.effect = "cancelled"
 
 
-def short(
+def hold_for_budget(
     row: ActionRow,
-    was: tuple[HoldState | None, str | None, int],
+    hold_before: tuple[HoldState | None, str | None, int],
     shortage: Shortage,
     now_us: int,
 ) -> None:
@@ -110,31 +110,31 @@ def short(
     """
     row.decided, row.rule, row.waits = "hold", shortage.rule, "budget"
     row.effect, row.not_before_us = None, shortage.until_us
-    if _approved(was[0]) and was[2] > now_us:
-        row.hold, row.approver, row.until_us = was
+    if _is_approved(hold_before[0]) and hold_before[2] > now_us:
+        row.hold, row.approver, row.until_us = hold_before
     else:
         row.hold, row.approver, row.until_us = "open", None, 0
 
 
-def _approved(hold: HoldState | None) -> bool:
+def _is_approved(hold: HoldState | None) -> bool:
     return hold in ("approved", "used")
 
 
-def denied_until(since_us: int, now_us: int) -> int:
+def denial_retry_at(since_us: int, now_us: int) -> int:
     """Return when to decide again what was denied at `since_us` and may have happened; 0: never.
 
     Each time after twice as long, and for the last time when it has been denied for DENIED_US.
     """
     lasted_us = max(0, now_us - since_us)
-    if lasted_us >= DENIED_US:
+    if lasted_us >= DENIAL_WINDOW_US:
         return 0
-    return now_us + min(max(DENIED_AGAIN_US, lasted_us), DENIED_US - lasted_us)
+    return now_us + min(max(FIRST_DENIAL_RETRY_US, lasted_us), DENIAL_WINDOW_US - lasted_us)
 
 
-def stopped_until(row: ActionRow, now_us: int) -> int:
+def stop_retry_at(row: ActionRow, now_us: int) -> int:
     """Return when to decide again what a rule stops: each time after twice as long, to a bound."""
     doublings = min(row.decisions - 1, 16)
-    return now_us + min(STOPPED_AGAIN_US << doublings, STOPPED_AT_MOST_US)
+    return now_us + min(FIRST_STOP_RETRY_US << doublings, MAX_STOP_RETRY_US)
 
 
 def wake_at(rows: list[ActionRow]) -> int:
@@ -142,7 +142,7 @@ def wake_at(rows: list[ActionRow]) -> int:
     instants = [
         row.not_before_us
         for row in rows
-        if not row.settled
+        if not row.is_final
         and row.not_before_us > 0
         and row.waits != "approval"
         and (

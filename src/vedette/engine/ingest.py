@@ -11,35 +11,35 @@ import orjson
 
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.compensation import cause_of
-from vedette.domain.event import CARRIED, OURS, Event, check_event, subject_of
-from vedette.domain.ports import Accepted, Arrival, Receipt, Refused
-from vedette.domain.readers import Rule, of_event
+from vedette.domain.event import EFFECT_ENVELOPE, ENGINE_ONLY, Event, check_event, subject_of
+from vedette.domain.ports import AcceptResult, Arrival, Receipt, Refused
+from vedette.domain.readers import ReaderRule, event_readers
 from vedette.domain.trigger import CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
 from vedette.engine.scheduler.dispatcher import Dispatcher
-from vedette.engine.services import Line
+from vedette.engine.services import Services
 
 # How many deliveries go into the store at once: a large batch must not hold up all commits, least
 # of all while there are agents that ask for little.
-LARGE = 256
-SMALL = 8
+LARGE_BATCH = 256
+SMALL_BATCH = 8
 
 
-class LineIntake:
+class EventIntake:
     """Checks, matches and stores what sources hand over; see `vedette.domain.ports.Intake`."""
 
     def __init__(
         self,
-        line: Line,
+        services: Services,
         dispatcher: Dispatcher,
         *,
         max_event_bytes: int,
-        secrecy: Sequence[Rule] = (),
+        secrecy: Sequence[ReaderRule] = (),
     ) -> None:
-        self._line = line
+        self._services = services
         self._dispatcher = dispatcher
         self._max_event_bytes = max_event_bytes
         self._secrecy = secrecy
-        self._on_their_way: set[asyncio.Task[list[Receipt]]] = set()
+        self._in_flight: set[asyncio.Task[list[Receipt]]] = set()
 
     async def accept(
         self, deliveries: Sequence[Event | Refused], *, position: tuple[str, str] | None = None
@@ -53,47 +53,47 @@ class LineIntake:
         receipts: list[Receipt] = []
         start = 0
         while start == 0 or start < len(deliveries):
-            end = start + (SMALL if self._dispatcher.others_about() else LARGE)
+            end = start + (SMALL_BATCH if self._dispatcher.has_light_agent() else LARGE_BATCH)
             last = end >= len(deliveries)
-            receipts += await self._accept(deliveries[start:end], position if last else None)
+            receipts += await self._accept_batch(deliveries[start:end], position if last else None)
             start = end
         self._count(receipts)
         return receipts
 
-    async def _accept(
+    async def _accept_batch(
         self, deliveries: Sequence[Event | Refused], position: tuple[str, str] | None
     ) -> list[Receipt]:
         arrivals: list[Arrival | Refused] = [
-            _refused(item, "only a person's order makes corrections: see `vedette correct`")
+            _refusal(item, "only a person's order makes corrections: see `vedette correct`")
             if isinstance(item, Event) and item.type == CORRECTION_TYPE
             else self._check(item)
             for item in deliveries
         ]
-        supply = self._dispatcher.supply
-        woken = [
-            (agent, len(a.payload))
-            for a in arrivals
-            if isinstance(a, Arrival)
-            for agent, _ in a.wakes
+        buffer = self._dispatcher.buffer
+        charges = [
+            (agent, len(a.body)) for a in arrivals if isinstance(a, Arrival) for agent, _ in a.wakes
         ]
-        await supply.space(sorted({agent for agent, _ in woken}))
-        for agent, octets in woken:
-            supply.credits.take(agent, octets)
-        return await self._through(self._take_in(arrivals, position, woken))
+        await buffer.wait_for_credit(sorted({agent for agent, _ in charges}))
+        for agent, octets in charges:
+            buffer.credits.acquire(agent, octets)
+        return await self._run_shielded(self._store_arrivals(arrivals, position, charges))
 
-    async def _through(self, work: Coroutine[Any, Any, list[Receipt]]) -> list[Receipt]:
+    async def _run_shielded(self, work: Coroutine[Any, Any, list[Receipt]]) -> list[Receipt]:
         """See work through.
 
         Whoever waits here may be cancelled, its client gone. What is on its way into the store is
         taken up all the same, or it would lie there until the next start.
         """
         task = asyncio.create_task(work)
-        self._on_their_way.add(task)
-        task.add_done_callback(self._came)
+        self._in_flight.add(task)
+        task.add_done_callback(self._discard_task)
         return await asyncio.shield(task)
 
-    async def along(
-        self, event: Event, subject: str | None, commit: Callable[[Arrival], Awaitable[Accepted]]
+    async def accept_with(
+        self,
+        event: Event,
+        subject: str | None,
+        commit: Callable[[Arrival], Awaitable[AcceptResult]],
     ) -> Receipt:
         """Accept an event of the engine's own within somebody else's commit, and hand it over.
 
@@ -103,61 +103,61 @@ class LineIntake:
         if isinstance(arrival, Refused):
             raise BadEvent(arrival.why)
         own = replace(arrival, subject=subject)
-        woken = [(agent, len(own.payload)) for agent, _ in own.wakes]
-        supply = self._dispatcher.supply
-        for agent, octets in woken:
-            supply.credits.take(agent, octets)
+        charges = [(agent, len(own.body)) for agent, _ in own.wakes]
+        buffer = self._dispatcher.buffer
+        for agent, octets in charges:
+            buffer.credits.acquire(agent, octets)
 
-        async def store() -> list[Accepted]:
+        async def store() -> list[AcceptResult]:
             return [await commit(own)]
 
-        (receipt,) = await self._through(self._hand_over([own], woken, store()))
+        (receipt,) = await self._run_shielded(self._enqueue_runs([own], charges, store()))
         self._count([receipt])
         return receipt
 
-    def _came(self, task: asyncio.Task[list[Receipt]]) -> None:
-        self._on_their_way.discard(task)
+    def _discard_task(self, task: asyncio.Task[list[Receipt]]) -> None:
+        self._in_flight.discard(task)
         if not task.cancelled():
             task.exception()
 
-    async def _take_in(
+    async def _store_arrivals(
         self,
         arrivals: list[Arrival | Refused],
         position: tuple[str, str] | None,
-        woken: list[tuple[str, int]],
+        charges: list[tuple[str, int]],
     ) -> list[Receipt]:
         """Make arrivals durable and hand over their runs."""
-        store = self._line.store.accept(arrivals, position)
-        return await self._hand_over(arrivals, woken, store)
+        store = self._services.store.accept(arrivals, position)
+        return await self._enqueue_runs(arrivals, charges, store)
 
-    async def _hand_over(
+    async def _enqueue_runs(
         self,
         arrivals: Sequence[Arrival | Refused],
-        woken: list[tuple[str, int]],
-        store: Awaitable[list[Accepted]],
+        charges: list[tuple[str, int]],
+        commit: Awaitable[list[AcceptResult]],
     ) -> list[Receipt]:
-        supply = self._dispatcher.supply
+        buffer = self._dispatcher.buffer
         try:
-            accepted = await store
+            accepted = await commit
         except BaseException:
-            for agent, octets in woken:
-                supply.credits.give(agent, octets)
+            for agent, octets in charges:
+                buffer.credits.release(agent, octets)
             raise
         receipts: list[Receipt] = []
         for arrival, answer in zip(arrivals, accepted, strict=True):
             if isinstance(arrival, Refused):
                 receipts.append(Receipt("refused", error=arrival.why))
-                self._line.metrics.count("events", outcome="refused")
+                self._services.metrics.count("events", outcome="refused")
                 continue
             status = "duplicate" if answer.duplicate else "accepted"
             runs = tuple(run.id for run in answer.runs)
             receipts.append(Receipt(status, answer.event, runs))
-            octets = len(arrival.payload)
+            octets = len(arrival.body)
             for run in answer.runs:
-                supply.offer(run, arrival.event, octets)
+                buffer.offer(run, arrival.event, octets)
             if answer.duplicate:
                 for agent, _ in arrival.wakes:
-                    supply.credits.give(agent, octets)
+                    buffer.credits.release(agent, octets)
         return receipts
 
     def _check(self, item: Event | Refused) -> Arrival | Refused:
@@ -166,44 +166,50 @@ class LineIntake:
         if item.type not in (TICK_TYPE, UNDO_TYPE):
             # Whatever a source says of it: what came from outside is never our own word, and what
             # an agent wrote is no better for coming back through an authenticated sender.
-            may = item.vouched & CARRIED if item.lineage or item.hops else item.vouched - OURS
+            may = (
+                item.vouched & EFFECT_ENVELOPE
+                if item.lineage or item.hops
+                else item.vouched - ENGINE_ONLY
+            )
             item = replace(item, vouched=may) if may != item.vouched else item
         if self._secrecy:
-            readers = of_event(self._secrecy, item.source, item.type, item.readers)
+            readers = event_readers(self._secrecy, item.source, item.type, item.readers)
             item = item if readers == item.readers else replace(item, readers=readers)
         try:
             payload = check_event(item, max_bytes=self._max_event_bytes)
         except BadEvent as error:
-            return _refused(item, str(error))
-        fleet = self._line.fleet
-        wakes = tuple((name, fleet.agents[name].key_of(item)) for name in fleet.wakes(item))
+            return _refusal(item, str(error))
+        fleet = self._services.fleet
+        wakes = tuple(
+            (name, fleet.agents[name].key_of(item)) for name in fleet.matching_agents(item)
+        )
         # From here on everybody sees the event as it was stored: fractions as decimal strings.
-        stored = Event.from_payload(orjson.loads(payload))
+        stored = Event.from_body(orjson.loads(payload))
         return Arrival(stored, payload, wakes, subject_of(stored), cause_of(stored))
 
     def _count(self, receipts: Sequence[Receipt]) -> None:
         for outcome in ("accepted", "duplicate"):
             number = sum(1 for receipt in receipts if receipt.status == outcome)
             if number:
-                self._line.metrics.count("events", number, outcome=outcome)
+                self._services.metrics.count("events", number, outcome=outcome)
 
     def position(self, source: str) -> str | None:
         """Return where a source was as of its last durable batch."""
-        return self._line.store.position(source)
+        return self._services.store.position(source)
 
 
-def _refused(event: Event, why: str) -> Refused:
+def _refusal(event: Event, why: str) -> Refused:
     """Return the refusal of an event, found by its key and its subject as far as these are sound.
 
     Where they are not, its entry is found by place alone.
     """
     where = f"{event.source} {event.id}"[:2048].encode("utf-8", "replace").decode("utf-8")
-    key = event.key if _sound(event.source) and _sound(event.id) else None
+    key = event.key if _is_searchable(event.source) and _is_searchable(event.id) else None
     subject = subject_of(event)
-    return Refused(where, why, event=key, subject=subject if _sound(subject) else None)
+    return Refused(where, why, event=key, subject=subject if _is_searchable(subject) else None)
 
 
-def _sound(text: object) -> bool:
+def _is_searchable(text: object) -> bool:
     """Say whether this is text that an event may be found by."""
     if not isinstance(text, str) or len(text) > 1024 or "\0" in text:
         return False

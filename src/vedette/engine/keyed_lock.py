@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Hashable
 
 
-class NameLocks:
+class KeyedLocks:
     """The names that are held. Belongs to one event loop."""
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class NameLocks:
         """Say whether somebody has the name."""
         return name in self._held
 
-    async def take(self, name: Hashable) -> None:
+    async def acquire(self, name: Hashable) -> None:
         """Take a name, when everybody who wanted it before has had it."""
         if name not in self._held:
             self._held[name] = None
@@ -36,12 +36,12 @@ class NameLocks:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self.give(name)  # it was handed over already
+                self.release(name)  # it was handed over already
             elif turn in waiting:
                 waiting.remove(turn)
             raise
 
-    def give(self, name: Hashable) -> None:
+    def release(self, name: Hashable) -> None:
         """Hand a name that is held to the next in line."""
         waiting = self._held[name]
         while waiting:
@@ -51,21 +51,21 @@ class NameLocks:
                 return
         del self._held[name]
 
-    def of(self, name: Hashable) -> Holding:
+    def lock(self, name: Hashable) -> KeyedLock:
         """Return what holds a name for the length of an `async with`."""
-        return Holding(self, name)
+        return KeyedLock(self, name)
 
 
-class Holding:
+class KeyedLock:
     """One name, held within an `async with`."""
 
     __slots__ = ("_locks", "_name")
 
-    def __init__(self, locks: NameLocks, name: Hashable) -> None:
+    def __init__(self, locks: KeyedLocks, name: Hashable) -> None:
         self._locks, self._name = locks, name
 
     async def __aenter__(self) -> None:
-        await self._locks.take(self._name)
+        await self._locks.acquire(self._name)
 
     async def __aexit__(self, *ended: object) -> None:
-        self._locks.give(self._name)
+        self._locks.release(self._name)

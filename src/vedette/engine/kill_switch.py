@@ -13,13 +13,13 @@ from contextlib import suppress
 
 from orjson import loads
 
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand, StoreFailed
-from vedette.domain.base.fleet_clock import JUMP_US, Jump, told_jump
+from vedette.domain.base.fleet_clock import JUMP_US, Jump, describe_jump
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import ENGINE
-from vedette.domain.stop import Scope, Unrecorded
-from vedette.engine.services import Line
+from vedette.domain.stop import StopScope, UnrecordedStop
+from vedette.engine.services import Services
 
 # After how long a store that cannot commit is tried again, first and at most.
 _PROBE_US, _LAST_PROBE_US = 250_000, 4_000_000
@@ -28,7 +28,7 @@ _LIFTS = 100
 
 
 async def set_stop(
-    line: Line, draft: Draft, scope: Scope, on: bool, *, command: str | None = None
+    services: Services, draft: Draft, scope: StopScope, on: bool, *, command: str | None = None
 ) -> str | None:
     """Set or lift a stop; in force when this returns. Raises BadCommand if it is so already.
 
@@ -39,46 +39,46 @@ async def set_stop(
     No call starts from the moment on which a stop is announced, before it is durable: whoever is
     told that it stands will see none start that had its leave a moment earlier.
     """
-    ordered_us = line.clock.now_us()
+    ordered_us = services.clock.now_us()
     if on:
-        line.stops.announce(scope)
+        services.stops.announce(scope)
     else:
-        await record_stops(line)
+        await record_stops(services)
     try:
-        await line.store.stop(draft, *scope, on, command=command)
-        take_over(line)
+        await services.store.stop(draft, *scope, on, command=command)
+        reload_stops(services)
         if on:
-            line.stops.unrecorded.pop(scope, None)
-            await line.store.everywhere()
+            services.stops.unrecorded.pop(scope, None)
+            await services.store.wait_for_barrier()
     except StoreFailed as error:
         if not on:
             raise
-        line.stops.unrecorded[scope] = Unrecorded(draft, command, str(error), ordered_us)
+        services.stops.unrecorded[scope] = UnrecordedStop(draft, command, str(error), ordered_us)
         return str(error)
     finally:
         if on:
-            line.stops.settle(scope)
-            line.metrics.gauge("stops_unrecorded", len(line.stops.unrecorded))
+            services.stops.withdraw(scope)
+            services.metrics.gauge("stops_unrecorded", len(services.stops.unrecorded))
     return None
 
 
-async def record_stops(line: Line) -> None:
+async def record_stops(services: Services) -> None:
     """Make durable the stops that hold in this process alone. Raises StoreFailed.
 
     One that a person lifted through another worker after it was ordered here is recorded and lifted
     in one commit. That worker's clock is taken for right if it is no further off than a jump.
     """
-    for scope, kept in list(line.stops.unrecorded.items()):
+    for scope, kept in list(services.stops.unrecorded.items()):
         # Its commit may have stood though nobody was told, or another's stop may last as long.
         with suppress(BadCommand):
-            await line.store.stop(
+            await services.store.stop(
                 kept.draft, *scope, True, command=kept.command,
                 lifted_after_us=kept.at_us + JUMP_US,
             )  # fmt: skip
-        take_over(line)
-        if line.stops.unrecorded.get(scope) is kept:
-            del line.stops.unrecorded[scope]
-        line.metrics.gauge("stops_unrecorded", len(line.stops.unrecorded))
+        reload_stops(services)
+        if services.stops.unrecorded.get(scope) is kept:
+            del services.stops.unrecorded[scope]
+        services.metrics.gauge("stops_unrecorded", len(services.stops.unrecorded))
 
 
 class StoreWatch:
@@ -87,119 +87,135 @@ class StoreWatch:
     Likewise with banks that are behind.
     """
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._next_us = self._wait_us = 0
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Try again if it is time. Raises StoreFailed."""
-        line = self._line
-        live = line.store.policy_rev
-        if line.store.ready and live > line.gateway.policy_rev and line.catch_up is not None:
-            await line.catch_up()  # first: banks may be behind for long
-        if line.store.ready and not line.stops.unrecorded and not line.recall.behind:
+        services = self._services
+        live = services.store.policy_rev
+        if (
+            services.store.is_ready
+            and live > services.gateway.policy_rev
+            and services.catch_up_policy is not None
+        ):
+            await services.catch_up_policy()  # first: banks may be behind for long
+        if (
+            services.store.is_ready
+            and not services.stops.unrecorded
+            and not services.recall.lag_reason
+        ):
             self._wait_us = 0
-            if line.store.stop_epoch > line.stops.epoch:
-                take_over(line)  # one stands that could not be read back, or another worker's
+            if services.store.stop_epoch > services.stops.epoch:
+                reload_stops(
+                    services
+                )  # one stands that could not be read back, or another worker's
             return
-        now = line.clock.monotonic_us()
+        now = services.clock.monotonic_us()
         if now < self._next_us and self._wait_us:
             return
         self._wait_us = min(2 * self._wait_us or _PROBE_US, _LAST_PROBE_US)
         self._next_us = now + self._wait_us
         # The stops first: nothing else may go on before them.
-        await record_stops(line)
-        if not line.store.ready:
-            await line.store.probe()
-        if line.recall.behind:
-            line.recall.catch_up()
+        await record_stops(services)
+        if not services.store.is_ready:
+            await services.store.probe()
+        if services.recall.lag_reason:
+            services.recall.catch_up()
 
 
-def take_over(line: Line) -> None:
+def reload_stops(services: Services) -> None:
     """Take over the stops that are durable, and the doubt that one of them may be for.
 
     An agent that a person let go on, here or through another worker, starts with a clean sheet.
     Raises StoreFailed: then nothing was taken over.
     """
-    store = line.store
+    store = services.store
     # Never ahead of the stops that are read: `store.stop_epoch` counts one that is being committed,
     # and what is decided without it must not pass for what was decided with it.
-    epoch = max(int(store.meta("stop_epoch") or 0), line.stops.epoch)
-    doubt, stops, told = store.doubt(), store.stops(), store.stops_set()
-    lifts = store.latest(("stop.lifted",), line.stops.heard, _LIFTS)
-    line.doubt = doubt
-    line.stops.restore(epoch, stops)
-    line.stops.ends = [stop for stop in told if stop.until_us]
+    epoch = max(int(store.meta("stop_epoch") or 0), services.stops.epoch)
+    loss_window, stops, stop_records = (
+        store.loss_window(),
+        store.stop_scopes(),
+        store.active_stops(),
+    )
+    lifts = store.latest_entries(("stop.lifted",), services.stops.last_lift_seq, _LIFTS)
+    services.loss_window = loss_window
+    services.stops.restore(epoch, stops)
+    services.stops.timed_stops = [stop for stop in stop_records if stop.until_us]
     for seq, raw in lifts:
-        line.stops.heard, lift = seq, loads(raw)
+        services.stops.last_lift_seq, lift = seq, loads(raw)
         scope, _, name = lift["what"].partition(":")
         if scope == "agent" and lift.get("actor") != str(ENGINE):
-            line.tallies.forgive(name)
+            services.rate_counters.reset(name)
     store.adopt(0, epoch)
 
 
-async def park_agent(line: Line, agent: str, why: str) -> None:
+async def park_agent(services: Services, agent: str, why: str) -> None:
     """Stop an agent that is over a ceiling, until a person resumes it. Its events are kept.
 
     One that is stopped for some time only is parked too: it would go on by itself.
     """
-    ends = {(stop.scope, stop.name) for stop in line.stops.ends}
-    lasting = set(line.stops.listed()) - ends
+    ends = {(stop.scope, stop.name) for stop in services.stops.timed_stops}
+    lasting = set(services.stops.list_scopes()) - ends
     if lasting & {("all", ""), ("agent", agent)}:
         return
     reason = f"parked by the engine: {why}, which is its ceiling"
     draft = Draft(
         "stop.set",
         {"what": f"agent:{agent}", "actor": str(ENGINE)},
-        body=Body(canonical({"reason": reason})),
+        body=Body(canonical_json({"reason": reason})),
     )
     try:
-        await set_stop(line, draft, ("agent", agent), True)
+        await set_stop(services, draft, ("agent", agent), True)
     except BadCommand:
         return  # somebody else was quicker
-    line.metrics.count("parked", agent=agent)
+    services.metrics.count("parked", agent=agent)
 
 
-async def lift_ended(line: Line, now_us: int) -> None:
+async def lift_expired_stops(services: Services, now_us: int) -> None:
     """Lift the stops whose end has come, by the instant that expiries are compared with."""
-    for stop in [stop for stop in line.stops.ends if stop.until_us <= now_us]:
+    for stop in [stop for stop in services.stops.timed_stops if stop.until_us <= now_us]:
         draft = Draft(
             "stop.lifted",
             {"what": f"{stop.scope}:{stop.name}", "actor": str(ENGINE)},
             cause=stop.seq,
-            body=Body(canonical({"reason": "its time was over"})),
+            body=Body(canonical_json({"reason": "its time was over"})),
         )
         try:
-            await set_stop(line, draft, (stop.scope, stop.name), False)
+            await set_stop(services, draft, (stop.scope, stop.name), False)
         except BadCommand:
-            take_over(line)  # a person lifted it in the same moment
+            reload_stops(services)  # a person lifted it in the same moment
 
 
-async def tell_jump(line: Line, jump: Jump) -> None:
+async def record_clock_jump(services: Services, jump: Jump) -> None:
     """Record that the wall clock jumped. Raises StoreFailed; then it is not told yet."""
-    await line.store.note([jump_entry(jump)])
-    line.metrics.count("clock_jumps")
+    await services.store.append_entries([jump_entry(jump)])
+    services.metrics.count("clock_jumps")
 
 
 def jump_entry(jump: Jump) -> Draft:
     """Return the entry of a jump of the wall clock."""
     what = f"{jump.by_us // 1_000_000:+d}" if jump.by_us else "away"
-    return Draft("clock.jumped", {"what": what}, body=Body(canonical({"why": told_jump(jump)})))
+    return Draft(
+        "clock.jumped", {"what": what}, body=Body(canonical_json({"why": describe_jump(jump)}))
+    )
 
 
-async def erred(line: Line, agent: str) -> None:
+async def count_error(services: Services, agent: str) -> None:
     """Count an error of an agent; park it if that was one too many."""
-    known = line.fleet.agents.get(agent)
+    known = services.fleet.agents.get(agent)
     if known is not None:
-        over = line.tallies.error(agent, known.ceilings, line.clock.now_us())
+        over = services.rate_counters.count_error(agent, known.rate_limits, services.clock.now_us())
         if over is not None:
-            await park_agent(line, agent, over)
+            await park_agent(services, agent, over)
 
 
-async def may_call(line: Line, agent: str) -> bool:
+async def admit_call(services: Services, agent: str) -> bool:
     """Count a call that is about to start; park the agent instead if it is one too many."""
-    ceilings = line.agent(agent).ceilings
-    over = line.tallies.effect(agent, ceilings, line.clock.now_us())
+    ceilings = services.agent(agent).rate_limits
+    over = services.rate_counters.count_effect(agent, ceilings, services.clock.now_us())
     if over is not None:
-        await park_agent(line, agent, over)
+        await park_agent(services, agent, over)
     return over is None

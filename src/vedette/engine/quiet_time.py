@@ -30,33 +30,33 @@ class QuietTimes:
     All instants are monotonic microseconds of this process; nothing of this is durable.
     """
 
-    _held: dict[int, int] = field(default_factory=dict)
-    _begun: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _lease_since: dict[int, int] = field(default_factory=dict)
+    _calls: dict[str, tuple[int, int]] = field(default_factory=dict)
 
-    def hold(self, epoch: int, now_us: int) -> None:
+    def note_lease(self, epoch: int, now_us: int) -> None:
         """Say that something is handled under a lease; the first time, its quiet time begins."""
-        if epoch in self._held:
+        if epoch in self._lease_since:
             return
-        self._held[epoch] = now_us
-        if len(self._held) > _LEASES:
-            del self._held[next(iter(self._held))]
+        self._lease_since[epoch] = now_us
+        if len(self._lease_since) > _LEASES:
+            del self._lease_since[next(iter(self._lease_since))]
 
-    def begin(self, action: str, epoch: int, now_us: int) -> None:
+    def begin_call(self, action: str, epoch: int, now_us: int) -> None:
         """Say that a call is let go now."""
-        self._begun[action] = (epoch, now_us)
+        self._calls[action] = (epoch, now_us)
 
-    def end(self, action: str) -> None:
+    def end_call(self, action: str) -> None:
         """Forget a call: what came of it is known."""
-        self._begun.pop(action, None)
+        self._calls.pop(action, None)
 
-    def left_us(self, action: str, epoch: int, lasts_us: int, now_us: int) -> int:
+    def remaining_us(self, action: str, epoch: int, lasts_us: int, now_us: int) -> int:
         """Return for how long a target must not be asked yet about a call that may take `lasts_us`.
 
         0 if it may be asked now.
         """
-        self.hold(epoch, now_us)
-        under, since = self._begun.get(action, (epoch, self._held[epoch]))
+        self.note_lease(epoch, now_us)
+        under, since = self._calls.get(action, (epoch, self._lease_since[epoch]))
         if under != epoch:
             # The key was another worker's since, who may have called again.
-            since = self._held[epoch]
+            since = self._lease_since[epoch]
         return max(0, since + lasts_us + MARGIN_US - now_us)

@@ -13,92 +13,96 @@ from dataclasses import replace
 
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadFleet, Permanent
-from vedette.domain.budget import Budgets, Cap, Reservation, Shortage, used, worst_case
+from vedette.domain.budget import BudgetPolicy, Cap, Reservation, Shortage, actual_use, worst_case
 from vedette.domain.compensation import is_undo
 from vedette.domain.conflict import Fenced, OverBudget, Superseded
 from vedette.domain.entry import Draft
-from vedette.domain.ports import Thought
-from vedette.engine.run_context import Case
-from vedette.engine.services import Line
+from vedette.domain.ports import ReasonerJudgement
+from vedette.engine.run_context import RunContext
+from vedette.engine.services import Services
 
 
-async def reserve(line: Line, case: Case, now: int) -> bool:
+async def reserve_budget(services: Services, context: RunContext, now: int) -> bool:
     """Book a turn's worst case; False if there is no room, then the run waits for its budget.
 
     Raises Permanent if the run has had all the turns that its agent may take, Superseded if its
     turns have no worst case in what is limited by now (`pause_unbounded`).
     """
-    agent = case.agent
-    if agent.reasoner == "judge" or is_undo(case.event):
+    agent = context.agent
+    if agent.reasoner == "judge" or is_undo(context.event):
         return True
-    if case.run.turn >= agent.max_turns:
+    if context.run.turn >= agent.max_turns:
         raise Permanent(f"the run wanted more than {agent.max_turns} turns")
     while True:
-        revision = line.gateway.policy_rev
-        if (gap := gap_of(line.budgets, agent)) is not None:
+        revision = services.gateway.policy_rev
+        if (gap := find_budget_gap(services.budgets, agent)) is not None:
             raise Superseded(f"{agent.name}: {gap}")
-        worst = worst_case(agent.budget, line.budgets.price(agent.budget))
-        limits = limits_of(line, case, worst)
-        booked = case.entry("budget.reserved", turn=case.run.turn + 1, spend=worst)
-        step = case.step([booked], [], now, spend=worst, limits=limits, policy_rev=revision)
+        worst = worst_case(agent.budget, services.budgets.price_of(agent.budget))
+        limits = limits_of(services, context, worst)
+        booked = context.entry("budget.reserved", turn=context.run.turn + 1, spend=worst)
+        step = context.build_step(
+            [booked], [], now, spend=worst, limits=limits, policy_rev=revision
+        )
         try:
-            await case.commit(step)
+            await context.commit(step)
         except OverBudget as error:
-            if await wait_for_room(line, case, worst, limits, error.shortage, revision, now):
+            if await wait_for_budget(
+                services, context, worst, limits, error.shortage, revision, now
+            ):
                 return False
         except Fenced:
             pass
         else:
-            case.reservation = Reservation(worst, now, case.run.last)
+            context.reservation = Reservation(worst, now, context.run.last)
             return True
-        now = line.clock.now_us()
+        now = services.clock.now_us()
 
 
-def gap_of(budgets: Budgets, agent: Agent) -> str | None:
+def find_budget_gap(budgets: BudgetPolicy, agent: Agent) -> str | None:
     """Say why an agent's turns have no worst case in what is limited; None if they have one."""
     if agent.reasoner == "judge":
         return None
-    return budgets.gaps(agent.name, agent.budget)
+    return budgets.find_gap(agent.name, agent.budget)
 
 
-def pause_unbounded(line: Line) -> None:
+def pause_unbounded_agents(services: Services) -> None:
     """Have agents begin nothing here while their turns have no worst case in what is limited.
 
     To be asked whenever another release or another revision is live here. Nothing like that is
     released or published; but a worker may hear of one when it is so already, of releases that
     who published did not have at hand.
     """
-    for agent in line.fleet.agents.values():
-        if gap_of(line.budgets, agent) is None:
-            line.stops.go_on(agent.name, "budget")
+    for agent in services.fleet.agents.values():
+        if find_budget_gap(services.budgets, agent) is None:
+            services.stops.unpause(agent.name, "budget")
         else:
-            line.stops.pause(agent.name, "budget")
+            services.stops.pause(agent.name, "budget")
 
 
-def refuse_unbounded(line: Line) -> None:
+def refuse_unbounded_agents(services: Services) -> None:
     """Raise BadFleet if the live limits cannot be kept for an agent that was changed meanwhile."""
-    for agent in line.fleet.agents.values():
-        if (gap := gap_of(line.budgets, agent)) is not None:
+    for agent in services.fleet.agents.values():
+        if (gap := find_budget_gap(services.budgets, agent)) is not None:
             mend = "mend its agent.yaml, or policies/budgets/data.yaml"
             raise BadFleet(f"{agent.name}: {gap}", where=f"{agent.name}/agent.yaml", mend=mend)
 
 
-def limits_of(line: Line, case: Case, worst: Mapping[str, int]) -> list[Cap]:
+def limits_of(services: Services, context: RunContext, worst: Mapping[str, int]) -> list[Cap]:
     """Return every limit on a turn: the run's own, with what it has used, then by hour and day."""
-    agent, units = case.agent, tuple(worst)
+    agent, units = context.agent, tuple(worst)
     # The run may have booked turns that a crash kept it from taking: they count.
-    before = line.store.reserved(case.run.id) if case.run.entries else {}
+    before = services.store.run_spend(context.run.id) if context.run.entries else {}
     limits = [
         Cap("run", unit, "run", most, before.get(unit, 0))
         for unit in units
         if (most := agent.budget.limit(unit, "run")) is not None
     ]
-    return [*limits, *line.budgets.caps(agent.name, agent.budget, units)]
+    return [*limits, *services.budgets.caps(agent.name, agent.budget, units)]
 
 
-async def wait_for_room(
-    line: Line,
-    case: Case,
+async def wait_for_budget(
+    services: Services,
+    context: RunContext,
     worst: Mapping[str, int],
     limits: list[Cap],
     shortage: Shortage,
@@ -106,38 +110,40 @@ async def wait_for_room(
     now: int,
 ) -> bool:
     """Record the refusal and let the run wait; False if there is room by now."""
-    refused = case.entry("budget.refused", turn=case.run.turn + 1, **shortage.fields())
-    step = case.step([refused], [], now, lacking=worst, limits=limits, policy_rev=revision)
+    refused = context.entry("budget.refused", turn=context.run.turn + 1, **shortage.entry_fields())
+    step = context.build_step([refused], [], now, lacking=worst, limits=limits, policy_rev=revision)
     step = replace(step, state="waiting", wake_us=shortage.until_us, waits="budget")
     try:
-        await case.commit(step)
+        await context.commit(step)
     except Fenced:
         return False
-    tell_refused(line, case, shortage)
+    count_refusal(services, context, shortage)
     return True
 
 
-def tell_refused(line: Line, case: Case, shortage: Shortage) -> None:
+def count_refusal(services: Services, context: RunContext, shortage: Shortage) -> None:
     """Count a refusal."""
-    line.metrics.count(
-        "budget_refusals", agent=case.agent.name, scope=shortage.scope, unit=shortage.unit,
+    services.metrics.count(
+        "budget_refusals", agent=context.agent.name, scope=shortage.scope, unit=shortage.unit,
         window=shortage.span,
     )  # fmt: skip
 
 
-def settle(
-    line: Line, case: Case, thought: Thought
+def release_reservation(
+    services: Services, context: RunContext, judgement: ReasonerJudgement
 ) -> tuple[list[Draft], dict[str, int], list[tuple[str, int, int]]]:
     """Return what settles a turn: its entry, what it spent beyond, and what it gives back.
 
     What it spent beyond its worst case (a vendor's own retries, say) is counted all the same: it
     is gone.
     """
-    held = case.reservation
+    held = context.reservation
     if held is None:
         return [], {}, []
-    budget = case.agent.budget
-    spent = used(budget, line.budgets.price(budget), thought.model_calls, thought.spent)
+    budget = context.agent.budget
+    spent = actual_use(
+        budget, services.budgets.price_of(budget), judgement.model_calls, judgement.spent
+    )
     beyond, returns = {}, []
     for unit in sorted({*held.spend, *spent}):
         over = spent.get(unit, 0) - held.spend.get(unit, 0)
@@ -148,5 +154,9 @@ def settle(
             beyond[unit] = over
         elif over < 0:
             returns.append((unit, held.at_us, -over))
-    turn = case.run.turn + 1
-    return [case.entry("budget.settled", after=held.seq, turn=turn, spend=spent)], beyond, returns
+    turn = context.run.turn + 1
+    return (
+        [context.entry("budget.settled", after=held.seq, turn=turn, spend=spent)],
+        beyond,
+        returns,
+    )

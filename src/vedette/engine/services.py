@@ -12,19 +12,19 @@ from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.base.fleet_clock import FleetClock
-from vedette.domain.budget import Budgets, Shortage
+from vedette.domain.budget import BudgetPolicy, Shortage
 from vedette.domain.effect import RowWrite
-from vedette.domain.loss_window import Doubt
-from vedette.domain.origin import Known, known_in
-from vedette.domain.ports import InHand, Metrics, Performer, Reasoner, Store
-from vedette.domain.rate_limit import Tallies
+from vedette.domain.loss_window import LossWindow
+from vedette.domain.origin import KnownValues, collect_known_values
+from vedette.domain.ports import Metrics, Reasoner, RunJournal, Store, ToolExecutor
+from vedette.domain.rate_limit import RateCounters
 from vedette.domain.readers import Readers
 from vedette.domain.run import ActionRow, Run
-from vedette.domain.stop import Stops
+from vedette.domain.stop import StopState
 from vedette.domain.tool import Tool
-from vedette.engine.circuit_breaker import Breakers
-from vedette.engine.keyed_lock import NameLocks
-from vedette.engine.parked_runs import Parking
+from vedette.engine.circuit_breaker import CircuitBreakers
+from vedette.engine.keyed_lock import KeyedLocks
+from vedette.engine.parked_runs import ParkedRuns
 from vedette.engine.quiet_time import QuietTimes
 from vedette.memory.retrieval import Recall
 from vedette.policy.gateway import Gateway
@@ -42,7 +42,7 @@ _NOTHING = nullcontext()
 
 
 @dataclass(slots=True)
-class Line:
+class Services:
     """One fleet at work. Belongs to the event loop it was made on.
 
     `heads` is the position of the last observed event of every (agent, key) seen so far; what is
@@ -58,33 +58,33 @@ class Line:
     gateway: Gateway
     recall: Recall
     reasoners: Mapping[str, Reasoner]
-    performer: Performer
+    tool_executor: ToolExecutor
     clock: FleetClock
-    stops: Stops
+    stops: StopState
     metrics: Metrics
     targets: Mapping[str, Mapping[str, Any]]
     registry: Mapping[str, Any] = field(default_factory=dict)
     scope_readers: Mapping[tuple[str, str], Readers] = field(default_factory=dict)
-    budgets: Budgets = field(default_factory=Budgets)
-    tight: dict[str, Shortage] = field(default_factory=dict)
-    heads: dict[tuple[str, str], int] = field(default_factory=dict)
-    breakers: Breakers = field(default_factory=Breakers)
-    parking: Parking = field(default_factory=Parking)
-    quiet: QuietTimes = field(default_factory=QuietTimes)
-    tallies: Tallies = field(default_factory=Tallies)
-    in_hand: InHand | None = None
-    doubt: Doubt | None = None
-    catch_up: Callable[[], Awaitable[None]] | None = None
-    called: set[str] = field(default_factory=set)
-    since: int = 0
-    slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLS))
-    _slots: dict[tuple[str, str], asyncio.Semaphore] = field(default_factory=dict)
+    budgets: BudgetPolicy = field(default_factory=BudgetPolicy)
+    shortages: dict[str, Shortage] = field(default_factory=dict)
+    positions: dict[tuple[str, str], int] = field(default_factory=dict)
+    breakers: CircuitBreakers = field(default_factory=CircuitBreakers)
+    parked_runs: ParkedRuns = field(default_factory=ParkedRuns)
+    quiet_times: QuietTimes = field(default_factory=QuietTimes)
+    rate_counters: RateCounters = field(default_factory=RateCounters)
+    run_journal: RunJournal | None = None
+    loss_window: LossWindow | None = None
+    catch_up_policy: Callable[[], Awaitable[None]] | None = None
+    unrecorded_calls: set[str] = field(default_factory=set)
+    start_seq: int = 0
+    fleet_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(CALLS))
+    _agent_slots: dict[tuple[str, str], asyncio.Semaphore] = field(default_factory=dict)
     _rows: dict[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     _epochs: dict[tuple[str, str], int] = field(default_factory=dict)
-    _known: dict[str, tuple[object, object, Known]] = field(default_factory=dict)
-    _locks: NameLocks = field(default_factory=NameLocks)
-    _in_flight: dict[object, int] = field(default_factory=dict)
-    _calling: dict[tuple[str, str], int] = field(default_factory=dict)
+    _known_values: dict[str, tuple[object, object, KnownValues]] = field(default_factory=dict)
+    _locks: KeyedLocks = field(default_factory=KeyedLocks)
+    _call_revisions: dict[object, int] = field(default_factory=dict)
+    _call_deadlines: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def agent(self, name: str) -> Agent:
         """Return an agent of the fleet. Raises BadFleet if a run outlived its agent."""
@@ -96,19 +96,19 @@ class Line:
             )
         return agent
 
-    def known(self, agent: Agent) -> Known:
+    def known_values(self, agent: Agent) -> KnownValues:
         """Return the values that the agent's charter and the registry make known, as of now."""
-        found = self._known.get(agent.name)
+        found = self._known_values.get(agent.name)
         if found is None or found[0] is not agent.charter or found[1] is not self.registry:
-            known = known_in(agent.charter, self.registry)
-            found = self._known[agent.name] = (agent.charter, self.registry, known)
+            known = collect_known_values(agent.charter, self.registry)
+            found = self._known_values[agent.name] = (agent.charter, self.registry, known)
         return found[2]
 
     def reasoner(self, agent: Agent) -> Reasoner:
         """Return the reasoner that the agent declares."""
         return self.reasoners[agent.reasoner]
 
-    def lead(self, run: Run, epoch: int) -> None:
+    def adopt_lease(self, run: Run, epoch: int) -> None:
         """Begin with a run's key under a lease; what is known from another one is forgotten.
 
         The store refuses steps of another lease than the key's, so a step is made of what was the
@@ -116,53 +116,53 @@ class Line:
         """
         key = (run.agent, run.key)
         if self._epochs.setdefault(key, epoch) != epoch:
-            self.forget(run)
+            self.forget_key(run)
             self._epochs[key] = epoch
 
-    def previous(self, agent: str, key: str, position: int) -> int:
+    def previous_position(self, agent: str, key: str, position: int) -> int:
         """Return the position of the last observed event of a key before `position`."""
-        head = self.heads.get((agent, key))
+        head = self.positions.get((agent, key))
         if head is None:
-            head = self.heads[(agent, key)] = self.store.previous(agent, key, position)
+            head = self.positions[(agent, key)] = self.store.previous_position(agent, key, position)
         return head
 
-    def forget(self, run: Run) -> None:
+    def forget_key(self, run: Run) -> None:
         """Forget what was judged and written ahead of commits for a run's key."""
         agent = self.fleet.agents.get(run.agent)
         if agent is None:
             return
-        self.reasoner(agent).forget(run.agent, run.key)
-        self.heads.pop((run.agent, run.key), None)
+        self.reasoner(agent).drop_state(run.agent, run.key)
+        self.positions.pop((run.agent, run.key), None)
         if agent.collection is not None:
             self._rows.pop((agent.collection, run.key), None)
 
-    def let_go(self, run: Run) -> None:
+    def evict_key(self, run: Run) -> None:
         """Forget a key that nothing is under way for, once there are many: the store knows it."""
         if len(self._epochs) + len(self._rows) > KEYS:
-            self.forget(run)
+            self.forget_key(run)
             self._epochs.pop((run.agent, run.key), None)
 
-    def row(self, collection: str, key: str) -> dict[str, Any]:
+    def collection_row(self, collection: str, key: str) -> dict[str, Any]:
         """Return a row of a fleet-owned collection as of the last step sent; empty if none."""
         known = self._rows.get((collection, key))
         if known is None:
             known = self._rows[(collection, key)] = self.store.row(collection, key) or {}
         return dict(known)
 
-    def wrote(self, writes: Sequence[RowWrite]) -> None:
+    def cache_rows(self, writes: Sequence[RowWrite]) -> None:
         """Take over rows of a step that was just sent."""
         for write in writes:
             self._rows[(write.collection, write.key)] = write.row or {}
 
-    def in_doubt(self, run: Run, row: ActionRow) -> bool:
+    def in_loss_window(self, run: Run, row: ActionRow) -> bool:
         """Say whether an effect may have happened in history that was lost.
 
         What was tried, or left to a person, after the restore is beyond that.
         """
-        doubt = self.doubt
-        if doubt is None or not doubt.covers(run.position):
+        loss_window = self.loss_window
+        if loss_window is None or not loss_window.covers(run.position):
             return False
-        return not (row.tries > 0 and row.last > doubt.seq)
+        return not (row.tries > 0 and row.last > loss_window.seq)
 
     def may_have_begun(self, row: ActionRow, settles: str | None, *, loaded: bool) -> bool:
         """Say whether a call may have been made that left no mark before it.
@@ -173,33 +173,33 @@ class Line:
         """
         if row.effect != "intended" or settles not in ("idempotent", None):
             return False
-        if row.tries > 0 or row.id in self.called or row.last <= self.since:
+        if row.tries > 0 or row.id in self.unrecorded_calls or row.last <= self.start_seq:
             return True
-        return loaded and self.store.several
+        return loaded and self.store.multi_worker
 
-    def tight_now(self, agent: str, now_us: int) -> Shortage | None:
+    def current_shortage(self, agent: str, now_us: int) -> Shortage | None:
         """Return what an agent's actions lately had no room for, until its window turns.
 
         It only spares an attempt in vain: whether there is room is for the store to say.
         """
-        short = self.tight.get(agent)
+        short = self.shortages.get(agent)
         if short is not None and short.until_us <= now_us:
-            del self.tight[agent]
+            del self.shortages[agent]
             return None
         return short
 
-    def in_order(self, agent: str, key: str) -> AbstractAsyncContextManager[None]:
+    def effects_lock(self, agent: str, key: str) -> AbstractAsyncContextManager[None]:
         """Let the effects of one key be tried one after the other, in the order they came."""
-        return _InOrder(self, agent, key)
+        return _EffectsLock(self, agent, key)
 
-    def alone(self, collection: str | None, key: str) -> AbstractAsyncContextManager[None]:
+    def row_lock(self, collection: str | None, key: str) -> AbstractAsyncContextManager[None]:
         """Let nobody else decide what is written to a row until this step is committed.
 
         A run that goes on beside its key's next event may want to write the same row.
         """
-        return _NOTHING if collection is None else self._locks.of(("row", collection, key))
+        return _NOTHING if collection is None else self._locks.lock(("row", collection, key))
 
-    def calling(
+    def call_slot(
         self, run: Run, tool: Tool, target: str, policy_rev: int
     ) -> AbstractAsyncContextManager[None]:
         """Hold a slot for one call; the call counts as in flight under `policy_rev`.
@@ -207,72 +207,74 @@ class Line:
         Slots are an agent's own at each target: what hangs takes none from anybody else. Its key
         counts as calling (`keys_calling`) until the key's effects are let go of (`in_order`).
         """
-        mine = self._slots.get((run.agent, target))
-        if mine is None:
-            mine = asyncio.Semaphore(CALLS_AT_A_TARGET)
-            self._slots[(run.agent, target)] = mine
-        return _Calling(self, mine, (run.agent, run.key), _WAITS * tool.timeout_us, policy_rev)
+        agent_slots = self._agent_slots.get((run.agent, target))
+        if agent_slots is None:
+            agent_slots = asyncio.Semaphore(CALLS_AT_A_TARGET)
+            self._agent_slots[(run.agent, target)] = agent_slots
+        return _CallSlot(
+            self, agent_slots, (run.agent, run.key), _WAITS * tool.timeout_us, policy_rev
+        )
 
-    def keys_calling(self) -> list[tuple[str, str]]:
+    def keys_with_calls(self) -> list[tuple[str, str]]:
         """Return (agent, key) of calls whose outcome is not durable and whose tool has time left.
 
         May be asked by any thread. Raises RuntimeError if the calls changed meanwhile.
         """
         now = self.clock.monotonic_us()
-        return [key for key, until_us in self._calling.items() if until_us > now]
+        return [key for key, until_us in self._call_deadlines.items() if until_us > now]
 
-    def in_flight_before(self, policy_rev: int) -> int:
+    def count_calls_before(self, policy_rev: int) -> int:
         """Return how many calls are on their way that started under an older revision."""
-        return sum(1 for revision in self._in_flight.values() if revision < policy_rev)
+        return sum(1 for revision in self._call_revisions.values() if revision < policy_rev)
 
 
 # Written out, as a generator under `asynccontextmanager` costs ten times as much, for every event.
 
 
-class _InOrder:
+class _EffectsLock:
     """The effects of one key, held within an `async with`."""
 
-    __slots__ = ("_key", "_line")
+    __slots__ = ("_key", "_services")
 
-    def __init__(self, line: Line, agent: str, key: str) -> None:
-        self._line, self._key = line, (agent, key)
+    def __init__(self, services: Services, agent: str, key: str) -> None:
+        self._services, self._key = services, (agent, key)
 
     async def __aenter__(self) -> None:
-        await self._line._locks.take(("effects", *self._key))
+        await self._services._locks.acquire(("effects", *self._key))
 
     async def __aexit__(self, *ended: object) -> None:
-        self._line._calling.pop(self._key, None)
-        self._line._locks.give(("effects", *self._key))
+        self._services._call_deadlines.pop(self._key, None)
+        self._services._locks.release(("effects", *self._key))
 
 
-class _Calling:
+class _CallSlot:
     """The slots of one call, held within an `async with`, and that it is on its way."""
 
-    __slots__ = ("_key", "_line", "_mine", "_policy_rev", "_takes_us")
+    __slots__ = ("_agent_slots", "_call_time_us", "_key", "_policy_rev", "_services")
 
     def __init__(
         self,
-        line: Line,
-        mine: asyncio.Semaphore,
+        services: Services,
+        agent_slots: asyncio.Semaphore,
         key: tuple[str, str],
-        takes_us: int,
+        call_time_us: int,
         policy_rev: int,
     ) -> None:
-        self._line, self._mine, self._key = line, mine, key
-        self._takes_us, self._policy_rev = takes_us, policy_rev
+        self._services, self._agent_slots, self._key = services, agent_slots, key
+        self._call_time_us, self._policy_rev = call_time_us, policy_rev
 
     async def __aenter__(self) -> None:
-        line = self._line
-        await self._mine.acquire()
+        services = self._services
+        await self._agent_slots.acquire()
         try:
-            await line.slots.acquire()
+            await services.fleet_slots.acquire()
         except BaseException:
-            self._mine.release()
+            self._agent_slots.release()
             raise
-        line._in_flight[self] = self._policy_rev
-        line._calling[self._key] = line.clock.monotonic_us() + self._takes_us
+        services._call_revisions[self] = self._policy_rev
+        services._call_deadlines[self._key] = services.clock.monotonic_us() + self._call_time_us
 
     async def __aexit__(self, *ended: object) -> None:
-        del self._line._in_flight[self]
-        self._line.slots.release()
-        self._mine.release()
+        del self._services._call_revisions[self]
+        self._services.fleet_slots.release()
+        self._agent_slots.release()

@@ -16,26 +16,28 @@ import orjson
 from vedette.domain.action import Action
 from vedette.domain.agent import Agent
 from vedette.domain.base.backoff import delay_us
-from vedette.domain.base.canonical import canonical, tame
+from vedette.domain.base.canonical import canonical_json, normalize_json
 from vedette.domain.base.errors import Permanent
-from vedette.domain.effect import Call, EffectState, Outcome, move
+from vedette.domain.effect import Call, EffectState, Outcome, transition
 from vedette.domain.event import Event
-from vedette.domain.ports import Performer
+from vedette.domain.ports import ToolExecutor
 from vedette.domain.readers import meet
-from vedette.domain.row_proof import STARTED, Told
+from vedette.domain.row_proof import STARTED_KIND, EntryRecord
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
 
 _FIRST_RETRY_US = 500_000
 LAST_RETRY_US = 300_000_000
 
-NOT_THERE = "the tool said done, and the target does not know of it"
+ABSENT_ERROR = "the tool said done, and the target does not know of it"
 
 # What a call needs first: nothing, a durable `started`, a question to the target, or a person.
-Before = Literal["call", "start", "ask", "person"]
+Precondition = Literal["call", "start", "ask", "person"]
 
 
-def before_call(tool: Tool, effect: EffectState, *, mine: bool, doubt: bool = False) -> Before:
+def find_precondition(
+    tool: Tool, effect: EffectState, *, own_start: bool, in_loss_window: bool = False
+) -> Precondition:
     """Say what has to happen before the call may be made.
 
     `mine` tells a `started` that this handler wrote itself a moment ago from one that was found
@@ -43,7 +45,7 @@ def before_call(tool: Tool, effect: EffectState, *, mine: bool, doubt: bool = Fa
     started may have happened, in history that a restore lost: whoever can be asked is asked, and
     where a repeat under the same key is no harm it is left to the target.
     """
-    if doubt and effect == "intended":
+    if in_loss_window and effect == "intended":
         if tool.query is not None:
             return "ask"
         if tool.settles == "none":
@@ -52,12 +54,12 @@ def before_call(tool: Tool, effect: EffectState, *, mine: bool, doubt: bool = Fa
         return "call"
     if effect == "intended":
         return "start"
-    if effect == "started" and mine:
+    if effect == "started" and own_start:
         return "call"
     return "ask" if tool.settles == "queryable" else "person"
 
 
-def call_of(
+def build_call(
     action: Action,
     agent: Agent,
     event: Event,
@@ -82,18 +84,18 @@ def call_of(
     )
 
 
-def time_of_call(tool: Tool | None, told: Sequence[Told]) -> int:
+def call_time_us(tool: Tool | None, entries: Sequence[EntryRecord]) -> int:
     """Return how long a call that may be on its way takes at most (microseconds).
 
     `told` are the action's entries: a start says what the tool was given then, which may be more
     than it is given today. The tool may be gone by now (None).
     """
-    given = [entry.get("timeout") or 0 for entry, _ in told if entry["kind"] == STARTED]
+    given = [entry.get("timeout") or 0 for entry, _ in entries if entry["kind"] == STARTED_KIND]
     return max(tool.timeout_us if tool else 0, *given[-1:], 0)
 
 
-async def make(
-    performer: Performer, tool: Tool, call: Call, may_start: Callable[[], bool]
+async def make_call(
+    executor: ToolExecutor, tool: Tool, call: Call, may_start: Callable[[], bool]
 ) -> Outcome | None:
     """Make the call; None if it was not started.
 
@@ -101,31 +103,31 @@ async def make(
     nobody knows what happened.
     """
     try:
-        return await performer.perform(tool, call, may_start)
+        return await executor.perform(tool, call, may_start)
     except BaseException as error:
-        told = _broke_off(error)
+        message = _describe_error(error)
         if tool.settles == "idempotent" and isinstance(error, Exception):
-            return Outcome("failed", error=told)
-        return Outcome("unknown", error=told)
+            return Outcome("failed", error=message)
+        return Outcome("unknown", error=message)
 
 
-async def ask(performer: Performer, tool: Tool, call: Call) -> Outcome | None:
+async def query_target(executor: ToolExecutor, tool: Tool, call: Call) -> Outcome | None:
     """Ask the target what came of an unknown call; None if it never happened.
 
     No answer is not a no: the effect stays unknown, and the target is asked again. A query that
     answers `retry` speaks of itself, not of the call.
     """
     try:
-        said = await performer.ask(tool, call)
+        outcome = await executor.query(tool, call)
     except BaseException as error:
-        return Outcome("unknown", error=_broke_off(error))
-    if said is not None and said.state == "retry":
-        return Outcome("unknown", error=f"the target cannot say now: {said.error}")
-    return said
+        return Outcome("unknown", error=_describe_error(error))
+    if outcome is not None and outcome.state == "retry":
+        return Outcome("unknown", error=f"the target cannot say now: {outcome.error}")
+    return outcome
 
 
-async def verified(
-    performer: Performer, row: ActionRow, tool: Tool, call: Call, done: Outcome
+async def verify_outcome(
+    executor: ToolExecutor, row: ActionRow, tool: Tool, call: Call, done: Outcome
 ) -> tuple[Outcome, bool]:
     """Ask the target whether what the tool says it did is there; once, with the tool's deadline.
 
@@ -137,21 +139,21 @@ async def verified(
     function = tool.verifier(obliged)
     if function is None:
         return done, False
-    said = await ask(performer, replace(tool, query=function, verify=function), call)
-    if said is None:
+    answer = await query_target(executor, replace(tool, query=function, verify=function), call)
+    if answer is None:
         # Not yet, perhaps: it is asked the moment after.
-        return Outcome("unknown", error=NOT_THERE), False
-    if said.state == "done":
+        return Outcome("unknown", error=ABSENT_ERROR), False
+    if answer.state == "done":
         return done, True
-    if said.state == "failed":
-        return said, False
+    if answer.state == "failed":
+        return answer, False
     if obliged:
-        error = f"the tool said done, and the target gave no answer: {said.error}"
+        error = f"the tool said done, and the target gave no answer: {answer.error}"
         return Outcome("unknown", error=error), False
     return done, False
 
 
-def _broke_off(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return what an agent's code raised, as text; raise it on if it was not that code's.
 
     SystemExit and the like end the call that they come from, and nothing else.
@@ -163,7 +165,7 @@ def _broke_off(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def settle(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> EffectState:
+def apply_outcome(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> EffectState:
     """Write an outcome into the action's row and return the effect's new state.
 
     A `retry` plans the next try with exponential backoff; its jitter is drawn from the effect's
@@ -174,7 +176,7 @@ def settle(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> EffectS
     if outcome.state == "unknown" and tool.settles != "idempotent":
         if row.effect == "intended":
             raise Permanent("what never started has no unknown outcome")
-        row.effect = "unknown" if row.effect == "unknown" else move(row.effect, "unknown")
+        row.effect = "unknown" if row.effect == "unknown" else transition(row.effect, "unknown")
         asks = tool.settles == "queryable"
         row.not_before_us = now_us + _pause(row, outcome) if asks else 0
         row.waits = "target" if asks else None
@@ -184,24 +186,24 @@ def settle(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> EffectS
         row.waits = "target"
         if row.effect == "started":
             # The target said itself that nothing happened; only silence would be unknown.
-            row.effect = move(row.effect, "intended")
+            row.effect = transition(row.effect, "intended")
         return row.effect
     state: EffectState = "done" if outcome.state == "done" else "failed"
-    row.effect = move(row.effect, state)
+    row.effect = transition(row.effect, state)
     row.waits, row.not_before_us = None, 0
     row.answer = answer_bytes(outcome)
     return state
 
 
-def ask_later(row: ActionRow, now_us: int) -> ActionRow:
+def postpone_query(row: ActionRow, now_us: int) -> ActionRow:
     """Return the row of an effect in doubt whose target gave no answer: it is asked again."""
     return replace(row, not_before_us=now_us + _backoff(row), waits="target")
 
 
 def answer_bytes(outcome: Outcome) -> bytes:
     """Return the canonical bytes of an outcome."""
-    return canonical(
-        {"data": tame(dict(outcome.data)), "error": outcome.error, "state": outcome.state}
+    return canonical_json(
+        {"data": normalize_json(dict(outcome.data)), "error": outcome.error, "state": outcome.state}
     )
 
 

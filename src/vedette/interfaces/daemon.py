@@ -11,40 +11,46 @@ from typing import Any
 import orjson
 
 from vedette.app.composition_root import App
-from vedette.app.sources import make_sources
+from vedette.app.sources import build_sources
 from vedette.domain.base import machine
-from vedette.domain.base.clock import next_beat, until_beat
+from vedette.domain.base.clock import aligned_delay_s, sleep_aligned
 from vedette.domain.base.errors import BadPolicy, StoreFailed, Unavailable, VedetteError
-from vedette.domain.base.fleet_clock import Jump, told_jump
+from vedette.domain.base.fleet_clock import Jump, describe_jump
 from vedette.domain.bundle import Revision
 from vedette.domain.identity import ENGINE
 from vedette.domain.ports import Source
-from vedette.engine.cluster import catch_up, follow
+from vedette.engine.cluster import catch_up, follow_cluster
 from vedette.interfaces.signals import Signals
-from vedette.operations.curation import feed
-from vedette.policy.compatibility import CHECKED, check_live, checked_mark, read_check, told_check
-from vedette.policy.folder import offer_folder, waiting, waits
-from vedette.policy.rollout import Wish
+from vedette.operations.curation import sync_banks
+from vedette.policy.compatibility import (
+    CHECK_MARK,
+    build_check_mark,
+    check_live,
+    format_refusal,
+    read_check,
+)
+from vedette.policy.folder import is_waiting, offer_folder, waiting_reason
+from vedette.policy.rollout import PublishRequest
 
 TICK_S = 0.25
 # The same while nothing happens: then with whoever else looks around, so that one wakeup is enough.
-REST_S = 1.0
+IDLE_TICK_S = 1.0
 # How often the age of the oldest unfinished run is looked up.
-AGE_S = 2.0
+AGE_INTERVAL_S = 2.0
 RETRY_US = 1_000_000
 # How often the agents' folders are looked at for what is not the release that runs.
-LOOK_S = 10.0
+CHECK_INTERVAL_S = 10.0
 # When the live policy is tried by this version: the first events have the processors before it.
-CHECK_S = 3.0
+FIRST_CHECK_DELAY_S = 3.0
 # How far off a retry or a limit may be for `until_idle` to stay up for it.
-SOON_US = 60_000_000
+IDLE_HORIZON_US = 60_000_000
 # What is loaded after the first event waits for it so long at most; or until nothing was to be
 # done so many times, at 5 ms each: fewer if no source is left that could still deliver at once.
 FIRST_WORK_S = 0.5
-QUIET, QUIET_WITHOUT_SOURCES = 30, 3
+QUIET_POLLS, QUIET_POLLS_WITHOUT_SOURCES = 30, 3
 
 
-class Running:
+class Daemon:
     """One run of a fleet. `troubles` are what a person should see, newest last.
 
     `signals` are those of the caller, who has taken them already; without them the run takes
@@ -56,27 +62,27 @@ class Running:
         self.signals = signals
         self.failure: BaseException | None = None
         self.until_idle = until_idle
-        self.stopping = asyncio.Event()
+        self.stop_event = asyncio.Event()
         self.troubles: list[str] = list(app.troubles)
         if app.pool is not None:
-            app.pool.tell(self.trouble)
+            app.pool.set_trouble_callback(self.report_trouble)
         self.address: str | None = None
-        self.aged_at = 0.0
-        self.committing = True
-        self.behind = ""
-        self.jump: Jump | None = None
-        self.seen = (0, 0)
-        self.began_us = app.line.clock.monotonic_us()
-        self.began_cpu = machine.cpu_s()
+        self.next_age_at = 0.0
+        self.store_ready = True
+        self.bank_failure = ""
+        self.clock_jump: Jump | None = None
+        self.last_progress = (0, 0)
+        self.start_us = app.services.clock.monotonic_us()
+        self.start_cpu_s = machine.cpu_s()
         self.sources: list[Source] = []
         self.open_sources = 0
         # The revision that the policy folder was last compared with; how they came up was told.
-        self.compared = app.rollout.live.number
-        self._compare_folder(tell=False)
+        self.compared_revision = app.rollout.live.number
+        self._compare_folder(report=False)
 
     # --- life -------------------------------------------------------------------------------
 
-    async def run(self, on_tick: Callable[[Running], None] | None = None) -> None:
+    async def run(self, on_tick: Callable[[Daemon], None] | None = None) -> None:
         """Work until stopped, or until nothing is left to do (`until_idle`).
 
         Raises what ended a part that should have gone on for as long as the run: without that
@@ -85,71 +91,77 @@ class Running:
         with ExitStack() as stack:
             signals = self.signals or stack.enter_context(Signals())
             loop = asyncio.get_running_loop()
-            signals.ask(lambda: loop.call_soon_threadsafe(self.stop))
-            stack.callback(signals.ask, lambda: None)
-            stack.enter_context(self._minding_threads())
-            await self._run(on_tick)
+            signals.set_handler(lambda: loop.call_soon_threadsafe(self.stop))
+            stack.callback(signals.set_handler, lambda: None)
+            stack.enter_context(self._supervise_threads())
+            await self._run_until_stopped(on_tick)
         if self.failure is not None:
-            raise _as_unavailable(self.failure)
+            raise _to_unavailable(self.failure)
 
-    async def _run(self, on_tick: Callable[[Running], None] | None) -> None:
+    async def _run_until_stopped(self, on_tick: Callable[[Daemon], None] | None) -> None:
         app = self.app
         if app.containment is not None:
-            for open_way in app.containment.lacks():
-                self.trouble(f"not closed in: {open_way}")
-        first, later = make_sources(app, until_idle=self.until_idle)
+            for open_way in app.containment.gaps():
+                self.report_trouble(f"not closed in: {open_way}")
+        first, later = build_sources(app, until_idle=self.until_idle)
         self.sources = [*first, *later]
         self.open_sources = sum(source.finite for source in self.sources)
         for source in self.sources:
             if tell := getattr(source, "tell", None):
-                tell(self.trouble)
+                tell(self.report_trouble)
         async with AsyncExitStack() as stack:
-            tasks = await self._follow()
+            tasks = await self._follow_cluster()
             tasks.append(asyncio.create_task(self._watch_state(), name="state folder"))
-            self._mind(tasks[-1])
-            app.dispatcher.start(self.failed)
-            tasks += [self._source(source) for source in first]
+            self._supervise(tasks[-1])
+            app.dispatcher.start(self.abort)
+            tasks += [self._start_source(source) for source in first]
             try:
-                await self._first_work(tasks)
-                await self._serve(stack)
-                tasks += [self._source(source) for source in later]
-                tasks += self._beside()
+                await self._await_first_work(tasks)
+                await self._start_servers(stack)
+                tasks += [self._start_source(source) for source in later]
+                tasks += self._start_followers()
                 tasks.append(asyncio.create_task(self._watch_policy(), name="policy watcher"))
-                self._mind(tasks[-1])
-                while not self.stopping.is_set():
+                self._supervise(tasks[-1])
+                while not self.stop_event.is_set():
                     try:
-                        self._tell_store()
-                        self._tell_bank()
-                        self._tell_clock()
-                        app.watchdog.look()  # first: what cannot be gauged must not blind it
-                        self._gauges()
+                        self._report_store()
+                        self._report_bank()
+                        self._report_clock_jump()
+                        app.watchdog.check()  # first: what cannot be gauged must not blind it
+                        self._update_gauges()
                         if on_tick is not None:
                             on_tick(self)
-                        if self.until_idle and self._idle():
+                        if self.until_idle and self._is_idle():
                             break
                     except StoreFailed:
                         # The database is away: the line goes on when it is back.
                         app.metrics.count("store_failures")
-                    await self._pause()
+                    await self._wait_for_tick()
             finally:
-                self.stopping.set()
+                self.stop_event.set()
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                await app.rollout.opinions.samples.finish(app.store, self.trouble)
+                await app.rollout.second_opinions.samples.finish(app.store, self.report_trouble)
         if on_tick is not None:
             with suppress(StoreFailed):  # what ended the run is told, not this
                 on_tick(self)
 
-    async def _follow(self) -> list[asyncio.Task[None]]:
+    async def _follow_cluster(self) -> list[asyncio.Task[None]]:
         """Take up what other workers publish or stop, where there may be others."""
-        line, rollout = self.app.line, self.app.rollout
-        if not line.store.several:
+        services, rollout = self.app.services, self.app.rollout
+        if not services.store.multi_worker:
             return []
-        await catch_up(line, rollout)
-        work = follow(line, rollout, feeding(self.app), self.trouble, self.app.releases.follow)
+        await catch_up(services, rollout)
+        work = follow_cluster(
+            services,
+            rollout,
+            build_bank_feed(self.app),
+            self.report_trouble,
+            self.app.releases.follow,
+        )
         task = asyncio.create_task(work, name="follower")
-        self._mind(task)
+        self._supervise(task)
         return [task]
 
     async def _watch_folders(self) -> None:
@@ -157,21 +169,21 @@ class Running:
         releases, told = self.app.commands.releases, set[tuple[str, str]]()
         assert releases is not None
         while True:
-            changed = await asyncio.to_thread(releases.changed)
+            changed = await asyncio.to_thread(releases.changed_agents)
             self.app.metrics.gauge("releases_changed", len(changed))
             for one in changed:
                 if (one.agent, one.now) not in told:
                     told.add((one.agent, one.now))
-                    self.trouble(
+                    self.report_trouble(
                         f"{one.agent} was changed on disk since release {one.release[:12]}, which "
                         f"runs on: see `vedette agent release {one.agent}`"
                     )
-            await next_beat(LOOK_S)
+            await sleep_aligned(CHECK_INTERVAL_S)
 
     async def _check_policies(self) -> None:
         """Tell once of each live policy that this version's check refuses."""
         checked = -1
-        await asyncio.sleep(CHECK_S)
+        await asyncio.sleep(FIRST_CHECK_DELAY_S)
         while True:
             live = self.app.rollout.live
             if live.number != checked:
@@ -180,10 +192,10 @@ class Running:
                     await self._check_policy(live)
                 except (VedetteError, OSError) as error:
                     # The fleet goes on as it would if nobody had looked.
-                    self.trouble(
+                    self.report_trouble(
                         f"whether this version admits revision {live.number} is not known: {error}"
                     )
-            await next_beat(LOOK_S)
+            await sleep_aligned(CHECK_INTERVAL_S)
 
     async def _check_policy(self, live: Revision) -> None:
         app = self.app
@@ -192,33 +204,35 @@ class Running:
             return
         app.metrics.gauge("policy_live_refused", bool(found))
         if found:
-            self.trouble(told_check(live.number, found))
+            self.report_trouble(format_refusal(live.number, found))
         if read_check(app.store, live.digest) is None:
-            marks, was = checked_mark(live.digest, found), app.store.meta(CHECKED)
-            await app.store.mark_live(live.number, marks, CHECKED, was)
+            marks, was = build_check_mark(live.digest, found), app.store.meta(CHECK_MARK)
+            await app.store.mark_live(live.number, marks, CHECK_MARK, was)
 
-    def _beside(self) -> list[asyncio.Task[None]]:
+    def _start_followers(self) -> list[asyncio.Task[None]]:
         """Start what goes on beside the line: traces, logs, shipping, a look at the folders."""
-        from vedette.app.source_plans import followers
+        from vedette.app.ledger_followers import build_followers
 
-        keeping = self.app.rollout.keep_shelf(lambda: self.app.store.leads, self.trouble)
-        opinions = self.app.rollout.opinions
-        comparing = opinions.samples.watch(self.app.store, self.trouble)
-        retrying = opinions.keep(self.app.line.clock, self.trouble)
+        keeping = self.app.rollout.maintain_repository(
+            lambda: self.app.store.is_leader, self.report_trouble
+        )
+        opinions = self.app.rollout.second_opinions
+        comparing = opinions.samples.watch(self.app.store, self.report_trouble)
+        retrying = opinions.keep_retrying(self.app.services.clock, self.report_trouble)
         works = [
-            *followers(self.app, self.trouble), ("policy shelf", keeping),
+            *build_followers(self.app, self.report_trouble), ("policy shelf", keeping),
             ("folder watcher", self._watch_folders()), ("second opinion", comparing),
             ("second engine", retrying), ("policy check", self._check_policies()),
         ]  # fmt: skip
         tasks = [asyncio.create_task(work, name=name) for name, work in works]
         for task in tasks:
-            self._mind(task)
+            self._supervise(task)
         return tasks
 
-    def _source(self, source: Source) -> asyncio.Task[None]:
-        return asyncio.create_task(self._deliver(source), name=source.name)
+    def _start_source(self, source: Source) -> asyncio.Task[None]:
+        return asyncio.create_task(self._run_source(source), name=source.name)
 
-    async def _first_work(self, sources: Sequence[asyncio.Task[None]]) -> None:
+    async def _await_first_work(self, sources: Sequence[asyncio.Task[None]]) -> None:
         """Let what is there be begun before anything is loaded that an event can do without.
 
         Ends with the first effect, or when nothing is to be done, or after a moment.
@@ -226,16 +240,16 @@ class Running:
         app = self.app
         end = machine.monotonic_s() + FIRST_WORK_S
         quiet = 0
-        while machine.monotonic_s() < end and not self.stopping.is_set():
+        while machine.monotonic_s() < end and not self.stop_event.is_set():
             await asyncio.sleep(0.005)
-            quiet = quiet + 1 if app.dispatcher.idle else 0
+            quiet = quiet + 1 if app.dispatcher.is_idle else 0
             delivering = any(not task.done() for task in sources)
-            if quiet >= (QUIET if delivering else QUIET_WITHOUT_SOURCES):
+            if quiet >= (QUIET_POLLS if delivering else QUIET_POLLS_WITHOUT_SOURCES):
                 return
             if app.metrics.total("effects", state="done"):
                 return
 
-    async def _serve(self, stack: AsyncExitStack) -> None:
+    async def _start_servers(self, stack: AsyncExitStack) -> None:
         """Open the doors. What they are made of is loaded beside the line, which goes on."""
         from vedette.interfaces.http import preload
 
@@ -245,34 +259,34 @@ class Running:
         from vedette.interfaces.http.worker_gateway import serve_workers
 
         app = self.app
-        await stack.enter_async_context(serve_local(app, app.settings.state, self._mind))
-        self.address = await stack.enter_async_context(serve_http(app, self._mind))
-        await stack.enter_async_context(serve_workers(app, self.trouble))
+        await stack.enter_async_context(serve_local(app, app.settings.state, self._supervise))
+        self.address = await stack.enter_async_context(serve_http(app, self._supervise))
+        await stack.enter_async_context(serve_workers(app, self.report_trouble))
 
     async def _watch_state(self) -> None:
         """Raise Unavailable once the state folder, or a file that is held open, was replaced."""
         identity = self.app.identity
         while identity is not None:
             identity.check()
-            await next_beat(REST_S)
+            await sleep_aligned(IDLE_TICK_S)
 
     def stop(self) -> None:
         """Ask the run to end; what is not committed is found again by the next one."""
-        self.stopping.set()
+        self.stop_event.set()
 
     # --- parts that must not end before the run does -------------------------------------------
 
-    def failed(self, part: str, error: BaseException | None) -> None:
+    def abort(self, part: str, error: BaseException | None) -> None:
         """End the run because a part of it ended; `error` is why, None if it just did."""
-        if self.stopping.is_set():
+        if self.stop_event.is_set():
             return
         self.failure = error or Unavailable("it ended by itself", where=part)
-        self.trouble(f"{part} ended: {type(self.failure).__name__}: {self.failure}")
+        self.report_trouble(f"{part} ended: {type(self.failure).__name__}: {self.failure}")
         self.stop()
 
-    def _mind(self, task: asyncio.Task[None]) -> None:
+    def _supervise(self, task: asyncio.Task[None]) -> None:
         task.add_done_callback(
-            lambda ended: self.failed(
+            lambda ended: self.abort(
                 ended.get_name(),
                 asyncio.CancelledError("cancelled by nobody we know")
                 if ended.cancelled()
@@ -281,156 +295,165 @@ class Running:
         )
 
     @contextmanager
-    def _minding_threads(self) -> Iterator[None]:
+    def _supervise_threads(self) -> Iterator[None]:
         """End the run if one of our threads does: whoever waits for the writer waits for ever."""
         loop, before = asyncio.get_running_loop(), threading.excepthook
 
-        def told(args: Any) -> None:
+        def handle_exception(args: Any) -> None:
             before(args)
             name = args.thread.name if args.thread is not None else ""
             if name.startswith("vedette-") and not loop.is_closed():
-                loop.call_soon_threadsafe(self.failed, name, args.exc_value)
+                loop.call_soon_threadsafe(self.abort, name, args.exc_value)
 
-        threading.excepthook = told
+        threading.excepthook = handle_exception
         try:
             yield
         finally:
             threading.excepthook = before
 
-    async def _pause(self) -> None:
+    async def _wait_for_tick(self) -> None:
         """Wait until it is time to look again, or the run is to end."""
-        moved, rests = self.seen, False
+        moved, rests = self.last_progress, False
         with suppress(StoreFailed):  # it is looked for again soon
-            self.seen = (self.app.store.head(), self.app.dispatcher.pending)
-            rests = self.seen == moved and not self.until_idle
+            self.last_progress = (self.app.store.last_seq(), self.app.dispatcher.pending)
+            rests = self.last_progress == moved and not self.until_idle
         try:
-            async with asyncio.timeout(until_beat(REST_S) if rests else TICK_S):
-                await self.stopping.wait()
+            async with asyncio.timeout(aligned_delay_s(IDLE_TICK_S) if rests else TICK_S):
+                await self.stop_event.wait()
         except TimeoutError:
             return
 
-    def _idle(self) -> bool:
+    def _is_idle(self) -> bool:
         app = self.app
-        if self.open_sources or not app.dispatcher.idle or app.dispatcher.soon:
+        if self.open_sources or not app.dispatcher.is_idle or app.dispatcher.is_due_soon:
             return False
-        now_us, stops = app.line.clock.now_us(), app.line.stops
+        now_us, stops = app.services.clock.now_us(), app.services.stops
         # A target that is left alone may stay away for ever; what waits for it is found again.
-        near = {"time", "budget"} if app.line.breakers.listed() else {"target", "time", "budget"}
+        near = (
+            {"time", "budget"}
+            if app.services.breakers.list_tripped()
+            else {"target", "time", "budget"}
+        )
         return not any(
-            run.waits in near and not stops.agent(run.agent)
-            for run in app.store.due(now_us + SOON_US, 1000)
+            run.waits in near and not stops.is_agent_stopped(run.agent)
+            for run in app.store.due_runs(now_us + IDLE_HORIZON_US, 1000)
         )
 
-    def _tell_store(self) -> None:
+    def _report_store(self) -> None:
         """Tell once that the store cannot commit, and once that it can again."""
         writer = self.app.store.writer
-        self.app.metrics.gauge("store_ready", writer.ready)
-        if writer.ready != self.committing:
-            self.committing = writer.ready
-            self.trouble(
+        self.app.metrics.gauge("store_ready", writer.is_ready)
+        if writer.is_ready != self.store_ready:
+            self.store_ready = writer.is_ready
+            self.report_trouble(
                 "the store takes writes again"
-                if writer.ready
+                if writer.is_ready
                 else f"the store cannot commit: {writer.failure}; nothing is accepted and nothing "
                 "is called until it can"
             )
 
-    def _tell_bank(self) -> None:
+    def _report_bank(self) -> None:
         """Tell once that the memory banks are behind or unreadable, and once that they are not."""
-        behind = self.app.line.recall.behind
-        if bool(behind) != bool(self.behind):
-            self.trouble(
+        behind = self.app.services.recall.lag_reason
+        if bool(behind) != bool(self.bank_failure):
+            self.report_trouble(
                 f"the memory bank is behind the ledger, or cannot be read: {behind}; agents who "
                 "read it wait until it is well"
                 if behind
                 else "the memory bank can be read, and is what the ledger says, again"
             )
-        self.behind = behind
+        self.bank_failure = behind
 
-    def _tell_clock(self) -> None:
+    def _report_clock_jump(self) -> None:
         """Tell once of a jump of the wall clock."""
-        jump = self.app.line.clock.jump
-        if jump != self.jump:
-            self.jump = jump
+        jump = self.app.services.clock.jump
+        if jump != self.clock_jump:
+            self.clock_jump = jump
             if jump is not None:
-                self.trouble(f"{told_jump(jump)} until a person says `vedette clock confirm`")
+                self.report_trouble(
+                    f"{describe_jump(jump)} until a person says `vedette clock confirm`"
+                )
 
-    def _gauges(self) -> None:
+    def _update_gauges(self) -> None:
         app = self.app
         app.metrics.gauge("pending_runs", app.dispatcher.pending)
-        app.metrics.gauge("ledger_head", app.store.head())
-        if app.rollout.live.number != self.compared and not app.commands.folder_alone.locked():
-            self.compared = app.rollout.live.number
-            self._compare_folder(tell=True)
-        second = app.line.gateway.second
-        app.metrics.gauge("second_opinion", second is not None and second.ready)
-        app.metrics.gauge("second_opinion_missing", second is not None and second.missing)
-        app.metrics.gauge("stops", len(app.line.stops.listed()))
-        app.metrics.gauge("parked_keys", app.line.parking.keys)
-        app.metrics.gauge("breakers_open", len(app.line.breakers.listed()))
-        runs, octets = app.dispatcher.supply.credits.room.total
+        app.metrics.gauge("ledger_head", app.store.last_seq())
+        if (
+            app.rollout.live.number != self.compared_revision
+            and not app.commands.folder_lock.locked()
+        ):
+            self.compared_revision = app.rollout.live.number
+            self._compare_folder(report=True)
+        second = app.services.gateway.second_opinion
+        app.metrics.gauge("second_opinion", second is not None and second.is_ready)
+        app.metrics.gauge("second_opinion_missing", second is not None and second.is_missing)
+        app.metrics.gauge("stops", len(app.services.stops.list_scopes()))
+        app.metrics.gauge("parked_keys", app.services.parked_runs.key_count)
+        app.metrics.gauge("breakers_open", len(app.services.breakers.list_tripped()))
+        runs, octets = app.dispatcher.buffer.credits.quota.total
         app.metrics.gauge("accepted_unfinished", runs)
         app.metrics.gauge("accepted_unfinished_bytes", octets)
-        if (now := machine.monotonic_s()) >= self.aged_at:
-            self.aged_at = now + AGE_S
-            app.metrics.gauge("oldest_unfinished_seconds", self._oldest_s())
+        if (now := machine.monotonic_s()) >= self.next_age_at:
+            self.next_age_at = now + AGE_INTERVAL_S
+            app.metrics.gauge("oldest_unfinished_seconds", self._oldest_run_s())
 
-    def _oldest_s(self) -> float:
+    def _oldest_run_s(self) -> float:
         """Return how long the oldest run that is ready has been accepted; 0 if none is."""
         store = self.app.store
-        waiting = store.backlog(0, 1)
+        waiting = store.ready_runs(0, 1)
         accepted = store.entry(waiting[0].position) if waiting else None
         if accepted is None:
             return 0.0
         at = int(orjson.loads(accepted[1])["at"])
-        return max(0.0, (self.app.line.clock.now_us() - at) / 1e6)
+        return max(0.0, (self.app.services.clock.now_us() - at) / 1e6)
 
     # --- sources ----------------------------------------------------------------------------
 
-    async def _deliver(self, source: Source) -> None:
+    async def _run_source(self, source: Source) -> None:
         """Let a source deliver; start it again after a failure that may pass."""
-        clock = self.app.line.clock
+        clock = self.app.services.clock
         try:
             while True:
-                while not self.app.store.leads:  # noqa: ASYNC110 (a thread tells)
+                while not self.app.store.is_leader:  # noqa: ASYNC110 (a thread tells)
                     await asyncio.sleep(TICK_S)
                 try:
                     await source.deliver(self.app.intake)
                     return
                 except StoreFailed as error:
-                    self.trouble(f"{source.name}: {error}")
+                    self.report_trouble(f"{source.name}: {error}")
                 except VedetteError as error:
-                    self.trouble(f"{source.name} ended: {error}")
+                    self.report_trouble(f"{source.name} ended: {error}")
                     return
                 except Exception as error:
                     # A source is the edge of the world: whatever breaks there must not end the
                     # fleet, and what was not accepted is delivered again.
-                    self.trouble(f"{source.name}: {type(error).__name__}: {error}")
+                    self.report_trouble(f"{source.name}: {type(error).__name__}: {error}")
                 await clock.sleep_until(clock.now_us() + RETRY_US)
         finally:
             self.open_sources -= source.finite
 
-    def trouble(self, told: str) -> None:
+    def report_trouble(self, message: str) -> None:
         """Keep something that a person should see."""
-        self.troubles.append(told)
+        self.troubles.append(message)
         del self.troubles[:-100]
 
     # --- policy -----------------------------------------------------------------------------
 
     async def _watch_policy(self) -> None:
         """Offer the policy folder whenever it was saved; a refusal keeps the last good one."""
-        from vedette.adapters.bundles.watch import saved
+        from vedette.adapters.bundles.watch import watch_folder
 
         folder = self.app.settings.policies
-        clock = self.app.line.clock
-        async for _ in saved(folder):
+        clock = self.app.services.clock
+        async for _ in watch_folder(folder):
             while True:
                 try:
                     await self.offer_policy()
                     break
                 except StoreFailed as error:
-                    self.trouble(f"policy not published yet: {error}")
+                    self.report_trouble(f"policy not published yet: {error}")
                     await clock.sleep_until(clock.now_us() + RETRY_US)
-        if not self.stopping.is_set():
+        if not self.stop_event.is_set():
             raise Unavailable("the policy folder is not watched any more", where=str(folder))
 
     async def offer_policy(self) -> None:
@@ -440,22 +463,22 @@ class Running:
         app = self.app
         try:
             # Not beside an order that writes the folder: what was read before it would undo it.
-            async with app.commands.folder_alone:
+            async with app.commands.folder_lock:
                 bundle = await asyncio.to_thread(read_bundle, app.settings.policies)
                 before = app.rollout.live.number
-                wish = Wish(ENGINE, "the policy folder was saved")
+                wish = PublishRequest(ENGINE, "the policy folder was saved")
                 why_not = await offer_folder(app.store, app.rollout, bundle, wish)
         except BadPolicy as error:
-            await app.rollout.refuse(error, ENGINE)
+            await app.rollout.record_refusal(error, ENGINE)
             why_not = str(error)
-        self.compared = live = app.rollout.live.number
-        self._compare_folder(tell=False)
+        self.compared_revision = live = app.rollout.live.number
+        self._compare_folder(report=False)
         if why_not:
-            self.trouble(f"policy refused, revision {live} stays: {why_not}")
+            self.report_trouble(f"policy refused, revision {live} stays: {why_not}")
         elif live != before:
-            self.trouble(f"policy revision {live} is live")
+            self.report_trouble(f"policy revision {live} is live")
 
-    def _compare_folder(self, *, tell: bool) -> None:
+    def _compare_folder(self, *, report: bool) -> None:
         """Gauge whether the policy folder says what is live; `tell` it where it has to wait."""
         from vedette.adapters.policy_engines.regorus.stage import read_bundle
 
@@ -465,29 +488,32 @@ class Running:
         except BadPolicy:
             differs = True
         app.metrics.gauge("policy_folder_differs", differs)
-        if tell and differs and waits(app.store, app.rollout.live):
-            self.trouble(waiting(app.rollout.live))
+        if report and differs and is_waiting(app.store, app.rollout.live):
+            self.report_trouble(waiting_reason(app.rollout.live))
 
 
-def feeding(app: App) -> Callable[[], None]:
+def build_bank_feed(app: App) -> Callable[[], None]:
     """Return what brings into the banks what was ordered since they were fed, be it at the start.
 
     Judges that were taught otherwise are made anew.
     """
-    fed = app.fed
+    fed = app.banks_position
 
-    def bring() -> None:
+    def feed_banks() -> None:
         nonlocal fed
-        fed = feed(app.banks, app.store, fed)
+        fed = sync_banks(app.banks, app.store, fed)
 
-    def look() -> None:
-        if app.line.recall.follow(bring, order=True) and app.commands.curating is not None:
-            app.commands.curating.refresh()
+    def refresh_banks() -> None:
+        if (
+            app.services.recall.update_banks(feed_banks, order=True)
+            and app.commands.curation is not None
+        ):
+            app.commands.curation.refresh_judges()
 
-    return look
+    return refresh_banks
 
 
-def _as_unavailable(error: BaseException) -> BaseException:
+def _to_unavailable(error: BaseException) -> BaseException:
     """Return the error itself, or Unavailable where its own class would mean something else."""
     if isinstance(error, Exception) and not isinstance(error, VedetteError):
         return error
@@ -499,16 +525,16 @@ def _as_unavailable(error: BaseException) -> BaseException:
     return broke
 
 
-def summary(running: Running) -> dict[str, Any]:
+def summary(daemon: Daemon) -> dict[str, Any]:
     """Return what the run came to: counts per agent, and three ids to look at next."""
-    app = running.app
-    seconds = (app.line.clock.monotonic_us() - running.began_us) / 1e6
-    cpu = machine.cpu_s() - running.began_cpu
-    accepted, nobody = app.store.events_counted()
+    app = daemon.app
+    seconds = (app.services.clock.monotonic_us() - daemon.start_us) / 1e6
+    cpu = machine.cpu_s() - daemon.start_cpu_s
+    accepted, nobody = app.store.event_counts()
     new = app.metrics.total("events", outcome="accepted")
     agents = {}
     counts = app.store.counts()
-    for name in app.line.fleet.agents:
+    for name in app.services.fleet.agents:
         found = counts.get(name, {})
         agents[name] = {
             "runs": sum(v for k, v in found.items() if k.startswith("run.")),
@@ -535,7 +561,7 @@ def summary(running: Running) -> dict[str, Any]:
         "events_per_second": round(new / seconds, 1) if seconds else 0.0,
         "cpu_us_per_event": round(cpu / new * 1e6, 1) if new else 0.0,
         "policy_revision": app.rollout.live.number,
-        "address": running.address,
-        "troubles": running.troubles[-10:],
+        "address": daemon.address,
+        "troubles": daemon.troubles[-10:],
         "try_next": app.store.examples(),
     }

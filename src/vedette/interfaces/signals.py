@@ -15,10 +15,10 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-NUMBERS = (signal.SIGINT, signal.SIGTERM)
-AT_ONCE = 130  # what a shell says of a program that Ctrl-C ended
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+EXIT_INTERRUPTED = 130  # what a shell says of a program that Ctrl-C ended
 # How long a run may take to end after the first signal.
-PATIENCE_S = 1.9
+GRACE_S = 1.9
 
 
 class Signals:
@@ -28,50 +28,52 @@ class Signals:
     sent just when it does not. The same is true of the alarm that ends a run which takes too long.
     """
 
-    def __init__(self, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, grace_s: float = GRACE_S) -> None:
         self.first: int | None = None
-        self._patience_s = patience_s
-        self._ask: Callable[[], object] | None = None
-        self._before: dict[int, Any] = {}
+        self._grace_s = grace_s
+        self._handler: Callable[[], object] | None = None
+        self._previous_handlers: dict[int, Any] = {}
 
-    def ask(self, how: Callable[[], object]) -> None:
+    def set_handler(self, handler: Callable[[], object]) -> None:
         """Say what the first signal does; it is called at once if that has come already.
 
         `how` is called between any two instructions of the main thread.
         """
-        self._ask = how
+        self._handler = handler
         if self.first is not None:
-            how()
+            handler()
 
-    def _take(self, number: int, _frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, _frame: FrameType | None) -> None:
         if self.first is not None:
-            leave(AT_ONCE)
+            exit_process(EXIT_INTERRUPTED)
         self.first = number
-        signal.setitimer(signal.ITIMER_REAL, self._patience_s)
-        if self._ask is not None:
-            self._ask()
+        signal.setitimer(signal.ITIMER_REAL, self._grace_s)
+        if self._handler is not None:
+            self._handler()
 
-    def _late(self, _number: int, _frame: FrameType | None) -> None:
+    def _handle_timeout(self, _number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(Exception):
             sys.stderr.write("vedette: did not end in time; the next run goes on from the store\n")
-        leave(AT_ONCE)
+        exit_process(EXIT_INTERRUPTED)
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():
-            for number in NUMBERS:
-                self._before[number] = signal.signal(number, self._take)
-            self._before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._late)
+            for number in STOP_SIGNALS:
+                self._previous_handlers[number] = signal.signal(number, self._handle_signal)
+            self._previous_handlers[signal.SIGALRM] = signal.signal(
+                signal.SIGALRM, self._handle_timeout
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before:
+        if self._previous_handlers:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, before in self._before.items():
+        for number, before in self._previous_handlers.items():
             signal.signal(number, before)
-        self._before.clear()
+        self._previous_handlers.clear()
 
 
-def leave(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """End the process now: wait for no thread, and run nothing but what writes out its output."""
     with contextlib.suppress(Exception):
         if sys.stdout.isatty():

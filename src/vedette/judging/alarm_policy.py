@@ -19,37 +19,37 @@ FORGET = 400.0
 _KEEP = math.exp(-1.0 / FORGET)
 
 
-class Patience:
+class AlarmThreshold:
     """By how much a series' recent alarms raise its threshold, and which was the last.
 
     `row` and `score` are of the last alarm: its number counted from 1, 0 for none.
     """
 
-    __slots__ = ("_met", "raised", "row", "score")
+    __slots__ = ("_raise_met", "raised", "row", "score")
 
     def __init__(self, raised: float = 0.0, row: int = 0, score: float = 0.0) -> None:
         self.raised = raised
         self.row = row
         self.score = score
-        self._met = raised
+        self._raise_met = raised
 
-    def rings(self, score: float, peak: float, rows: int, threshold: float) -> bool:
+    def observe(self, score: float, peak: float, rows: int, threshold: float) -> bool:
         """Say whether the next row is an alarm, and take it in.
 
         `peak` is the highest score of the PAUSE rows before, `rows` counts the rows seen, this one
         included. To be called for every row, in order.
         """
-        self.raised = self._met = self.raised * _KEEP
+        self.raised = self._raise_met = self.raised * _KEEP
         if not (rows > WARM_UP and score >= threshold + self.raised and score > peak):
             return False
         self.raised += RAISE
         self.row, self.score = rows, score
         return True
 
-    def needed(self, threshold: float) -> float:
+    def required_score(self, threshold: float) -> float:
         """Return what the last row had to reach."""
-        return threshold + self._met
+        return threshold + self._raise_met
 
-    def last(self, rows: int) -> float:
+    def last_alarm_score(self, rows: int) -> float:
         """Return the score of the alarm in the PAUSE rows before the next one; 0 if none."""
         return self.score if self.row and rows < self.row + PAUSE else 0.0

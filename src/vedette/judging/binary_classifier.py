@@ -30,7 +30,7 @@ class Chance(NamedTuple):
     score: float
 
 
-class Binary:
+class BinaryClassifier:
     """Says how likely a text is of the kind that its `yes` examples are of."""
 
     def __init__(
@@ -58,9 +58,9 @@ class Binary:
         left = [dict(row.scores) for row in self._bank.left_out()]
         sure = [example.id not in unsure for example in self._bank.reviewed]
         scores = np.array([row[YES] - row[NO] for row in left])[sure]
-        self._said = np.array([example.label == YES for example in self._bank.reviewed])[sure]
-        self._slope, self._level = _fit(scores, self._said)
-        self._left = [self._chance(float(score)) for score in scores]
+        self._is_yes = np.array([example.label == YES for example in self._bank.reviewed])[sure]
+        self._slope, self._level = _fit(scores, self._is_yes)
+        self._left_out_chances = [self._chance(float(score)) for score in scores]
 
     def chance(self, text: str, facts: Mapping[str, Any] | None = None) -> Chance:
         """Return how likely `text` is a yes; `facts` is what `Extra` reads beside it."""
@@ -73,7 +73,9 @@ class Binary:
 
         One error more than was seen is counted where the examples are many enough to allow one.
         """
-        no = np.sort([one for one, yes in zip(self._left, self._said, strict=True) if not yes])
+        no = np.sort(
+            [one for one, yes in zip(self._left_out_chances, self._is_yes, strict=True) if not yes]
+        )
         allowed = math.floor((1 - spared) * (no.size + 1))
         return float(no[max(0, no.size - max(1, allowed))])
 

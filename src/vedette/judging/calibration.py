@@ -93,7 +93,7 @@ def fit_curve(scores: Sequence[float], right: Sequence[bool], *, least: int = 10
         else:
             groups.append(case)
     points: list[tuple[float, float]] = []
-    for group in _large(_rising(groups), least):
+    for group in _pool_small(_pool_violators(groups), least):
         # Shrinking a small group may put it below its neighbour again.
         share = max((group.right + 1) / (group.cases + 2), points[-1][1] if points else 0.0)
         points.append((group.low, share))
@@ -117,7 +117,9 @@ def expected_error(confidences: Sequence[float], right: Sequence[bool], *, bins:
     return sum(abs(said - was) for said, was in sums) / len(confidences)
 
 
-def promised_bar(confidences: Sequence[float], right: Sequence[bool], share: float) -> float | None:
+def conformal_threshold(
+    confidences: Sequence[float], right: Sequence[bool], share: float
+) -> float | None:
     """Return the least confidence above which `share` of verdicts can be promised to be right.
 
     The promise counts one error more than was seen, (errors + 1) / (n + 1) <= 1 - share (the
@@ -134,7 +136,7 @@ def promised_bar(confidences: Sequence[float], right: Sequence[bool], share: flo
     return best
 
 
-def sureness_facts(scores: Floats) -> Floats:
+def confidence_features(scores: Floats) -> Floats:
     """Return what the confidence is read from: 1, top score, margin, square root of margin."""
     ordered = np.sort(scores)[::-1]
     top = float(ordered[0])
@@ -185,7 +187,7 @@ class _Group(NamedTuple):
         return _Group(self.cases + other.cases, self.right + other.right, self.low, other.high)
 
 
-def _rising(groups: Sequence[_Group]) -> list[_Group]:
+def _pool_violators(groups: Sequence[_Group]) -> list[_Group]:
     pooled: list[_Group] = []
     for group in groups:
         pooled.append(group)
@@ -197,7 +199,7 @@ def _rising(groups: Sequence[_Group]) -> list[_Group]:
     return pooled
 
 
-def _large(groups: Sequence[_Group], least: int) -> list[_Group]:
+def _pool_small(groups: Sequence[_Group], least: int) -> list[_Group]:
     """Pool groups that are too small with the next one, the last with the one before."""
     pooled: list[_Group] = []
     for group in groups:

@@ -24,12 +24,12 @@ import numpy.typing as npt
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.memory import Memory
 from vedette.judging.calibration import (
+    confidence_features,
+    conformal_threshold,
     fit_logistic,
-    promised_bar,
-    sureness_facts,
 )
 from vedette.judging.features import TEXT_LIMIT, Floats, Lexicon, Rows
-from vedette.judging.kernel_svm import Ridge
+from vedette.judging.kernel_svm import KernelSVM
 from vedette.judging.side_features import Dense, Extra, Facts
 from vedette.judging.text import fold
 
@@ -114,8 +114,8 @@ class ExampleBank:
         if not examples:
             raise ValueError("an example bank needs examples")
         described = [Example(f"about:{k}", k, text) for k, text in sorted((about or {}).items())]
-        self._described = frozenset(example.id for example in described)
-        self.examples: tuple[Example, ...] = (*_distinct(examples), *described)
+        self._description_ids = frozenset(example.id for example in described)
+        self.examples: tuple[Example, ...] = (*_deduplicate(examples), *described)
         self.labels = tuple(sorted({example.label for example in self.examples}))
         self._balance, self._curve = balance, curve
         self.lexicon = lexicon or Lexicon((e.text for e in self.examples), read, limit)
@@ -197,7 +197,7 @@ class ExampleBank:
                 nearest=(),
                 similarity=float(self._nearest[i]),
             )
-            for i, row in enumerate(self._loo())
+            for i, row in enumerate(self._left_out_scores())
         )
 
     def bar(self, share: float) -> float | None:
@@ -205,7 +205,7 @@ class ExampleBank:
 
         None if the examples are too few or too mixed for such a promise: then ask a person.
         """
-        return promised_bar(*self._outcomes(), share)
+        return conformal_threshold(*self._outcomes(), share)
 
     def _outcomes(self) -> tuple[list[float], list[bool]]:
         found = self.left_out()
@@ -215,7 +215,7 @@ class ExampleBank:
     @property
     def reviewed(self) -> tuple[Example, ...]:
         """The examples but those that only describe a label; `left_out` is in their order."""
-        return tuple(e for e in self.examples if e.id not in self._described)
+        return tuple(e for e in self.examples if e.id not in self._description_ids)
 
     # --- one example at a time -----------------------------------------------------------------
 
@@ -224,46 +224,46 @@ class ExampleBank:
 
         Raises ValueError if the id is taken, or if the bank is too large to be changed.
         """
-        self._changeable()
+        self._check_size()
         if any(known.id == example.id for known in self.examples):
             raise ValueError(f"there is an example {example.id!r}: relabel or remove it")
         twin = fold(example.text)
         if any(k.label == example.label and fold(k.text) == twin for k in self.examples):
             return
-        self._take_in(example)
-        self._settle()
+        self._insert(example)
+        self._refit()
 
     def relabel(self, name: str, label: str) -> None:
         """Give the example `name` another label; it now counts as corrected by a person."""
-        self._changeable()
-        place = self._place(name)
-        self._take_in(replace(self.examples[place], label=label, lam=LAMBDA_CORRECTED))
-        self._take_out(place)
-        self._settle()
+        self._check_size()
+        place = self._index_of(name)
+        self._insert(replace(self.examples[place], label=label, lam=LAMBDA_CORRECTED))
+        self._delete(place)
+        self._refit()
 
     def remove(self, name: str) -> None:
         """Take the example `name` out. Raises ValueError for an unknown or the last one."""
-        self._changeable()
-        place = self._place(name)
+        self._check_size()
+        place = self._index_of(name)
         if len(self.reviewed) == 1:
             raise ValueError("an example bank needs examples")
-        self._take_out(place)
-        self._settle()
+        self._delete(place)
+        self._refit()
 
-    def _take_in(self, example: Example) -> None:
+    def _insert(self, example: Example) -> None:
         similar, kernel = self._kernel(example.text, example.facts)
         itself = 1.0 + (self._extra.weight if self._extra else 0.0)
         itself += self._dense.weight if self._dense else 0.0
         self._rows.add(self.lexicon.row(example.text))
         if self._facts is not None:
-            self._facts.add(self._facts.of(example.text, example.facts))
+            self._facts.add(self._facts.standardise(example.text, example.facts))
         if self._dense and self._vectors is not None:
             self._vectors = np.vstack((self._vectors, self._dense.encode([example.text])))
         self.examples = (*self.examples, example)
         self._ridge.add(kernel, itself, example.lam)
         self._nearest = np.append(np.maximum(self._nearest, similar), similar.max())
 
-    def _take_out(self, place: int) -> None:
+    def _delete(self, place: int) -> None:
         self._rows.remove(place)
         if self._facts is not None:
             self._facts.remove(place)
@@ -271,13 +271,13 @@ class ExampleBank:
             self._vectors = np.delete(self._vectors, place, axis=0)
         self.examples = (*self.examples[:place], *self.examples[place + 1 :])
         self._ridge.remove(place)
-        self._nearest = _closest(self._rows.kernel())
+        self._nearest = _nearest_similarity(self._rows.kernel())
 
-    def _changeable(self) -> None:
+    def _check_size(self) -> None:
         if len(self.examples) > CHANGEABLE_ROWS:
             raise ValueError(f"a bank of more than {CHANGEABLE_ROWS} examples is built anew")
 
-    def _place(self, name: str) -> int:
+    def _index_of(self, name: str) -> int:
         for place, example in enumerate(self.examples):
             if example.id == name:
                 return place
@@ -285,68 +285,70 @@ class ExampleBank:
 
     # --- training ----------------------------------------------------------------------------
 
-    def _fit(self) -> Ridge:
+    def _fit(self) -> KernelSVM:
         kernel = self._rows.kernel()
-        self._nearest = _closest(kernel)
-        _bend(kernel, self._curve)
+        self._nearest = _nearest_similarity(kernel)
+        _exponential_kernel(kernel, self._curve)
         if self._facts is not None:
             kernel += self._facts.kernel()
         if self._dense and self._vectors is not None:
-            kernel += self._dense.weight * _bell(self._vectors @ self._vectors.T)
+            kernel += self._dense.weight * _gaussian_kernel(self._vectors @ self._vectors.T)
         lam = np.array([example.lam for example in self.examples])
         places = self._places()
         if self._balance:
             sizes = np.bincount(places)
             lam = lam * (len(self.labels) * sizes / sizes.sum())[places]
-        return Ridge(kernel, lam, places, len(self.labels))
+        return KernelSVM(kernel, lam, places, len(self.labels))
 
-    def _settle(self) -> None:
+    def _refit(self) -> None:
         self.labels = tuple(sorted({example.label for example in self.examples}))
-        self._ridge.settle(self._places(), len(self.labels))
+        self._ridge.fit(self._places(), len(self.labels))
         self._calibrate()
 
     def _places(self) -> npt.NDArray[np.int64]:
         place = {label: i for i, label in enumerate(self.labels)}
         return np.array([place[example.label] for example in self.examples])
 
-    def _loo(self) -> Floats:
-        found: Floats = self._ridge.left_out[self._shown()]
+    def _left_out_scores(self) -> Floats:
+        found: Floats = self._ridge.left_out[self._calibration_rows()]
         return found
 
-    def _shown(self) -> npt.NDArray[np.bool_]:
+    def _calibration_rows(self) -> npt.NDArray[np.bool_]:
         """Return which rows the calibration rests on: all but those of `about`."""
-        return np.array([example.id not in self._described for example in self.examples])
+        return np.array([example.id not in self._description_ids for example in self.examples])
 
     def _calibrate(self) -> None:
-        scores = self._loo()
-        places = self._places()[self._shown()]
+        scores = self._left_out_scores()
+        places = self._places()[self._calibration_rows()]
         right = scores.argmax(axis=1) == places
         # What is far from every example is unlike all that the calibration was fitted on.
-        near = np.clip(self._nearest[self._shown()], 0, 1)
-        self._near = float(np.quantile(near, _STRANGE))
-        self._map = fit_logistic(np.stack([sureness_facts(row) for row in scores]), right)
+        near = np.clip(self._nearest[self._calibration_rows()], 0, 1)
+        self._familiar_similarity = float(np.quantile(near, _STRANGE))
+        self._map = fit_logistic(np.stack([confidence_features(row) for row in scores]), right)
         # Rule of succession: n examples without an error do not prove more than this.
         self._ceiling = (len(scores) + 1) / (len(scores) + 2)
 
     def _confidence(self, scores: Floats, similarity: float) -> float:
-        logit = float(sureness_facts(scores) @ self._map)
+        logit = float(confidence_features(scores) @ self._map)
         sure = 1 / (1 + math.exp(-max(-30.0, min(30.0, logit))))
-        if similarity < self._near:
-            sure *= max(0.0, similarity) / self._near
+        if similarity < self._familiar_similarity:
+            sure *= max(0.0, similarity) / self._familiar_similarity
         return min(sure, self._ceiling)
 
     def _kernel(self, text: str, facts: Mapping[str, Any]) -> tuple[Floats, Floats]:
         """Return the lexical similarity 0..1 and the kernel of a text with every example."""
         similar = self._rows.similar(self.lexicon.row(text))
-        kernel = _bend(similar.copy(), self._curve)
+        kernel = _exponential_kernel(similar.copy(), self._curve)
         if self._facts is not None:
-            kernel += self._facts.similar(self._facts.of(text, facts))
+            kernel += self._facts.similar(self._facts.standardise(text, facts))
         if self._dense and self._vectors is not None:
-            kernel += self._dense.weight * _bell(self._vectors @ self._dense.encode([text])[0])
+            kernel += self._dense.weight * _gaussian_kernel(
+                self._vectors @ self._dense.encode([text])[0]
+            )
         return similar, kernel
 
 
-def _bend(similar: npt.NDArray[Any], curve: float) -> npt.NDArray[Any]:
+def _exponential_kernel(similar: npt.NDArray[Any], curve: float) -> npt.NDArray[Any]:
     """Turn cosines into the lexical kernel, in place: close texts count more than in proportion.
 
     It is 0 where nothing is shared: a bell curve is not, and drowns long texts in that level.
@@ -358,7 +360,7 @@ def _bend(similar: npt.NDArray[Any], curve: float) -> npt.NDArray[Any]:
     return similar
 
 
-def _bell(similar: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _gaussian_kernel(similar: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Turn cosines of dense vectors into the kernel exp(-2 (1 - cosine)), in place."""
     similar -= 1
     similar *= 2
@@ -366,7 +368,7 @@ def _bell(similar: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return similar
 
 
-def _closest(kernel: npt.NDArray[Any]) -> Floats:
+def _nearest_similarity(kernel: npt.NDArray[Any]) -> Floats:
     """Return each row's similarity to the nearest other row (0 if there is none)."""
     if len(kernel) < 2:
         return np.zeros(len(kernel))
@@ -377,7 +379,7 @@ def _closest(kernel: npt.NDArray[Any]) -> Floats:
     return found
 
 
-def _distinct(examples: Sequence[Example]) -> list[Example]:
+def _deduplicate(examples: Sequence[Example]) -> list[Example]:
     """Return the examples by id, each text once per label.
 
     A repeated example stays behind when its twin is left out, so that leave-one-out would prove

@@ -38,7 +38,7 @@ class Tail:
         self.values = array("f")
         self.rows = array("Q")
 
-    def take(self, value: float, row: int) -> int:
+    def observe(self, value: float, row: int) -> int:
         """Return how many of the values before are at least `value`, and take it in.
 
         Rows count from 0, without a gap. A value below all that is kept counts as the least
@@ -67,7 +67,7 @@ class Tail:
             del self.rows[place]
 
 
-class Upper:
+class OneSidedView:
     """A view of which large values are unusual."""
 
     __slots__ = ("_cell", "high", "tail")
@@ -77,11 +77,11 @@ class Upper:
         self.high = 0.0
         self._cell = array("f", [0.0])
 
-    def take(self, value: float, row: int) -> tuple[int, float]:
+    def observe(self, value: float, row: int) -> tuple[int, float]:
         """Return how many values are at least `value`, and the surprise; then take it in."""
         self._cell[0] = value
         value = self._cell[0]
-        rank = self.tail.take(value, row)
+        rank = self.tail.observe(value, row)
         surprise = _surprise(rank, row)
         if row and value > self.high:
             gain = _BONUS * math.log10(value / self.high) if self.high > 0.0 else _BONUS_CAP
@@ -91,7 +91,7 @@ class Upper:
         return rank, surprise
 
 
-class Both:
+class TwoSidedView:
     """A view of which both large and small values are unusual."""
 
     __slots__ = ("_cell", "high", "low", "lower", "upper")
@@ -101,14 +101,14 @@ class Both:
         self.high = self.low = 0.0
         self._cell = array("f", [0.0])
 
-    def take(self, value: float, row: int) -> tuple[int, float]:
+    def observe(self, value: float, row: int) -> tuple[int, float]:
         """Return how many values are as far out at either end, and the surprise; then take it in.
 
         Twice the smaller tail, this value included; none for a value beyond all.
         """
         self._cell[0] = value
         value = self._cell[0]
-        smaller = min(self.upper.take(value, row), self.lower.take(-value, row))
+        smaller = min(self.upper.observe(value, row), self.lower.observe(-value, row))
         beyond = max(value - self.high, self.low - value) if row else 0.0
         rank = 0 if beyond > 0.0 else min(row, HORIZON, 2 * smaller + 1)
         surprise = _surprise(rank, row)
@@ -125,7 +125,7 @@ def _surprise(rank: int, row: int) -> float:
     return math.log10((min(row, HORIZON) + 1) / (rank + 1))
 
 
-def little(part: array[float] | array[int]) -> bytes:
+def little_endian(part: array[float] | array[int]) -> bytes:
     """Return an array's bytes in little-endian order whatever the machine's is."""
     if sys.byteorder != "little":
         part = part[:]
@@ -135,7 +135,7 @@ def little(part: array[float] | array[int]) -> bytes:
 
 def pack(tail: Tail) -> bytes:
     """Return a tail's values and rows as bytes; their number is not among them."""
-    return little(tail.values) + little(tail.rows)
+    return little_endian(tail.values) + little_endian(tail.rows)
 
 
 def unpack(tail: Tail, blob: bytes, at: int, count: int) -> int:

@@ -61,12 +61,12 @@ class Lexicon:
         # Two banks with one lexicon ask for the same text in turn.
         self._last: tuple[str, Sequence[float], Row] | None = None
         self.words: dict[str, array[int]] = {}
-        self._seen = np.zeros(WIDTH, dtype=np.int32)
+        self._document_counts = np.zeros(WIDTH, dtype=np.int32)
         self._texts = 0
         for text in texts:
             self._texts += 1
             for block in self._counts(text):
-                self._seen[np.unique(block)] += 1
+                self._document_counts[np.unique(block)] += 1
 
     def row(self, text: str, share: Sequence[float] = (0.25, 0.25, 0.5)) -> Row:
         """Return the features of `text` and their weights; `share` is what each block counts.
@@ -80,7 +80,7 @@ class Lexicon:
         weights: list[Floats] = []
         for block, part in zip(self._counts(text), share, strict=True):
             found, times = np.unique(block, return_counts=True)
-            rare = np.log((self._texts + 1) / (self._seen[found] + 1)) + 1
+            rare = np.log((self._texts + 1) / (self._document_counts[found] + 1)) + 1
             weight: Floats = (1 + np.log(times)) * rare
             length = float(np.sqrt(weight @ weight))
             features.append(found)
@@ -103,8 +103,8 @@ class Lexicon:
         for word, times in Counter(words).items():
             characters.extend(self._characters(word) * times)
         return (
-            _hashed(grams, 0),
-            _hashed(content, BUCKETS),
+            _hash_features(grams, 0),
+            _hash_features(content, BUCKETS),
             np.array(characters, dtype=np.int64) + 2 * BUCKETS,
         )
 
@@ -132,18 +132,18 @@ class Rows:
         self.features = np.concatenate([row[0] for row in rows]).astype(np.int32)
         self.values = np.concatenate([row[1] for row in rows]).astype(np.float32)
         self.starts = np.cumsum([0, *(row[0].size for row in rows)], dtype=np.int64)
-        self._posted: tuple[npt.NDArray[Any], ...] | None = None
+        self._postings: tuple[npt.NDArray[Any], ...] | None = None
 
     def __len__(self) -> int:
         return int(self.starts.size - 1)
 
     def similar(self, row: Row) -> Floats:
         """Return the dot product of `row` with every row, float64 of shape (rows,)."""
-        if self._posted is None:
+        if self._postings is None:
             owner = np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.starts))
             order = np.argsort(self.features, kind="stable")
-            self._posted = (self.features[order], owner[order], self.values[order])
-        names, owners, values = self._posted
+            self._postings = (self.features[order], owner[order], self.values[order])
+        names, owners, values = self._postings
         sought = row[0].astype(np.int32)
         first = np.searchsorted(names, sought)
         count = np.searchsorted(names, sought, side="right") - first
@@ -153,14 +153,14 @@ class Rows:
 
     def add(self, row: Row) -> None:
         """Put one more row behind the others."""
-        self._posted = None
+        self._postings = None
         self.features = np.concatenate((self.features, row[0].astype(np.int32)))
         self.values = np.concatenate((self.values, row[1].astype(np.float32)))
         self.starts = np.append(self.starts, self.features.size)
 
     def remove(self, place: int) -> None:
         """Take the row at `place` out; those behind it move up."""
-        self._posted = None
+        self._postings = None
         first, end = int(self.starts[place]), int(self.starts[place + 1])
         self.features = np.delete(self.features, slice(first, end))
         self.values = np.delete(self.values, slice(first, end))
@@ -216,7 +216,7 @@ def _add_rare(total: Floats, owner: Ints, places: Ints, values: npt.NDArray[Any]
         total[number * block : number * block + height] += part.reshape(height, count)
 
 
-def _hashed(features: Sequence[str], offset: int) -> Ints:
+def _hash_features(features: Sequence[str], offset: int) -> Ints:
     found = [crc32(feature.encode("utf-8", "surrogatepass")) for feature in features]
     return (np.array(found, dtype=np.int64) & (BUCKETS - 1)) + offset
 

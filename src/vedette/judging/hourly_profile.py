@@ -10,7 +10,7 @@ from vedette.domain.base.clock import from_iso
 HOURS = 24
 # An hour's level weighs its last values like this, and is believed from so many on.
 _RATE = 0.05
-_BELIEVED = 2
+_MIN_COUNT = 2
 _HOUR_US = 3_600_000_000
 
 
@@ -43,4 +43,4 @@ class Hours:
         error = value - self.levels[hour]
         self.counts[hour] = count + 1
         self.levels[hour] += max(_RATE, 1.0 / (count + 1)) * error
-        return math.fabs(error) if count >= _BELIEVED else None
+        return math.fabs(error) if count >= _MIN_COUNT else None

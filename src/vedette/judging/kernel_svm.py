@@ -31,7 +31,7 @@ _LARGE = 2_500
 _LEAF = 384
 
 
-class Ridge:
+class KernelSVM:
     """Scores of labels over the rows of a bank. `alpha` has shape (rows, labels)."""
 
     def __init__(self, kernel: Floats, lam: Floats, places: Ints, labels: int) -> None:
@@ -40,9 +40,9 @@ class Ridge:
         kernel[np.diag_indices(len(lam))] += lam
         invert(kernel)
         self._inverse = kernel
-        self.settle(places, labels)
+        self.fit(places, labels)
 
-    def settle(self, places: Ints, labels: int) -> None:
+    def fit(self, places: Ints, labels: int) -> None:
         """Compute targets, weights and leave-one-out scores from the inverse and the labels."""
         size = len(places)
         sign = np.full((size, labels), -1.0)

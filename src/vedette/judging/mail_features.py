@@ -43,10 +43,14 @@ def mail_features(text: str, data: Mapping[str, Any]) -> tuple[float, ...]:
     """
     facts = data.get("facts")
     body = str(data.get("text") or text)
-    return (*_made(facts if isinstance(facts, Mapping) else None), *_sent(data), *_shape(body))
+    return (
+        *_header_features(facts if isinstance(facts, Mapping) else None),
+        *_address_features(data),
+        *_shape(body),
+    )
 
 
-def _made(facts: Mapping[str, Any] | None) -> list[float]:
+def _header_features(facts: Mapping[str, Any] | None) -> list[float]:
     if facts is None:
         size = len(_KINDS) + len(_CHARSETS) + len(_MAILERS) + len(_FLAGS) + len(_COUNTS) + 9
         return [_UNKNOWN] * size
@@ -71,7 +75,7 @@ def _made(facts: Mapping[str, Any] | None) -> list[float]:
     ]
 
 
-def _sent(data: Mapping[str, Any]) -> list[float]:
+def _address_features(data: Mapping[str, Any]) -> list[float]:
     """Return what the addresses and the subject look like."""
     if "from" not in data:
         return [_UNKNOWN] * 17

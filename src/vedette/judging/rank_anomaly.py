@@ -26,14 +26,14 @@ import struct
 from array import array
 from typing import NamedTuple
 
-from vedette.judging.alarm_policy import PAUSE, WARM_UP, Patience
+from vedette.judging.alarm_policy import PAUSE, WARM_UP, AlarmThreshold
 from vedette.judging.extreme_values import (
     HORIZON,
     KEPT,
-    Both,
+    OneSidedView,
     Tail,
-    Upper,
-    little,
+    TwoSidedView,
+    little_endian,
     pack,
     unpack,
     unpack_array,
@@ -133,13 +133,13 @@ class Ranks:
     """
 
     __slots__ = (
+        "_alarm_threshold",
         "_deviation",
         "_hour",
         "_hours",
         "_level",
         "_long",
         "_origin",
-        "_patience",
         "_recent",
         "_scores",
         "_spread",
@@ -158,9 +158,14 @@ class Ranks:
         self._long = _Mean()
         self._spread_mean = _Mean()
         self._hours = Hours()
-        self._patience = Patience()
-        self._deviation, self._hour, self._step, self._spread = Upper(), Upper(), Upper(), Upper()
-        self._level = Both()
+        self._alarm_threshold = AlarmThreshold()
+        self._deviation, self._hour, self._step, self._spread = (
+            OneSidedView(),
+            OneSidedView(),
+            OneSidedView(),
+            OneSidedView(),
+        )
+        self._level = TwoSidedView()
         self._recent = array("d")
         self._scores = array("d")
 
@@ -175,25 +180,25 @@ class Ranks:
         value = max(-_LIMIT, min(_LIMIT, value))
         row = self.rows
         before = self._recent[-1] if row else value
-        level, logged = self._windows(value)
+        level, logged = self._update_windows(value)
         held = min(row, HORIZON)
         distance = self._long.distance(value, row)
-        a_rank, a = self._deviation.take(distance, row)
-        h_value, h_rank, h, h_held = self._by_hour(value, hour, distance)
+        a_rank, a = self._deviation.observe(distance, row)
+        h_value, h_rank, h, h_held = self._rank_by_hour(value, hour, distance)
         b_value = abs(value - before)
-        b_rank, b = self._step.take(b_value, row)
-        c_rank, c = self._level.take(level, row)
+        b_rank, b = self._step.observe(b_value, row)
+        c_rank, c = self._level.observe(level, row)
         # Fewer rows than the window spread less for that reason alone.
         d_row = row - _FILLED
         d_value, d_rank, d = 0.0, 0, 0.0
         if d_row >= 0:
             d_value = self._spread_mean.distance(logged, d_row)
-            d_rank, d = self._spread.take(d_value, d_row)
+            d_rank, d = self._spread.observe(d_value, d_row)
         score = _norm((a if h_held is None else 0.5 * (a + h), b, c, d))
-        peak, calm_peak = self._remember(score)
-        last = self._patience.last(row)
+        peak, calm_peak = self._push_score(score)
+        last = self._alarm_threshold.last_alarm_score(row)
         self.rows = row + 1
-        alarm = self._patience.rings(score, peak, self.rows, self.threshold)
+        alarm = self._alarm_threshold.observe(score, peak, self.rows, self.threshold)
         return Reading(
             value,
             self.rows,
@@ -205,11 +210,11 @@ class Ranks:
             peak,
             calm_peak,
             last,
-            self._patience.needed(self.threshold),
+            self._alarm_threshold.required_score(self.threshold),
             alarm,
         )
 
-    def _windows(self, value: float) -> tuple[float, float]:
+    def _update_windows(self, value: float) -> tuple[float, float]:
         """Take a value into the recent ones; return their short mean and log deviation."""
         recent = self._recent
         if not self.rows:
@@ -226,7 +231,7 @@ class Ranks:
         # A flat line has no logarithm; rounding around a large level must not look like noise.
         return level, math.log(max(spread, 1e-9 * abs(middle) + 1e-12))
 
-    def _by_hour(
+    def _rank_by_hour(
         self, value: float, hour: int | None, otherwise: float
     ) -> tuple[float, int, float, int | None]:
         """Return the value, rank, surprise and number compared of the view by hour.
@@ -239,9 +244,9 @@ class Ranks:
         distance = otherwise if distance is None else distance
         timed = self._timed
         self._timed = timed + 1
-        return distance, *self._hour.take(distance, timed), min(timed, HORIZON)
+        return distance, *self._hour.observe(distance, timed), min(timed, HORIZON)
 
-    def _remember(self, score: float) -> tuple[float, float]:
+    def _push_score(self, score: float) -> tuple[float, float]:
         """Take a score in; return the peaks of the pause before it and of the calm with it."""
         scores = self._scores
         peak = max(scores) if scores else 0.0
@@ -256,14 +261,14 @@ class Ranks:
             _MAGIC,
             self.rows,
             self._timed,
-            self._patience.row,
+            self._alarm_threshold.row,
             self._origin,
             self._long.mean,
             self._long.square,
             self._spread_mean.mean,
             self._spread_mean.square,
-            self._patience.raised,
-            self._patience.score,
+            self._alarm_threshold.raised,
+            self._alarm_threshold.score,
             *(view.high for view in self._uppers()),
             self._level.high,
             self._level.low,
@@ -271,8 +276,8 @@ class Ranks:
             len(self._scores),
             *(len(tail.values) for tail in self._tails()),
         )
-        hours = little(self._hours.levels) + little(self._hours.counts)
-        recent = little(self._recent) + little(self._scores)
+        hours = little_endian(self._hours.levels) + little_endian(self._hours.counts)
+        recent = little_endian(self._recent) + little_endian(self._scores)
         return b"".join((head, hours, recent, *map(pack, self._tails())))
 
     @classmethod
@@ -287,7 +292,7 @@ class Ranks:
         state = cls(threshold)
         state.rows, state._timed, state._origin = rows, timed, numbers[0]
         state._long, state._spread_mean = _Mean(*numbers[1:3]), _Mean(*numbers[3:5])
-        state._patience = Patience(numbers[5], alarm, numbers[6])
+        state._alarm_threshold = AlarmThreshold(numbers[5], alarm, numbers[6])
         for view, high in zip(state._uppers(), numbers[7:11], strict=True):
             view.high = high
         state._level.high, state._level.low = numbers[11:13]
@@ -301,7 +306,7 @@ class Ranks:
             at = unpack(tail, blob, at, count)
         return state
 
-    def _uppers(self) -> tuple[Upper, Upper, Upper, Upper]:
+    def _uppers(self) -> tuple[OneSidedView, OneSidedView, OneSidedView, OneSidedView]:
         return self._deviation, self._hour, self._step, self._spread
 
     def _tails(self) -> tuple[Tail, ...]:

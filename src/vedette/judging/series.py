@@ -57,19 +57,19 @@ def generate(spec: Mapping[str, Any]) -> list[float]:
         value = get["base"] + noise * lasting
         if get["cycle"]:
             value += get["cycle_size"] * math.sin(2.0 * math.pi * row / get["cycle"])
-        if _within(row, spec.get("shift_at"), spec.get("shift_until", count)):
+        if _is_within(row, spec.get("shift_at"), spec.get("shift_until", count)):
             value += get["shift"]
         spike_at = spec.get("spike_at")
-        if spike_at is not None and _within(row, spike_at, spike_at + spike_rows):
+        if spike_at is not None and _is_within(row, spike_at, spike_at + spike_rows):
             value += get["spike"]
         drift_at = spec.get("drift_at")
         if drift_at is not None and row >= drift_at:
             value += get["drift"] * (row - drift_at + 1)
-        if values and _within(row, spec.get("flat_at"), spec.get("flat_until", count)):
+        if values and _is_within(row, spec.get("flat_at"), spec.get("flat_until", count)):
             value = values[-1]
         values.append(round(value, digits))
     return values
 
 
-def _within(row: int, start: int | None, end: int) -> bool:
+def _is_within(row: int, start: int | None, end: int) -> bool:
     return start is not None and start <= row < end

@@ -52,7 +52,7 @@ class Facts:
         self._spread[~known.any(axis=0)] = np.inf
         self._rows: Floats = np.clip(apart / self._spread, -_CLIP, _CLIP)
 
-    def of(self, text: str, facts: Mapping[str, Any]) -> Floats:
+    def standardise(self, text: str, facts: Mapping[str, Any]) -> Floats:
         """Return the standardised facts of one case."""
         raw = np.array(self._extra.read(text, facts), dtype=float)
         apart = np.where(np.isfinite(raw), raw - self._middle, 0) / self._spread

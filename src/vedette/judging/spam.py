@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from vedette.judging.binary_classifier import NO, YES, Binary, Chance
+from vedette.judging.binary_classifier import NO, YES, BinaryClassifier, Chance
 from vedette.judging.examples import Example
 from vedette.judging.features import Lexicon
 from vedette.judging.mail_features import mail_features
@@ -32,7 +32,7 @@ class SpamBank:
         Raises ValueError where there is no example of one of the two.
         """
         told = [replace(e, label=YES if e.label == SPAM else NO) for e in examples]
-        self._binary = Binary(told, extra=Extra(mail_features, _WEIGHT), lexicon=lexicon)
+        self._binary = BinaryClassifier(told, extra=Extra(mail_features, _WEIGHT), lexicon=lexicon)
         self.bar = max(0.5, self._binary.bar(_SPARED))
 
     def chance(self, data: Mapping[str, Any]) -> Chance:

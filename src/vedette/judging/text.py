@@ -99,15 +99,15 @@ def tokens(folded: str) -> list[str]:
     found: list[str] = []
     at = 0
     for link in _LINK.finditer(folded):
-        found.extend(_plain(folded[at : link.start()]))
+        found.extend(_plain_tokens(folded[at : link.start()]))
         host = _HOST.match(link[0])
         found.append("link:" + (host[1][:80] if host else ""))
         at = link.end()
-    found.extend(_plain(folded[at:]))
+    found.extend(_plain_tokens(folded[at:]))
     return found
 
 
-def _plain(text: str) -> list[str]:
+def _plain_tokens(text: str) -> list[str]:
     return [
         "000" if len(token) > 2 and token.isdigit() else token[:40]
         for token in _TOKEN.findall(text)

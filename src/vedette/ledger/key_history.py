@@ -27,7 +27,7 @@ from vedette.ledger.merkle import (
 ROTATED = "key.rotated"
 
 
-def named_key(entry: Mapping[str, Any], name: str) -> str:
+def read_next_key(entry: Mapping[str, Any], name: str) -> str:
     """Return the verifier key that an entry `key.rotated` names. Raises ProofError.
 
     The next key bears the name of the one before: it signs for the same fleet.
@@ -66,7 +66,7 @@ class Handover:
             leaf_hash(self.entry), seq - 1, point.size, self.path, point.root
         ):
             raise ProofError("the entry is not in the handover's checkpoint")
-        return point.size, named_key(entry, name)
+        return point.size, read_next_key(entry, name)
 
     def to_json(self) -> dict[str, Any]:
         """Return the handover as JSON."""
@@ -114,7 +114,7 @@ class KeyChain:
             raise ProofError("a key hands over before it was in force")
         self._links.append((handover, key))
 
-    def of(self, size: int) -> str:
+    def key_at(self, size: int) -> str:
         """Return the verifier key that signs a checkpoint of this size."""
         found = self.first
         for handover, key in self._links:
@@ -124,7 +124,7 @@ class KeyChain:
         return found
 
 
-def chain_of(first: str, handovers: Iterable[Handover]) -> KeyChain:
+def build_chain(first: str, handovers: Iterable[Handover]) -> KeyChain:
     """Return the chain that leads from a trusted key over its handovers. Raises ProofError."""
     chain = KeyChain(first)
     for handover in handovers:

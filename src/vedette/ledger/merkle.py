@@ -300,7 +300,7 @@ def _check_text(text: str) -> None:
         raise ProofError("a note is valid UTF-8") from error
 
 
-def sign_note(body: str, name: str, key: SigningKey, named: bytes = b"") -> str:
+def sign_note(body: str, name: str, key: SigningKey, signer_id: bytes = b"") -> str:
     """Return the signed note of `body`, which must end in a newline; `named` is the key's id.
 
     Raises ProofError for a body or a key name that the format does not allow.
@@ -308,7 +308,9 @@ def sign_note(body: str, name: str, key: SigningKey, named: bytes = b"") -> str:
     if not body.endswith("\n"):
         raise ProofError("the body of a note ends in a newline")
     _check_text(body)
-    stamp = (named or key_id(name, key.public_key().public_bytes_raw())) + key.sign(body.encode())
+    stamp = (signer_id or key_id(name, key.public_key().public_bytes_raw())) + key.sign(
+        body.encode()
+    )
     return f"{body}\n{_DASH}{name} {_encode64(stamp)}\n"
 
 

@@ -20,7 +20,7 @@ SCHEMA = "vedette.archived/1"
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchivedPrefix:
     """Entries 1 to `size` are elsewhere. Size 0: nothing is."""
 
     size: int = 0
@@ -31,7 +31,7 @@ class Archived:
         """Return the tree of the archived entries. Raises ProofError if the peaks are not its."""
         return frontier_of(self.size, self.peaks)
 
-    def follow(self, chain: KeyChain) -> None:
+    def extend_chain(self, chain: KeyChain) -> None:
         """Add the archived part's keys to a chain. Raises ProofError."""
         for handover in self.handovers:
             size, key = handover.follow(chain.last)
@@ -52,10 +52,10 @@ class Archived:
         )
 
     @classmethod
-    def from_bytes(cls, raw: bytes | None) -> Archived:
+    def from_bytes(cls, raw: bytes | None) -> ArchivedPrefix:
         """Read what `to_bytes` wrote; None and empty stand for nothing. Raises ProofError."""
         if not raw:
-            return NOTHING
+            return EMPTY_PREFIX
         try:
             value: Any = orjson.loads(raw)
             if value["schema"] != SCHEMA or type(value["size"]) is not int:
@@ -69,4 +69,4 @@ class Archived:
         return found
 
 
-NOTHING = Archived()
+EMPTY_PREFIX = ArchivedPrefix()

@@ -74,13 +74,13 @@ class Tail:
                 index >>= 1
             if start == 0 and len(level) <= 1:
                 break
-            level = _climb(level)
+            level = _parent_level(level)
             start >>= 1
             at += 1
         return path
 
 
-def _climb(level: Sequence[bytes]) -> list[bytes]:
+def _parent_level(level: Sequence[bytes]) -> list[bytes]:
     """Return the level above; a last node without a partner rises unchanged."""
     above = [node_hash(level[at - 1], level[at]) for at in range(1, len(level), 2)]
     if len(level) & 1:

@@ -13,21 +13,21 @@ import orjson
 
 from vedette.domain.base.errors import NotFound
 from vedette.domain.memory import Candidate
-from vedette.domain.memory_state import Learned
+from vedette.domain.memory_state import LedgerMemory
 
 if TYPE_CHECKING:
-    from vedette.ledger.history.reader import Record
+    from vedette.ledger.history.reader import LedgerReader
 
 _CORRECTED = "run.corrected"
 _ANSWERED = ("hold.approved", "hold.denied")
 
 
-class Store(Protocol):
+class LineageStore(Protocol):
     """What this asks of the store, beside what `vedette.ledger.history.resolve` does."""
 
-    def learned(self) -> dict[str, Learned]: ...
+    def memories(self) -> dict[str, LedgerMemory]: ...
 
-    def told(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]: ...
+    def memory_entries(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]: ...
 
     def walk(
         self, kinds: tuple[str, ...] | None = None, after: int = 0
@@ -38,41 +38,43 @@ class Store(Protocol):
     def runs_of_event(self, event: str) -> list[Any]: ...
 
 
-def learned_from(store: Store, agents: Collection[str], source: str) -> list[Learned]:
+def find_learned(store: LineageStore, agents: Collection[str], source: str) -> list[LedgerMemory]:
     """Return what was learned from a source and is not erased, whatever became of it.
 
     `source` is the id of an event or a run, an agent or `person:NAME`. Raises NotFound for one
     that nothing was ever said, done or learned by; `agents` are those of the fleet.
     """
-    every = [one for one in store.learned().values() if one.candidate is not None]
+    learned = [one for one in store.memories().values() if one.candidate is not None]
     if source.startswith(("evt_", "run_")):
-        ids = _led_to(store, source)
-        return [one for one in every if ids & _rests_on(one)]
+        ids = _source_ids(store, source)
+        return [one for one in learned if ids & _evidence_ids(one)]
     if source.startswith("person:"):
-        return _of_person(store, every, source)
-    if source not in {_of(one).agent for one in every} | set(agents):
-        raise _unknown(source)
-    return [one for one in every if source in _agents_of(store, one)]
+        return _learned_by_person(store, learned, source)
+    if source not in {_candidate_of(one).agent for one in learned} | set(agents):
+        raise _unknown_source(source)
+    return [one for one in learned if source in _agents_of(store, one)]
 
 
-def _unknown(source: str) -> NotFound:
+def _unknown_source(source: str) -> NotFound:
     mend = "give an event, a run, an agent or person:NAME"
     return NotFound(f"nothing was learned from {source!r}", mend=mend)
 
 
-def _led_to(store: Store, source: str) -> set[str]:
+def _source_ids(store: LineageStore, source: str) -> set[str]:
     """Return the ids under which a source counts: its own, its runs', its corrections'."""
     # What people read is not loaded to start a fleet.
     from vedette.ledger.history.reader import resolve
 
-    record: Record = store  # type: ignore[assignment]
+    record: LedgerReader = store  # type: ignore[assignment]
     kind, name = resolve(record, source)
     runs = store.runs_of_event(name) if kind == "event" else [store.run(name)]
     ids = {name, *(run.id for run in runs)}
     return ids | {one["what"] for one in _corrections(store) if "what" in one and one["run"] in ids}
 
 
-def _of_person(store: Store, every: list[Learned], person: str) -> list[Learned]:
+def _learned_by_person(
+    store: LineageStore, learned: list[LedgerMemory], person: str
+) -> list[LedgerMemory]:
     """Return what came of a person. Raises NotFound for one who never said anything."""
     corrections = _corrections(store)
     mine = [one for one in corrections if one.get("actor") == person]
@@ -81,31 +83,37 @@ def _of_person(store: Store, every: list[Learned], person: str) -> list[Learned]
     answers = (orjson.loads(raw) for _, raw, *_ in store.walk(_ANSWERED))
     runs = {one["run"] for one in (*mine, *answers) if one.get("actor") == person}
 
-    def came(one: Learned) -> bool:
-        if person == one.proposed_by or person in one.recalled_by or _of(one).event in events:
+    def is_from_person(one: LedgerMemory) -> bool:
+        if (
+            person == one.proposed_by
+            or person in one.recalled_by
+            or _candidate_of(one).event in events
+        ):
             return True
         # Somebody else may have corrected the same run, and rightly: that is another source.
-        return _of(one).event not in others and not runs.isdisjoint(_of(one).evidence)
+        return _candidate_of(one).event not in others and not runs.isdisjoint(
+            _candidate_of(one).evidence
+        )
 
-    found = [one for one in every if came(one)]
+    found = [one for one in learned if is_from_person(one)]
     if not (found or runs):
-        raise _unknown(person)
+        raise _unknown_source(person)
     return found
 
 
-def _corrections(store: Store) -> list[dict[str, Any]]:
-    return [orjson.loads(raw) for _, raw, _ in store.told((_CORRECTED,))]
+def _corrections(store: LineageStore) -> list[dict[str, Any]]:
+    return [orjson.loads(raw) for _, raw, _ in store.memory_entries((_CORRECTED,))]
 
 
-def _agents_of(store: Store, one: Learned) -> set[str]:
-    runs = [store.run(id) for id in _of(one).evidence if id.startswith("run_")]
-    return {_of(one).agent, *(run.agent for run in runs if run is not None)}
+def _agents_of(store: LineageStore, one: LedgerMemory) -> set[str]:
+    runs = [store.run(id) for id in _candidate_of(one).evidence if id.startswith("run_")]
+    return {_candidate_of(one).agent, *(run.agent for run in runs if run is not None)}
 
 
-def _rests_on(one: Learned) -> set[str]:
-    return {_of(one).event, _of(one).run, *_of(one).evidence} - {""}
+def _evidence_ids(one: LedgerMemory) -> set[str]:
+    return {_candidate_of(one).event, _candidate_of(one).run, *_candidate_of(one).evidence} - {""}
 
 
-def _of(one: Learned) -> Candidate:
+def _candidate_of(one: LedgerMemory) -> Candidate:
     assert one.candidate is not None
     return one.candidate

@@ -19,17 +19,22 @@ from dataclasses import field
 from functools import partial
 from typing import Any, TypeVar
 
-from vedette.domain.agent import Agent, Scope
+from vedette.domain.agent import Agent, MemoryScope
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.base.disk_errors import LOOK_AT_IT
+from vedette.domain.base.disk_errors import FAILURE_MEND
 from vedette.domain.base.errors import StoreFailed, VedetteError
-from vedette.domain.decision_request import Decided, Nobody, Situation, difference
+from vedette.domain.decision_request import (
+    DecisionContext,
+    DecisionRecord,
+    NullPolicyEngine,
+    build_difference_entry,
+)
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
 from vedette.domain.memory import Memory
-from vedette.domain.ports import BankStore, Gate
+from vedette.domain.ports import BankStore, MemoryAuthorizer
 
-_KEPT = 4096
+_CACHE_SIZE = 4096
 _FRESH_US = 60_000_000
 T = TypeVar("T")
 
@@ -43,28 +48,30 @@ class Recall:
     """
 
     banks: BankStore
-    gateway: Gate
-    bring_up: Callable[[], object] = lambda: None
-    behind: str = ""
-    closed: bool = False
-    _lacks: bool = False
+    gateway: MemoryAuthorizer
+    rebuild_banks: Callable[[], object] = lambda: None
+    lag_reason: str = ""
+    is_closed: bool = False
+    _needs_rebuild: bool = False
     # By bank and scope: a read that the disk refused, to be tried again.
-    _unread: dict[tuple[str, str], Callable[[], object]] = field(default_factory=dict)
-    _may: dict[tuple[str, str, str, int], bool] = field(default_factory=dict)
-    _known: OrderedDict[tuple[Any, ...], tuple[int, tuple[Memory, ...]]] = field(
+    _failed_reads: dict[tuple[str, str], Callable[[], object]] = field(default_factory=dict)
+    _read_permits: dict[tuple[str, str, str, int], bool] = field(default_factory=dict)
+    _cache: OrderedDict[tuple[Any, ...], tuple[int, tuple[Memory, ...]]] = field(
         default_factory=OrderedDict
     )
 
-    def brief(
+    def find_memories(
         self, agent: Agent, event: Event, now_us: int
     ) -> tuple[tuple[Memory, ...], list[Draft]]:
         """Return the memories for this event and the entries of reads decided on the way.
 
         Raises StoreFailed while a bank is behind an order, or cannot be read.
         """
-        if self.closed and agent.scopes:
+        if self.is_closed and agent.scopes:
             raise StoreFailed(
-                "the memory bank is behind what people ordered", where="memory.db", mend=LOOK_AT_IT
+                "the memory bank is behind what people ordered",
+                where="memory.db",
+                mend=FAILURE_MEND,
             )
         memories: list[Memory] = []
         drafts: list[Draft] = []
@@ -74,7 +81,7 @@ class Recall:
         unique = {memory.cite(): memory for memory in memories}
         return tuple(unique.values()), drafts
 
-    def follow(self, work: Callable[[], object], *, order: bool) -> bool:
+    def update_banks(self, work: Callable[[], object], *, order: bool) -> bool:
         """Bring the banks to what was just made durable; False if they are behind now.
 
         `order`: it is a person's, so nobody may be briefed by what stood before.
@@ -83,7 +90,7 @@ class Recall:
             work()
         except Exception as error:
             # Whatever it is, the commit stands: it is done again from the ledger.
-            self._fall_behind(error, order=order)
+            self._mark_behind(error, order=order)
             return False
         return True
 
@@ -97,81 +104,89 @@ class Recall:
             return await commit
         except BaseException as error:
             if isinstance(error, StoreFailed) or not isinstance(error, VedetteError):
-                self._fall_behind(error, order=order)
+                self._mark_behind(error, order=order)
             raise
 
     def catch_up(self) -> None:
         """Bring up banks that are behind, and read what could not be read, if possible by now."""
         try:
-            if self._lacks:
-                self.bring_up()
-                self._lacks = self.closed = False
-            for place, read in list(self._unread.items()):
+            if self._needs_rebuild:
+                self.rebuild_banks()
+                self._needs_rebuild = self.is_closed = False
+            for place, read in list(self._failed_reads.items()):
                 read()
-                del self._unread[place]
-            self.behind = ""
+                del self._failed_reads[place]
+            self.lag_reason = ""
         except Exception as error:  # as in `follow`
-            self.behind = _told(error)
+            self.lag_reason = _error_text(error)
 
-    def _fall_behind(self, error: BaseException, *, order: bool) -> None:
-        self.behind, self._lacks, self.closed = _told(error), True, self.closed or order
+    def _mark_behind(self, error: BaseException, *, order: bool) -> None:
+        self.lag_reason, self._needs_rebuild, self.is_closed = (
+            _error_text(error),
+            True,
+            self.is_closed or order,
+        )
 
-    def forget(self) -> None:
+    def forget_permits(self) -> None:
         """Forget what was decided of reads: a step with its entries did not stand."""
-        self._may.clear()
+        self._read_permits.clear()
 
     def _may_read(
-        self, agent: Agent, event: Event, scope: Scope, now_us: int, drafts: list[Draft]
+        self, agent: Agent, event: Event, scope: MemoryScope, now_us: int, drafts: list[Draft]
     ) -> bool:
-        asked = (agent.release, scope.bank, scope.scope, self.gateway.policy_rev)
-        known = self._may.get(asked)
+        read_key = (agent.release, scope.bank, scope.scope, self.gateway.policy_rev)
+        known = self._read_permits.get(read_key)
         if known is None:
-            decided = self.gateway.may_read(
-                Situation(agent, event, 1, now_us), scope.bank, scope.scope
+            decision_record = self.gateway.may_read(
+                DecisionContext(agent, event, 1, now_us), scope.bank, scope.scope
             )
-            known = decided.decision.outcome == "permit"
+            known = decision_record.decision.outcome == "permit"
             # What nobody decided is asked again: an engine may answer next time.
-            if decided.engine != Nobody.name:
-                self._may[asked] = known
-            drafts += read_drafts(agent, scope, decided)
+            if decision_record.engine != NullPolicyEngine.name:
+                self._read_permits[read_key] = known
+            drafts += recall_entries(agent, scope, decision_record)
         return known
 
-    def _search(self, agent: Agent, event: Event, scope: Scope, now_us: int) -> tuple[Memory, ...]:
-        text = query_text(event)
-        of = scope.bank, scope.scope, scope.topics, text, now_us, scope.limit
-        read = partial(self.banks.recall, *of)
+    def _search(
+        self, agent: Agent, event: Event, scope: MemoryScope, now_us: int
+    ) -> tuple[Memory, ...]:
+        text = build_query(event)
+        query = scope.bank, scope.scope, scope.topics, text, now_us, scope.limit
+        read = partial(self.banks.recall, *query)
         try:
             version = self.banks.version(scope.bank)
             key = (agent.name, scope, text, version, self.gateway.policy_rev)
-            found = self._known.get(key)
+            found = self._cache.get(key)
             if found is not None and now_us - found[0] < _FRESH_US:
                 return found[1]
             memories = tuple(read())
         except StoreFailed as error:
             # No attempt of the run counts, so a person would hear of it by nothing else.
-            self.behind, self._unread[scope.bank, scope.scope] = str(error), read
+            self.lag_reason, self._failed_reads[scope.bank, scope.scope] = str(error), read
             raise
-        self._known[key] = (now_us, memories)
-        if len(self._known) > _KEPT:
-            self._known.popitem(last=False)
+        self._cache[key] = (now_us, memories)
+        if len(self._cache) > _CACHE_SIZE:
+            self._cache.popitem(last=False)
         return memories
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def query_text(event: Event) -> str:
+def build_query(event: Event) -> str:
     """Return the text a bank is searched with: subject line and text of a message, or the key."""
     if isinstance(event.data, dict):
         parts = [event.data.get("subject"), event.data.get("text")]
-        told = " ".join(part for part in parts if isinstance(part, str))
-        if told:
-            return told[:2000]
+        text = " ".join(part for part in parts if isinstance(part, str))
+        if text:
+            return text[:2000]
     return f"{event.type} {event.subject or ''}"
 
 
-def read_drafts(agent: Agent, scope: Scope, decided: Decided) -> list[Draft]:
+def recall_entries(
+    agent: Agent, scope: MemoryScope, decision_record: DecisionRecord
+) -> list[Draft]:
     """Return the entry of a decided read, and that of a difference if two engines differed."""
     memory = f"{scope.bank}/{scope.scope}"
     read = Draft(
@@ -180,14 +195,17 @@ def read_drafts(agent: Agent, scope: Scope, decided: Decided) -> list[Draft]:
             "agent": agent.name,
             "release": agent.release,
             "memory": memory,
-            "outcome": decided.decision.outcome,
-            "rule": decided.decision.rule,
-            "policy_rev": decided.policy_rev,
-            "bundle": decided.bundle,
-            "engine": decided.engine,
+            "outcome": decision_record.decision.outcome,
+            "rule": decision_record.decision.rule,
+            "policy_rev": decision_record.policy_rev,
+            "bundle": decision_record.bundle,
+            "engine": decision_record.engine,
         },
-        body=Body(decided.record()),
+        body=Body(decision_record.to_body()),
     )
-    if not decided.answers:
+    if not decision_record.answers:
         return [read]
-    return [read, difference(decided, "permit", agent=agent.name, memory=memory)]
+    return [
+        read,
+        build_difference_entry(decision_record, "permit", agent=agent.name, memory=memory),
+    ]

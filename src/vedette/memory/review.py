@@ -33,23 +33,27 @@ class Flip:
     confidence: float
 
 
-def keeps_state(judge: type[Judge]) -> bool:
+def is_stateful(judge: type[Judge]) -> bool:
     """Say whether such a judge observes: then one event alone says nothing of how it is judged."""
     return judge.observe is not Judge.observe
 
 
-def flips(before: Judge, after: Judge, runs: Sequence[tuple[str, Event]], agent: str) -> list[Flip]:
+def find_flips(
+    before: Judge, after: Judge, runs: Sequence[tuple[str, Event]], agent: str
+) -> list[Flip]:
     """Return the runs (id, event) that two judges without state label differently."""
     found = []
     for run, event in runs[:MOST_EVENTS]:
         briefing = Briefing(run, agent, "", 1, 0, 1, event, after.charter, {})
-        was, would = before.judge(None, briefing), after.judge(None, briefing)
-        if was.label != would.label:
-            found.append(Flip(run, event.key, was.label, would.label, would.confidence))
+        label_before, label_after = before.judge(None, briefing), after.judge(None, briefing)
+        if label_before.label != label_after.label:
+            found.append(
+                Flip(run, event.key, label_before.label, label_after.label, label_after.confidence)
+            )
     return found
 
 
-def lesson_of(memory: Mapping[str, Any]) -> Memory:
+def to_lesson(memory: Mapping[str, Any]) -> Memory:
     """Return a listed candidate or memory as what a judge would be taught."""
     return Memory(
         id=str(memory["id"]), bank=str(memory["bank"]), revision=0, scope=str(memory["scope"]),
@@ -58,29 +62,31 @@ def lesson_of(memory: Mapping[str, Any]) -> Memory:
     )  # fmt: skip
 
 
-def taught_with(lessons: Sequence[Memory], candidate: Mapping[str, Any]) -> list[Memory]:
+def add_lesson(lessons: Sequence[Memory], candidate: Mapping[str, Any]) -> list[Memory]:
     """Return the lessons as they would be with a candidate: beside them, or in one's place."""
     gone = candidate.get("replaces")
     stay = [one for one in lessons if one.id not in (gone, candidate["id"])]
-    return [*stay, lesson_of(candidate)]
+    return [*stay, to_lesson(candidate)]
 
 
 # --- what happened ---------------------------------------------------------------------------
 
 
-class Happened(Protocol):
+class RunHistory(Protocol):
     """What `gather` asks of the record."""
 
     def seq_at(self, at_us: int) -> int: ...
 
-    def latest(self, kinds: Sequence[str], after: int, limit: int) -> list[tuple[int, bytes]]: ...
+    def latest_entries(
+        self, kinds: Sequence[str], after: int, limit: int
+    ) -> list[tuple[int, bytes]]: ...
 
     def entries(
         self, column: str, value: str, limit: int = 1000
     ) -> list[tuple[int, bytes, bytes | None]]: ...
 
 
-def gather(record: Happened, after_us: int, upto_us: int) -> dict[str, Any]:
+def collect_patterns(record: RunHistory, after_us: int, upto_us: int) -> dict[str, Any]:
     """Return what people and the line made of runs between two instants, by pattern.
 
     Answers to holds by (agent, tool, label), corrections by (agent, label), dead letters by agent;
@@ -89,7 +95,7 @@ def gather(record: Happened, after_us: int, upto_us: int) -> dict[str, Any]:
     kinds = (*_ANSWERS, "run.corrected", "run.dead")
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     first = record.seq_at(after_us)
-    for _, raw in record.latest(kinds, first, MOST_GATHERED):
+    for _, raw in record.latest_entries(kinds, first, MOST_GATHERED):
         entry = orjson.loads(raw)
         if entry["at"] > upto_us or "run" not in entry:
             continue
@@ -102,7 +108,7 @@ def gather(record: Happened, after_us: int, upto_us: int) -> dict[str, Any]:
     return {"after": after_us, "upto": upto_us, "patterns": list(found.values())}
 
 
-def _pattern(record: Happened, entry: Mapping[str, Any]) -> dict[str, str]:
+def _pattern(record: RunHistory, entry: Mapping[str, Any]) -> dict[str, str]:
     agent, kind = str(entry["agent"]), str(entry["kind"])
     if kind == "run.dead":
         return {"what": "dead", "agent": agent}
@@ -112,7 +118,7 @@ def _pattern(record: Happened, entry: Mapping[str, Any]) -> dict[str, str]:
     return {"what": "answered", "agent": agent, "tool": str(entry["tool"]), "label": label}
 
 
-def _labels(record: Happened, run: str) -> Iterator[str]:
+def _labels(record: RunHistory, run: str) -> Iterator[str]:
     for _, raw, _ in record.entries("run", run):
         label = orjson.loads(raw).get("label")
         if label:

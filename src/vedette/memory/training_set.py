@@ -12,18 +12,18 @@ from dataclasses import field
 
 from vedette.domain.agent import Agent
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.decision_request import Situation
+from vedette.domain.decision_request import DecisionContext
 from vedette.domain.entry import Draft
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Memory
-from vedette.domain.ports import BankStore, Gate
-from vedette.memory.retrieval import read_drafts
+from vedette.domain.ports import BankStore, MemoryAuthorizer
+from vedette.memory.retrieval import recall_entries
 
 # What a read outside any run is asked about: the engine's own event, which wakes nobody.
-READING = Event("vedette:engine", "lessons", "vedette.lessons", vouched=ENVELOPE)
+LESSON_READ_EVENT = Event("vedette:engine", "lessons", "vedette.lessons", vouched=ENVELOPE)
 
 # By agent: the (bank, scope) pairs it may read, each once, in the order agent.yaml names them.
-Readable = Mapping[str, tuple[tuple[str, str], ...]]
+ReadableScopes = Mapping[str, tuple[tuple[str, str], ...]]
 
 
 @dataclass(slots=True)
@@ -33,14 +33,14 @@ class Lessons:
     banks: BankStore
     agents: dict[str, Agent]
     policy_rev: int = 0
-    _readable: Readable = field(default_factory=dict)
-    _taught: dict[str, tuple[tuple[str, str, int], ...]] = field(default_factory=dict)
+    _readable: ReadableScopes = field(default_factory=dict)
+    _taught_versions: dict[str, tuple[tuple[str, str, int], ...]] = field(default_factory=dict)
     # By agent: when the first of what it was taught expires; without an entry nothing does.
-    _ends: dict[str, int] = field(default_factory=dict)
+    _expiries: dict[str, int] = field(default_factory=dict)
 
-    def decide(
-        self, gate: Gate, now_us: int, made: Agent | None = None
-    ) -> tuple[Readable, list[Draft]]:
+    def decide_scopes(
+        self, gate: MemoryAuthorizer, now_us: int, release: Agent | None = None
+    ) -> tuple[ReadableScopes, list[Draft]]:
         """Ask `gate` about every scope; return what may be read and the entries that say so.
 
         With `made`, a release that is to come, for it instead of the agent of its name. Changes
@@ -49,18 +49,18 @@ class Lessons:
         readable: dict[str, tuple[tuple[str, str], ...]] = {}
         drafts: list[Draft] = []
         for name, present in self.agents.items():
-            agent = made if made is not None and made.name == name else present
+            agent = release if release is not None and release.name == name else present
             granted = []
             for scope in {(scope.bank, scope.scope): scope for scope in agent.scopes}.values():
-                situation = Situation(agent, READING, 1, now_us)
-                decided = gate.may_read(situation, scope.bank, scope.scope)
-                drafts += read_drafts(agent, scope, decided)
-                if decided.decision.outcome == "permit":
+                decision_context = DecisionContext(agent, LESSON_READ_EVENT, 1, now_us)
+                decision_record = gate.may_read(decision_context, scope.bank, scope.scope)
+                drafts += recall_entries(agent, scope, decision_record)
+                if decision_record.decision.outcome == "permit":
                     granted.append((scope.bank, scope.scope))
             readable[agent.name] = tuple(granted)
         return readable, drafts
 
-    def take(self, readable: Readable, policy_rev: int) -> list[str]:
+    def adopt(self, readable: ReadableScopes, policy_rev: int) -> list[str]:
         """Put an answer in force; return the agents for which it is another than before."""
         changed = [
             name for name in self.agents if readable.get(name, ()) != self._readable.get(name, ())
@@ -68,50 +68,52 @@ class Lessons:
         self._readable, self.policy_rev = readable, policy_rev
         return changed
 
-    def catch_up(self, gate: Gate, live: int, now_us: int) -> list[Draft]:
+    def catch_up(self, gate: MemoryAuthorizer, live: int, now_us: int) -> list[Draft]:
         """Put in force what a live revision says, unless it is; return the entries of what it read.
 
         A revision that was published by this process is in force already.
         """
         if self.policy_rev == live:
             return []
-        readable, drafts = self.decide(gate, now_us)
-        self.take(readable, live)
+        readable, drafts = self.decide_scopes(gate, now_us)
+        self.adopt(readable, live)
         return drafts
 
-    def moved(self) -> list[str]:
+    def outdated_agents(self) -> list[str]:
         """Return the agents whose scopes changed since their judge was taught: it is made anew.
 
         An agent that was not taught yet has nothing to forget.
         """
-        return [name for name, known in self._taught.items() if known != self._versions(name)]
+        return [
+            name for name, known in self._taught_versions.items() if known != self._versions(name)
+        ]
 
     def _versions(self, agent: str) -> tuple[tuple[str, str, int], ...]:
         version = self.banks.version
         return tuple((bank, scope, version(bank)) for bank, scope in self._readable.get(agent, ()))
 
-    def of(self, agent: str, now_us: int) -> list[Memory]:
+    def load_lessons(self, agent: str, now_us: int) -> list[Memory]:
         """Return all active memories of the scopes that the agent may read."""
-        self._taught[agent] = self._versions(agent)
-        taught = self.now(agent, now_us)
-        self._ends.pop(agent, None)
+        self._taught_versions[agent] = self._versions(agent)
+        taught = self.preview_lessons(agent, now_us)
+        self._expiries.pop(agent, None)
         if ends := [memory.expires_us for memory in taught if memory.expires_us]:
-            self._ends[agent] = min(ends)
+            self._expiries[agent] = min(ends)
         return taught
 
-    def expired(self, agent: str, now_us: int) -> bool:
+    def pop_expired(self, agent: str, now_us: int) -> bool:
         """Say, once, that something has expired that the agent was taught: it is taught anew."""
-        ends = self._ends.get(agent)
+        ends = self._expiries.get(agent)
         if ends is None or now_us < ends:
             return False
-        del self._ends[agent]
+        del self._expiries[agent]
         return True
 
-    def readers(self, bank: str, scope: str) -> list[str]:
+    def agents_taught(self, bank: str, scope: str) -> list[str]:
         """Return the agents whose judges are taught a scope."""
         return [name for name, scopes in self._readable.items() if (bank, scope) in scopes]
 
-    def now(self, agent: str, now_us: int) -> list[Memory]:
+    def preview_lessons(self, agent: str, now_us: int) -> list[Memory]:
         """Return what `of` would teach, for somebody who looks and makes no judge of it."""
         return [
             memory

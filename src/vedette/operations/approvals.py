@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
-from vedette.domain.base.canonical import canonical
-from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, NotFound, NotShown
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.base.errors import AlreadyDone, BadCommand, DisplayMismatch, Forbidden, NotFound
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import subject_of
-from vedette.domain.roles import require
+from vedette.domain.roles import require_role
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.action import history_of
-from vedette.ledger.history.entry_view import Claim, read_entry
+from vedette.ledger.history.entry_view import ClaimEntry, read_entry
 from vedette.operations.commands import Commands, Order
 
 VERBS: Mapping[str, Mapping[str, type]] = {
@@ -38,67 +38,67 @@ NEEDED = {
     "note": "hold",
 }
 
-CLAIMED_US = 30 * 60_000_000
+CLAIM_US = 30 * 60_000_000
 # How many holds one command answers, and how long a note may be.
-AT_ONCE = 200
-NOTE = 2000
+MAX_HOLDS = 200
+MAX_NOTE = 2000
 
 
-class Noted(Protocol):
+class EntryStore(Protocol):
     """What this asks of the store beside the line's port."""
 
     def entries(
         self, column: str, value: str, limit: int = 1000
     ) -> list[tuple[int, bytes, bytes | None]]: ...
 
-    async def note(self, drafts: list[Draft], *, command: str | None = None) -> int: ...
+    async def append_entries(self, drafts: list[Draft], *, command: str | None = None) -> int: ...
 
 
-async def carry_out(
+async def dispatch(
     commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Carry out one order of this module. Raises BadCommand and what the command raises."""
     if verb in ("approve", "deny"):
-        return await answer(commands, verb, order, args["hold"], args.get("digest"))
-    ask_leave(order, verb)
+        return await answer_hold(commands, verb, order, args["hold"], args.get("digest"))
+    authorize(order, verb)
     if verb in ("approve_group", "deny_group"):
         holds, group = args["holds"], args.get("group")
-        return await answer_all(commands, verb.partition("_")[0], order, holds, group)
+        return await answer_holds(commands, verb.partition("_")[0], order, holds, group)
     if verb == "claim":
-        return await claim(commands, order, args["hold"])
-    return await note(commands, order, args["hold"], args.get("text") or "")
+        return await claim_hold(commands, order, args["hold"])
+    return await note_hold(commands, order, args["hold"], args.get("text") or "")
 
 
-def ask_leave(order: Order, verb: str) -> None:
+def authorize(order: Order, verb: str) -> None:
     """Return if the order's principal may give it, and says why. Raises Forbidden, BadCommand."""
     if order.principal.kind != "person":
         raise Forbidden(f"{order.principal} may not give commands", mend="a person must")
-    require(order.principal, order.principal.roles, verb)
+    require_role(order.principal, order.principal.roles, verb)
     if not order.reason.strip():
         raise BadCommand("a reason is missing", mend="add --reason 'why'")
 
 
-async def answer(
+async def answer_hold(
     commands: Commands, verb: str, order: Order, hold: str, digest: str | None
 ) -> dict[str, Any]:
     """Approve or deny one hold; `claimed_by` tells whose claim was passed over.
 
     Raises NotShown for an approval without the digest of what was shown.
     """
-    claimed = _claim(commands, _action(hold))
+    claimed = _current_claim(commands, _action_id(hold))
     if verb == "deny":
         done = await commands.deny(order, hold, digest)
     elif digest is None:
-        ask_leave(order, verb)
+        authorize(order, verb)
         what = "an approval names the digest of what its person was shown"
-        raise NotShown(what, mend=f"`vedette hold show {hold}` shows it, with the command")
+        raise DisplayMismatch(what, mend=f"`vedette hold show {hold}` shows it, with the command")
     else:
         done = await commands.approve(order, hold, digest)
-    other = claimed is not None and claimed.by != str(order.principal)
-    return {**done, "claimed_by": claimed.by if claimed and other else None}
+    other = claimed is not None and claimed.actor != str(order.principal)
+    return {**done, "claimed_by": claimed.actor if claimed and other else None}
 
 
-async def answer_all(
+async def answer_holds(
     commands: Commands,
     verb: str,
     order: Order,
@@ -110,8 +110,8 @@ async def answer_all(
     Each is durable by itself: what is refused is told, and the others stand. A repeat of the
     command's id answers what was left. Raises BadCommand for a list that is none.
     """
-    if not 0 < len(holds) <= AT_ONCE:
-        raise BadCommand(f"a command answers 1 to {AT_ONCE} holds", mend="repeat it for the rest")
+    if not 0 < len(holds) <= MAX_HOLDS:
+        raise BadCommand(f"a command answers 1 to {MAX_HOLDS} holds", mend="repeat it for the rest")
     if not all(isinstance(digest, str) and digest for digest in holds.values()):
         mend = "give {hold: digest} as `vedette hold list --group` shows them"
         raise BadCommand("every hold is answered for the digest of what was shown", mend=mend)
@@ -119,55 +119,57 @@ async def answer_all(
     for hold, digest in holds.items():
         id = f"{order.command_id} {hold}" if order.command_id else None
         try:
-            done = await answer(commands, verb, replace(order, command_id=id), hold, digest)
-            told = {"state": done["state"], "claimed_by": done["claimed_by"], "refused": None}
+            done = await answer_hold(commands, verb, replace(order, command_id=id), hold, digest)
+            reply = {"state": done["state"], "claimed_by": done["claimed_by"], "refused": None}
         except AlreadyDone:
-            held = commands.line.store.action(_action(hold))
-            told = {"state": held.hold if held else None, "claimed_by": None, "refused": None}
+            held = commands.services.store.action(_action_id(hold))
+            reply = {"state": held.hold if held else None, "claimed_by": None, "refused": None}
         except BadCommand as error:
-            told = {"state": None, "claimed_by": None, "refused": error.what}
-        results.append({"hold": hold, "digest": digest, **told})
+            reply = {"state": None, "claimed_by": None, "refused": error.what}
+        results.append({"hold": hold, "digest": digest, **reply})
     answered = sum(1 for result in results if result["refused"] is None)
     refused = len(results) - answered
     return {"group": group, "answered": answered, "refused": refused, "results": results}
 
 
-async def claim(commands: Commands, order: Order, hold: str) -> dict[str, Any]:
+async def claim_hold(commands: Commands, order: Order, hold: str) -> dict[str, Any]:
     """Say that somebody looks at a hold, for half an hour. It keeps nobody from answering."""
-    row = _held(commands, hold)
-    before = _claim(commands, row.id)
-    until = commands.line.clock.now_us() + CLAIMED_US
+    row = _require_hold(commands, hold)
+    before = _current_claim(commands, row.id)
+    until = commands.services.clock.now_us() + CLAIM_US
     draft = _draft(commands, order, row, "hold.claimed", {"reason": order.reason}, until=until)
-    await _store(commands).note([draft], command=order.command_id)
-    other = before.by if before and before.by != str(order.principal) else None
+    await _store(commands).append_entries([draft], command=order.command_id)
+    other = before.actor if before and before.actor != str(order.principal) else None
     return {"hold": hold, "claimed_by": str(order.principal), "until": until, "was": other}
 
 
-async def note(commands: Commands, order: Order, hold: str, text: str) -> dict[str, Any]:
+async def note_hold(commands: Commands, order: Order, hold: str, text: str) -> dict[str, Any]:
     """Note something about a hold, for whoever answers it and whoever reads it later."""
-    row = _held(commands, hold, ended=True)
-    if not text.strip() or len(text) > NOTE:
-        raise BadCommand(f"a note has 1 to {NOTE} characters, not {len(text)}", mend="say it short")
+    row = _require_hold(commands, hold, ended=True)
+    if not text.strip() or len(text) > MAX_NOTE:
+        raise BadCommand(
+            f"a note has 1 to {MAX_NOTE} characters, not {len(text)}", mend="say it short"
+        )
     draft = _draft(commands, order, row, "hold.noted", {"note": text})
-    seq = await _store(commands).note([draft], command=order.command_id)
+    seq = await _store(commands).append_entries([draft], command=order.command_id)
     return {"hold": hold, "noted_by": str(order.principal), "entry": seq}
 
 
-def _action(hold: str) -> str:
+def _action_id(hold: str) -> str:
     return f"act_{hold.removeprefix('hold_').removeprefix('act_')}"
 
 
-def _store(commands: Commands) -> Noted:
-    return cast(Noted, commands.line.store)
+def _store(commands: Commands) -> EntryStore:
+    return cast(EntryStore, commands.services.store)
 
 
-def _claim(commands: Commands, action: str) -> Claim | None:
-    told = (read_entry(*entry) for entry in _store(commands).entries("action", action))
-    return history_of(action, told).claim_at(commands.line.clock.now_us())
+def _current_claim(commands: Commands, action: str) -> ClaimEntry | None:
+    entries = (read_entry(*entry) for entry in _store(commands).entries("action", action))
+    return history_of(action, entries).claim_at(commands.services.clock.now_us())
 
 
-def _held(commands: Commands, hold: str, *, ended: bool = False) -> ActionRow:
-    row = commands.line.store.action(_action(hold))
+def _require_hold(commands: Commands, hold: str, *, ended: bool = False) -> ActionRow:
+    row = commands.services.store.action(_action_id(hold))
     if row is None or row.hold is None:
         raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold list`")
     if not ended and row.hold != "open":
@@ -184,7 +186,7 @@ def _draft(
     **more: Any,
 ) -> Draft:
     """Return an entry about a hold; its content goes with the content of the hold's event."""
-    store = commands.line.store
+    store = commands.services.store
     run = store.run(row.run)
     event = store.event(run.event) if run is not None else None
     fields = {
@@ -195,5 +197,5 @@ def _draft(
         "actor": str(order.principal),
         **more,
     }
-    told = Body(canonical(dict(body)), None if event is None else subject_of(event))
-    return Draft(kind, fields, row.last, body=told)
+    content = Body(canonical_json(dict(body)), None if event is None else subject_of(event))
+    return Draft(kind, fields, row.last, body=content)

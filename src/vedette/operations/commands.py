@@ -13,49 +13,49 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, NotFound, StateNotKept
-from vedette.domain.base.fleet_clock import told_jump
-from vedette.domain.budget import ACTIONS, DAY_US, FLEET, THINKING, UNITS, Budget, Cap, Raise
+from vedette.domain.base.fleet_clock import describe_jump
+from vedette.domain.budget import ACTIONS, DAY_US, FLEET, MODEL_UNITS, UNITS, Budget, Cap, Raise
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import PRINCIPAL, REASON, Event
-from vedette.domain.hold import HoldState, move
+from vedette.domain.hold import HoldState, transition
 from vedette.domain.identity import Principal
-from vedette.domain.ports import Ended, Intake
-from vedette.domain.roles import require
+from vedette.domain.ports import DeadLetterResult, Intake
+from vedette.domain.roles import require_role
 from vedette.domain.stop import scope_of
-from vedette.engine.held_actions import EXPIRES_US
+from vedette.engine.held_actions import HOLD_EXPIRY_US
 from vedette.engine.kill_switch import set_stop
-from vedette.engine.services import Line
-from vedette.operations.curation import Curating
-from vedette.operations.maintenance import Upkeep, keep_states
-from vedette.policy.folder import Remembers, remember_folder
-from vedette.policy.rollout import Published, Rollout, Wish
+from vedette.engine.services import Services
+from vedette.operations.curation import Curation
+from vedette.operations.maintenance import Maintenance, keep_states
+from vedette.policy.folder import MetaStore, remember_folder
+from vedette.policy.rollout import PublishRequest, PublishResult, Rollout
 
 if TYPE_CHECKING:
-    from vedette.ledger.history.reader import Record
+    from vedette.ledger.history.reader import LedgerReader
 
-MOST_RAISED_US = 31 * DAY_US
+MAX_RAISE_US = 31 * DAY_US
 _COMMIT = re.compile(r"[0-9A-Za-z][0-9A-Za-z._/+-]{0,99}")
-_LONGEST_US = 3653 * DAY_US
+_MAX_STOP_US = 3653 * DAY_US
 
 
-class EndDead(Protocol):
+class DeadLetterAction(Protocol):
     """What the store does to dead letters: takes them up again, or closes them."""
 
     async def __call__(
         self, runs: Sequence[str], draft: Draft, *, command: str | None = None
-    ) -> Ended: ...
+    ) -> DeadLetterResult: ...
 
 
-class ReleaseAgents(Protocol):
+class AgentReleaser(Protocol):
     """What makes releases of agents' folders (see `vedette.app.releases`)."""
 
     async def release(self, order: Order, name: str) -> dict[str, Any]: ...
 
-    def changed(self) -> Sequence[Any]: ...
+    def changed_agents(self) -> Sequence[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +68,23 @@ class Order:
 
     def body(self, **more: Any) -> Body:
         """Return the body of the entry that records the order: what a person wrote."""
-        return Body(canonical({"reason": self.reason, **more}))
+        return Body(canonical_json({"reason": self.reason, **more}))
 
 
 @dataclass(slots=True)
 class Commands:
     """The commands of one fleet. `read_bundle` reads a policy folder."""
 
-    line: Line
+    services: Services
     intake: Intake
     rollout: Rollout
     read_bundle: Callable[[Path], Bundle]
-    upkeep: Upkeep | None = None
+    maintenance: Maintenance | None = None
     policies: Path | None = None
-    folder_alone: asyncio.Lock = field(default_factory=asyncio.Lock)
-    clock_alone: asyncio.Lock = field(default_factory=asyncio.Lock)
-    curating: Curating | None = None
-    releases: ReleaseAgents | None = None
+    folder_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    clock_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    curation: Curation | None = None
+    releases: AgentReleaser | None = None
 
     # --- events -----------------------------------------------------------------------------
 
@@ -93,7 +93,7 @@ class Commands:
 
         Who sent them and why becomes part of each, whatever it said of that itself.
         """
-        self._may(order, "send")
+        self._authorize(order, "send")
         who = {PRINCIPAL: str(order.principal), REASON: order.reason}
         receipts = await self.intake.accept(
             [
@@ -118,7 +118,7 @@ class Commands:
             "event": event.key,
             "agents": [
                 {"agent": match.agent, "wakes": match.wakes, "why": match.why}
-                for match in self.line.fleet.match(event)
+                for match in self.services.fleet.match(event)
             ],
         }
 
@@ -142,29 +142,33 @@ class Commands:
         from vedette.ledger.history.lists import hold_item
         from vedette.ledger.history.review import refuse_erased, refuse_unseen
 
-        self._may(order, "approve" if to == "approved" else "deny")
+        self._authorize(order, "approve" if to == "approved" else "deny")
         action = f"act_{hold.removeprefix('hold_').removeprefix('act_')}"
-        held = self.line.store.action(action)
+        held = self.services.store.action(action)
         if held is None or held.hold is None:
             raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold list`")
-        until, now = 0, self.line.clock.now_us()
-        ends_us = self.line.clock.expiry_us()
-        if order.command_id is not None and self.line.store.carried_out(order.command_id):
+        until, now = 0, self.services.clock.now_us()
+        ends_us = self.services.clock.expiry_us()
+        if order.command_id is not None and self.services.store.is_command_done(order.command_id):
             # Before anything is looked at: it is another by now because of this very order.
             raise AlreadyDone(f"command {order.command_id} was carried out before")
-        move(held.hold, to)
-        item = hold_item(cast("Record", self.line.store), held, now)
+        transition(held.hold, to)
+        item = hold_item(cast("LedgerReader", self.services.store), held, now)
         # The commit compares it again: what was shown may become another until then.
         if digest is not None:
             refuse_unseen(item, digest)
         if to == "approved":
             refuse_erased(item)
-            asked = held.waits == "approval"
-            if asked and held.until_us <= ends_us:
+            waits_for_approval = held.waits == "approval"
+            if waits_for_approval and held.until_us <= ends_us:
                 raise BadCommand(f"hold {hold} has expired", mend="see `vedette hold list`")
             # A hold that waits for time or a resume ends then; the approval outlasts that. So does
             # one of a hold whose end nobody can tell has come.
-            until = held.until_us if asked and held.until_us > now else now + EXPIRES_US
+            until = (
+                held.until_us
+                if waits_for_approval and held.until_us > now
+                else now + HOLD_EXPIRY_US
+            )
         draft = Draft(
             f"hold.{to}",
             {
@@ -178,7 +182,7 @@ class Commands:
             },
             body=order.body(display=item["about"].get("display")),
         )
-        row = await self.line.store.settle_hold(
+        row = await self.services.store.transition_hold(
             held.id, to, draft, approver=str(order.principal), until_us=until,
             command=order.command_id,
         )  # fmt: skip
@@ -188,26 +192,30 @@ class Commands:
 
     async def redrive(self, order: Order, runs: Sequence[str]) -> dict[str, Any]:
         """Have dead letters handled again, all in one commit; what may have happened is asked."""
-        return await self._end(order, "run.redriven", runs, self.line.store.redrive)
+        return await self._end_dead_letters(
+            order, "run.redriven", runs, self.services.store.redrive
+        )
 
     async def drop(self, order: Order, runs: Sequence[str]) -> dict[str, Any]:
         """Close dead letters for good; nothing of them is repeated."""
-        return await self._end(order, "run.dropped", runs, self.line.store.drop)
+        return await self._end_dead_letters(order, "run.dropped", runs, self.services.store.drop)
 
-    async def _end(
-        self, order: Order, kind: str, runs: Sequence[str], carry_out: EndDead
+    async def _end_dead_letters(
+        self, order: Order, kind: str, runs: Sequence[str], end_runs: DeadLetterAction
     ) -> dict[str, Any]:
-        from vedette.ledger.history.dead_letters import AT_ONCE
+        from vedette.ledger.history.dead_letters import MAX_BATCH
 
-        self._may(order, "redrive" if kind == "run.redriven" else "drop")
+        self._authorize(order, "redrive" if kind == "run.redriven" else "drop")
         if not all(isinstance(run, str) for run in runs):
             raise BadCommand("runs are named by their ids", mend="see `vedette dead list`")
-        if not 0 < len(runs) <= AT_ONCE:
-            raise BadCommand(f"a command names 1 to {AT_ONCE} runs", mend="repeat it for the rest")
+        if not 0 < len(runs) <= MAX_BATCH:
+            raise BadCommand(
+                f"a command names 1 to {MAX_BATCH} runs", mend="repeat it for the rest"
+            )
         draft = Draft(kind, {"actor": str(order.principal)}, body=order.body())
-        ended = await carry_out(list(dict.fromkeys(runs)), draft, command=order.command_id)
-        refused = [{"run": run, "why": why} for run, why in ended.refused]
-        return {"moved": list(ended.moved), "refused": refused}
+        ended = await end_runs(list(dict.fromkeys(runs)), draft, command=order.command_id)
+        refused = [{"run": run, "why": why} for run, why in ended.refusals]
+        return {"moved": list(ended.runs), "refused": refused}
 
     # --- stops ------------------------------------------------------------------------------
 
@@ -228,7 +236,7 @@ class Commands:
         With `for_us` it lifts itself after so many microseconds. A stop that lasts longer takes
         the place of one that lifts itself; one that would end sooner is refused.
         """
-        if for_us is not None and not 0 < for_us <= _LONGEST_US:
+        if for_us is not None and not 0 < for_us <= _MAX_STOP_US:
             raise BadCommand("a stop lasts for some time, and no longer than ten years")
         return await self._stop(order, scope_of(agent, tool, all), True, for_us or 0)
 
@@ -241,11 +249,11 @@ class Commands:
     async def _stop(
         self, order: Order, what: tuple[str, str], on: bool, for_us: int = 0
     ) -> dict[str, Any]:
-        self._may(order, "stop" if on else "resume")
+        self._authorize(order, "stop" if on else "resume")
         scope, name = what
-        self._known(scope, name)
-        began = self.line.clock.monotonic_us()
-        until_us = self.line.clock.now_us() + for_us if for_us else 0
+        self._require_known(scope, name)
+        began = self.services.clock.monotonic_us()
+        until_us = self.services.clock.now_us() + for_us if for_us else 0
         draft = Draft(
             "stop.set" if on else "stop.lifted",
             {
@@ -255,17 +263,17 @@ class Commands:
             },
             body=order.body(),
         )
-        why = await set_stop(self.line, draft, what, on, command=order.command_id)
-        took_us = self.line.clock.monotonic_us() - began
+        why = await set_stop(self.services, draft, what, on, command=order.command_id)
+        took_us = self.services.clock.monotonic_us() - began
         if on:
-            self.line.metrics.observe("stop_seconds", took_us / 1e6)
+            self.services.metrics.observe("stop_seconds", took_us / 1e6)
         return {
-            "stopped": [f"{s}:{n}" for s, n in self.line.stops.listed()],
+            "stopped": [f"{s}:{n}" for s, n in self.services.stops.list_scopes()],
             "until": until_us or None,
             "took_us": took_us,
             "recorded": why is None,
             "why": why,
-            "others": self.line.store.shared,
+            "others": self.services.store.is_shared,
         }
 
     # --- the clock --------------------------------------------------------------------------
@@ -276,25 +284,25 @@ class Commands:
         By what the entry says, and no further: a jump that comes meanwhile is another.
         Raises BadCommand if there is nothing to confirm.
         """
-        self._may(order, "clock_confirm")
-        clock = self.line.clock
-        async with self.clock_alone:
-            clock.look()
+        self._authorize(order, "clock_confirm")
+        clock = self.services.clock
+        async with self.clock_lock:
+            clock.check_wall_clock()
             jump = clock.jump
             if jump is None:
                 raise BadCommand("the clock has not jumped; there is nothing to confirm")
-            told = told_jump(jump)
+            told = describe_jump(jump)
             draft = Draft(
                 "clock.confirmed",
                 {"actor": str(order.principal)},
                 body=order.body(jump=told, by_us=jump.by_us),
             )
-            seq = await self.line.store.note([draft], command=order.command_id)
+            seq = await self.services.store.append_entries([draft], command=order.command_id)
             clock.confirm(jump)
         return {"seq": seq, "by_us": jump.by_us, "was": told}
 
-    def _known(self, scope: str, name: str) -> None:
-        agents = self.line.fleet.agents
+    def _require_known(self, scope: str, name: str) -> None:
+        agents = self.services.fleet.agents
         if scope == "agent" and name not in agents:
             raise NotFound(f"there is no agent {name!r}", mend=f"one of: {', '.join(agents)}")
         tools = sorted({tool for agent in agents.values() for tool in agent.tools})
@@ -317,12 +325,12 @@ class Commands:
 
         Without `by` each is doubled. What waits goes on at once; the raise ends by itself.
         """
-        self._may(order, "budget_raise")
-        if not 0 < for_us <= MOST_RAISED_US:
+        self._authorize(order, "budget_raise")
+        if not 0 < for_us <= MAX_RAISE_US:
             raise BadCommand("a raise lasts up to 31 days", mend="for example --for 2h")
         if by is not None and by < 1:
             raise BadCommand(f"{by} is no more room", mend="give --by a number of at least 1")
-        until = self.line.clock.now_us() + for_us
+        until = self.services.clock.now_us() + for_us
         name = FLEET if agent is None else agent
         raises = [
             Raise(name, cap.unit, cap.span, by or cap.limit, until)
@@ -341,24 +349,24 @@ class Commands:
             {**fields, "until": until, "actor": str(order.principal)},
             body=order.body(),
         )
-        seq = await self.line.store.raise_budget(draft, raises, command=order.command_id)
-        self.line.tight.clear()
+        seq = await self.services.store.raise_budget(draft, raises, command=order.command_id)
+        self.services.shortages.clear()
         return {"entry": seq, "raised": more, "until": until}
 
     def _limits(self, agent: str | None) -> list[Cap]:
         """Return the limits that a raise can widen: an agent's own, or the fleet's."""
-        budgets = self.line.budgets
+        budgets = self.services.budgets
         if agent is None:
             return [cap for cap in budgets.caps(FLEET, Budget(), UNITS) if cap.scope == "fleet"]
-        self._known("agent", agent)
-        declared = self.line.fleet.agents[agent]
+        self._require_known("agent", agent)
+        declared = self.services.fleet.agents[agent]
         budget = declared.budget
         if declared.reasoner == "judge":
             return [cap for cap in budgets.caps(agent, budget, (ACTIONS,)) if cap.scope == "agent"]
         return [
             *(
                 Cap("run", unit, "run", most)
-                for unit in THINKING
+                for unit in MODEL_UNITS
                 if (most := budget.limit(unit, "run")) is not None
             ),
             *(cap for cap in budgets.caps(agent, budget, UNITS) if cap.scope == "agent"),
@@ -380,21 +388,23 @@ class Commands:
         the live policy is answered with what it loosens and changes nothing, unless `confirm` is
         the digest of exactly that.
         """
-        self._may(order, "policy_apply")
+        self._authorize(order, "policy_apply")
         if commit is not None and _COMMIT.fullmatch(commit) is None:
             raise BadCommand(f"{commit!r} names no commit", mend="for example --commit 3f9c2ab")
         bundle: Bundle = self.read_bundle(folder)
-        wish = Wish(order.principal, order.reason, commit, new_key=new_key, confirmed=confirm)
+        wish = PublishRequest(
+            order.principal, order.reason, commit, new_key=new_key, confirmed=confirm
+        )
         done = await self.rollout.publish(bundle, wish, order.command_id)
         if done.ok and folder == self.policies:
             # So that the folder speaks on, also where it had to wait before.
-            await remember_folder(self._remembers, bundle.digest, done.revision)
-        return told_of(done)
+            await remember_folder(self._meta_store, bundle.digest, done.revision)
+        return publication_to_json(done)
 
     @property
-    def _remembers(self) -> Remembers:
-        store: Any = self.line.store
-        found: Remembers = store
+    def _meta_store(self) -> MetaStore:
+        store: Any = self.services.store
+        found: MetaStore = store
         return found
 
     async def policy_rollback(
@@ -404,15 +414,15 @@ class Commands:
 
         As with `policy_apply`, what that loosens must be confirmed.
         """
-        self._may(order, "policy_rollback")
-        numbers = {known: digest for known, digest, _ in self.line.store.revisions()}
+        self._authorize(order, "policy_rollback")
+        numbers = {known: digest for known, digest, _ in self.services.store.revisions()}
         digest = numbers.get(number, "")
-        files = self.line.store.bundle(digest)
+        files = self.services.store.bundle_files(digest)
         if files is None:
             raise BadCommand(f"there was no revision {number}", mend="see `vedette policy history`")
-        wish = Wish(order.principal, order.reason, back_to=number, confirmed=confirm)
-        bundle = Bundle.recorded(files, digest)
-        return told_of(await self.rollout.publish(bundle, wish, order.command_id))
+        wish = PublishRequest(order.principal, order.reason, back_to=number, confirmed=confirm)
+        bundle = Bundle.from_record(files, digest)
+        return publication_to_json(await self.rollout.publish(bundle, wish, order.command_id))
 
     # --- content ----------------------------------------------------------------------------
 
@@ -432,20 +442,20 @@ class Commands:
         waits on it is denied by the same person for the same reason, and its runs end. With
         `digest`, the beginning of a survey's, nothing but what that survey found: else NotShown.
         """
-        self._may(order, "erase")
+        self._authorize(order, "erase")
         if deny_holds:
-            self._may(order, "deny")
+            self._authorize(order, "deny")
         if sum(given is not None for given in (event, subject, entry)) != 1:
             mend = "give one of --event ID, --subject WHO and --entry SEQ"
             raise BadCommand("say what to erase", mend=mend)
         if entry is not None and (isinstance(entry, bool) or not 0 < entry < 2**63):
             raise BadCommand(f"{entry} is no entry", mend="give its seq, as the ledger has it")
-        store = self.line.store
+        store = self.services.store
         found: dict[str, Any] = {"event": event, "subject": subject, "entry": entry}
         draft = Draft("body.erased", {"actor": str(order.principal)}, body=order.body())
-        recall = self.line.recall
+        recall = self.services.recall
         while True:
-            stateless = await keep_states(self.line, store.unkept_runs(**found))
+            stateless = await keep_states(self.services, store.runs_without_state(**found))
             erasing = store.erase(
                 **found, draft=draft, stateless=stateless, end=deny_holds, shown=digest,
                 command=order.command_id,
@@ -455,22 +465,22 @@ class Commands:
                 break
             except StateNotKept:  # a run of it was judged meanwhile, here or by another worker
                 continue
-        forgot = recall.follow(
+        forgot = recall.update_banks(
             lambda: recall.banks.forget(erased.events, store.candidates(erased.events)), order=True
         )
-        if self.curating is not None:
-            forgot = self.curating.unlearn() and forgot
-        return {"erased": list(erased.digests), "scrubbed": erased.scrubbed and forgot}
+        if self.curation is not None:
+            forgot = self.curation.unlearn() and forgot
+        return {"erased": list(erased.digests), "scrubbed": erased.is_scrubbed and forgot}
 
-    def _may(self, order: Order, verb: str) -> None:
+    def _authorize(self, order: Order, verb: str) -> None:
         if order.principal.kind != "person":
             raise Forbidden(f"{order.principal} may not give commands", mend="a person must")
-        require(order.principal, order.principal.roles, verb)
+        require_role(order.principal, order.principal.roles, verb)
         if not order.reason.strip():
             raise BadCommand("a reason is missing", mend="add --reason 'why'")
 
 
-def told_of(done: Published) -> dict[str, Any]:
+def publication_to_json(done: PublishResult) -> dict[str, Any]:
     return {
         "ok": done.ok,
         "revision": done.revision.number,
@@ -478,12 +488,12 @@ def told_of(done: Published) -> dict[str, Any]:
         "changed": done.changed,
         "took_us": done.took_us,
         "trial_us": done.trial_us,
-        "still_calling": done.still_calling,
-        "behind": list(done.behind),
+        "still_calling": done.open_calls,
+        "behind": list(done.lagging_workers),
         "archive": done.archive,
-        "told": done.told,
+        "told": done.message,
         "findings": [str(finding) for finding in done.findings],
-        "loosens": list(done.loosens.says),
-        "evidence": list(done.loosens.evidence),
-        "confirm": None if done.confirmed else done.loosens.digest,
+        "loosens": list(done.loosening.statements),
+        "evidence": list(done.loosening.evidence),
+        "confirm": None if done.confirmed else done.loosening.digest,
     }

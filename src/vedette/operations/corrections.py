@@ -12,34 +12,34 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.domain.base.canonical import canonical, short_id, tame
+from vedette.domain.base.canonical import canonical_json, normalize_json, short_id
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadCommand, Forbidden, NotFound
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import ENVELOPE, Event, subject_of
-from vedette.domain.memory import unfit_label
-from vedette.domain.ports import Accepted, Arrival, Receipt
+from vedette.domain.memory import find_label_fault
+from vedette.domain.ports import AcceptResult, Arrival, Receipt
 from vedette.domain.readers import meet
-from vedette.domain.roles import require
+from vedette.domain.roles import require_role
 from vedette.domain.run import Run
 from vedette.domain.trigger import CORRECTION_TYPE
-from vedette.engine.run_context import Case
-from vedette.engine.services import Line
+from vedette.engine.run_context import RunContext
+from vedette.engine.services import Services
 from vedette.ledger.history.reader import resolve
 from vedette.operations.commands import Commands, Order
 
 # What of the event a correction carries along: texts up to this, so that it stays an event.
-_LONGEST = 12_000  # characters
+_MAX_TEXT = 12_000  # characters
 _MOST_FIELDS = 64
 _MOST_BYTES = 60_000
-_LABELLED = ("about", "folders", "labels")
-_RECENT = 200
+_LABEL_KEYS = ("about", "folders", "labels")
+_RECENT_ENTRIES = 200
 
 
-class Along(Protocol):
+class EventAcceptor(Protocol):
     """What this asks of the intake (`vedette.engine.ingest.LineIntake`)."""
 
-    async def along(self, event: Event, subject: str | None, commit: Any) -> Receipt: ...
+    async def accept_with(self, event: Event, subject: str | None, commit: Any) -> Receipt: ...
 
 
 VERBS: Mapping[str, Mapping[str, type]] = {
@@ -48,11 +48,11 @@ VERBS: Mapping[str, Mapping[str, type]] = {
 NEEDED = {"correct": "run"}
 
 
-async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
+async def dispatch(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
     """Carry out one correction. Raises BadCommand."""
     if order.principal.kind != "person":
         raise Forbidden(f"{order.principal} may not give commands", mend="a person must")
-    require(order.principal, order.principal.roles, "correct")
+    require_role(order.principal, order.principal.roles, "correct")
     if not order.reason.strip():
         raise BadCommand("a reason is missing", mend="add --reason 'why'")
     should, right = args.get("should"), bool(args.get("right"))
@@ -64,11 +64,11 @@ async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -
 async def _correct(
     commands: Commands, order: Order, args: Mapping[str, Any], should: str | None
 ) -> dict[str, Any]:
-    line = commands.line
-    store: Any = line.store
-    run, event, was = _judged(line, args["run"])
+    services = commands.services
+    store: Any = services.store
+    run, event, was = _find_judged_run(services, args["run"])
     if should is not None:
-        _refuse_label(line, run, should, was, bool(args.get("new_label")))
+        _refuse_label(services, run, should, was, bool(args.get("new_label")))
     note = args.get("note")
     body = {"was": was, "reason": order.reason}
     body |= {} if should is None else {"should": should}
@@ -77,20 +77,22 @@ async def _correct(
     who = str(order.principal)
     draft = Draft(
         "run.corrected", {"outcome": outcome, "actor": who},
-        body=Body(canonical(tame(body)), subject_of(event)),
+        body=Body(canonical_json(normalize_json(body)), subject_of(event)),
     )  # fmt: skip
     done: dict[str, Any] = {"run": run.id, "agent": run.agent, "outcome": outcome, "was": was}
     if should is None:
         seq, _ = await store.correct(run.id, draft, None, command=order.command_id)
         return {**done, "entry": seq, "should": None, "event": None, "woke": []}
-    labels = Case.open(line, run, 0, event).labels()
-    said = sum(1 for entry in _entries(store, run) if entry["kind"] == "run.corrected")
-    told = Event(
-        source=f"vedette://{line.fleet.name}/people",
-        id=short_id("cor", run.id, should, who, said),
+    labels = RunContext.open(services, run, 0, event).labels()
+    corrections_before = sum(
+        1 for entry in _entries(store, run) if entry["kind"] == "run.corrected"
+    )
+    correction = Event(
+        source=f"vedette://{services.fleet.name}/people",
+        id=short_id("cor", run.id, should, who, corrections_before),
         type=CORRECTION_TYPE,
         subject=event.subject,
-        time=iso(line.clock.now_us()),
+        time=iso(services.clock.now_us()),
         data={
             "run": run.id,
             "event": run.event,
@@ -100,9 +102,9 @@ async def _correct(
             "note": note,
             "by": who,
             "reads": list(
-                dict.fromkeys(f"{s.bank}/{s.scope}" for s in line.agent(run.agent).scopes)
+                dict.fromkeys(f"{s.bank}/{s.scope}" for s in services.agent(run.agent).scopes)
             ),
-            "saw": {"type": event.type, "subject": event.subject, "data": _bounded(event.data)},
+            "saw": {"type": event.type, "subject": event.subject, "data": _shrink_data(event.data)},
         },
         # Its subject is that of the event, whoever chose that.
         vouched=ENVELOPE if "subject" in event.vouched else ENVELOPE - {"subject"},
@@ -111,24 +113,24 @@ async def _correct(
     )
     placed: list[int] = []
 
-    async def commit(arrival: Arrival) -> Accepted:
+    async def commit(arrival: Arrival) -> AcceptResult:
         seq, accepted = await store.correct(run.id, draft, arrival, command=order.command_id)
         placed.append(seq)
-        assert isinstance(accepted, Accepted)
+        assert isinstance(accepted, AcceptResult)
         return accepted
 
     intake: Any = commands.intake
-    along: Along = intake
-    receipt = await along.along(told, subject_of(event), commit)
+    acceptor: EventAcceptor = intake
+    receipt = await acceptor.accept_with(correction, subject_of(event), commit)
     return {
         **done, "entry": placed[0], "should": should, "event": receipt.event,
         "woke": list(receipt.runs),
     }  # fmt: skip
 
 
-def _judged(line: Line, name: str) -> tuple[Run, Event, str]:
+def _find_judged_run(services: Services, name: str) -> tuple[Run, Event, str]:
     """Return a run, its event and the label it was judged. Raises NotFound, BadCommand."""
-    store: Any = line.store
+    store: Any = services.store
     kind, id = resolve(store, name)
     if kind == "event":
         runs = store.runs_of_event(id)
@@ -141,7 +143,7 @@ def _judged(line: Line, name: str) -> tuple[Run, Event, str]:
         run = store.run(id if action is None else action.run)
     if run is None:
         raise NotFound(f"there is no run {name!r}", mend="see `vedette runs`")
-    if run.agent not in line.fleet.agents:
+    if run.agent not in services.fleet.agents:
         raise BadCommand(f"the fleet has no agent {run.agent!r} any more", mend="bring it back")
     event = store.event(run.event)
     if event is None:
@@ -149,25 +151,25 @@ def _judged(line: Line, name: str) -> tuple[Run, Event, str]:
             f"the content of {run.id} was erased", mend="there is nothing to learn from"
         )
     labels = [entry["label"] for entry in _entries(store, run) if entry.get("label")]
-    told = [turn.get("label") for turn in store.turns(run.id) if turn.get("label")]
-    if not (told or labels):
+    turn_labels = [turn.get("label") for turn in store.turns(run.id) if turn.get("label")]
+    if not (turn_labels or labels):
         raise BadCommand(
             f"run {run.id} was not judged: it is {run.state}", mend="wait until it was"
         )
-    return run, event, str((told or labels)[-1])
+    return run, event, str((turn_labels or labels)[-1])
 
 
 def _entries(store: Any, run: Run) -> list[dict[str, Any]]:
     return [orjson.loads(raw) for _, raw, _ in store.entries("run", run.id)]
 
 
-def _refuse_label(line: Line, run: Run, should: str, was: str, new: bool) -> None:
+def _refuse_label(services: Services, run: Run, should: str, was: str, new: bool) -> None:
     """Raise BadCommand for what is no label, the label that it has, and one that nobody knows."""
-    if why := unfit_label(should):
+    if why := find_label_fault(should):
         raise BadCommand(why, mend="name it as the others are: `vedette agent show`")
     if should == was:
         raise BadCommand(f"run {run.id} was judged {was!r}", mend="say --right if that is right")
-    known = known_labels(line, run.agent)
+    known = known_labels(services, run.agent)
     if new or should in known:
         return
     near = get_close_matches(should, known, 1)
@@ -178,41 +180,43 @@ def _refuse_label(line: Line, run: Run, should: str, was: str, new: bool) -> Non
     )
 
 
-def known_labels(line: Line, agent: str) -> set[str]:
+def known_labels(services: Services, agent: str) -> set[str]:
     """Return the labels of an agent's charter, of its examples, and of its latest runs."""
     known: set[str] = set()
-    declared = line.agent(agent)
-    for name in _LABELLED:
+    declared = services.agent(agent)
+    for name in _LABEL_KEYS:
         value = declared.charter.get(name)
         if isinstance(value, Mapping | list):
             known.update(str(label) for label in value)
-    now = line.clock.now_us()
+    now = services.clock.now_us()
     for scope in declared.scopes:
-        for memory in line.recall.banks.lessons(scope.bank, scope.scope, now):
+        for memory in services.recall.banks.lessons(scope.bank, scope.scope, now):
             if memory.kind == "example" and memory.label:
                 known.add(memory.label)
-    store: Any = line.store
+    store: Any = services.store
     for kind in ("run.closed", "turn.reasoned"):
         page = store.entries_page(
-            {"agent": agent, "kind": kind}, before=None, after=None, limit=_RECENT
+            {"agent": agent, "kind": kind}, before=None, after=None, limit=_RECENT_ENTRIES
         )
         known.update(label for _, raw in page if (label := orjson.loads(raw).get("label")))
     return known
 
 
-def _bounded(data: Any) -> Any:
+def _shrink_data(data: Any) -> Any:
     """Return what a judge saw of an event's data, texts cut until it is small beside an event."""
-    longest = _LONGEST
-    while longest > 1 and len(canonical(tame(_seen(data, longest)))) > _MOST_BYTES:
+    longest = _MAX_TEXT
+    while (
+        longest > 1 and len(canonical_json(normalize_json(_truncate(data, longest)))) > _MOST_BYTES
+    ):
         longest //= 4
-    return _seen(data, longest)
+    return _truncate(data, longest)
 
 
-def _seen(data: Any, longest: int) -> Any:
+def _truncate(data: Any, longest: int) -> Any:
     if isinstance(data, str):
         return data[:longest]
     if isinstance(data, Mapping):
-        return {str(k): _seen(v, longest) for k, v in list(data.items())[:_MOST_FIELDS]}
+        return {str(k): _truncate(v, longest) for k, v in list(data.items())[:_MOST_FIELDS]}
     if isinstance(data, list):
-        return [_seen(item, longest) for item in data[:_MOST_FIELDS]]
+        return [_truncate(item, longest) for item in data[:_MOST_FIELDS]]
     return data

@@ -7,7 +7,7 @@ from typing import Any
 
 from vedette.config.field import Field, Shape
 from vedette.config.problem import Problem, did_you_mean
-from vedette.config.shape import fit
+from vedette.config.shape import check_document
 from vedette.config.yaml import Document, read_yaml
 from vedette.domain.agent import Agent
 from vedette.domain.base.clock import MICROS, from_iso, iso
@@ -60,7 +60,7 @@ class CaseFile(Shape):
     expect: ExpectFile = Field(description="label, permitted, held, denied")
 
 
-def read_evals(agent: Agent, shown: str) -> tuple[list[EvalCase], list[Problem]]:
+def read_evals(agent: Agent, relative_path: str) -> tuple[list[EvalCase], list[Problem]]:
     """Return an agent's cases, file by file, and everything that is wrong with them.
 
     `shown` is how problems name the agent's folder.
@@ -68,7 +68,7 @@ def read_evals(agent: Agent, shown: str) -> tuple[list[EvalCase], list[Problem]]
     cases: list[EvalCase] = []
     problems: list[Problem] = []
     for path in sorted(Path(agent.folder, "evals").glob("*.yaml")):
-        file = f"{shown}/evals/{path.name}"
+        file = f"{relative_path}/evals/{path.name}"
         document, found = read_yaml(path, file)
         if not found and not isinstance(document.value, list):
             found = [Problem(file, 1, "", "is not a list of cases", "begin each case with a dash")]
@@ -90,7 +90,7 @@ def _part(document: Document, index: int) -> Document:
 
 
 def _case(document: Document, agent: Agent) -> tuple[EvalCase | None, list[Problem]]:
-    shape, problems = fit(CaseFile, document)
+    shape, problems = check_document(CaseFile, document)
     if shape is None:
         return None, problems
     if sum(item is not None for item in (shape.event, shape.events, shape.series)) != 1:

@@ -15,27 +15,27 @@ from typing import Any
 
 import orjson
 
-from vedette.domain.action import Action, bind_declared
+from vedette.domain.action import Action, bind_by_name
 from vedette.domain.agent import Agent
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.confidence import check_confidence
-from vedette.domain.decision_request import Situation
+from vedette.domain.decision_request import DecisionContext
 from vedette.domain.event import Event, check_event
-from vedette.domain.labels import labels_before
+from vedette.domain.labels import build_run_labels
 from vedette.domain.memory import Briefing, Memory, reviewed_ids
 from vedette.domain.origin import Roots
-from vedette.domain.ports import Performer
+from vedette.domain.ports import ToolExecutor
 from vedette.domain.readers import Readers
 from vedette.domain.run import run_id
-from vedette.engine.tool_calls import call_of
+from vedette.engine.tool_calls import build_call
 from vedette.judging import Judge, Judgement
 from vedette.policy.gateway import Gateway
 
 OUTCOMES = {"permit": "permitted", "hold": "held", "deny": "denied"}
 
 # Memories for an event, as recall would brief a run with them under the case's own gateway.
-Brief = Callable[[Gateway, Agent, Event], Sequence[Memory]]
+RecallFunction = Callable[[Gateway, Agent, Event], Sequence[Memory]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class EvalResult:
         """Say whether all was as expected."""
         return not self.differences
 
-    def found(self, outcome: str) -> list[str]:
+    def tools_by_outcome(self, outcome: str) -> list[str]:
         """Return the tools whose actions had this outcome, in order."""
         return [tool for tool, decided, _ in self.rules if decided == outcome]
 
@@ -81,7 +81,7 @@ class EvalResult:
             "where": self.case.where,
             "ok": self.ok,
             "label": self.label,
-            **{name: self.found(outcome) for outcome, name in OUTCOMES.items()},
+            **{name: self.tools_by_outcome(outcome) for outcome, name in OUTCOMES.items()},
             "decisions": [
                 {"tool": tool, "outcome": outcome, "rule": rule}
                 for tool, outcome, rule in self.rules
@@ -91,52 +91,56 @@ class EvalResult:
 
 
 @dataclass(slots=True)
-class Trial:
+class Evaluation:
     """One agent on trial: its judge, and a fresh gateway and fresh rows for every case."""
 
     agent: Agent
     judge: Judge
     gateway: Callable[[], Gateway]
-    performer: Performer
-    brief: Brief
+    performer: ToolExecutor
+    recall: RecallFunction
     registry: Mapping[str, Any]
     targets: Mapping[str, Mapping[str, Any]]
     now_us: int
 
     def run(self, case: EvalCase) -> EvalResult:
         """Put a case through. Raises what the judge raises, and BadConfidence."""
-        going = _Going(self, self.gateway())
+        case_run = _CaseRun(self, self.gateway())
         for event in case.events:
-            going.take(event)
+            case_run.handle_event(event)
         return EvalResult(
-            case, self.agent.name, going.label, tuple(going.rules), going.differences(case.expect)
+            case,
+            self.agent.name,
+            case_run.label,
+            tuple(case_run.rules),
+            case_run.differences(case.expect),
         )
 
 
 @dataclass(slots=True)
-class _Going:
-    trial: Trial
+class _CaseRun:
+    trial: Evaluation
     gateway: Gateway
     label: str = ""
     rules: list[tuple[str, str, str]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     states: dict[str, Any] = field(default_factory=dict)
-    heads: dict[str, int] = field(default_factory=dict)
+    last_positions: dict[str, int] = field(default_factory=dict)
     rows: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     position: int = 0
 
-    def take(self, raw: Event) -> None:
-        event = as_stored(raw)
+    def handle_event(self, raw: Event) -> None:
+        event = to_stored_event(raw)
         trial, agent = self.trial, self.trial.agent
         key = agent.key_of(event)
         self.position += 1
-        memories = tuple(trial.brief(self.gateway, agent, event))
+        memories = tuple(trial.recall(self.gateway, agent, event))
         briefing = first_briefing(
             agent, event, trial.registry, memories, self.rows.get(key, {}),
-            position=self.position, previous=self.heads.get(key, 0),
+            position=self.position, previous=self.last_positions.get(key, 0),
         )  # fmt: skip
         judgement = self._judge(key, event, briefing)
-        self.label, self.heads[key] = judgement.label, self.position
+        self.label, self.last_positions[key] = judgement.label, self.position
         self._decide(judgement, briefing, first_roots(agent, briefing))
 
     def _judge(self, key: str, event: Event, briefing: Briefing) -> Judgement:
@@ -147,29 +151,33 @@ class _Going:
 
     def _decide(self, judgement: Judgement, briefing: Briefing, roots: Roots) -> None:
         agent, permits = self.trial.agent, 0
-        sure = check_confidence(judgement.confidence, f"the judgement of {agent.name}")
+        confidence = check_confidence(judgement.confidence, f"the judgement of {agent.name}")
         for ordinal, proposal in enumerate(judgement.proposals):
             try:
-                action = bind_declared(
+                action = bind_by_name(
                     proposal, agent.tools, roots, run=briefing.run, turn=1, ordinal=ordinal,
-                    confidence=sure,
+                    confidence=confidence,
                 )  # fmt: skip
             except BadProposal as error:
                 self.refused.append(f"a proposal is no action: {error}")
                 continue
             cited = [(memory.cite(), memory.trust) for memory in briefing.memories]
-            situation = Situation(agent, briefing.event, 1, self.trial.now_us, cited, permits)
-            outcome, rule = self._acting(action, situation)
+            decision_context = DecisionContext(
+                agent, briefing.event, 1, self.trial.now_us, cited, permits
+            )
+            outcome, rule = self._decide_in_act(action, decision_context)
             self.rules.append((action.tool.name, outcome, rule))
             if outcome == "permit":
                 permits += 1
                 self._write(action, briefing)
 
-    def _acting(self, action: Action, situation: Situation) -> tuple[str, str]:
+    def _decide_in_act(self, action: Action, decision_context: DecisionContext) -> tuple[str, str]:
         """Return outcome and rule as they would be in mode act, by what policy says of observe."""
-        decision = self.gateway.decide(action, situation).decision
+        decision = self.gateway.decide(action, decision_context).decision
         if "mode.ask" in decision.reasons:
-            observing = replace(situation, agent=replace(situation.agent, requested_mode="observe"))
+            observing = replace(
+                decision_context, agent=replace(decision_context.agent, requested_mode="observe")
+            )
             decision = self.gateway.decide(action, observing).decision
         return decision.would or decision.outcome, decision.rule
 
@@ -178,35 +186,37 @@ class _Going:
             return
         trial = self.trial
         target = trial.targets.get(action.tool.target or "", {})
-        call = call_of(action, trial.agent, briefing.event, target, 1)
-        for write in trial.performer.rows(action.tool, call, self.rows.get(briefing.key, {})):
+        call = build_call(action, trial.agent, briefing.event, target, 1)
+        for write in trial.performer.compute_rows(
+            action.tool, call, self.rows.get(briefing.key, {})
+        ):
             self.rows[write.key] = dict(write.row or {})
 
     def differences(self, expect: Mapping[str, Any]) -> tuple[str, ...]:
-        told = list(self.refused)
+        found = list(self.refused)
         wanted = expect.get("label")
         if wanted is not None and wanted != self.label:
-            told.append(f"label: expected {wanted!r}, found {self.label!r}")
+            found.append(f"label: expected {wanted!r}, found {self.label!r}")
         for outcome, name in OUTCOMES.items():
             if expect.get(name) is None:
                 continue
             want = Counter(expect[name])
             have = Counter(tool for tool, decided, _ in self.rules if decided == outcome)
             if want != have:
-                told.append(f"{name}: expected {_listed(want)}, found {_listed(have)}")
-        return tuple(told)
+                found.append(f"{name}: expected {_format_tools(want)}, found {_format_tools(have)}")
+        return tuple(found)
 
 
-def _listed(tools: Counter[str]) -> str:
+def _format_tools(tools: Counter[str]) -> str:
     return ", ".join(sorted(tools.elements())) or "none"
 
 
 # --- a first turn, also for whoever tries one event -----------------------------------------------
 
 
-def as_stored(raw: Event) -> Event:
+def to_stored_event(raw: Event) -> Event:
     """Return an event as everybody in the line sees it: as it was stored. Raises BadEvent."""
-    return Event.from_payload(orjson.loads(check_event(raw, max_bytes=1 << 24)))
+    return Event.from_body(orjson.loads(check_event(raw, max_bytes=1 << 24)))
 
 
 def first_briefing(
@@ -251,5 +261,5 @@ def first_roots(agent: Agent, briefing: Briefing, row_readers: Readers = None) -
         outcome={},
         trusted_outcomes=frozenset(),
         row=briefing.row,
-        labels=labels_before(agent, event, briefing.memories, row_readers, {}),
+        labels=build_run_labels(agent, event, briefing.memories, row_readers, {}),
     )

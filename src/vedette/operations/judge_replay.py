@@ -17,17 +17,23 @@ from typing import Any, Protocol
 import orjson
 
 from vedette.domain.agent import Agent
-from vedette.domain.base.canonical import canonical, tame
+from vedette.domain.base.canonical import canonical_json, normalize_json
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.compensation import is_undo
-from vedette.domain.entry import names_body
+from vedette.domain.entry import is_body_of
 from vedette.domain.event import Event
-from vedette.domain.judge_state import digest_state, see, see_all, seen_from, split_name
-from vedette.domain.labels import read_row
+from vedette.domain.judge_state import (
+    advance_digest,
+    advance_digest_all,
+    checkpoint_digest,
+    initial_digest,
+    parse_state_name,
+)
+from vedette.domain.labels import unpack_row
 from vedette.domain.memory import Briefing, Memory
-from vedette.domain.ports import Reasoner, Thought
+from vedette.domain.ports import Reasoner, ReasonerJudgement
 from vedette.domain.run import Run
-from vedette.engine.call_report import judged
+from vedette.engine.call_report import judgement_fields
 from vedette.engine.turn import turn_body
 from vedette.operations.judge_report import (
     ARCHIVED,
@@ -39,19 +45,19 @@ from vedette.operations.judge_report import (
     Difference,
     JudgeReport,
 )
-from vedette.policy.replay import Walk, erasures
+from vedette.policy.replay import LedgerReader, erasures
 
-_JUDGED = ("turn.reasoned", "run.closed")
-KINDS = (*_JUDGED, "policy.published", "run.dead", "effect.done")
+_JUDGEMENT_KINDS = ("turn.reasoned", "run.closed")
+KINDS = (*_JUDGEMENT_KINDS, "policy.published", "run.dead", "effect.done")
 
 # A state is taken up from a checkpoint at most so many events back (CHECKPOINT_EVERY, and some).
-_BACK = 300
+_MAX_SINCE = 300
 # Writes of a row that are remembered: a briefing may have been written before the last of them.
 _WRITES = 8
 _NUMBERS = ("label", "confidence_milli", "score_milli", "threshold_milli")
 
 
-class Record(Walk, Protocol):
+class JudgeReplayStore(LedgerReader, Protocol):
     """What is read of a store."""
 
     def entry(self, seq: int) -> tuple[int, bytes, bytes | None] | None: ...
@@ -66,13 +72,13 @@ class Record(Walk, Protocol):
 
     def states(self) -> list[tuple[str, str, int, bytes]]: ...
 
-    def heads(self) -> list[tuple[str, str, int]]: ...
+    def last_positions(self) -> list[tuple[str, str, int]]: ...
 
-    def observed(self) -> Iterator[tuple[str, str, int, int]]: ...
+    def observed_positions(self) -> Iterator[tuple[str, str, int, int]]: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class JudgeRelease:
     """A judge that is at hand: the agent's release, and what it was taught."""
 
     agent: Agent
@@ -80,18 +86,18 @@ class Made:
     digest: str
 
 
-class Judges(Protocol):
+class JudgeProvider(Protocol):
     """The judges that are at hand."""
 
-    def judged(self, agent: str) -> bool:
+    def has_judge(self, agent: str) -> bool:
         """Say whether an agent has a judge, or had one: False if a model reasons for it."""
         ...
 
-    def find(self, agent: str, made: str, at_us: int) -> Made | None:
+    def find(self, agent: str, digest: str, at_us: int) -> JudgeRelease | None:
         """Return the judge that is made of what `made` names, as of an instant; None without."""
         ...
 
-    def reasoner(self, made: Made, attempt: int) -> Reasoner:
+    def reasoner(self, judge: JudgeRelease, attempt: int) -> Reasoner:
         """Return what runs a judge. Attempt 1 shares nothing with attempt 0, not even a seed."""
         ...
 
@@ -100,17 +106,17 @@ class Judges(Protocol):
         ...
 
 
-async def replay_judges(record: Record, judges: Judges) -> JudgeReport:
+async def replay_judges(record: JudgeReplayStore, judges: JudgeProvider) -> JudgeReport:
     """Make every recorded judgement again, in the ledger's order. Raises what the store raises."""
     replaying = _Replay(record, judges)
     for seq, raw, salt, data in record.walk(KINDS):
-        await replaying.take(seq, orjson.loads(raw), salt, data)
+        await replaying.process_entry(seq, orjson.loads(raw), salt, data)
     replaying.compare_rows()
     return replaying.report
 
 
 @dataclass(slots=True)
-class _Key:
+class _KeyState:
     """What is known of an agent's key, as of the entry that is looked at.
 
     `observed` are positions in order, `judged` the entries that judged them. `base` is the last
@@ -124,28 +130,30 @@ class _Key:
     base: int = 0
     blob: bytes | None = None
     digest: str = ""
-    held: tuple[str, int] | None = None
-    before: bool = False
-    seen: bytes = field(default_factory=lambda: seen_from(0))
+    reasoner_state: tuple[str, int] | None = None
+    has_unnamed: bool = False
+    seen: bytes = field(default_factory=lambda: initial_digest(0))
     seen_at: int = 0
-    judge: Made | None = None
+    judge: JudgeRelease | None = None
 
-    def since(self, base: int, position: int) -> list[int]:
+    def positions_between(self, base: int, position: int) -> list[int]:
         """Return the observed positions after `base` and before `position`."""
         return self.observed[
             bisect_right(self.observed, base) : bisect_left(self.observed, position)
         ]
 
-    def base_for(self, position: int) -> int:
+    def find_base(self, position: int) -> int:
         """Return the checkpoint that a state before a position is taken up from."""
         return self.base if self.base < position else 0
 
-    def expect(self, position: int) -> bytes:
+    def expected_seen(self, position: int) -> bytes:
         """Return what a state has seen that was taken up for a position and has observed it."""
-        if self.seen_at == self.previous(position) and self.base_for(position) == self.base:
-            return see(self.seen, position)
-        base = self.base_for(position)
-        return see_all(seen_from(base), [*self.since(base, position), position])
+        if self.seen_at == self.previous(position) and self.find_base(position) == self.base:
+            return advance_digest(self.seen, position)
+        base = self.find_base(position)
+        return advance_digest_all(
+            initial_digest(base), [*self.positions_between(base, position), position]
+        )
 
     def previous(self, position: int) -> int:
         """Return the last observed position before one; 0 if there is none."""
@@ -167,7 +175,7 @@ class _Key:
     def checkpoint(self, position: int, blob: bytes | None, digest: str) -> None:
         """Go on from a checkpoint."""
         self.base, self.blob, self.digest = position, blob, digest
-        self.seen, self.seen_at = seen_from(position), position
+        self.seen, self.seen_at = initial_digest(position), position
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +187,7 @@ class _Base:
     since: Sequence[int]
 
 
-class _Gone(Exception):
+class _NotRecomputable(Exception):
     """What a judgement was made of is not at hand; `why` is a word of the report."""
 
     def __init__(self, why: str) -> None:
@@ -188,12 +196,12 @@ class _Gone(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _RecordedJudgement:
     """One recorded judgement: its entry, and (salt, body) if it has one that is there."""
 
     seq: int
     entry: Mapping[str, Any]
-    sealed: tuple[bytes, bytes] | None
+    salted_body: tuple[bytes, bytes] | None
 
     @property
     def agent(self) -> str:
@@ -205,9 +213,9 @@ class _Step:
 
     def body(self) -> dict[str, Any] | None:
         """Return the recorded turn; None if there is none, or another than the entry names."""
-        if self.sealed is None or not names_body(self.entry, *self.sealed):
+        if self.salted_body is None or not is_body_of(self.entry, *self.salted_body):
             return None
-        found: dict[str, Any] = orjson.loads(self.sealed[1])
+        found: dict[str, Any] = orjson.loads(self.salted_body[1])
         return found
 
     def cites(self) -> list[str] | None:
@@ -217,32 +225,32 @@ class _Step:
         body = self.body()
         return None if body is None else list(body["memories"])
 
-    def told(self) -> dict[str, Any]:
+    def recorded_fields(self) -> dict[str, Any]:
         """Return what is recorded of the judgement."""
         numbers = {name: self.entry[name] for name in _NUMBERS if name in self.entry}
         return {**numbers, **(self.body() or {})}
 
 
-def _judges(entry: Mapping[str, Any]) -> bool:
+def _has_judgement(entry: Mapping[str, Any]) -> bool:
     """Say whether an entry of `_JUDGED` holds a judgement; a run may be closed long after its."""
     return entry["kind"] == "turn.reasoned" or "label" in entry
 
 
-def _tell(thought: Thought, memories: tuple[Memory, ...]) -> dict[str, Any]:
+def _replayed_fields(judgement: ReasonerJudgement, memories: tuple[Memory, ...]) -> dict[str, Any]:
     """Return of a judgement what would be recorded of it."""
-    fields = judged(thought)
-    told = {name: fields[name] for name in _NUMBERS if fields.get(name) is not None}
-    if thought.proposals or thought.candidates:
-        told |= orjson.loads(canonical(tame(turn_body(thought, 1, memories))))
-    return told
+    fields = judgement_fields(judgement)
+    recorded = {name: fields[name] for name in _NUMBERS if fields.get(name) is not None}
+    if judgement.proposals or judgement.candidates:
+        recorded |= orjson.loads(canonical_json(normalize_json(turn_body(judgement, 1, memories))))
+    return recorded
 
 
 class _Replay:
-    def __init__(self, record: Record, judges: Judges) -> None:
+    def __init__(self, record: JudgeReplayStore, judges: JudgeProvider) -> None:
         self.report = JudgeReport()
         self._record, self._judges = record, judges
         self._erased = erasures(record)
-        self._keys: dict[tuple[str, str], _Key] = {}
+        self._keys: dict[tuple[str, str], _KeyState] = {}
         self._dead: dict[str, int] = {}
         self._rows: dict[tuple[str, str], list[tuple[int, dict[str, Any] | None]]] = {}
         self._registry: Mapping[str, Any] = {}
@@ -257,42 +265,44 @@ class _Replay:
         before = (digest for _, digest, at in self._record.revisions() if at <= at_us)
         if digest := next(before, None):
             self._registry = self._judges.registry(digest)
-        walk = self._record.walk(_JUDGED)
-        entries = (self._placed(orjson.loads(raw)) for _, raw, _, _ in walk)
-        later = {(one["agent"], one["about"]) for one in entries if _judges(one)}
-        for agent, key, position, _ in self._record.observed():
+        walk = self._record.walk(_JUDGEMENT_KINDS)
+        entries = (self._with_position(orjson.loads(raw)) for _, raw, _, _ in walk)
+        later = {(one["agent"], one["about"]) for one in entries if _has_judgement(one)}
+        for agent, key, position, _ in self._record.observed_positions():
             if position < first:
-                known = self._keys.setdefault((agent, key), _Key(before=True))
+                key_state = self._keys.setdefault((agent, key), _KeyState(has_unnamed=True))
                 if (agent, position) not in later:  # it was judged before the cut, as it came
-                    known.observe(position, 0, None)
+                    key_state.observe(position, 0, None)
 
-    async def take(
+    async def process_entry(
         self, seq: int, entry: Mapping[str, Any], salt: bytes | None, data: bytes | None
     ) -> None:
         """Take in the next entry of KINDS."""
         kind = entry["kind"]
-        entry = self._placed(entry)
+        entry = self._with_position(entry)
         if kind == "policy.published":
             self._registry = self._judges.registry(entry["bundle"])
         elif kind == "run.dead":
             self._dead[entry["run"]] = seq
         elif kind == "effect.done":
-            self._write(seq, entry, data)
-        elif _judges(entry):
-            step = _Step(seq, entry, None if data is None or salt is None else (salt, data))
+            self._record_write(seq, entry, data)
+        elif _has_judgement(entry):
+            step = _RecordedJudgement(
+                seq, entry, None if data is None or salt is None else (salt, data)
+            )
             if "state" in entry:
-                await self._judged(step)
+                await self._replay_judgement(step)
             else:
-                self._unnamed(step)
+                self._skip_unnamed(step)
 
-    def _placed(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _with_position(self, entry: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return an entry of a run that says what it is about; those of before did not."""
         if "run" not in entry or "about" in entry:
             return entry
         run = self._record.run(entry["run"])
         return {**entry, "about": 0 if run is None else run.position}
 
-    def _write(self, seq: int, entry: Mapping[str, Any], data: bytes | None) -> None:
+    def _record_write(self, seq: int, entry: Mapping[str, Any], data: bytes | None) -> None:
         """Remember what a tool wrote into its key's row."""
         row: dict[str, Any] | None = None
         if data is not None:
@@ -300,7 +310,7 @@ class _Replay:
             rows = value.get("rows") if isinstance(value, dict) else None
             if not rows:
                 return
-            row = read_row(rows[-1])[0]
+            row = unpack_row(rows[-1])[0]
         elif "body" not in entry:
             return
         writes = self._rows.setdefault((entry["agent"], self._key_of(entry)), [])
@@ -311,37 +321,37 @@ class _Replay:
         runs = self._record.runs_at([entry["about"]])
         return next((run.key for run in runs if run.agent == entry["agent"]), "")
 
-    def _unnamed(self, step: _Step) -> None:
+    def _skip_unnamed(self, step: _RecordedJudgement) -> None:
         """Take a turn whose state has no name: a model's, the engine's own, or an old judge's."""
         event = self._record.event_at(step.position)
         own = is_undo(event) if event is not None else step.entry.get("label") == "undo"
-        if own or not self._judges.judged(step.agent):
+        if own or not self._judges.has_judge(step.agent):
             self.report.answers += 1
             return
         self.report.judgements += 1
         self.report.unrecomputable[UNNAMED] += 1
-        known = self._keys.setdefault((step.agent, self._key_of(step.entry)), _Key())
-        known.before, known.held = True, None
-        known.observe(step.position, step.seq, None)
+        key_state = self._keys.setdefault((step.agent, self._key_of(step.entry)), _KeyState())
+        key_state.has_unnamed, key_state.reasoner_state = True, None
+        key_state.observe(step.position, step.seq, None)
 
     # --- one judgement ------------------------------------------------------------------------
 
-    async def _judged(self, step: _Step) -> None:
+    async def _replay_judgement(self, step: _RecordedJudgement) -> None:
         self.report.judgements += 1
         key = self._key_of(step.entry)
-        known = self._keys.setdefault((step.agent, key), _Key())
-        wrong, again = self._place(known, (step.agent, key), step)
-        why, told = await self._judge(known, key, step)
+        key_state = self._keys.setdefault((step.agent, key), _KeyState())
+        wrong, found = self._check_order(key_state, (step.agent, key), step)
+        why, judged_fields = await self._rejudge(key_state, key, step)
         if wrong or why in ("judgement", "checkpoint", "not deterministic"):
             recorded = {name: step.entry.get(name) for name in ("state", "checkpoint")}
-            recorded |= step.told()
-            again |= told
-            names = [name for name in again if recorded.get(name) != again[name]]
-            self.report.differs(
+            recorded |= step.recorded_fields()
+            found |= judged_fields
+            names = [name for name in found if recorded.get(name) != found[name]]
+            self.report.add_difference(
                 Difference(
                     wrong or why, step.agent, key, step.position, step.seq, step.entry["run"],
                     step.entry["event"], {name: recorded.get(name) for name in names},
-                    {name: again[name] for name in names},
+                    {name: found[name] for name in names},
                 )
             )  # fmt: skip
         elif why:
@@ -349,72 +359,95 @@ class _Replay:
         else:
             self.report.equal += 1
 
-    def _place(self, known: _Key, of: tuple[str, str], step: _Step) -> tuple[str, dict[str, Any]]:
+    def _check_order(
+        self, key_state: _KeyState, agent_key: tuple[str, str], step: _RecordedJudgement
+    ) -> tuple[str, dict[str, Any]]:
         """Say whether an event was judged in its place, and from the state that it should be."""
-        made, told = split_name(step.entry["state"])
+        made, seen_name = parse_state_name(step.entry["state"])
         position = step.position
-        after = bisect_right(known.observed, position)
-        twice = after > 0 and known.observed[after - 1] == position
-        earliest = min(known.judged[after:], default=step.seq)
+        after = bisect_right(key_state.observed, position)
+        twice = after > 0 and key_state.observed[after - 1] == position
+        earliest = min(key_state.judged[after:], default=step.seq)
         # A dead letter that was taken up again is judged after events that did not wait for it.
         late = earliest < step.seq and not self._dead.get(step.entry["run"], step.seq) < earliest
-        seen = known.expect(position)
-        unlike = told and seen.hex() != told
-        if unlike and (base := self._other_base(known, of, position, told)):
-            known.base, known.blob, known.digest, known.held = base, None, "", None
-            seen = bytes.fromhex(told)
-        wrong = "order" if twice or late else "state" if told and seen.hex() != told else ""
-        again: dict[str, Any] = {"state": made + (seen.hex() if told else "")}
+        seen = key_state.expected_seen(position)
+        unlike = seen_name and seen.hex() != seen_name
+        if unlike and (base := self._other_base(key_state, agent_key, position, seen_name)):
+            key_state.base, key_state.blob, key_state.digest, key_state.reasoner_state = (
+                base,
+                None,
+                "",
+                None,
+            )
+            seen = bytes.fromhex(seen_name)
+        wrong = (
+            "order" if twice or late else "state" if seen_name and seen.hex() != seen_name else ""
+        )
+        differences: dict[str, Any] = {"state": made + (seen.hex() if seen_name else "")}
         if wrong == "order":
-            again["judged before entry"] = earliest
+            differences["judged before entry"] = earliest
         if not twice:
-            known.observe(position, step.seq, seen)
-        return wrong, again if wrong else {}
+            key_state.observe(position, step.seq, seen)
+        return wrong, differences if wrong else {}
 
-    def _other_base(self, known: _Key, of: tuple[str, str], position: int, told: str) -> int:
+    def _other_base(
+        self, key_state: _KeyState, agent_key: tuple[str, str], position: int, seen_name: str
+    ) -> int:
         """Return another checkpoint that explains what a state has seen; 0 if none does.
 
         One that was kept when content was erased has no entry, nor had any before states had names.
         """
-        since = known.since(0, position)[-_BACK:]
-        kept = self._states.get(of, (0, b""))[0]
-        for base in since if known.before else [kept] if kept in since else []:
-            if see_all(seen_from(base), [*known.since(base, position), position]).hex() == told:
+        since = key_state.positions_between(0, position)[-_MAX_SINCE:]
+        kept = self._states.get(agent_key, (0, b""))[0]
+        for base in since if key_state.has_unnamed else [kept] if kept in since else []:
+            if (
+                advance_digest_all(
+                    initial_digest(base), [*key_state.positions_between(base, position), position]
+                ).hex()
+                == seen_name
+            ):
                 return base
         return 0
 
-    async def _judge(self, known: _Key, key: str, step: _Step) -> tuple[str, dict[str, Any]]:
+    async def _rejudge(
+        self, key_state: _KeyState, key: str, step: _RecordedJudgement
+    ) -> tuple[str, dict[str, Any]]:
         """Judge an event again. Return why it is no equal, "" if it is, and what came out."""
-        made, seen = split_name(step.entry["state"])
+        made, seen = parse_state_name(step.entry["state"])
         digest, blob = step.entry.get("checkpoint"), None
-        told: dict[str, Any] = {}
+        judged_fields: dict[str, Any] = {}
         try:
             judge = self._judges.find(step.agent, made, step.entry["at"])
             if judge is None:
-                raise _Gone(CHANGED)
-            known.judge = judge
-            base = self._base(known, (step.agent, key), step.position) if seen else None
-            why, told = await self._compare(known, key, step, judge, base)
+                raise _NotRecomputable(CHANGED)
+            key_state.judge = judge
+            base = self._base(key_state, (step.agent, key), step.position) if seen else None
+            why, judged_fields = await self._compare(key_state, key, step, judge, base)
             if digest is not None and base is not None and why != "not deterministic":
                 blob = self._fold(judge, base, step.position, attempt=0)
-                if digest_state(blob) != digest:
+                if checkpoint_digest(blob) != digest:
                     other = self._fold(judge, base, step.position, attempt=1)
                     why = "checkpoint" if blob == other else "not deterministic"
-                    told["checkpoint"], blob = digest_state(blob), None
-        except _Gone as gone:
-            why, known.held = gone.why, None
+                    judged_fields["checkpoint"], blob = checkpoint_digest(blob), None
+        except _NotRecomputable as gone:
+            why, key_state.reasoner_state = gone.why, None
         if digest is not None:
-            known.checkpoint(step.position, blob, digest)
-        return why, told
+            key_state.checkpoint(step.position, blob, digest)
+        return why, judged_fields
 
     async def _compare(
-        self, known: _Key, key: str, step: _Step, judge: Made, base: _Base | None
+        self,
+        key_state: _KeyState,
+        key: str,
+        step: _RecordedJudgement,
+        judge: JudgeRelease,
+        base: _Base | None,
     ) -> tuple[str, dict[str, Any]]:
         """Judge an event, in each way that the record leaves open; compare. Raises _Gone."""
         position = step.position
         ((_, event),) = self._events([position])
         memories = self._memories(step, judge)
-        previous = known.previous(position)
+        previous = key_state.previous(position)
         briefings = [
             Briefing(
                 step.entry["run"], step.agent, key, position, previous, 1, event,
@@ -422,54 +455,59 @@ class _Replay:
             )
             for row in self._rows_before(judge, key, step)
         ]  # fmt: skip
-        recorded = step.told()
-        holds = base is None or known.held == (judge.digest, previous)
-        told: dict[str, Any] = {}
+        recorded = step.recorded_fields()
+        holds = base is None or key_state.reasoner_state == (judge.digest, previous)
+        judged_fields: dict[str, Any] = {}
         for briefing in briefings:
-            told = await self._reason(judge, briefing, None if holds else base)
-            if told == recorded:
-                known.held = (judge.digest, position)
+            judged_fields = await self._reason(judge, briefing, None if holds else base)
+            if judged_fields == recorded:
+                key_state.reasoner_state = (judge.digest, position)
                 return "", {}
             holds = base is None  # what the judge holds is behind the event by now
-        known.held = None
-        again = [await self._reason(judge, briefings[0], base, attempt) for attempt in (0, 1)]
-        if any(one != again[0] for one in (*again, *([told] if len(briefings) == 1 else []))):
-            return "not deterministic", told
-        return "judgement", again[0]
+        key_state.reasoner_state = None
+        attempts = [await self._reason(judge, briefings[0], base, attempt) for attempt in (0, 1)]
+        if any(
+            one != attempts[0]
+            for one in (*attempts, *([judged_fields] if len(briefings) == 1 else []))
+        ):
+            return "not deterministic", judged_fields
+        return "judgement", attempts[0]
 
     async def _reason(
-        self, judge: Made, briefing: Briefing, base: _Base | None, attempt: int = 0
+        self, judge: JudgeRelease, briefing: Briefing, base: _Base | None, attempt: int = 0
     ) -> dict[str, Any]:
         """Return what a judge says, with its state taken up anew from `base` if there is one."""
         reasoner = self._judges.reasoner(judge, attempt)
         if base is not None:
             since = self._events(base.since)
-            reasoner.restore(briefing.agent, briefing.key, base.blob, base.at, since)
+            reasoner.restore_state(briefing.agent, briefing.key, base.blob, base.at, since)
         try:
-            thought = await reasoner.reason(briefing)
+            judgement = await reasoner.reason(briefing)
         except Exception as error:
             # Whatever the agent's code raises: at the time it did not.
             return {"error": f"{type(error).__name__}: {error}"}
-        if thought.needs_state:
+        if judgement.needs_state:
             return {"error": "the judge cannot take up its state"}
-        return _tell(thought, briefing.memories)
+        return _replayed_fields(judgement, briefing.memories)
 
-    def _memories(self, step: _Step, judge: Made) -> tuple[Memory, ...]:
+    def _memories(self, step: _RecordedJudgement, judge: JudgeRelease) -> tuple[Memory, ...]:
         """Return the memories that an event was briefed with. Raises _Gone."""
         cites = step.cites()
         if cites is None:
-            raise _Gone(self._why_gone(step.seq))
+            raise _NotRecomputable(self._missing_reason(step.seq))
         found = []
         for cite in cites:
             bank, _, name = cite.partition("/")
             id, _, revision = name.rpartition("@")
             lesson = next((m for m in judge.lessons if (m.bank, m.id) == (bank, id)), None)
             if lesson is None:
-                raise _Gone(CHANGED)
+                raise _NotRecomputable(CHANGED)
             found.append(replace(lesson, revision=int(revision)))
         return tuple(found)
 
-    def _rows_before(self, judge: Made, key: str, step: _Step) -> list[dict[str, Any]]:
+    def _rows_before(
+        self, judge: JudgeRelease, key: str, step: _RecordedJudgement
+    ) -> list[dict[str, Any]]:
         """Return the key's row as it was, and as it may have been when the briefing was written.
 
         A run that goes on beside its key may have written it since. Raises _Gone.
@@ -478,31 +516,31 @@ class _Replay:
             return [{}]
         writes = self._rows.get((step.agent, key), [])
         if self._cut and not writes:
-            raise _Gone(ARCHIVED)
+            raise _NotRecomputable(ARCHIVED)
         rows = [writes[-1][1] if writes else {}]
         for at in range(len(writes) - 1, -1, -1):
             if writes[at][0] < step.position:
                 break
             rows.append(writes[at - 1][1] if at else {})
         if any(row is None for row in rows):
-            raise _Gone(ERASED)
+            raise _NotRecomputable(ERASED)
         return [row for row in rows if row is not None]
 
-    def _fold(self, judge: Made, base: _Base, position: int, attempt: int) -> bytes:
+    def _fold(self, judge: JudgeRelease, base: _Base, position: int, attempt: int) -> bytes:
         since = self._events([*base.since, position])
         reasoner = self._judges.reasoner(judge, attempt)
-        return reasoner.fold(judge.agent.name, base.blob, since) or b""
+        return reasoner.fold_state(judge.agent.name, base.blob, since) or b""
 
-    def _base(self, known: _Key, of: tuple[str, str], position: int) -> _Base:
+    def _base(self, key_state: _KeyState, agent_key: tuple[str, str], position: int) -> _Base:
         """Return what the state before a position is made of. Raises _Gone."""
-        base = known.base_for(position)
-        blob = known.blob if base else None
+        base = key_state.find_base(position)
+        blob = key_state.blob if base else None
         if base and blob is None:
-            at, kept = self._states.get(of, (0, b""))
-            if at != base or (known.digest and digest_state(kept) != known.digest):
-                raise _Gone(UNKNOWN)
-            blob = known.blob = kept
-        return _Base(base, blob, known.since(base, position))
+            at, kept = self._states.get(agent_key, (0, b""))
+            if at != base or (key_state.digest and checkpoint_digest(kept) != key_state.digest):
+                raise _NotRecomputable(UNKNOWN)
+            blob = key_state.blob = kept
+        return _Base(base, blob, key_state.positions_between(base, position))
 
     def _events(self, positions: Sequence[int]) -> list[tuple[int, Event]]:
         """Return the events at positions. Raises _Gone for one whose content is not there."""
@@ -510,11 +548,11 @@ class _Replay:
         for position in positions:
             event = self._record.event_at(position)
             if event is None:
-                raise _Gone(self._why_gone(position))
+                raise _NotRecomputable(self._missing_reason(position))
             found.append((position, event))
         return found
 
-    def _why_gone(self, position: int) -> str:
+    def _missing_reason(self, position: int) -> str:
         entry = self._record.entry(position)
         if entry is None:
             return ARCHIVED
@@ -525,40 +563,50 @@ class _Replay:
     def compare_rows(self) -> None:
         """Hold what is kept of judges' states against what the entries come to."""
         for (agent, key), (at, blob) in self._states.items():
-            known = self._keys.get((agent, key))
-            if known is not None:
-                self._compare_state(known, agent, key, at, blob)
-        for agent, key, head in self._record.heads():
-            known = self._keys.get((agent, key))
-            if known is not None and known.observed[-1:] != [head]:
-                self._row(agent, key, head, "head", head, known.observed[-1:])
-        for agent, key, position, prior in self._record.observed():
-            known = self._keys.get((agent, key))
-            if known is not None and not known.before and known.previous(position) != prior:
-                self._row(agent, key, position, "prior", prior, known.previous(position))
+            key_state = self._keys.get((agent, key))
+            if key_state is not None:
+                self._compare_state(key_state, agent, key, at, blob)
+        for agent, key, head in self._record.last_positions():
+            key_state = self._keys.get((agent, key))
+            if key_state is not None and key_state.observed[-1:] != [head]:
+                self._report_row(agent, key, head, "head", head, key_state.observed[-1:])
+        for agent, key, position, prior in self._record.observed_positions():
+            key_state = self._keys.get((agent, key))
+            if (
+                key_state is not None
+                and not key_state.has_unnamed
+                and key_state.previous(position) != prior
+            ):
+                self._report_row(agent, key, position, "prior", prior, key_state.previous(position))
 
-    def _compare_state(self, known: _Key, agent: str, key: str, at: int, blob: bytes) -> None:
-        if at == known.base and known.digest:
+    def _compare_state(
+        self, key_state: _KeyState, agent: str, key: str, at: int, blob: bytes
+    ) -> None:
+        if at == key_state.base and key_state.digest:
             self.report.states += 1
-            if digest_state(blob) != known.digest:
-                self._row(agent, key, at, "checkpoint", digest_state(blob), known.digest)
+            if checkpoint_digest(blob) != key_state.digest:
+                self._report_row(
+                    agent, key, at, "checkpoint", checkpoint_digest(blob), key_state.digest
+                )
             return
-        if at not in known.observed:
-            if not known.before:
-                self._row(agent, key, at, "checkpoint at", at, known.base)
+        if at not in key_state.observed:
+            if not key_state.has_unnamed:
+                self._report_row(agent, key, at, "checkpoint at", at, key_state.base)
             return
         # One that was kept for content that was to be erased, before it was.
         try:
-            if known.judge is None:
+            if key_state.judge is None:
                 return
-            base = self._base(known, (agent, key), at)
-            found = self._fold(known.judge, base, at, attempt=0)
-        except _Gone:
+            base = self._base(key_state, (agent, key), at)
+            found = self._fold(key_state.judge, base, at, attempt=0)
+        except _NotRecomputable:
             return
         self.report.states += 1
         if found != blob:
-            self._row(agent, key, at, "checkpoint", digest_state(blob), digest_state(found))
+            self._report_row(
+                agent, key, at, "checkpoint", checkpoint_digest(blob), checkpoint_digest(found)
+            )
 
-    def _row(self, agent: str, key: str, at: int, name: str, says: Any, should: Any) -> None:
+    def _report_row(self, agent: str, key: str, at: int, name: str, says: Any, should: Any) -> None:
         wrong = Difference("row", agent, key, at, recorded={name: says}, again={name: should})
-        self.report.differs(wrong)
+        self.report.add_difference(wrong)

@@ -8,14 +8,14 @@ from dataclasses import field
 from typing import Any
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.policy.replay import KEPT
+from vedette.policy.replay import MAX_DIFFERENCES
 
 # Why a judgement is not made again. What follows from an order that a person gave is no fault.
 ERASED, ARCHIVED, MISSING = "erased", "archived", "missing"
 CHANGED = "code or memory changed"
 UNNAMED = "recorded without its state"
 UNKNOWN = "state from before"
-LAWFUL = frozenset({ERASED, ARCHIVED, CHANGED, UNNAMED, UNKNOWN})
+EXPECTED_REASONS = frozenset({ERASED, ARCHIVED, CHANGED, UNNAMED, UNKNOWN})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class JudgeReport:
     @property
     def ok(self) -> bool:
         """True if all that could be made again came out as recorded, and the rest is accounted."""
-        return not self.different and not set(self.unrecomputable) - LAWFUL
+        return not self.different and not set(self.unrecomputable) - EXPECTED_REASONS
 
-    def differs(self, difference: Difference) -> None:
+    def add_difference(self, difference: Difference) -> None:
         """Count a difference; the first are kept in full."""
         self.different += 1
-        if len(self.differences) < KEPT:
+        if len(self.differences) < MAX_DIFFERENCES:
             self.differences.append(difference)
 
     def to_json(self) -> dict[str, Any]:

@@ -10,62 +10,66 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Protocol
 
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
-from vedette.domain.loss_window import Doubt
-from vedette.domain.memory_state import ARCHIVING, Learned
-from vedette.domain.ports import Erased
-from vedette.domain.roles import require
+from vedette.domain.loss_window import LossWindow
+from vedette.domain.memory_state import ARCHIVE_CAUSE, LedgerMemory
+from vedette.domain.ports import ErasureResult
+from vedette.domain.roles import require_role
 from vedette.domain.run import Run
-from vedette.engine.services import Line
+from vedette.engine.services import Services
 from vedette.ledger.merkle import ProofError, SigningKey
-from vedette.ledger.pruned_log import Archived
+from vedette.ledger.pruned_log import ArchivedPrefix
 
-Found = tuple[Any, ...]
+Row = tuple[Any, ...]
 
 
-class Kept(Protocol):
+class MaintenanceStore(Protocol):
     """What upkeep asks of the store."""
 
     async def rotate(
         self, key: SigningKey, line: str, draft: Draft, *, command: str | None = None
     ) -> int: ...
 
-    async def let_go(
-        self, archived: Archived, draft: Draft, *, command: str | None = None
+    async def record_archive(
+        self, archived: ArchivedPrefix, draft: Draft, *, command: str | None = None
     ) -> int: ...
 
     async def trim(self) -> int: ...
 
-    def expiring(self, upto: int, *, after: int = 0) -> Sequence[Found]: ...
+    def expiring_bodies(self, upto: int, *, after: int = 0) -> Sequence[Row]: ...
 
-    def learned(self) -> dict[str, Learned]: ...
+    def memories(self) -> dict[str, LedgerMemory]: ...
 
-    async def forget_memories(self, old: Sequence[Learned], upto: int, draft: Draft) -> Erased: ...
+    async def forget_memories(
+        self, old: Sequence[LedgerMemory], upto: int, draft: Draft
+    ) -> ErasureResult: ...
 
-    def unkept_of(self, rows: Sequence[Found]) -> list[Run]: ...
+    def runs_without_state_of(self, rows: Sequence[Row]) -> list[Run]: ...
 
-    def head(self) -> int: ...
+    def last_seq(self) -> int: ...
 
     def last_before(self, before_us: int) -> int: ...
 
-    def refuse_open(self, archived: Archived) -> None: ...
+    def refuse_open(self, archived: ArchivedPrefix) -> None: ...
 
     async def expire(
-        self, rows: Sequence[Found], draft: Draft, *, stateless: Collection[str] = ()
-    ) -> Erased: ...
+        self, rows: Sequence[Row], draft: Draft, *, stateless: Collection[str] = ()
+    ) -> ErasureResult: ...
 
-    async def settled(self, draft: Draft, *, command: str | None = None) -> int: ...
+    async def close_loss_window(self, draft: Draft, *, command: str | None = None) -> int: ...
 
-    def doubt(self) -> Doubt | None: ...
+    def loss_window(self) -> LossWindow | None: ...
 
-    async def note(self, drafts: Sequence[Draft], *, command: str | None = None) -> int: ...
+    async def append_entries(
+        self, drafts: Sequence[Draft], *, command: str | None = None
+    ) -> int: ...
 
 
-class Keys(Protocol):
+class KeyStore(Protocol):
     """Where the signing keys are: the next one is made durable before it is named."""
 
     def prepare(self) -> tuple[SigningKey, str]: ...
@@ -75,7 +79,7 @@ class Keys(Protocol):
     def drop(self, key: SigningKey) -> None: ...
 
 
-class Letters(Protocol):
+class BrokerDeadLetters(Protocol):
     """Dead letters that a broker keeps (`vedette.adapters.pubsub.redrive`)."""
 
     async def redrive(
@@ -84,18 +88,18 @@ class Letters(Protocol):
 
 
 @dataclass(slots=True)
-class Upkeep:
+class Maintenance:
     """The upkeep of one fleet's store."""
 
-    line: Line
-    store: Kept
-    keys: Keys
-    letters: Letters | None = None
+    services: Services
+    store: MaintenanceStore
+    keys: KeyStore
+    dead_letters: BrokerDeadLetters | None = None
     # Has banks and judges forget what was erased (`Curating.unlearn`).
     unlearn: Callable[[], object] = lambda: None
     _rotating: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def rotate(
+    async def rotate_key(
         self, who: Principal, reason: str, command: str | None = None
     ) -> dict[str, Any]:
         """Hand over to a new signing key; the present one is destroyed.
@@ -123,26 +127,26 @@ class Upkeep:
         """
         draft = _draft("body.erased", who, reason, "expire")
         gone = await self._expire(draft, self.store.last_before(before_us))
-        return {"erased": gone["erased"] + await self._forget(draft)}
+        return {"erased": gone["erased"] + await self._forget_memories(draft)}
 
-    async def _forget(self, draft: Draft) -> int:
+    async def _forget_memories(self, draft: Draft) -> int:
         """Erase memories past the retention of their banks; the banks and judges follow."""
-        keeps_us, now = self.line.recall.banks.keeps_us, self.line.clock.now_us()
-        upto = self.store.head()  # before what is looked at
+        keeps_us, now = self.services.recall.banks.retention_us, self.services.clock.now_us()
+        upto = self.store.last_seq()  # before what is looked at
         old = [
             one
-            for one in self.store.learned().values()
-            if one.candidate is not None and 0 < keeps_us(one.bank) <= now - one.since_us
+            for one in self.store.memories().values()
+            if one.candidate is not None and 0 < keeps_us(one.bank) <= now - one.retention_start_us
         ]
         if not old:
             return 0
         forgetting = self.store.forget_memories(old, upto, draft)
-        done = await self.line.recall.await_commit(forgetting, order=True)
+        done = await self.services.recall.await_commit(forgetting, order=True)
         self.unlearn()
         return len(done.digests)
 
-    async def let_go(
-        self, who: Principal, reason: str, archived: Archived, command: str | None = None
+    async def prune_archived(
+        self, who: Principal, reason: str, archived: ArchivedPrefix, command: str | None = None
     ) -> dict[str, Any]:
         """Delete the entries that an archive now holds, and what is left of their content.
 
@@ -151,10 +155,10 @@ class Upkeep:
         draft = _draft("ledger.archived", who, reason, "let_go")
         erasing = _draft("body.erased", who, reason, "let_go")
         # So that banks keep what was learned of it: it is not to be forgotten, it is elsewhere.
-        erasing = replace(erasing, fields={**erasing.fields, "what": ARCHIVING})
+        erasing = replace(erasing, fields={**erasing.fields, "what": ARCHIVE_CAUSE})
         self.store.refuse_open(archived)  # before any content goes
         gone = await self._expire(erasing, archived.size)
-        seq = await self.store.let_go(archived, draft, command=command)
+        seq = await self.store.record_archive(archived, draft, command=command)
         rows = 0
         while deleted := await self.store.trim():
             rows += deleted
@@ -165,19 +169,19 @@ class Upkeep:
         while await self.store.trim():
             pass
 
-    async def settled(
+    async def close_loss_window(
         self, who: Principal, reason: str, command: str | None = None
     ) -> dict[str, Any]:
         """Say that sources deliver nothing again that a restore had lost."""
         draft = _draft("store.settled", who, reason, "settle_restore")
         try:
-            seq = await self.store.settled(draft, command=command)
+            seq = await self.store.close_loss_window(draft, command=command)
         except BadCommand:
             # It may have ended by an order whose commit stood unheard.
-            self.line.doubt = self.store.doubt()
+            self.services.loss_window = self.store.loss_window()
             raise
-        if self.line.doubt is not None:  # as `store.doubt` says now, which may fail
-            self.line.doubt = replace(self.line.doubt, until=seq)
+        if self.services.loss_window is not None:  # as `store.doubt` says now, which may fail
+            self.services.loss_window = replace(self.services.loss_window, until=seq)
         return {"seq": seq}
 
     async def redrive(
@@ -188,36 +192,36 @@ class Upkeep:
         The entry says how many and is durable before the first of them is published.
         """
         draft = _draft("source.redriven", who, reason, "pubsub_redrive")
-        if self.letters is None:
+        if self.dead_letters is None:
             raise BadCommand("this fleet has no source with dead letters")
 
         async def record(number: int) -> None:
             fields = {**draft.fields, "what": source, "size": number}
-            await self.store.note([replace(draft, fields=fields)], command=command)
+            await self.store.append_entries([replace(draft, fields=fields)], command=command)
 
-        return await self.letters.redrive(source, most, record)
+        return await self.dead_letters.redrive(source, most, record)
 
     async def _expire(self, draft: Draft, upto: int) -> dict[str, Any]:
         erased = after = 0
-        while rows := self.store.expiring(upto, after=after):
+        while rows := self.store.expiring_bodies(upto, after=after):
             after = rows[-1][0]
-            unkept = self.store.unkept_of(rows)
-            stateless = await keep_states(self.line, unkept)
+            unkept = self.store.runs_without_state_of(rows)
+            stateless = await keep_states(self.services, unkept)
             done = await self.store.expire(rows, draft, stateless=stateless)
             erased += len(done.digests)
         return {"erased": erased}
 
 
-async def keep_states(line: Line, unkept: Sequence[Run]) -> set[str]:
+async def keep_states(services: Services, unkept: Sequence[Run]) -> set[str]:
     """Keep what judges have learned of content that is about to go, as states without it.
 
     Returns the agents of these runs that keep no state: their judges have none, or no worker runs
     them. Raises BadCommand, and nothing is kept, for an agent that only other workers run.
     """
     agents = {run.agent for run in unkept}
-    stateless = agents - set(line.fleet.agents)
+    stateless = agents - set(services.fleet.agents)
     for agent in sorted(stateless):
-        if line.store.runs_elsewhere(agent):
+        if services.store.has_other_runner(agent):
             raise BadCommand(
                 f"{agent} has observed some of it, and this worker does not run {agent}: what it "
                 "has learned cannot be kept here, so nothing was erased",
@@ -226,14 +230,14 @@ async def keep_states(line: Line, unkept: Sequence[Run]) -> set[str]:
     for agent, key in sorted({(run.agent, run.key) for run in unkept}):
         needed = max(run.position for run in unkept if (run.agent, run.key) == (agent, key))
         while agent not in stateless:
-            history = line.store.history(agent, key, 2**62)
-            if history.at >= needed:
+            history = services.store.state_history(agent, key, 2**62)
+            if history.checkpoint_position >= needed:
                 break
-            fold = line.reasoner(line.agent(agent)).fold
-            blob = fold(agent, history.checkpoint, history.since)
+            fold = services.reasoner(services.agent(agent)).fold_state
+            blob = fold(agent, history.checkpoint, history.later_events)
             if blob is None:
                 stateless.add(agent)
-            elif await line.store.keep_state(agent, key, history, blob):
+            elif await services.store.keep_state(agent, key, history, blob):
                 break
     return stateless
 
@@ -241,10 +245,10 @@ async def keep_states(line: Line, unkept: Sequence[Run]) -> set[str]:
 def _draft(kind: str, who: Principal, reason: str, verb: str) -> Draft:
     if who.kind != "person":
         raise BadCommand(f"{who} may not give commands", mend="a person must")
-    require(who, who.roles, verb)
+    require_role(who, who.roles, verb)
     if not reason.strip():
         raise BadCommand("a reason is missing", mend="add --reason 'why'")
-    return Draft(kind, {"actor": str(who)}, body=Body(canonical({"reason": reason})))
+    return Draft(kind, {"actor": str(who)}, body=Body(canonical_json({"reason": reason})))
 
 
 # What each order takes, and must be given.
@@ -258,26 +262,31 @@ VERBS: Mapping[str, Mapping[str, type]] = {
 NEEDED = {"expire": "before_us", "let_go": "archived", "pubsub_redrive": "source"}
 
 # How many messages one order publishes again unless it says.
-MESSAGES = 1000
+DEFAULT_MESSAGES = 1000
 
 
-async def carry_out(
-    upkeep: Upkeep | None, verb: str, who: Principal, reason: str, command: str | None, args: Any
+async def dispatch(
+    maintenance: Maintenance | None,
+    verb: str,
+    who: Principal,
+    reason: str,
+    command: str | None,
+    args: Any,
 ) -> dict[str, Any]:
     """Carry out one order of upkeep. Raises BadCommand."""
-    if upkeep is None:
+    if maintenance is None:
         raise BadCommand("this fleet's store is kept up elsewhere")
     if verb == "rotate_key":
-        return await upkeep.rotate(who, reason, command)
+        return await maintenance.rotate_key(who, reason, command)
     if verb == "expire":
-        return await upkeep.expire(who, reason, args["before_us"])
+        return await maintenance.expire(who, reason, args["before_us"])
     if verb == "pubsub_redrive":
-        most = args.get("most", MESSAGES)
-        return await upkeep.redrive(who, reason, args["source"], most, command)
+        most = args.get("most", DEFAULT_MESSAGES)
+        return await maintenance.redrive(who, reason, args["source"], most, command)
     if verb == "settle_restore":
-        return await upkeep.settled(who, reason, command)
+        return await maintenance.close_loss_window(who, reason, command)
     try:
-        archived = Archived.from_bytes(args["archived"].encode())
+        archived = ArchivedPrefix.from_bytes(args["archived"].encode())
     except ProofError as error:
         raise BadCommand(f"that is no archived part: {error}") from error
-    return await upkeep.let_go(who, reason, archived, command)
+    return await maintenance.prune_archived(who, reason, archived, command)

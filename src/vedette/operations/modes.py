@@ -18,14 +18,14 @@ from typing import Any, cast, get_args
 
 from vedette.domain.agent import Mode
 from vedette.domain.base import failpoint
-from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound, Outrun
+from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound, WriteConflict
 from vedette.domain.base.fsync import sync
 from vedette.domain.bundle import Bundle
-from vedette.domain.roles import require
-from vedette.operations.commands import Commands, Order, told_of
+from vedette.domain.roles import require_role
+from vedette.operations.commands import Commands, Order, publication_to_json
 from vedette.policy.bundle_data import mount
-from vedette.policy.folder import Remembers, remember_folder
-from vedette.policy.rollout import Wish
+from vedette.policy.folder import remember_folder
+from vedette.policy.rollout import PublishRequest
 
 MODES: tuple[str, ...] = get_args(Mode)
 GRANTS = "grants/data.yaml"
@@ -36,7 +36,7 @@ VERBS: Mapping[str, Mapping[str, type]] = {"mode": {"agent": str, "mode": str, "
 NEEDED = {"mode": "agent"}
 
 
-async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
+async def dispatch(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
     """Set an agent's mode; answer when no worker starts or commits anything under the old one.
 
     Returns what a publication tells, with `agent`, `was`, `mode`, `requested`, `in_force` and, as
@@ -44,9 +44,9 @@ async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -
     agent; BadCommand for what is no mode, for a folder that says more than what is live, and for
     grants that cannot be edited by lines; Outrun if others publish all the time.
     """
-    require(order.principal, order.principal.roles, "mode")
+    require_role(order.principal, order.principal.roles, "mode")
     agent, mode = args["agent"], args.get("mode")
-    known = commands.line.fleet.agents
+    known = commands.services.fleet.agents
     if agent not in known:
         mend = (
             f"one of: {', '.join(known)}; a new agent is taken up when the fleet is started again"
@@ -56,63 +56,65 @@ async def carry_out(commands: Commands, order: Order, args: Mapping[str, Any]) -
         raise BadCommand(f"{mode!r} is no mode", mend=f"one of: {', '.join(MODES)}")
     if not order.reason.strip():
         raise BadCommand("a reason is missing", mend="add --reason 'why'")
-    async with commands.folder_alone:
+    async with commands.folder_lock:
         for _ in range(_TRIES - 1):
             try:
-                return await _set(commands, order, agent, mode, args.get("confirm"))
-            except Outrun:
+                return await _set_mode(commands, order, agent, mode, args.get("confirm"))
+            except WriteConflict:
                 continue  # what was published meanwhile is what is edited now
-        return await _set(commands, order, agent, mode, args.get("confirm"))
+        return await _set_mode(commands, order, agent, mode, args.get("confirm"))
 
 
-async def _set(
+async def _set_mode(
     commands: Commands, order: Order, agent: str, mode: str, confirmed: str | None
 ) -> dict[str, Any]:
-    store = commands.line.store
-    number, digest = store.revision()
-    live = store.bundle(digest)
+    store = commands.services.store
+    number, digest = store.live_revision()
+    live = store.bundle_files(digest)
     if live is None:
         raise BadCommand("the live policy's bytes are not in the store")
-    was = granted(live, agent)["mode"]
-    wanted = with_mode(live, agent, mode)
-    path, why_not = _own_file(commands)
+    was = read_grant(live, agent)["mode"]
+    wanted = replace_mode(live, agent, mode)
+    path, why_not = _grants_file(commands)
     mine: Bundle | None = None
     if path is not None:
         assert commands.policies is not None
         mine = commands.read_bundle(commands.policies)
-        if with_mode(mine.files, agent, mode).digest != wanted.digest:
+        if replace_mode(mine.files, agent, mode).digest != wanted.digest:
             what = "the policy folder says more than the live policy; this would publish it all"
             mend = "see `vedette policy status`; publish the folder, or bring it back, first"
             raise BadCommand(what, where=str(commands.policies), mend=mend)
-    failpoint.reach("mode-publish:before")
-    wish = Wish(order.principal, order.reason, expects=number, confirmed=confirmed)
-    done = told_of(await commands.rollout.publish(wanted, wish, order.command_id))
-    failpoint.reach("mode-publish:after")
-    requested = commands.line.fleet.agents[agent].requested_mode
-    told = {
+    failpoint.hit_failpoint("mode-publish:before")
+    wish = PublishRequest(
+        order.principal, order.reason, expected_revision=number, confirmed=confirmed
+    )
+    done = publication_to_json(await commands.rollout.publish(wanted, wish, order.command_id))
+    failpoint.hit_failpoint("mode-publish:after")
+    requested = commands.services.fleet.agents[agent].requested_mode
+    mode_result = {
         "agent": agent, "was": was, "mode": mode, "requested": requested,
-        "in_force": in_force(requested, mode), "folder": why_not or "written",
+        "in_force": effective_mode(requested, mode), "folder": why_not or "written",
     }  # fmt: skip
     if not done["ok"]:
-        told["folder"] = "left as it is: this was refused"
+        mode_result["folder"] = "left as it is: this was refused"
     if done["ok"] and path is not None and mine is not None:
-        if write_file(path, wanted.files[GRANTS], "mode-file", mine.files[GRANTS]):
+        if replace_file(path, wanted.files[GRANTS], "mode-file", mine.files[GRANTS]):
             # So that the watcher of the folder finds nothing new in it.
             await remember_folder(cast("Remembers", store), wanted.digest, commands.rollout.live)
         else:
-            told["folder"] = (
+            mode_result["folder"] = (
                 f"{path} was saved meanwhile and is left as it is: write `mode: {mode}` below "
                 f"{agent} there, or what it says takes the place of this"
             )
-    return {**done, **told}
+    return {**done, **mode_result}
 
 
-def _own_file(commands: Commands) -> tuple[Path | None, str]:
+def _grants_file(commands: Commands) -> tuple[Path | None, str]:
     """Return the file to write, or None and what a person is to do instead."""
     keep = "the live policy has it now; make the same change where the folder is kept"
     if commands.policies is None:
         return None, f"this fleet has no policy folder: {keep}"
-    if commands.line.store.several:
+    if commands.services.store.multi_worker:
         return None, f"workers share this store, each with a folder of its own: {keep}"
     path = commands.policies / GRANTS
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
@@ -120,7 +122,7 @@ def _own_file(commands: Commands) -> tuple[Path | None, str]:
     return path.resolve(), ""
 
 
-def granted(files: Mapping[str, bytes], agent: str) -> dict[str, Any]:
+def read_grant(files: Mapping[str, bytes], agent: str) -> dict[str, Any]:
     """Return what a bundle grants an agent, with its `mode`: observe where it is silent or odd."""
     grants = mount(files).get("grants")
     found = grants.get(agent) if isinstance(grants, dict) else None
@@ -128,14 +130,14 @@ def granted(files: Mapping[str, bytes], agent: str) -> dict[str, Any]:
     return {**own, "mode": own["mode"] if own.get("mode") in MODES else "observe"}
 
 
-def in_force(requested: str, given: str) -> str:
+def effective_mode(requested: str, granted_mode: str) -> str:
     """Return the more careful of the mode that is requested and the one that is granted."""
-    return min(requested, given, key=MODES.index)
+    return min(requested, granted_mode, key=MODES.index)
 
 
-def with_mode(files: Mapping[str, bytes], agent: str, mode: str) -> Bundle:
+def replace_mode(files: Mapping[str, bytes], agent: str, mode: str) -> Bundle:
     """Return a bundle in which nothing but the agent's mode is another. Raises BadCommand."""
-    from vedette.config.yaml_edit import NotPlain, set_value
+    from vedette.config.yaml_edit import NotEditable, set_value
 
     before: Any = mount(files)
     if not isinstance(before.get("grants", {}).get(agent), dict):
@@ -144,32 +146,32 @@ def with_mode(files: Mapping[str, bytes], agent: str, mode: str) -> Bundle:
     raw = files.get(GRANTS)
     try:
         if raw is None:
-            raise NotPlain("the grants stand in another file")
+            raise NotEditable("the grants stand in another file")
         edited = {**files, GRANTS: set_value(raw.decode(), [agent, "mode"], mode).encode()}
         after: Any = mount(edited)
         before["grants"][agent]["mode"] = mode
         if after != before:
-            raise NotPlain("more than the mode would change")
-    except (NotPlain, BadPolicy) as error:
+            raise NotEditable("more than the mode would change")
+    except (NotEditable, BadPolicy) as error:
         mend = f"write `mode: {mode}` below {agent} by hand; it takes effect when saved"
         raise BadCommand(f"cannot be edited here: {error}", where=GRANTS, mend=mend) from error
     return Bundle.of(edited)
 
 
-def write_file(path: Path, raw: bytes, point: str, was: bytes) -> bool:
+def replace_file(path: Path, raw: bytes, point: str, expected: bytes) -> bool:
     """Put a file in the place of one that holds `was`, durably: whoever reads sees one, whole.
 
     Returns False, and writes nothing, where it holds something else by now: somebody saved it.
     Raises OSError. Its mode bits stay; hidden files beside it are passed over by whoever reads.
     """
-    failpoint.reach(f"{point}:before")
+    failpoint.hit_failpoint(f"{point}:before")
     handle, name = tempfile.mkstemp(prefix=".vedette-", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())
-        if not path.is_file() or path.read_bytes() != was:
+        if not path.is_file() or path.read_bytes() != expected:
             Path(name).unlink()
             return False
         Path(name).chmod(path.stat().st_mode & 0o777)
@@ -178,5 +180,5 @@ def write_file(path: Path, raw: bytes, point: str, was: bytes) -> bool:
         Path(name).unlink(missing_ok=True)
         raise
     sync(path.parent)
-    failpoint.reach(f"{point}:after")
+    failpoint.hit_failpoint(f"{point}:after")
     return True

@@ -16,31 +16,31 @@ from vedette.domain.action import Action
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.decision import Decision
-from vedette.domain.decision_request import Situation
+from vedette.domain.decision_request import DecisionContext
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.origin import Origin
 from vedette.domain.ports import PolicyEngine
-from vedette.domain.schedule import NextWall, calendar_of
+from vedette.domain.schedule import NextWallTime, build_calendar
 from vedette.domain.tool import Tool
 from vedette.domain.trigger import Schedule
-from vedette.operations.modes import granted, in_force
+from vedette.operations.modes import effective_mode, read_grant
 from vedette.policy.gateway import Gateway
 
-RIGHTS = "vedette.rights/1"
-_ASKING = Event("vedette:engine", "rights", "vedette.rights", vouched=ENVELOPE)
+SCHEMA = "vedette.rights/1"
+_QUERY_EVENT = Event("vedette:engine", "rights", "vedette.rights", vouched=ENVELOPE)
 _EXAMPLES: Mapping[str, Any] = {
     "string": "example", "integer": 1, "boolean": False, "strings": ["example"], "list": [],
     "object": {},
 }  # fmt: skip
-_GATHERED = ("ledger", "outcomes")
+_OUTCOMES_SCOPE = ("ledger", "outcomes")
 # No list of values has it: U+FFFF is no character.
-_BEYOND = "\uffff"
-_SURE = 1000
+_UNLISTED_VALUE = "\uffff"
+_FULL_CONFIDENCE = 1000
 _TRUSTED: Origin = "trusted"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PermissionQuery:
     """Who is asked about and by which engine, with the data that is live in it.
 
     `acting` is the same policy but for the agent's mode, which is act there. `walls` reads a cron
@@ -53,26 +53,28 @@ class Asked:
     files: Mapping[str, bytes]
     data: Mapping[str, Any]
     now_us: int
-    walls: Callable[[str], NextWall]
+    cron_walls: Callable[[str], NextWallTime]
     stopped: frozenset[str] = field(default_factory=frozenset)
-    acting: PolicyEngine | None = None
+    act_engine: PolicyEngine | None = None
 
 
-def rights(asked: Asked, fleet: Fleet, stops: Sequence[tuple[str, str]]) -> dict[str, Any]:
+def effective_permissions(
+    query: PermissionQuery, fleet: Fleet, stops: Sequence[tuple[str, str]]
+) -> dict[str, Any]:
     """Return what an agent may do, wakes on and spends, as one JSON object.
 
     `stops` are (scope, name) of what is stopped. Raises nothing of the engine's: what it cannot
     decide is shown as the deny that it is.
     """
-    agent = asked.agent
-    own = granted(asked.files, agent.name)
+    agent = query.agent
+    own = read_grant(query.files, agent.name)
     mine = [f"{s}:{n}" for s, n in stops if s == "all" or n == agent.name or n in agent.tools]
-    tools = [_tool(asked, tool) for tool in agent.tools.values()]
-    memory = [_scope(asked, bank, scope) for bank, scope in _scopes(agent, own)]
-    limits = asked.data.get("limits", {})
+    tools = [_tool(query, tool) for tool in agent.tools.values()]
+    memory = [_scope(query, bank, scope) for bank, scope in _scopes(agent, own)]
+    limits = query.data.get("limits", {})
     actions = limits.get("actions", {})
     return {
-        "schema": RIGHTS,
+        "schema": SCHEMA,
         "agent": agent.name,
         "title": agent.title,
         "owner": agent.owner,
@@ -80,14 +82,14 @@ def rights(asked: Asked, fleet: Fleet, stops: Sequence[tuple[str, str]]) -> dict
         "release": agent.release,
         "reasoner": agent.reasoner,
         "collection": agent.collection,
-        "revision": asked.revision or None,
+        "revision": query.revision or None,
         "mode": {
             "requested": agent.requested_mode,
             "granted": own["mode"],
-            "in_force": in_force(agent.requested_mode, own["mode"]),
+            "in_force": effective_mode(agent.requested_mode, own["mode"]),
         },
-        "wakes": triggers_in_words(agent),
-        "next_ticks": next_ticks(agent, asked.now_us, asked.walls),
+        "wakes": describe_triggers(agent),
+        "next_ticks": next_ticks(agent, query.now_us, query.cron_walls),
         "beside": [
             other.name
             for other in fleet.agents.values()
@@ -122,23 +124,23 @@ def rights(asked: Asked, fleet: Fleet, stops: Sequence[tuple[str, str]]) -> dict
 
 def _scopes(agent: Agent, own: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = dict.fromkeys((scope.bank, scope.scope) for scope in agent.scopes)
-    if agent.schedules and "/".join(_GATHERED) in own.get("memory", []):
+    if agent.schedules and "/".join(_OUTCOMES_SCOPE) in own.get("memory", []):
         # What a tick tells of people's answers; every agent with a schedule asks for it.
-        found[_GATHERED] = None
+        found[_OUTCOMES_SCOPE] = None
     return list(found)
 
 
-def _scope(asked: Asked, bank: str, scope: str) -> dict[str, Any]:
-    situation = Situation(asked.agent, _ASKING, 1, asked.now_us)
-    found = Gateway(asked.engine, asked.revision).may_read(situation, bank, scope).decision
+def _scope(query: PermissionQuery, bank: str, scope: str) -> dict[str, Any]:
+    decision_context = DecisionContext(query.agent, _QUERY_EVENT, 1, query.now_us)
+    found = Gateway(query.engine, query.revision).may_read(decision_context, bank, scope).decision
     return {"scope": f"{bank}/{scope}", "outcome": found.outcome, "rule": found.rule}
 
 
 # --- one tool ------------------------------------------------------------------------------------
 
 
-def _tool(asked: Asked, tool: Tool) -> dict[str, Any]:
-    grant = granted(asked.files, asked.agent.name).get("tools", {}).get(tool.name, {})
+def _tool(query: PermissionQuery, tool: Tool) -> dict[str, Any]:
+    grant = read_grant(query.files, query.agent.name).get("tools", {}).get(tool.name, {})
     only = grant.get("only", {}) if isinstance(grant, dict) else {}
     only = only if isinstance(only, dict) else {}
     args = {name: _EXAMPLES[kind.removesuffix("?")] for name, kind in tool.args.items()}
@@ -146,9 +148,9 @@ def _tool(asked: Asked, tool: Tool) -> dict[str, Any]:
     for pointer, values in [*only.items(), *its_own.items()]:
         if isinstance(values, list) and values and pointer[1:] in args:
             args[pointer[1:]] = values[0]
-    ask = _asker(asked, tool, trigger)
-    best = ask(args, {}, _SURE)
-    listed = asked.data.get("sinks", {}).get("tools", {}).get(tool.name, {})
+    ask = _build_asker(query, tool, trigger)
+    best = ask(args, {}, _FULL_CONFIDENCE)
+    listed = query.data.get("sinks", {}).get("tools", {}).get(tool.name, {})
     sinks = dict.fromkeys([*tool.sinks, *listed])
     return {
         "tool": tool.name,
@@ -157,15 +159,20 @@ def _tool(asked: Asked, tool: Tool) -> dict[str, Any]:
         "impact": "high" if tool.high_impact else _word(grant, "impact"),
         "inverse": tool.inverse,
         "target": tool.target,
-        **_told(best),
+        **_answer_to_json(best),
         "sinks": {
-            sink: {origin: _told(ask(args, {sink: origin}, _SURE)) for origin in get_args(Origin)}
+            sink: {
+                origin: _answer_to_json(ask(args, {sink: origin}, _FULL_CONFIDENCE))
+                for origin in get_args(Origin)
+            }
             for sink in sinks
         },
         "only": {
             pointer: {
                 "values": values,
-                "beyond": _told(ask({**args, pointer[1:]: _BEYOND}, {}, _SURE)),
+                "beyond": _answer_to_json(
+                    ask({**args, pointer[1:]: _UNLISTED_VALUE}, {}, _FULL_CONFIDENCE)
+                ),
             }
             for pointer, values in only.items()
         },
@@ -190,28 +197,28 @@ def _first_trigger(grant: Any) -> tuple[str, Mapping[str, Any]]:
     return (str(triggers[0]) if isinstance(triggers, list) and triggers else ""), {}
 
 
-def _asker(asked: Asked, tool: Tool, trigger: str) -> _Ask:
+def _build_asker(query: PermissionQuery, tool: Tool, trigger: str) -> _Ask:
     def ask(args: Mapping[str, Any], origins: Mapping[str, Origin], confidence: int) -> _Answer:
         action = Action(
             run="run_rights", turn=1, ordinal=0, tool=tool, args=args,
             origins={**{f"/{name}": _TRUSTED for name in args}, **origins}, sources={},
             why="", confidence_milli=confidence, digest="0" * 64,
         )  # fmt: skip
-        stopped = tool.name in asked.stopped
-        situation = Situation(
-            asked.agent, _ASKING, 1, asked.now_us, stopped=stopped, trigger=trigger
+        stopped = tool.name in query.stopped
+        decision_context = DecisionContext(
+            query.agent, _QUERY_EVENT, 1, query.now_us, stopped=stopped, trigger=trigger
         )
         # A gateway of its own: what it permits is counted nowhere.
-        now = Gateway(asked.engine, asked.revision).decide(action, situation).decision
-        if asked.acting is None:
+        now = Gateway(query.engine, query.revision).decide(action, decision_context).decision
+        if query.act_engine is None:
             return now, None
-        other = replace(situation, agent=replace(asked.agent, requested_mode="act"))
-        return now, Gateway(asked.acting, asked.revision).decide(action, other).decision
+        other = replace(decision_context, agent=replace(query.agent, requested_mode="act"))
+        return now, Gateway(query.act_engine, query.revision).decide(action, other).decision
 
     return ask
 
 
-def _told(answer: _Answer) -> dict[str, Any]:
+def _answer_to_json(answer: _Answer) -> dict[str, Any]:
     now, act = answer
     return {
         "outcome": now.outcome,
@@ -230,37 +237,39 @@ def _bar(ask: _Ask, args: Mapping[str, Any], best: _Answer) -> int | None:
 
     wanted = best[1] or best[0]
 
-    def same(confidence: int) -> bool:
+    def is_same(confidence: int) -> bool:
         now, act = ask(args, {}, confidence)
         found = act or now
         return found.outcome == wanted.outcome and set(found.reasons) == set(wanted.reasons)
 
-    if same(0):
+    if is_same(0):
         return None
-    low, high = 0, _SURE
+    low, high = 0, _FULL_CONFIDENCE
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if same(middle) else (middle, high)
+        low, high = (low, middle) if is_same(middle) else (middle, high)
     return high
 
 
 # --- what wakes it -------------------------------------------------------------------------------
 
 
-def triggers_in_words(agent: Agent) -> list[str]:
+def describe_triggers(agent: Agent) -> list[str]:
     """Return what wakes an agent, a line for each subscription and schedule."""
-    told = []
+    lines = []
     for one in agent.subscriptions:
         line = f"events of type {' or '.join(one.types)}"
         if one.sources != ("*",):
             line += f" from {' or '.join(one.sources)}"
         if one.subjects != ("*",):
             line += f" about {' or '.join(one.subjects)}"
-        told.append(line)
-    return told + [f"its schedule {one.name}: {_calendar_in_words(one)}" for one in agent.schedules]
+        lines.append(line)
+    return lines + [
+        f"its schedule {one.name}: {_describe_schedule(one)}" for one in agent.schedules
+    ]
 
 
-def _calendar_in_words(schedule: Schedule) -> str:
+def _describe_schedule(schedule: Schedule) -> str:
     if schedule.every_us is not None:
         return f"every {schedule.every_us / 1e6:g} s"
     if schedule.daily is not None:
@@ -268,7 +277,9 @@ def _calendar_in_words(schedule: Schedule) -> str:
     return f"cron {schedule.cron} ({schedule.zone})"
 
 
-def next_ticks(agent: Agent, now_us: int, cron: Callable[[str], NextWall]) -> dict[str, int | None]:
+def next_ticks(
+    agent: Agent, now_us: int, cron: Callable[[str], NextWallTime]
+) -> dict[str, int | None]:
     """Return when each schedule is due next (microseconds, UTC); None for never.
 
     `cron` reads a cron expression. Raises what it raises.
@@ -276,5 +287,5 @@ def next_ticks(agent: Agent, now_us: int, cron: Callable[[str], NextWall]) -> di
     found: dict[str, int | None] = {}
     for schedule in agent.schedules:
         walls = None if schedule.cron is None else cron(schedule.cron)
-        found[schedule.name] = calendar_of(schedule, walls)(now_us)
+        found[schedule.name] = build_calendar(schedule, walls)(now_us)
     return found

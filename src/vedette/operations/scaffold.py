@@ -23,23 +23,23 @@ from vedette.domain.base import failpoint
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound
 from vedette.domain.base.fsync import sync
-from vedette.operations.modes import GRANTS, write_file
+from vedette.operations.modes import GRANTS, replace_file
 
 if TYPE_CHECKING:
     from vedette.config import Problem, Settings
 
 LIMITS, BUDGETS = "limits/data.yaml", "budgets/data.yaml"
 # Where other data files speak of one agent by name: file, and the path to the names.
-_NAMED = ((LIMITS, ("actions", "agents")), (LIMITS, ("confidence_milli", "agents")),
+_AGENT_KEYS = ((LIMITS, ("actions", "agents")), (LIMITS, ("confidence_milli", "agents")),
           (BUDGETS, ("agents",)))  # fmt: skip
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.py[co]", ".*", "*~")
+_IGNORE = shutil.ignore_patterns("__pycache__", "*.py[co]", ".*", "*~")
 
 # What is wrong with a fleet of these settings; it imports the agents' code.
-Check = Callable[["Settings"], list["Problem"]]
+CheckFleet = Callable[["Settings"], list["Problem"]]
 
 
 @dataclass(slots=True)
-class Plan:
+class NewAgent:
     """What a new agent takes. `files` are new texts by path, `before` what each was made of.
 
     `look` are lines of its code that have a word which is also the other's name or collection.
@@ -52,12 +52,17 @@ class Plan:
     folder: Path
     files: dict[Path, bytes] = field(default_factory=dict)
     before: dict[Path, bytes] = field(default_factory=dict)
-    look: list[str] = field(default_factory=list)
+    review_lines: list[str] = field(default_factory=list)
 
 
-def found(
-    settings: Settings, name: str, like: str, title: str | None, owner: str | None, check: Check
-) -> Plan:
+def scaffold_agent(
+    settings: Settings,
+    name: str,
+    like: str,
+    title: str | None,
+    owner: str | None,
+    check: CheckFleet,
+) -> NewAgent:
     """Write a new agent; return what was written.
 
     Raises BadCommand if the name cannot be one or is taken, if there is no agent `like`, if the
@@ -66,23 +71,25 @@ def found(
     """
     plan = _plan(settings, name, like, title, owner)
     try:
-        with tempfile.TemporaryDirectory(prefix="vedette-new-") as made:
-            beside = _scratch(settings, Path(made))
-            _write_agent(plan, beside.agents / name)
-            _edit_policy(plan, settings, beside)
-            _edit_banks(plan, settings, beside)
-            problems = [p for p in check(beside) if not p.warning]
+        with tempfile.TemporaryDirectory(prefix="vedette-new-") as scratch_folder:
+            scratch = _copy_content(settings, Path(scratch_folder))
+            _write_agent(plan, scratch.agents / name)
+            _edit_policy(plan, settings, scratch)
+            _edit_banks(plan, settings, scratch)
+            problems = [p for p in check(scratch) if not p.warning]
             if problems:
                 first = problems[0]
                 what = f"the fleet would not pass its check with it: {first.what}"
                 raise BadCommand(what, where=first.where, mend=first.mend or None)
-            _put(plan, beside.agents / name)
+            _install(plan, scratch.agents / name)
     except BadPolicy as error:
         raise BadCommand(error.what, where=error.where, mend=error.mend) from error
     return plan
 
 
-def _plan(settings: Settings, name: str, like: str, title: str | None, owner: str | None) -> Plan:
+def _plan(
+    settings: Settings, name: str, like: str, title: str | None, owner: str | None
+) -> NewAgent:
     from vedette.config import load_fleet
     from vedette.config.agent_folder import name_problems
     from vedette.config.problem import did_you_mean
@@ -99,59 +106,59 @@ def _plan(settings: Settings, name: str, like: str, title: str | None, owner: st
     for problem in name_problems(folder, name):
         raise BadCommand(problem.what, mend="name it as Python names a module, for example billing")
     other = agents[like]
-    return Plan(name, other, title or f"Like {like}", owner or other.owner, folder)
+    return NewAgent(name, other, title or f"Like {like}", owner or other.owner, folder)
 
 
-def _scratch(settings: Settings, made: Path) -> Settings:
+def _copy_content(settings: Settings, folder: Path) -> Settings:
     """Return settings of a copy of the content."""
     for part in ("agents", "policies", "memory"):
-        shutil.copytree(getattr(settings, part), made / part, ignore=_not_hidden, symlinks=True)
+        shutil.copytree(getattr(settings, part), folder / part, ignore=_hidden_names, symlinks=True)
     return replace(
-        settings, root=made, agents=made / "agents", policies=made / "policies",
-        memory=made / "memory",
+        settings, root=folder, agents=folder / "agents", policies=folder / "policies",
+        memory=folder / "memory",
     )  # fmt: skip
 
 
-def _not_hidden(folder: str, names: list[str]) -> set[str]:
+def _hidden_names(folder: str, names: list[str]) -> set[str]:
     return {n for n in names if n == "__pycache__" or (n.startswith(".") and n != ".manifest")}
 
 
 # --- the folder --------------------------------------------------------------------------------
 
 
-def _write_agent(plan: Plan, folder: Path) -> None:
-    from vedette.config.yaml_edit import NotPlain, set_line
+def _write_agent(plan: NewAgent, folder: Path) -> None:
+    from vedette.config.yaml_edit import NotEditable, set_line
 
-    shutil.copytree(plan.like.folder, folder, ignore=_LEFT_OUT)
+    shutil.copytree(plan.like.folder, folder, ignore=_IGNORE)
     path = folder / "agent.yaml"
     text = path.read_text(encoding="utf-8")
-    changes = {"name": plan.name, "title": _quoted(plan.title), "owner": _quoted(plan.owner)}
+    changes = {"name": plan.name, "title": _yaml_text(plan.title), "owner": _yaml_text(plan.owner)}
     if plan.like.collection is not None:
         changes["collection"] = plan.name
     try:
         for key, value in changes.items():
             text = set_line(text, [key], value)
-    except NotPlain as error:
+    except NotEditable as error:
         mend = "write each of name, title, owner and collection on one line"
         raise BadCommand(str(error), where=str(path.name), mend=mend) from error
     path.write_text(text, encoding="utf-8")
     _rename_code(plan, folder)
 
 
-def _rename_code(plan: Plan, folder: Path) -> None:
+def _rename_code(plan: NewAgent, folder: Path) -> None:
     """Give the code its own name and collection; note where the old words stand still."""
-    from vedette.config.code_rename import left, renamed
+    from vedette.config.code_rename import find_remaining, rename_code
 
     names = {plan.like.name: plan.name}
     rows = {} if plan.like.collection is None else {plan.like.collection: plan.name}
     for module in sorted(folder.rglob("*.py")):
-        code = renamed(module, module.read_text(encoding="utf-8"), names, rows)
+        code = rename_code(module, module.read_text(encoding="utf-8"), names, rows)
         module.write_text(code, encoding="utf-8")
         place = f"agents/{plan.name}/{module.relative_to(folder).as_posix()}"
-        plan.look += [f"{place}:{line}" for line in left(code, names | rows)]
+        plan.review_lines += [f"{place}:{line}" for line in find_remaining(code, names | rows)]
 
 
-def _quoted(text: str) -> str:
+def _yaml_text(text: str) -> str:
     plain = text.replace(" ", "").replace("@", "").replace(".", "").isalnum() and text[0].isalpha()
     return text if plain and text.isascii() else json.dumps(text, ensure_ascii=False)
 
@@ -159,15 +166,15 @@ def _quoted(text: str) -> str:
 # --- what others say of it -----------------------------------------------------------------------
 
 
-def _edit_policy(plan: Plan, settings: Settings, beside: Settings) -> None:
+def _edit_policy(plan: NewAgent, settings: Settings, scratch: Settings) -> None:
     """Grant it what the other is granted, in observe, and give it the other's limits."""
-    from vedette.config.yaml_edit import NotPlain, copy_block, set_line, set_value
+    from vedette.config.yaml_edit import NotEditable, copy_block, set_line, set_value
     from vedette.policy.bundle_data import mount
 
     like, name = plan.like.name, plan.name
     texts: dict[str, str] = {}
     for file in (GRANTS, LIMITS, BUDGETS):
-        path = beside.policies / file
+        path = scratch.policies / file
         if path.is_file():
             texts[file] = path.read_text(encoding="utf-8")
     data = mount({file: text.encode() for file, text in texts.items()})
@@ -179,51 +186,51 @@ def _edit_policy(plan: Plan, settings: Settings, beside: Settings) -> None:
     wanted["grants"][name] = {**granted, "mode": "observe"}
     if "owner" in granted:
         wanted["grants"][name]["owner"] = plan.owner
-    _refuse_other(data["grants"], name, wanted["grants"][name], GRANTS)
+    _refuse_conflict(data["grants"], name, wanted["grants"][name], GRANTS)
     try:
         if name not in data["grants"]:
             text = copy_block(texts[GRANTS], [like], name)
             text = set_value(text, [name, "mode"], "observe")
             if "owner" in granted:
-                text = set_line(text, [name, "owner"], _quoted(plan.owner))
+                text = set_line(text, [name, "owner"], _yaml_text(plan.owner))
             texts[GRANTS] = text
-        for file, at in _NAMED:
+        for file, at in _AGENT_KEYS:
             own = wanted.get(file.partition("/")[0])
             for part in at:
                 own = own.get(part, {}) if isinstance(own, dict) else {}
             if not isinstance(own, dict) or like not in own:
                 continue
-            _refuse_other(own, name, own[like], file)
+            _refuse_conflict(own, name, own[like], file)
             if name not in own:
                 own[name] = deepcopy(own[like])
                 texts[file] = copy_block(texts[file], [*at, like], name)
         after = mount({file: text.encode() for file, text in texts.items()})
         if after != wanted:
-            raise NotPlain("more would change than one new agent")
-    except NotPlain as error:
+            raise NotEditable("more would change than one new agent")
+    except NotEditable as error:
         mend = f"write the block of {like} in lines of its own, as `vedette init` does"
         raise BadCommand(f"the policy cannot be edited: {error}", mend=mend) from error
     for file, text in texts.items():
-        _changed(plan, settings.policies / file, beside.policies / file, text)
+        _record_change(plan, settings.policies / file, scratch.policies / file, text)
 
 
-def _refuse_other(names: Mapping[str, Any], name: str, wanted: Any, file: str) -> None:
+def _refuse_conflict(names: Mapping[str, Any], name: str, wanted: Any, file: str) -> None:
     """A right that somebody left under this name would be the new agent's."""
     if name in names and names[name] != wanted:
         what = f"the policy speaks of {name!r} already, and otherwise than this would"
         raise BadCommand(what, where=file, mend="remove that entry, or give another name")
 
 
-def _edit_banks(plan: Plan, settings: Settings, beside: Settings) -> None:
-    from vedette.config.yaml_edit import add_beside
+def _edit_banks(plan: NewAgent, settings: Settings, scratch: Settings) -> None:
+    from vedette.config.yaml_edit import add_list_item
 
-    for path in sorted(beside.memory.glob("*/bank.yaml")):
+    for path in sorted(scratch.memory.glob("*/bank.yaml")):
         text = path.read_text(encoding="utf-8")
-        edited = add_beside(text, plan.name, plan.like.name, ("readers", "writers"))
-        _changed(plan, settings.memory / path.relative_to(beside.memory), path, edited)
+        edited = add_list_item(text, plan.name, plan.like.name, ("readers", "writers"))
+        _record_change(plan, settings.memory / path.relative_to(scratch.memory), path, edited)
 
 
-def _changed(plan: Plan, path: Path, copy: Path, text: str) -> None:
+def _record_change(plan: NewAgent, path: Path, copy: Path, text: str) -> None:
     raw = text.encode("utf-8")
     was = copy.read_bytes()
     if raw != was:
@@ -236,26 +243,26 @@ def _changed(plan: Plan, path: Path, copy: Path, text: str) -> None:
 # --- putting it in place -------------------------------------------------------------------------
 
 
-def _put(plan: Plan, made: Path) -> None:
+def _install(plan: NewAgent, source: Path) -> None:
     """Put everything in place; on an error all is as it was."""
     hidden = plan.folder.with_name(f".{plan.name}.vedette-new")
     done: list[Path] = []
     try:
         shutil.rmtree(hidden, ignore_errors=True)
-        shutil.copytree(made, hidden, ignore=_LEFT_OUT)
+        shutil.copytree(source, hidden, ignore=_IGNORE)
         _sync(hidden)
         # Readers first: a reader that is no agent reads nothing; then the policy; then the agent.
         for path in sorted(plan.files, key=lambda path: path.name != "bank.yaml"):
             point = f"found-{path.parent.name}"
-            if not write_file(path, plan.files[path], point, plan.before[path]):
+            if not replace_file(path, plan.files[path], point, plan.before[path]):
                 what = "was saved by somebody while the new agent was made; nothing was changed"
                 raise BadCommand(what, where=str(path), mend="give the same order again")
             done.append(path)
-        failpoint.reach("found-folder:before")
+        failpoint.hit_failpoint("found-folder:before")
         hidden.rename(plan.folder)
     except BaseException as error:
         for path in reversed(done):
-            write_file(path, plan.before[path], "found-undo", plan.files[path])
+            replace_file(path, plan.before[path], "found-undo", plan.files[path])
         shutil.rmtree(hidden, ignore_errors=True)
         if isinstance(error, OSError):
             what = f"cannot be written: {error.strerror or error}"
@@ -263,7 +270,7 @@ def _put(plan: Plan, made: Path) -> None:
             raise BadCommand(what, where=str(error.filename or ""), mend=mend) from error
         raise
     _sync(plan.folder.parent, deep=False)
-    failpoint.reach("found-folder:after")
+    failpoint.hit_failpoint("found-folder:after")
 
 
 def _sync(folder: Path, *, deep: bool = True) -> None:

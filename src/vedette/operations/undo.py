@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadEvent, NotFound
-from vedette.domain.compensation import erased, undo_event, undo_run
+from vedette.domain.compensation import erased_error, undo_event, undo_run_id
 from vedette.domain.event import Event, subject_of
-from vedette.domain.ports import Accepted, Arrival
+from vedette.domain.ports import AcceptResult, Arrival
 from vedette.domain.row_proof import find_outcome_fault
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.tool import Tool
-from vedette.engine.services import Line
-from vedette.ledger.history.compensations import undoings
-from vedette.operations.approvals import ask_leave
+from vedette.engine.services import Services
+from vedette.ledger.history.compensations import find_undo_attempts
+from vedette.operations.approvals import authorize
 from vedette.operations.commands import Commands, Order
-from vedette.operations.corrections import Along
+from vedette.operations.corrections import EventAcceptor
 
 VERBS: Mapping[str, Mapping[str, type]] = {"undo": {"effect": str}}
 NEEDED = {"undo": "effect"}
@@ -29,7 +29,7 @@ NEEDED = {"undo": "effect"}
 _MEND = "`vedette explain` tells what became of it"
 
 
-async def carry_out(
+async def dispatch(
     commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Carry out one order of this module. Raises BadCommand."""
@@ -43,36 +43,36 @@ async def undo(commands: Commands, order: Order, effect: str) -> dict[str, Any]:
     BadCommand for what was not done, cannot be taken back, or was taken back already, and
     AlreadyDone for an order that was carried out before, whatever came of it.
     """
-    line = commands.line
-    ask_leave(order, "undo")
-    store = line.store
-    if order.command_id is not None and store.carried_out(order.command_id):
+    services = commands.services
+    authorize(order, "undo")
+    store = services.store
+    if order.command_id is not None and store.is_command_done(order.command_id):
         # Before anything is looked at: what this order began may have come to nothing since.
         raise AlreadyDone(f"command {order.command_id} was carried out before")
-    row = _done(line, effect)
-    tools = _tools(line, row)
-    of = _of(line, row)
-    _refuse_edited(line, row)
-    earlier, id = undoings(line.store, line.fleet.name, row)
+    row = _find_done(services, effect)
+    tools = _find_tools(services, row)
+    run_and_event = _run_and_event(services, row)
+    _refuse_edited(services, row)
+    earlier, id = find_undo_attempts(services.store, services.fleet.name, row)
     if earlier and earlier[-1].state != "void":
         raise BadCommand(*_refusal(row, earlier[-1].state, earlier[-1].run.id))
     event = undo_event(
-        line.fleet.name, row, of, tools, who=str(order.principal), reason=order.reason, id=id,
-        now_us=line.clock.now_us(),
+        services.fleet.name, row, run_and_event, tools, who=str(order.principal), reason=order.reason, id=id,
+        now_us=services.clock.now_us(),
     )  # fmt: skip
-    run = undo_run(line.fleet.name, row.agent, id)
+    run = undo_run_id(services.fleet.name, row.agent, id)
 
-    async def commit(arrival: Arrival) -> Accepted:
-        return await store.undo(row.id, arrival, command=order.command_id)
+    async def commit(arrival: Arrival) -> AcceptResult:
+        return await store.accept_undo(row.id, arrival, command=order.command_id)
 
     intake: Any = commands.intake
-    along: Along = intake
+    acceptor: EventAcceptor = intake
     try:
-        receipt = await along.along(event, subject_of(event), commit)
+        receipt = await acceptor.accept_with(event, subject_of(event), commit)
     except BadEvent as error:
         raise BadCommand(f"the undo was not accepted: {error}") from error
     except AlreadyDone as error:
-        if order.command_id is not None and store.carried_out(order.command_id):
+        if order.command_id is not None and store.is_command_done(order.command_id):
             raise
         # Somebody asked for it at the same moment, and was faster.
         raise BadCommand(*_refusal(row, "waiting", run)) from error
@@ -89,19 +89,19 @@ async def undo(commands: Commands, order: Order, effect: str) -> dict[str, Any]:
 
 def _refusal(row: ActionRow, state: str, run: str) -> tuple[str]:
     effect = "eff_" + row.id.removeprefix("act_")
-    told = {
+    reasons = {
         "undone": f"{effect} was undone already, by {run}",
         "waiting": f"{effect} is being undone already, by {run}; `vedette explain {run}` tells",
         "dead": f"the undo of {effect} is a dead letter: `vedette dead redrive {run}`",
         "unknown": f"nobody knows whether {effect} was undone, by {run}; look at its target",
     }
-    return (told[state],)
+    return (reasons[state],)
 
 
-def _done(line: Line, effect: str) -> ActionRow:
+def _find_done(services: Services, effect: str) -> ActionRow:
     """Return the action whose effect is done. Raises NotFound, BadCommand."""
     name = effect.removeprefix("eff_").removeprefix("act_").removeprefix("hold_")
-    row = line.store.action(f"act_{name}")
+    row = services.store.action(f"act_{name}")
     if row is None:
         raise NotFound(f"there is no effect {effect!r}", mend="see `vedette explain RUN`")
     if row.effect == "done":
@@ -116,23 +116,23 @@ def _done(line: Line, effect: str) -> ActionRow:
     raise BadCommand(f"the action of {effect} is {state}: nothing to undo", mend=mend)
 
 
-def _refuse_edited(line: Line, row: ActionRow) -> None:
+def _refuse_edited(services: Services, row: ActionRow) -> None:
     """Raise BadCommand for a row that says of its effect what its entries do not.
 
     The inverse is made of it: its values, and which of them are trusted.
     """
-    fault = find_outcome_fault(row, line.store.decisions([row.id])[row.id])
+    fault = find_outcome_fault(row, services.store.proof_entries([row.id])[row.id])
     if fault is not None:
-        line.metrics.count("rows_refused", agent=row.agent, what="row")
+        services.metrics.count("rows_refused", agent=row.agent, what="row")
         raise BadCommand(
             f"the row of {row.id} is not what the ledger says: {fault}",
             mend="`vedette ledger verify` tells what was edited; take it back by hand",
         )
 
 
-def _tools(line: Line, row: ActionRow) -> tuple[Tool, Tool]:
+def _find_tools(services: Services, row: ActionRow) -> tuple[Tool, Tool]:
     """Return the tool of an effect and its inverse, as declared now. Raises BadCommand."""
-    agent = line.fleet.agents.get(row.agent)
+    agent = services.fleet.agents.get(row.agent)
     if agent is None:
         raise BadCommand(f"the fleet has no agent {row.agent!r} any more", mend="bring it back")
     tool = agent.tools.get(row.tool)
@@ -148,10 +148,10 @@ def _tools(line: Line, row: ActionRow) -> tuple[Tool, Tool]:
     return tool, inverse
 
 
-def _of(line: Line, row: ActionRow) -> tuple[Run, Event]:
+def _run_and_event(services: Services, row: ActionRow) -> tuple[Run, Event]:
     """Return the run of an effect and its event. Raises BadCommand if its content was erased."""
-    run = line.store.run(row.run)
-    event = None if run is None else line.store.event(run.event)
+    run = services.store.run(row.run)
+    event = None if run is None else services.store.event(run.event)
     if run is None or event is None or not row.record:
-        raise erased(row.id)
+        raise erased_error(row.id)
     return run, event

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vedette.config.yaml import Document, KeyPath, parse_yaml
-from vedette.domain.base.canonical import SAFE_INTEGER
+from vedette.domain.base.canonical import MAX_SAFE_INTEGER
 from vedette.domain.base.errors import BadPolicy
 
 DATA_NAMES = ("data.yaml", "data.json")
@@ -57,7 +57,7 @@ def read_data(path: str, raw: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
         raise BadPolicy("not UTF-8", where=f"{path}:{line}", mend="save it as UTF-8") from error
-    value = _json(path, text) if path.endswith(".json") else _yaml(path, text)
+    value = _parse_json(path, text) if path.endswith(".json") else _parse_yaml(path, text)
     if not isinstance(value, dict):
         raise BadPolicy(
             "a data file holds an object", where=f"{path}:1", mend="write `name: value` lines"
@@ -79,7 +79,7 @@ def _merge(into: dict[str, Any], folder: list[str], found: dict[str, Any], path:
         into[name] = value
 
 
-def _json(path: str, text: str) -> Any:
+def _parse_json(path: str, text: str) -> Any:
     def whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in pairs:
@@ -98,8 +98,8 @@ def _json(path: str, text: str) -> Any:
         )
 
     def integer(number: str) -> int:
-        value = int(number) if len(number) < 20 else SAFE_INTEGER + 1
-        return value if abs(value) <= SAFE_INTEGER else int(refuse(number))
+        value = int(number) if len(number) < 20 else MAX_SAFE_INTEGER + 1
+        return value if abs(value) <= MAX_SAFE_INTEGER else int(refuse(number))
 
     try:
         return json.loads(
@@ -115,8 +115,8 @@ def _json(path: str, text: str) -> Any:
         raise BadPolicy("nested too deep", where=f"{path}:1") from error
 
 
-def _yaml(path: str, text: str) -> Any:
-    document, problems = parse_yaml(text, path, scalar=_scalar, depth=_DEPTH)
+def _parse_yaml(path: str, text: str) -> Any:
+    document, problems = parse_yaml(text, path, scalar=_parse_scalar, depth=_DEPTH)
     for problem in problems:
         # Said as of JSON.
         twice = "duplicate " if problem.what.endswith("is given twice") else ""
@@ -140,14 +140,14 @@ def _check_keys(document: Document, value: Any, path: KeyPath) -> None:
             _check_keys(document, item, here)
 
 
-def _scalar(text: str) -> Any:
+def _parse_scalar(text: str) -> Any:
     """Return what a plain scalar means here. Raises ValueError for what is refused."""
     if text in ("true", "false"):
         return text == "true"
     if text == "null":
         return None
     if _INTEGER.match(text):
-        if len(text) < 18 and abs(int(text)) <= SAFE_INTEGER:
+        if len(text) < 18 and abs(int(text)) <= MAX_SAFE_INTEGER:
             return int(text)
         raise ValueError(f"{text} is beyond the safe integers", "quote it")
     if _OTHER_WORDS.match(text):

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 import orjson
 
 import vedette
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding
 
-CHECKED = "policy_checked"
+CHECK_MARK = "policy_checked"
 # What says what is admitted: all that reads, compares and tries Rego.
 _CODE = (
     "adapters/policy_engines/regorus",
@@ -30,16 +30,16 @@ _CODE = (
 )
 
 
-class Checks(Protocol):
+class CheckStore(Protocol):
     """What a store keeps of a check."""
 
     def meta(self, name: str) -> str | None: ...
 
-    def bundle(self, digest: str) -> Mapping[str, bytes] | None: ...
+    def bundle_files(self, digest: str) -> Mapping[str, bytes] | None: ...
 
 
 @cache
-def checker() -> str:
+def checker_digest() -> str:
     """Return the digest of this version's check."""
     root = Path(vedette.__file__).parent
     files = [
@@ -50,40 +50,40 @@ def checker() -> str:
     return sha256_hex(b"\0".join(file.read_bytes() for file in files))
 
 
-def checked_mark(digest: str, findings: Sequence[str]) -> dict[str, str]:
+def build_check_mark(digest: str, findings: Sequence[str]) -> dict[str, str]:
     """Return what is kept of a check of a bundle by this version: a value of the store's meta."""
-    told = {"bundle": digest, "checker": checker(), "findings": list(findings)}
-    return {CHECKED: canonical(told).decode()}
+    value = {"bundle": digest, "checker": checker_digest(), "findings": list(findings)}
+    return {CHECK_MARK: canonical_json(value).decode()}
 
 
-def read_check(store: Checks, digest: str) -> list[str] | None:
+def read_check(store: CheckStore, digest: str) -> list[str] | None:
     """Return what this version's check found in a bundle; None if it did not look yet."""
-    kept = store.meta(CHECKED)
-    told: Any = orjson.loads(kept) if kept else {}
-    if (told.get("bundle"), told.get("checker")) != (digest, checker()):
+    kept = store.meta(CHECK_MARK)
+    value: Any = orjson.loads(kept) if kept else {}
+    if (value.get("bundle"), value.get("checker")) != (digest, checker_digest()):
         return None
-    found: list[str] = told["findings"]
+    found: list[str] = value["findings"]
     return found
 
 
 async def check_live(
-    store: Checks, digest: str, try_out: Callable[[Bundle], Awaitable[Sequence[Finding]]]
+    store: CheckStore, digest: str, try_out: Callable[[Bundle], Awaitable[Sequence[Finding]]]
 ) -> list[str] | None:
     """Return what this version's check finds in the live bundle; None if it could not say.
 
     Looks up what is kept, else tries the bundle out. A trial that was too slow finds nothing out.
     """
     known = read_check(store, digest)
-    files = store.bundle(digest)
+    files = store.bundle_files(digest)
     if known is not None or files is None:
         return known
-    findings = await try_out(Bundle.recorded(files, digest))
+    findings = await try_out(Bundle.from_record(files, digest))
     if any(not finding.verdict for finding in findings):
         return None
     return [str(finding) for finding in findings]
 
 
-def told_check(number: int, findings: Sequence[str]) -> str:
+def format_refusal(number: int, findings: Sequence[str]) -> str:
     """Say that the live policy is one that this version refuses."""
     more = f" and {len(findings) - 1} more" if len(findings) > 1 else ""
     return (

@@ -16,13 +16,13 @@ from dataclasses import field
 
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadPolicy, BadStore, Unavailable, VedetteError
-from vedette.domain.base.failpoint import reach
+from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.bundle import Bundle
-from vedette.domain.policy_wasm import PolicyWasm, recorded_wasm
-from vedette.domain.ports import Shelf
-from vedette.policy.signed_archive import AHEAD, KEY, Archive, Record, Sealer
+from vedette.domain.policy_wasm import PolicyWasm, load_wasm
+from vedette.domain.ports import BundleRepository
+from vedette.policy.signed_archive import HIGHEST_MARK, KEY, Archive, ArchiveSigner, ArchiveStore
 
-__all__ = ["TRIES", "WAIT_S", "Archive", "Record", "Shelving", "on_shelf"]
+__all__ = ["TRIES", "WAIT_S", "Archive", "ArchiveStore", "BundleDistributor", "read_repository"]
 
 TRIES = 5
 # How long a publication waits for the shelf; what takes longer goes on without it.
@@ -34,7 +34,7 @@ LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Foreign:
+class ForeignArchive:
     """What lies on the shelf, in this version, and neither the fleet's key nor ours signed."""
 
     version: str
@@ -42,7 +42,7 @@ class Foreign:
 
 
 @dataclass(slots=True)
-class Shelving:
+class BundleDistributor:
     """Makes the archives of one fleet and brings them to its shelf, if it has one.
 
     `ahead` is the highest number seen on the shelf: after a restore the record may be behind it,
@@ -51,35 +51,35 @@ class Shelving:
     there is none that the fleet's key signed.
     """
 
-    record: Record
-    sealer: Sealer
-    shelf: Shelf | None
+    store: ArchiveStore
+    signer: ArchiveSigner
+    repository: BundleRepository | None
     name: str
     now_us: Callable[[], int]
-    ahead: int = 0
+    highest_seen: int = 0
     live: Archive | None = None
-    closing: bool = False
-    _turn: asyncio.Event = field(default_factory=asyncio.Event)
-    _wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    is_closing: bool = False
+    _change_event: asyncio.Event = field(default_factory=asyncio.Event)
+    _upload_wanted: asyncio.Event = field(default_factory=asyncio.Event)
 
     # --- making -----------------------------------------------------------------------------
 
     def next_number(self, live: int) -> int:
         """Return the number of the next revision."""
-        return max(live, self._ahead()) + 1
+        return max(live, self._highest_number()) + 1
 
-    def behind(self, live: int) -> bool:
+    def is_behind(self, live: int) -> bool:
         """Say whether the shelf has another revision of the live number, or a higher one."""
-        return self._ahead() >= live
+        return self._highest_number() >= live
 
-    def _ahead(self) -> int:
-        return max(self.ahead, int(self.record.meta(AHEAD) or 0))
+    def _highest_number(self) -> int:
+        return max(self.highest_seen, int(self.store.meta(HIGHEST_MARK) or 0))
 
-    def unsigned(self) -> str | None:
+    def find_signing_fault(self) -> str | None:
         """Say why nothing can be signed here; None if it can. The first to ask makes the key."""
-        signing = self.record.meta(KEY)
+        signing = self.store.meta(KEY)
         try:
-            ours = self.sealer.key_id(make=signing is None)
+            ours = self.signer.key_id(make=signing is None)
         except BadStore as error:
             return f"not signed: {error}"
         if signing in (None, ours):
@@ -96,15 +96,17 @@ class Shelving:
         What is wrong with either is told then, and a shelf that is slow is not waited for.
         """
         with suppress(BadStore):
-            await asyncio.to_thread(self.sealer.key_id, make=self.record.meta(KEY) is None)
-        if self.shelf is None:
+            await asyncio.to_thread(self.signer.key_id, make=self.store.meta(KEY) is None)
+        if self.repository is None:
             return
-        last = Archive.last(self.record)
+        last = Archive.load_last(self.store)
         with suppress(VedetteError, TimeoutError):
             async with asyncio.timeout(LOOK_S):
-                there = await asyncio.to_thread(self._lies, self.shelf, last.public if last else "")
-            if there is not None and self._unknown(there):
-                await self._note_ahead(there[0])
+                there = await asyncio.to_thread(
+                    self._read_repository, self.repository, last.public if last else ""
+                )
+            if there is not None and self._is_unknown(there):
+                await self._record_highest(there[0])
 
     def pack(
         self,
@@ -123,42 +125,42 @@ class Shelving:
         The reason is not in it: a reason can be erased, and an archive on a shelf cannot.
         Raises BadPolicy for what no archive can hold.
         """
-        if not new_key and self.unsigned() is not None:
+        if not new_key and self.find_signing_fault() is not None:
             return None
-        key = self.sealer.key_id(make=True)
+        key = self.signer.key_id(make=True)
         assert key is not None
         compiled = wasm.raw if wasm is not None else None
-        raw = self.sealer.pack(bundle, number, who, commit, self.now_us(), compiled)
-        return Archive.of(number, bundle.digest, key, raw, self.sealer.public())
+        raw = self.signer.pack(bundle, number, who, commit, self.now_us(), compiled)
+        return Archive.from_raw(number, bundle.digest, key, raw, self.signer.public_key())
 
     # --- showing ----------------------------------------------------------------------------
 
-    def show(self, archive: Archive | None) -> None:
+    def set_live(self, archive: Archive | None) -> None:
         """Hand out another archive from now on, and wake who waits for one."""
         self.live = archive
-        self.wake()
+        self.wake_waiters()
 
     def refresh(self) -> None:
         """Look up what the record says is live: another worker published it."""
-        self.show(Archive.kept(self.record))
+        self.set_live(Archive.load_live(self.store))
         # Who published it may have died before it was on the shelf.
-        self._wanted.set()
+        self._upload_wanted.set()
 
-    def wake(self) -> None:
+    def wake_waiters(self) -> None:
         """Wake who waits for another archive."""
-        turn, self._turn = self._turn, asyncio.Event()
+        turn, self._change_event = self._change_event, asyncio.Event()
         turn.set()
 
     def close(self) -> None:
         """Let nobody wait any more."""
-        self.closing = True
-        self.wake()
+        self.is_closing = True
+        self.wake_waiters()
 
-    async def changed(self, within_s: float) -> None:
+    async def wait_for_change(self, within_s: float) -> None:
         """Return when another archive is handed out, or after a while."""
-        if self.closing:
+        if self.is_closing:
             return
-        turn = self._turn
+        turn = self._change_event
         try:
             async with asyncio.timeout(within_s):
                 await turn.wait()
@@ -167,72 +169,74 @@ class Shelving:
 
     # --- the shelf ----------------------------------------------------------------------------
 
-    async def place(self, archive: Archive) -> str | None:
+    async def upload(self, archive: Archive) -> str | None:
         """Bring an archive to the shelf; return what a person should know of it, if anything.
 
         Never raises for the shelf's sake: the revision is live, and `keep` tries again.
         """
-        if self.shelf is None:
+        if self.repository is None:
             return None
-        told = None
+        message = None
         try:
-            found = await asyncio.to_thread(self._place, self.shelf, archive)
-            if isinstance(found, Foreign):
+            found = await asyncio.to_thread(self._upload, self.repository, archive)
+            if isinstance(found, ForeignArchive):
                 # Seen before we look here: whoever was faster is in the record by now.
-                if not self._stands(archive):
+                if not self._is_current(archive):
                     return None
-                told = f"{self.name} on the shelf was none of ours and is replaced: {found.why}"
-                found = await asyncio.to_thread(self._place, self.shelf, archive, found.version)
-            if isinstance(found, Foreign):
-                raise Unavailable("somebody else keeps changing it", where=self.shelf.where)
-            if found == (archive.number, archive.bundle) or not self._unknown(found):
-                return told  # else another worker was faster with a newer one
-            await self._note_ahead(found[0])
+                message = f"{self.name} on the shelf was none of ours and is replaced: {found.why}"
+                found = await asyncio.to_thread(
+                    self._upload, self.repository, archive, found.version
+                )
+            if isinstance(found, ForeignArchive):
+                raise Unavailable("somebody else keeps changing it", where=self.repository.where)
+            if found == (archive.number, archive.bundle) or not self._is_unknown(found):
+                return message  # else another worker was faster with a newer one
+            await self._record_highest(found[0])
         except VedetteError as error:
-            self._wanted.set()
+            self._upload_wanted.set()
             return f"revision {archive.number} is not on the shelf yet: {error}"
         return (
             f"the shelf holds revision {found[0]} with other content, and {archive.number} is"
             " live: was the store restored? Publish again; it becomes a higher revision"
         )
 
-    def _stands(self, archive: Archive) -> bool:
+    def _is_current(self, archive: Archive) -> bool:
         """Say whether an archive is still of the live revision and the fleet's key."""
-        live = self.record.revision()
-        return live == (archive.number, archive.bundle) and self.record.meta(KEY) == archive.key
+        live = self.store.live_revision()
+        return live == (archive.number, archive.bundle) and self.store.meta(KEY) == archive.key
 
-    def _unknown(self, there: tuple[int, str]) -> bool:
+    def _is_unknown(self, there: tuple[int, str]) -> bool:
         """Say whether the record knows nothing of a revision: it is behind, as after a restore."""
-        number, digest = self.record.revision()
+        number, digest = self.store.live_revision()
         return there[0] > number or (there[0] == number and there[1] != digest)
 
-    async def _note_ahead(self, number: int) -> None:
-        self.ahead = max(self.ahead, number)
-        if int(self.record.meta(AHEAD) or 0) < number:
-            await self.record.remember(AHEAD, str(number))
+    async def _record_highest(self, number: int) -> None:
+        self.highest_seen = max(self.highest_seen, number)
+        if int(self.store.meta(HIGHEST_MARK) or 0) < number:
+            await self.store.remember(HIGHEST_MARK, str(number))
 
-    async def keep(self, leads: Callable[[], bool], trouble: Callable[[str], None]) -> None:
+    async def maintain(self, leads: Callable[[], bool], trouble: Callable[[str], None]) -> None:
         """Keep record and shelf whole for as long as the fleet runs; whoever leads it does."""
-        self._wanted.set()
+        self._upload_wanted.set()
         while True:
-            await self._led_elsewhere(leads)
+            await self._wait_to_lead(leads)
             with suppress(TimeoutError):
                 async with asyncio.timeout(RETRY_S):
-                    await self._wanted.wait()
-            if not (self._wanted.is_set() and leads()):
+                    await self._upload_wanted.wait()
+            if not (self._upload_wanted.is_set() and leads()):
                 continue  # who led before may not any more
-            self._wanted.clear()
+            self._upload_wanted.clear()
             try:
-                told = await self.mend()
+                message = await self.repair()
             except VedetteError as error:
-                self._wanted.set()
-                told = f"the live policy has no archive yet: {error}"
-            if told is not None:
-                trouble(told)
-            if self._wanted.is_set():
+                self._upload_wanted.set()
+                message = f"the live policy has no archive yet: {error}"
+            if message is not None:
+                trouble(message)
+            if self._upload_wanted.is_set():
                 await asyncio.sleep(RETRY_S)
 
-    async def _led_elsewhere(self, leads: Callable[[], bool]) -> None:
+    async def _wait_to_lead(self, leads: Callable[[], bool]) -> None:
         """Return when this worker leads; until then show what another one signs."""
         looked = asyncio.get_running_loop().time()
         while not leads():
@@ -246,108 +250,112 @@ class Shelving:
                     self._catch_up()
 
     def _catch_up(self) -> None:
-        if self.live is None or self.live.number < self.record.revision()[0]:
-            archive = Archive.kept(self.record)
+        if self.live is None or self.live.number < self.store.live_revision()[0]:
+            archive = Archive.load_live(self.store)
             if archive is not None:
-                self.show(archive)
+                self.set_live(archive)
 
-    async def mend(self) -> str | None:
+    async def repair(self) -> str | None:
         """See to it that the live revision has an archive and the shelf has that one.
 
         Returns what a person should know, None if all is well.
         """
-        number, _ = self.record.revision()
-        archive = Archive.kept(self.record)
+        number, _ = self.store.live_revision()
+        archive = Archive.load_live(self.store)
         if archive is None and number:
-            if (why := self.unsigned()) is not None:
+            if (why := self.find_signing_fault()) is not None:
                 return f"revision {number} is {why}"
-            await self._restate()
+            await self._sign_live()
             # Looked up again: what was signed may not be live any more.
-            archive = Archive.kept(self.record)
+            archive = Archive.load_live(self.store)
         if archive is None:
             return None
         if self.live is None or self.live.number < archive.number:
-            self.show(archive)
-        return await self.place(archive)
+            self.set_live(archive)
+        return await self.upload(archive)
 
-    async def _restate(self) -> None:
+    async def _sign_live(self) -> None:
         """Sign a live revision that has no archive: it was published before there were any.
 
         Another worker may publish meanwhile, or sign the same one; then nothing is kept of ours.
         """
         for _ in range(TRIES):
-            number, digest = self.record.revision()
-            signing, files = self.record.meta(KEY), self.record.bundle(digest)
-            if files is None or Archive.kept(self.record) is not None:
+            number, digest = self.store.live_revision()
+            signing, files = self.store.meta(KEY), self.store.bundle_files(digest)
+            if files is None or Archive.load_live(self.store) is not None:
                 return
-            bundle = Bundle.recorded(files, digest)
-            _, wasm = recorded_wasm(self.record, bundle)
+            bundle = Bundle.from_record(files, digest)
+            _, wasm = load_wasm(self.store, bundle)
             archive = self.pack(bundle, number, "engine:vedette", None, wasm)
             if archive is None:
                 return
-            if await self.record.mark_live(number, archive.marks(), KEY, signing):
+            if await self.store.mark_live(number, archive.marks(), KEY, signing):
                 return
 
-    def _place(
-        self, shelf: Shelf, archive: Archive, over: str | None = None
-    ) -> tuple[int, str] | Foreign:
+    def _upload(
+        self, repository: BundleRepository, archive: Archive, over: str | None = None
+    ) -> tuple[int, str] | ForeignArchive:
         """Return the number and bundle that lie on the shelf in the end.
 
         What none of our keys signed is returned, unless it has the version `over`; that one is
         replaced. Raises Unavailable, BadPolicy.
         """
-        reach("bundle:before")
-        shelf.put(f"archives/{archive.digest}.tar.gz", archive.raw)
-        reach("bundle:after")
+        hit_failpoint("bundle:before")
+        repository.put(f"archives/{archive.digest}.tar.gz", archive.raw)
+        hit_failpoint("bundle:after")
         ours = (archive.number, archive.bundle)
         for _ in range(TRIES):
-            found = shelf.get(self.name)
+            found = repository.get(self.name)
             if found is not None and found[0] == archive.raw:
                 return ours
             if found is not None and found[1] != over:
                 try:
-                    there = self._read(found[0], archive.public)
+                    there = self._read_archive(found[0], archive.public)
                 except BadPolicy as error:
-                    return Foreign(found[1], str(error))
+                    return ForeignArchive(found[1], str(error))
                 if there[0] >= archive.number:
                     return there
-            reach("shelf:before")
-            if shelf.replace(self.name, archive.raw, found[1] if found else None):
-                reach("shelf:after")
+            hit_failpoint("shelf:before")
+            if repository.replace(self.name, archive.raw, found[1] if found else None):
+                hit_failpoint("shelf:after")
                 return ours
-        raise Unavailable("somebody else keeps changing it", where=f"{shelf.where}/{self.name}")
+        raise Unavailable(
+            "somebody else keeps changing it", where=f"{repository.where}/{self.name}"
+        )
 
-    def _lies(self, shelf: Shelf, public: str) -> tuple[int, str] | None:
-        found = shelf.get(self.name)
-        return self._read(found[0], public) if found is not None else None
+    def _read_repository(self, repository: BundleRepository, public: str) -> tuple[int, str] | None:
+        found = repository.get(self.name)
+        return self._read_archive(found[0], public) if found is not None else None
 
-    def _read(self, raw: bytes, public: str) -> tuple[int, str]:
+    def _read_archive(self, raw: bytes, public: str) -> tuple[int, str]:
         """Return what an archive tells that the fleet's key signed, or ours. Raises BadPolicy.
 
         Ours too: after a restore the record may have gone back to the key before it.
         """
         try:
-            return self.sealer.read(raw, public)
+            return self.signer.read(raw, public)
         except BadPolicy:
             with suppress(BadPolicy, BadStore):
-                return self.sealer.read(raw)
+                return self.signer.read(raw)
             raise
 
 
-def on_shelf(shelf: Shelf, name: str, sealer: Sealer, seen: int) -> tuple[int, str] | None:
+def read_repository(
+    repository: BundleRepository, name: str, signer: ArchiveSigner, seen: int
+) -> tuple[int, str] | None:
     """Return the number and bundle digest of what lies on a shelf; None if nothing does.
 
     `seen` is the highest number ever seen live. Raises BadPolicy for an archive that was not
     signed by the fleet's key, was changed, or is older than that; Unavailable.
     """
-    found = shelf.get(name)
+    found = repository.get(name)
     if found is None:
         return None
-    number, digest = sealer.read(found[0])
+    number, digest = signer.read(found[0])
     if number < seen:
         raise BadPolicy(
             f"revision {number} lies on the shelf, and {seen} was live already",
-            where=f"{shelf.where}/{name}",
+            where=f"{repository.where}/{name}",
             mend="a fleet that runs puts the live one there; see who put the old one back",
         )
     return number, digest

@@ -12,51 +12,53 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from vedette.domain.base.errors import Outrun
+from vedette.domain.base.errors import WriteConflict
 from vedette.domain.bundle import Bundle, Revision
-from vedette.policy.rollout import Published, Rollout, Wish
+from vedette.policy.rollout import PublishRequest, PublishResult, Rollout
 
 # The digest of the folder as it was last looked at, and why that is not live, if it is not.
 POLICY_FOLDER, POLICY_REFUSED = "policy_folder", "policy_folder_refused"
 # The number of the revision that was live when the folder last said the same.
 POLICY_AGREED = "policy_folder_agreed"
 
-_APPLY = "`vedette policy publish --reason TEXT` shows what it changes and asks"
+_PUBLISH_HINT = "`vedette policy publish --reason TEXT` shows what it changes and asks"
 
 
-class Recalls(Protocol):
+class MetaReader(Protocol):
     """What is asked of a store that is only read."""
 
     def meta(self, name: str) -> str | None: ...
 
 
-class Remembers(Recalls, Protocol):
+class MetaStore(MetaReader, Protocol):
     """What is asked of a store."""
 
     async def remember(self, name: str, value: str) -> None: ...
 
 
-async def remember_folder(store: Remembers, digest: str, live: Revision, why_not: str = "") -> None:
+async def remember_folder(store: MetaStore, digest: str, live: Revision, why_not: str = "") -> None:
     """Remember what the folder says, and why that is not live, if it is not."""
-    await _set(store, POLICY_FOLDER, digest)
-    await _set(store, POLICY_REFUSED, why_not)
+    await _set_if_changed(store, POLICY_FOLDER, digest)
+    await _set_if_changed(store, POLICY_REFUSED, why_not)
     if digest == live.digest:
-        await _set(store, POLICY_AGREED, str(live.number))
+        await _set_if_changed(store, POLICY_AGREED, str(live.number))
 
 
-async def _set(store: Remembers, name: str, value: str) -> None:
+async def _set_if_changed(store: MetaStore, name: str, value: str) -> None:
     if (store.meta(name) or "") != value:
         await store.remember(name, value)
 
 
-def waits(store: Recalls, live: Revision) -> bool:
+def is_waiting(store: MetaReader, live: Revision) -> bool:
     """Say whether the folder waits: what is live was published by another way since."""
     return (
         store.meta(POLICY_AGREED) != str(live.number) and store.meta(POLICY_FOLDER) != live.digest
     )
 
 
-async def offer_folder(store: Remembers, rollout: Rollout, bundle: Bundle, wish: Wish) -> str:
+async def offer_folder(
+    store: MetaStore, rollout: Rollout, bundle: Bundle, request: PublishRequest
+) -> str:
     """Make the folder live if it says something new that loosens nothing, and need not wait.
 
     Returns why it is not live; "" if it is.
@@ -64,37 +66,37 @@ async def offer_folder(store: Remembers, rollout: Rollout, bundle: Bundle, wish:
     live = rollout.live
     if live.number and bundle.digest != live.digest:
         if bundle.digest == store.meta(POLICY_FOLDER):
-            return store.meta(POLICY_REFUSED) or waiting(live)
-        if waits(store, live):
-            await remember_folder(store, bundle.digest, live, waiting(live))
-            return waiting(live)
-    done = None
+            return store.meta(POLICY_REFUSED) or waiting_reason(live)
+        if is_waiting(store, live):
+            await remember_folder(store, bundle.digest, live, waiting_reason(live))
+            return waiting_reason(live)
+    result = None
     if bundle.digest != live.digest:
         try:
-            done = await rollout.publish(bundle, replace(wish, expects=live.number))
-        except Outrun:  # then the folder waits, as after any publication from elsewhere
-            return f"another revision was published meanwhile: {_APPLY}"
-    why_not = refused(done)
-    if done is None or all(finding.verdict for finding in done.findings):
+            result = await rollout.publish(bundle, replace(request, expects=live.number))
+        except WriteConflict:  # then the folder waits, as after any publication from elsewhere
+            return f"another revision was published meanwhile: {_PUBLISH_HINT}"
+    why_not = refusal_reason(result)
+    if result is None or all(finding.verdict for finding in result.findings):
         # A trial that came to no verdict was no answer: the folder is to be offered again.
         await remember_folder(store, bundle.digest, rollout.live, why_not)
     return why_not
 
 
-def refused(done: Published | None) -> str:
+def refusal_reason(result: PublishResult | None) -> str:
     """Return why what was offered is not live; "" if it is."""
-    if done is None or done.ok:
+    if result is None or result.ok:
         return ""
-    if done.findings:
-        return str(done.findings[0])
-    first, *rest = done.loosens.says
+    if result.findings:
+        return str(result.findings[0])
+    first, *rest = result.loosening.statements
     more = f" and {len(rest)} more" if rest else ""
-    return f"it loosens what is live ({first}{more}): {_APPLY}"
+    return f"it loosens what is live ({first}{more}): {_PUBLISH_HINT}"
 
 
-def waiting(live: Revision) -> str:
+def waiting_reason(live: Revision) -> str:
     """Return why a folder waits."""
     return (
         f"the folder waits, as revision {live.number} was not published from it: bring it to what "
-        f"is live (`vedette policy diff`), or {_APPLY}"
+        f"is live (`vedette policy diff`), or {_PUBLISH_HINT}"
     )

@@ -13,9 +13,9 @@ from typing import Any
 
 from vedette.domain.action import Action
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.budget import ACTIONS, DAY_US, HOUR_US, MINUTE_US, Counts
-from vedette.domain.decision import QUESTION
-from vedette.domain.decision_request import Decided, Situation, ask
+from vedette.domain.budget import ACTIONS, DAY_US, HOUR_US, MINUTE_US, SpendCounters
+from vedette.domain.decision import REQUEST_SCHEMA
+from vedette.domain.decision_request import DecisionContext, DecisionRecord, request_decision
 from vedette.domain.ports import PolicyEngine
 from vedette.policy.second_opinion import SecondOpinion
 
@@ -29,19 +29,19 @@ class Gateway:
 
     engine: PolicyEngine
     policy_rev: int
-    counts: Counts = field(default_factory=Counts)
-    second: SecondOpinion | None = None
+    counts: SpendCounters = field(default_factory=SpendCounters)
+    second_opinion: SecondOpinion | None = None
 
     def swap(
-        self, engine: PolicyEngine, policy_rev: int, second: SecondOpinion | None = None
+        self, engine: PolicyEngine, policy_rev: int, second_opinion: SecondOpinion | None = None
     ) -> None:
         """Make another bundle live, between two decisions and never within one."""
-        self.engine, self.policy_rev, self.second = engine, policy_rev, second
+        self.engine, self.policy_rev, self.second_opinion = engine, policy_rev, second_opinion
 
-    def decide(self, action: Action, situation: Situation) -> Decided:
+    def decide(self, action: Action, decision_context: DecisionContext) -> DecisionRecord:
         """Decide one action. Counts a permit at once, so that no two runs share a last place."""
-        question = self._question(
-            situation,
+        request = self._build_request(
+            decision_context,
             action={
                 "tool": action.tool.name,
                 "verb": action.tool.verb,
@@ -58,26 +58,30 @@ class Gateway:
             },
             resource={
                 "type": action.tool.resource,
-                "id": action.tool.target or situation.agent.collection or action.tool.resource,
+                "id": action.tool.target
+                or decision_context.agent.collection
+                or action.tool.resource,
             },
             confidence=action.confidence_milli,
         )
-        decided = self._ask(question)
-        if self.second is not None:
-            decided = self.second.review(decided, outward=self.second.outward(question))
-        if decided.decision.outcome == "permit":
-            self.counts.add(situation.agent.name, ACTIONS, situation.now_us)
-        return decided
+        decision_record = self._evaluate(request)
+        if self.second_opinion is not None:
+            decision_record = self.second_opinion.review(
+                decision_record, outward=self.second_opinion.is_outward(request)
+            )
+        if decision_record.decision.outcome == "permit":
+            self.counts.add(decision_context.agent.name, ACTIONS, decision_context.now_us)
+        return decision_record
 
-    def give_back(self, agent: str, counted_at_us: int) -> None:
+    def uncount_permit(self, agent: str, counted_at_us: int) -> None:
         """Take back the count of a permit whose step was refused."""
-        self.counts.give_back(agent, ACTIONS, counted_at_us)
+        self.counts.refund(agent, ACTIONS, counted_at_us)
 
-    def may_read(self, situation: Situation, bank: str, scope: str) -> Decided:
+    def may_read(self, decision_context: DecisionContext, bank: str, scope: str) -> DecisionRecord:
         """Decide whether an agent may read a memory scope."""
         name = f"{bank}/{scope}"
-        question = self._question(
-            situation,
+        request = self._build_request(
+            decision_context,
             action={
                 "tool": "memory.read",
                 "verb": "read",
@@ -95,32 +99,36 @@ class Gateway:
             resource={"type": "memory", "id": name},
             confidence=1000,
         )
-        decided = self._ask(question)
-        if self.second is not None:
-            decided = self.second.review(decided, outward=False)
-        return decided
+        decision_record = self._evaluate(request)
+        if self.second_opinion is not None:
+            decision_record = self.second_opinion.review(decision_record, outward=False)
+        return decision_record
 
-    def _question(
+    def _build_request(
         self,
-        situation: Situation,
+        decision_context: DecisionContext,
         *,
         action: Mapping[str, Any],
         resource: Mapping[str, Any],
         confidence: int,
     ) -> dict[str, Any]:
-        agent, event, now = situation.agent, situation.event, situation.now_us
+        agent, event, now = decision_context.agent, decision_context.event, decision_context.now_us
         count = self.counts.total
-        trigger = situation.trigger
+        trigger = decision_context.trigger
         if trigger is None:
             trigger = agent.trigger_of(event)
         approvals = []
-        if situation.approval is not None:
-            given = situation.approval
+        if decision_context.approval is not None:
+            approval = decision_context.approval
             approvals.append(
-                {"action_digest": given.action_digest, "by": given.by, "until": given.until_us}
+                {
+                    "action_digest": approval.action_digest,
+                    "by": approval.by,
+                    "until": approval.until_us,
+                }
             )
         return {
-            "schema": QUESTION,
+            "schema": REQUEST_SCHEMA,
             "now": now,
             "subject": {
                 "id": agent.identity.spiffe_id,
@@ -140,12 +148,14 @@ class Gateway:
                     "vouched": sorted(event.vouched),
                 },
                 "confidence": confidence,
-                "memories": [{"id": cite, "trust": trust} for cite, trust in situation.memories],
+                "memories": [
+                    {"id": cite, "trust": trust} for cite, trust in decision_context.memories
+                ],
                 "counters": {
                     "minute": count(agent.name, ACTIONS, now, MINUTE_US),
                     "hour": count(agent.name, ACTIONS, now, HOUR_US),
                     "day": count(agent.name, ACTIONS, now, DAY_US),
-                    "run": situation.actions_in_run,
+                    "run": decision_context.actions_in_run,
                 },
                 "budget": {
                     "hour": agent.budget.actions_per_hour or 0,
@@ -153,13 +163,13 @@ class Gateway:
                     "run": agent.budget.actions_per_run,
                 },
                 "approvals": approvals,
-                "stopped": situation.stopped,
+                "stopped": decision_context.stopped,
                 "trigger": trigger,
-                "turn": situation.turn,
+                "turn": decision_context.turn,
             },
         }
 
-    def _ask(self, question: dict[str, Any]) -> Decided:
+    def _evaluate(self, request: dict[str, Any]) -> DecisionRecord:
         engine, revision = self.engine, self.policy_rev
-        decision, raw = ask(engine, question)
-        return Decided(decision, raw, revision, engine.digest, engine.name)
+        decision, raw = request_decision(engine, request)
+        return DecisionRecord(decision, raw, revision, engine.digest, engine.name)

@@ -14,16 +14,16 @@ from typing import Any
 
 import orjson
 
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision
-from vedette.domain.decision_request import answer_of
+from vedette.domain.decision_request import evaluate_request
 from vedette.domain.ports import PolicyEngine
 
 MODES = ("observe", "ask", "act")
-_LOOSER = {"deny": 0, "hold": 1, "permit": 2}
-_SHOWN = 20
+_PERMISSIVENESS = {"deny": 0, "hold": 1, "permit": 2}
+_MAX_SHOWN = 20
 
 Document = Mapping[str, Any]
 
@@ -37,17 +37,17 @@ class Loosening:
     meanwhile.
     """
 
-    says: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
-    between: tuple[str, ...] = ()
+    bundle_digests: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:
         """Return what a person confirms: exactly these words, about exactly these bundles."""
-        return sha256_hex(canonical([*self.between, *self.says]))
+        return sha256_hex(canonical_json([*self.bundle_digests, *self.statements]))
 
 
-def loosening(
+def find_loosening(
     old: Bundle, new: Bundle, mount: Callable[[Mapping[str, bytes]], Document]
 ) -> Loosening:
     """Return what `new` loosens against `old`. `mount` returns a bundle's data document.
@@ -61,40 +61,42 @@ def loosening(
     for name in sorted(was.keys() | now.keys()):
         before, after = was.get(name), now.get(name)
         if before != after:
-            said += _READERS.get(name, _unknown)(name, _object(before), _object(after))
-            said += _reshaped(f"data.{name}", before, after)
+            said += _COMPARERS.get(name, _unknown_changes)(
+                name, _as_object(before), _as_object(after)
+            )
+            said += _shape_changes(f"data.{name}", before, after)
             if not isinstance(after, dict):
                 said.append(f"data.{name}: another shape")
-    return Loosening(tuple(dict.fromkeys(said)), between=(old.digest, new.digest))
+    return Loosening(tuple(dict.fromkeys(said)), bundle_digests=(old.digest, new.digest))
 
 
-def loosened_decisions(
-    old: PolicyEngine, new: PolicyEngine, questions: Sequence[bytes]
+def find_looser_decisions(
+    old: PolicyEngine, new: PolicyEngine, requests: Sequence[bytes]
 ) -> tuple[str, ...]:
     """Say which recorded questions come out looser under another engine, newest question first."""
     found: list[str] = []
-    for raw in questions:
-        before, after = answer_of(old, raw), answer_of(new, raw)
-        if _LOOSER[after.outcome] > _LOOSER[before.outcome]:
-            asked = orjson.loads(raw)
+    for raw in requests:
+        before, after = evaluate_request(old, raw), evaluate_request(new, raw)
+        if _PERMISSIVENESS[after.outcome] > _PERMISSIVENESS[before.outcome]:
+            request = orjson.loads(raw)
             found.append(
-                f"{asked['subject']['agent']} {asked['action']['tool']}: {_told(before)} -> "
-                f"{_told(after)}"
+                f"{request['subject']['agent']} {request['action']['tool']}: {_format_decision(before)} -> "
+                f"{_format_decision(after)}"
             )
     counted = [
         f"{found.count(told)} x {told}" if found.count(told) > 1 else told
         for told in dict.fromkeys(found)
     ]
-    more = [f"and {len(counted) - _SHOWN} more"] if len(counted) > _SHOWN else []
-    head = f"of the last {len(questions)} decisions {len(found)} would have come out looser"
-    return (head, *counted[:_SHOWN], *more)
+    more = [f"and {len(counted) - _MAX_SHOWN} more"] if len(counted) > _MAX_SHOWN else []
+    head = f"of the last {len(requests)} decisions {len(found)} would have come out looser"
+    return (head, *counted[:_MAX_SHOWN], *more)
 
 
-def _told(decision: Decision) -> str:
+def _format_decision(decision: Decision) -> str:
     return f"{decision.outcome} ({decision.rule})"
 
 
-def _object(value: Any) -> Document:
+def _as_object(value: Any) -> Document:
     return value if isinstance(value, dict) else {}
 
 
@@ -106,11 +108,11 @@ def _rules(old: Bundle, new: Bundle) -> Iterator[str]:
             yield f"rules taken away: {path}"
         elif path not in before:
             yield f"rules added: {path}"
-        elif _deciding(before[path]) != _deciding(after[path]):
+        elif _significant_lines(before[path]) != _significant_lines(after[path]):
             yield f"rules changed: {path}"
 
 
-def _deciding(text: str) -> list[str]:
+def _significant_lines(text: str) -> list[str]:
     lines = text.split("\n")  # as Rego does: splitlines() would split at more than that
     if "`" in text:  # a raw text may have lines that only look like comments
         return lines
@@ -120,7 +122,7 @@ def _deciding(text: str) -> list[str]:
 # --- data, by what its keys mean ---------------------------------------------------------------
 
 
-def _unknown(name: str, was: Document, now: Document) -> Iterator[str]:
+def _unknown_changes(name: str, was: Document, now: Document) -> Iterator[str]:
     """Say that data differs of which nobody here knows what it does."""
     for path in sorted(_leaves(was).items() ^ _leaves(now).items(), key=str):
         yield f"data.{name}{path[0]}: changed"
@@ -132,20 +134,20 @@ def _leaves(value: Any, path: str = "") -> dict[str, str]:
         for key, item in value.items():
             found |= _leaves(item, f"{path}/{key}")
         return found
-    return {path: canonical(value).decode()}
+    return {path: canonical_json(value).decode()}
 
 
-def _others(name: str, was: Document, now: Document, known: set[str]) -> Iterator[str]:
+def _other_changes(name: str, was: Document, now: Document, known: set[str]) -> Iterator[str]:
     """Say what differs beside the keys that are known."""
     rest = [{key: item for key, item in each.items() if key not in known} for each in (was, now)]
-    yield from _unknown(name, *rest)
+    yield from _unknown_changes(name, *rest)
 
 
-def _reshaped(what: str, was: Any, now: Any) -> Iterator[str]:
+def _shape_changes(what: str, was: Any, now: Any) -> Iterator[str]:
     """Say where a value is of another kind than before: rules may read it quite otherwise."""
     if isinstance(was, dict) and isinstance(now, dict):
         for key in sorted(was.keys() & now.keys(), key=str):
-            yield from _reshaped(f"{what}/{key}", was[key], now[key])
+            yield from _shape_changes(f"{what}/{key}", was[key], now[key])
     elif (
         None not in (was, now)
         and type(was) is not type(now)
@@ -161,7 +163,7 @@ def _complete(name: str, was: Document, now: Document) -> Iterator[str]:
 
 def _grants(name: str, was: Document, now: Document) -> Iterator[str]:
     for agent in sorted(now):
-        before, after = _object(was.get(agent)), _object(now[agent])
+        before, after = _as_object(was.get(agent)), _as_object(now[agent])
         if agent not in was:
             yield f"{agent}: known to policy"
         old, new = _mode(before), _mode(after)
@@ -169,18 +171,20 @@ def _grants(name: str, was: Document, now: Document) -> Iterator[str]:
             yield f"{agent}: mode {old} -> {new}"
         if before.get("owner") != after.get("owner") and agent in was:
             yield f"{agent}: owner {before.get('owner')} -> {after.get('owner')}"
-        for scope in _added(before.get("memory"), after.get("memory")):
+        for scope in _added_items(before.get("memory"), after.get("memory")):
             yield f"{agent}: may read {scope}"
-        for tool in _added(before.get("inward"), after.get("inward")):
+        for tool in _added_items(before.get("inward"), after.get("inward")):
             yield f"{agent}: {tool} is called inward, its permits wait for no second opinion"
-        tools, given = _object(before.get("tools")), _object(after.get("tools"))
+        tools, given = _as_object(before.get("tools")), _as_object(after.get("tools"))
         for tool in sorted(given):
             if tool not in tools:
                 yield f"{agent}: {tool} is granted"
             elif tools[tool] != given[tool]:
-                yield from _tool(f"{agent}: {tool}", _object(tools[tool]), _object(given[tool]))
+                yield from _tool(
+                    f"{agent}: {tool}", _as_object(tools[tool]), _as_object(given[tool])
+                )
         known = {"mode", "owner", "memory", "inward", "tools"}
-        yield from _others(f"{name}/{agent}", before, after, known)
+        yield from _other_changes(f"{name}/{agent}", before, after, known)
 
 
 def _mode(grant: Document) -> str:
@@ -203,9 +207,11 @@ def _tool(what: str, was: Document, now: Document) -> Iterator[str]:
         if "triggers" not in now:
             yield f"{what}: for any run, where only some triggers were granted"
         else:
-            yield from _triggers(what, _routines(was["triggers"]), _routines(now["triggers"]))
+            yield from _triggers(
+                what, _trigger_values(was["triggers"]), _trigger_values(now["triggers"])
+            )
     known = {"verb", "resource", "impact", "only", "triggers"}
-    yield from _others(what, was, now, known)
+    yield from _other_changes(what, was, now, known)
 
 
 def _values(what: str, was: Any, now: Any) -> Iterator[str]:
@@ -218,12 +224,12 @@ def _values(what: str, was: Any, now: Any) -> Iterator[str]:
     for pointer in sorted(was.keys() - now.keys()):
         yield f"{what}: any value of {pointer}"
     for pointer in sorted(was.keys() & now.keys()):
-        more = _added(was[pointer], now[pointer])
+        more = _added_items(was[pointer], now[pointer])
         if more:
             yield f"{what}: {pointer} may be {', '.join(map(str, more))}"
 
 
-def _routines(triggers: Any) -> Any:
+def _trigger_values(triggers: Any) -> Any:
     """Return triggers as {name: the values that hold for it}; a list sets none."""
     if isinstance(triggers, list):
         return {str(name): {} for name in triggers}
@@ -242,7 +248,7 @@ def _triggers(what: str, was: Any, now: Any) -> Iterator[str]:
         yield from _values(f"{what}: trigger {name}", was[name], now[name])
 
 
-def _added(was: Any, now: Any) -> list[Any]:
+def _added_items(was: Any, now: Any) -> list[Any]:
     """Return what a list has that another has not.
 
     What is no list may mean anything (Rego's `in` finds the values of an object): it is new whole.
@@ -256,12 +262,12 @@ def _added(was: Any, now: Any) -> list[Any]:
 def _denies(name: str, was: Document, now: Document) -> Iterator[str]:
     yield from _complete(name, was, now)
     for kind in ("agents", "tools"):
-        for item in _added(now.get(kind), was.get(kind)):
+        for item in _added_items(now.get(kind), was.get(kind)):
             yield f"{kind[:-1]} {item} is denied no longer"
         lists = [isinstance(each.get(kind), list) for each in (was, now)]
         if was.get(kind) != now.get(kind) and not all(lists):
             yield f"{name}/{kind}: {'is' if lists[0] else 'was'} no list"
-    yield from _others(name, was, now, {"complete", "agents", "tools"})
+    yield from _other_changes(name, was, now, {"complete", "agents", "tools"})
 
 
 def _registry(name: str, was: Document, now: Document) -> Iterator[str]:
@@ -273,16 +279,16 @@ def _registry(name: str, was: Document, now: Document) -> Iterator[str]:
 
 def _sinks(name: str, was: Document, now: Document) -> Iterator[str]:
     yield from _complete(name, was, now)
-    tools, given = _object(was.get("tools")), _object(now.get("tools"))
+    tools, given = _as_object(was.get("tools")), _as_object(now.get("tools"))
     for tool in sorted(tools.keys() | given.keys()):
-        before, after = _object(tools.get(tool)), _object(given.get(tool))
+        before, after = _as_object(tools.get(tool)), _as_object(given.get(tool))
         for sink in sorted(before.keys() - after.keys()):
             yield f"{tool} {sink}: no longer listed, so free where the tool does not declare it"
         for sink in sorted(after):
-            one, other = _object(before.get(sink)), _object(after[sink])
+            one, other = _as_object(before.get(sink)), _as_object(after[sink])
             takes = one.get("accepts") if sink in before else ["trusted"]
             listed = takes if isinstance(takes, list) else []
-            for origin in _added([*listed, "trusted"], other.get("accepts")):
+            for origin in _added_items([*listed, "trusted"], other.get("accepts")):
                 yield f"{tool} {sink}: takes {origin}"
             otherwise = other.get("otherwise")
             if otherwise not in (None, "deny", one.get("otherwise")):
@@ -291,38 +297,38 @@ def _sinks(name: str, was: Document, now: Document) -> Iterator[str]:
             if receiver not in (None, True) and one.get("receiver") is not receiver:
                 yield f"{tool} {sink}: receives nothing, so it may be none of the permitted readers"
             known = {"accepts", "otherwise", "receiver"}
-            yield from _others(f"{name}/tools/{tool}{sink}", one, other, known)
-    yield from _others(name, was, now, {"complete", "tools"})
+            yield from _other_changes(f"{name}/tools/{tool}{sink}", one, other, known)
+    yield from _other_changes(name, was, now, {"complete", "tools"})
 
 
 def _limits(name: str, was: Document, now: Document) -> Iterator[str]:
     yield from _complete(name, was, now)
-    if _more(was.get("hops"), now.get("hops")):
+    if _is_raised(was.get("hops"), now.get("hops")):
         yield f"hops {was.get('hops')} -> {now.get('hops')}"
     agents = {
         agent
         for each in (was, now)
         for part in ("actions", "confidence_milli")
-        for agent in _object(_object(each.get(part)).get("agents"))
+        for agent in _as_object(_as_object(each.get(part)).get("agents"))
     }
     for agent in [None, *sorted(agents)]:
         before, after = _windows(was, agent), _windows(now, agent)
         for window in ("minute", "hour", "day"):
-            if _more(before.get(window), after.get(window)):
+            if _is_raised(before.get(window), after.get(window)):
                 yield (
                     f"{agent or 'every agent'}: actions a {window} {before.get(window)} -> "
                     f"{after.get(window)}"
                 )
-        for tool in [None, *sorted(_barred(was, agent) | _barred(now, agent))]:
-            old, new = _bar(was, agent, tool), _bar(now, agent, tool)
+        for tool in [None, *sorted(_threshold_tools(was, agent) | _threshold_tools(now, agent))]:
+            old, new = _threshold(was, agent, tool), _threshold(now, agent, tool)
             risen = _is_number(new) and _is_number(old) and new > old
             if new is not None and new != old and not risen:
-                told = f"{agent or 'every agent'}{': ' + tool if tool else ''}"
-                yield f"{told}: needs a confidence of {new} thousandths, was {old}"
-    yield from _others(name, was, now, {"complete", "hops", "actions", "confidence_milli"})
+                subject = f"{agent or 'every agent'}{': ' + tool if tool else ''}"
+                yield f"{subject}: needs a confidence of {new} thousandths, was {old}"
+    yield from _other_changes(name, was, now, {"complete", "hops", "actions", "confidence_milli"})
 
 
-def _more(was: Any, now: Any) -> bool:
+def _is_raised(was: Any, now: Any) -> bool:
     """Say whether a limit is not shown to be as low: Rego finds every number below a text."""
     if now is None or was == now:
         return False
@@ -334,21 +340,21 @@ def _is_number(value: Any) -> bool:
 
 
 def _windows(limits: Document, agent: str | None) -> Document:
-    actions = _object(limits.get("actions"))
-    own = _object(actions.get("agents")).get(agent) if agent else None
-    return own if isinstance(own, dict) else _object(actions.get("default"))
+    actions = _as_object(limits.get("actions"))
+    own = _as_object(actions.get("agents")).get(agent) if agent else None
+    return own if isinstance(own, dict) else _as_object(actions.get("default"))
 
 
-def _barred(limits: Document, agent: str | None) -> set[str]:
-    bars = _object(_object(limits.get("confidence_milli")).get("agents"))
-    return set(_object(_object(bars.get(agent or "")).get("tools")))
+def _threshold_tools(limits: Document, agent: str | None) -> set[str]:
+    bars = _as_object(_as_object(limits.get("confidence_milli")).get("agents"))
+    return set(_as_object(_as_object(bars.get(agent or "")).get("tools")))
 
 
-def _bar(limits: Document, agent: str | None, tool: str | None) -> Any:
+def _threshold(limits: Document, agent: str | None, tool: str | None) -> Any:
     """Return the threshold that holds, the closest that is named; None where none is."""
-    bars = _object(limits.get("confidence_milli"))
-    own = _object(_object(bars.get("agents")).get(agent or ""))
-    named = (_object(own.get("tools")).get(tool or ""), own.get("default"), bars.get("default"))
+    bars = _as_object(limits.get("confidence_milli"))
+    own = _as_object(_as_object(bars.get("agents")).get(agent or ""))
+    named = (_as_object(own.get("tools")).get(tool or ""), own.get("default"), bars.get("default"))
     return next((bar for bar in named if bar is not None), None)
 
 
@@ -368,7 +374,7 @@ def _budgets(name: str, was: Document, now: Document) -> Iterator[str]:
             yield f"budget {path[1:]}: {old} -> {'none' if new is None else new}"
 
 
-_READERS: Mapping[str, Callable[[str, Document, Document], Iterator[str]]] = {
+_COMPARERS: Mapping[str, Callable[[str, Document, Document], Iterator[str]]] = {
     "grants": _grants,
     "denies": _denies,
     "registry": _registry,

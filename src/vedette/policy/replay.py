@@ -13,23 +13,28 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.domain.base.canonical import SALT_BYTES, canonical, salted
+from vedette.domain.base.canonical import SALT_BYTES, canonical_json, salted_digest
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import VedetteError
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision
-from vedette.domain.decision_request import Answers, Nobody, ask, differing
+from vedette.domain.decision_request import (
+    Decider,
+    NullPolicyEngine,
+    build_difference_denial,
+    request_decision,
+)
 from vedette.domain.ports import PolicyEngine
 
 ERASURE = "body.erased"
-NOBODY = Nobody()
-DECIDED = ("action.decided", "recall.decided")
+NOBODY = NullPolicyEngine()
+DECISION_KINDS = ("action.decided", "recall.decided")
 
 # How many differences are kept in full; all are counted.
-KEPT = 100
+MAX_DIFFERENCES = 100
 
 
-class Walk(Protocol):
+class LedgerReader(Protocol):
     """The entries of a store, in order, with their bodies."""
 
     def walk(
@@ -37,10 +42,10 @@ class Walk(Protocol):
     ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]: ...
 
 
-class Record(Walk, Protocol):
+class ReplayStore(LedgerReader, Protocol):
     """What replay reads of a store."""
 
-    def bundle(self, digest: str) -> dict[str, bytes] | None: ...
+    def bundle_files(self, digest: str) -> dict[str, bytes] | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +54,11 @@ class Difference:
 
     seq: int
     recorded: Mapping[str, Any]
-    again: Mapping[str, Any]
+    replayed: Mapping[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """Return the difference as `--json` prints it."""
-        return {"seq": self.seq, "recorded": dict(self.recorded), "again": dict(self.again)}
+        return {"seq": self.seq, "recorded": dict(self.recorded), "again": dict(self.replayed)}
 
 
 @dataclass(slots=True)
@@ -102,7 +107,7 @@ class ReplayReport:
         }
 
 
-def replay(record: Record, engine_for: Callable[[Bundle], PolicyEngine]) -> ReplayReport:
+def replay(record: ReplayStore, engine_for: Callable[[Bundle], PolicyEngine]) -> ReplayReport:
     """Decide everything again. `engine_for` makes an engine of a bundle (PolicyStage.load).
 
     Each bundle is loaded once and kept: a record names few. Takes one decision of the engine for
@@ -111,7 +116,7 @@ def replay(record: Record, engine_for: Callable[[Bundle], PolicyEngine]) -> Repl
     report = ReplayReport()
     engines: dict[str, PolicyEngine | str] = {}
     erased = erasures(record)
-    for seq, raw, salt, data in record.walk(DECIDED):
+    for seq, raw, salt, data in record.walk(DECISION_KINDS):
         entry = orjson.loads(raw)
         report.decisions += 1
         report.engines.add(str(entry.get("engine")))
@@ -120,11 +125,11 @@ def replay(record: Record, engine_for: Callable[[Bundle], PolicyEngine]) -> Repl
             on_purpose = erased.get(str(entry.get("body")), 0) > seq
             report.unreplayable["erased" if on_purpose else "missing"] += 1
             continue
-        if len(salt) != SALT_BYTES or salted(salt, data) != entry.get("body"):
+        if len(salt) != SALT_BYTES or salted_digest(salt, data) != entry.get("body"):
             report.unreplayable["bad body"] += 1
             continue
         if digest not in engines:
-            engines[digest] = _engine(record, digest, engine_for)
+            engines[digest] = _load_engine(record, digest, engine_for)
         engine = engines[digest]
         if isinstance(engine, str):
             report.unreplayable[engine] += 1
@@ -136,7 +141,7 @@ def replay(record: Record, engine_for: Callable[[Bundle], PolicyEngine]) -> Repl
     return report
 
 
-def erasures(record: Walk) -> dict[str, int]:
+def erasures(record: LedgerReader) -> dict[str, int]:
     """Return the digests that erasures name, each with the seq of the last one to name it."""
     named: dict[str, int] = {}
     for seq, raw, _, _ in record.walk((ERASURE,)):
@@ -146,43 +151,45 @@ def erasures(record: Walk) -> dict[str, int]:
     return named
 
 
-def _engine(
-    record: Record, digest: str, engine_for: Callable[[Bundle], PolicyEngine]
+def _load_engine(
+    record: ReplayStore, digest: str, engine_for: Callable[[Bundle], PolicyEngine]
 ) -> PolicyEngine | str:
     try:
-        files = record.bundle(digest)
+        files = record.bundle_files(digest)
         if files is None:
             return "no bundle"
-        return engine_for(Bundle.recorded(files, digest))
+        return engine_for(Bundle.from_record(files, digest))
     except VedetteError:
         return "bad bundle"
 
 
 def _compare(
-    report: ReplayReport, seq: int, entry: Mapping[str, Any], data: bytes, engine: Answers
+    report: ReplayReport, seq: int, entry: Mapping[str, Any], data: bytes, engine: Decider
 ) -> None:
     body = orjson.loads(data)
-    recorded, question = body["decision"], body["question"]
-    decision, asked = ask(engine, question)
+    recorded, request = body["decision"], body["question"]
+    decision, request_bytes = request_decision(engine, request)
     answers = body.get("answers", ())
-    if any(canonical(decision.to_json()) == canonical(one["decision"]) for one in answers):
+    if any(
+        canonical_json(decision.to_json()) == canonical_json(one["decision"]) for one in answers
+    ):
         # Two engines differed, and this is what one of them said: together they are a deny again.
-        decision = differing(answers)
+        decision = build_difference_denial(answers)
         report.disputed += 1
-    again = decision.to_json()
+    replayed = decision.to_json()
     # The entry's own words about the decision must be those of its body.
-    same_question = canonical(question) == asked
-    same_entry = all(entry.get(name) == value for name, value in _words(decision).items())
-    if same_question and same_entry and canonical(again) == canonical(recorded):
+    same_question = canonical_json(request) == request_bytes
+    same_entry = all(entry.get(name) == value for name, value in _decision_fields(decision).items())
+    if same_question and same_entry and canonical_json(replayed) == canonical_json(recorded):
         report.agreed += 1
     else:
         report.differed += 1
-        if len(report.differences) < KEPT:
-            words = {name: entry.get(name) for name in _words(decision)}
-            report.differences.append(Difference(seq, {**recorded, "entry": words}, again))
+        if len(report.differences) < MAX_DIFFERENCES:
+            words = {name: entry.get(name) for name in _decision_fields(decision)}
+            report.differences.append(Difference(seq, {**recorded, "entry": words}, replayed))
     revision = int(entry.get("policy_rev") or 0)
     report.revisions.setdefault(revision, Counter())[decision.outcome] += 1
 
 
-def _words(decision: Decision) -> dict[str, Any]:
+def _decision_fields(decision: Decision) -> dict[str, Any]:
     return {"outcome": decision.outcome, "rule": decision.rule}

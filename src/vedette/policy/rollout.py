@@ -14,27 +14,27 @@ from dataclasses import field, replace
 from typing import Any
 
 from vedette.domain.agent import Agent
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import Clock
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.base.errors import AlreadyDone, BadPolicy, Outrun, VedetteError
+from vedette.domain.base.errors import AlreadyDone, BadPolicy, VedetteError, WriteConflict
 from vedette.domain.bundle import Bundle, Revision, find_bundle
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
 from vedette.domain.policy_wasm import PolicyWasm
 from vedette.domain.ports import (
-    Compiling,
+    CompilationStage,
     Finding,
     Metrics,
     PolicyEngine,
     PolicyStage,
     Store,
-    Warming,
+    WarmupStage,
 )
-from vedette.policy.compatibility import checked_mark
-from vedette.policy.distribution import TRIES, WAIT_S, Archive, Shelving
+from vedette.policy.compatibility import build_check_mark
+from vedette.policy.distribution import TRIES, WAIT_S, Archive, BundleDistributor
 from vedette.policy.loosening import Loosening
-from vedette.policy.second_opinion import SecondOpinion, SecondOpinions
+from vedette.policy.second_opinion import SecondOpinion, SecondOpinionFactory
 
 _DRAIN_US = 2_000_000
 # A worker that died is waited for until its lease has run out (5 s unless set otherwise), one that
@@ -43,7 +43,7 @@ PATIENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PublishRequest:
     """Who wants a bundle live and why; `commit` is where it comes from, as they told.
 
     `back_to` is the number of the revision whose content it is, for a rollback. `new_key` signs
@@ -57,12 +57,12 @@ class Wish:
     commit: str | None = None
     back_to: int | None = None
     new_key: bool = False
-    expects: int | None = None
+    expected_revision: int | None = None
     confirmed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishResult:
     """What came of a publication.
 
     `took_us` is the time from the wish until no call starts and no step commits under anything
@@ -76,13 +76,13 @@ class Published:
     revision: Revision
     changed: bool
     took_us: int
-    still_calling: int = 0
+    open_calls: int = 0
     findings: tuple[Finding, ...] = ()
     trial_us: int = 0
     archive: str | None = None
-    told: str | None = None
-    behind: tuple[str, ...] = ()
-    loosens: Loosening = Loosening()
+    message: str | None = None
+    lagging_workers: tuple[str, ...] = ()
+    loosening: Loosening = Loosening()
     confirmed: bool = True
 
     @property
@@ -113,32 +113,36 @@ class Rollout:
     live: Revision
     prepare: Callable[[PolicyEngine, int], Sequence[Draft]]
     swap: Callable[[PolicyEngine, SecondOpinion, Revision], None]
-    in_flight_before: Callable[[int], int]
+    count_calls_before: Callable[[int], int]
     metrics: Metrics
-    opinions: SecondOpinions
-    _one_at_a_time: asyncio.Lock
-    released: Callable[[], tuple[Mapping[str, Agent], int | None]] = lambda: ({}, None)
-    admits: Callable[[Bundle, Mapping[str, Agent]], Sequence[Finding]] = lambda bundle, agents: ()
-    shelving: Shelving | None = None
-    loosens: Callable[[Bundle], Loosening] = lambda bundle: Loosening()
+    second_opinions: SecondOpinionFactory
+    _publish_lock: asyncio.Lock
+    load_releases: Callable[[], tuple[Mapping[str, Agent], int | None]] = lambda: ({}, None)
+    check_agents: Callable[[Bundle, Mapping[str, Agent]], Sequence[Finding]] = (
+        lambda bundle, agents: ()
+    )
+    distributor: BundleDistributor | None = None
+    find_loosening: Callable[[Bundle], Loosening] = lambda bundle: Loosening()
     evidence: Callable[[PolicyEngine], tuple[str, ...]] = lambda engine: ()
     patience_s: float = PATIENCE_S
-    why: str = ""
+    engine_reason: str = ""
     swap_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def publish(self, bundle: Bundle, wish: Wish, command: str | None = None) -> Published:
+    async def publish(
+        self, bundle: Bundle, request: PublishRequest, command: str | None = None
+    ) -> PublishResult:
         """Make `bundle` live, or say why not; the last good one stays.
 
         Raises Outrun if it was made from another revision than the one that is live.
         """
-        async with self._one_at_a_time:
-            done, placing = await self._retry_publish(bundle, wish, command)
+        async with self._publish_lock:
+            done, upload = await self._retry_publish(bundle, request, command)
         # Whoever publishes next need not wait for the shelf.
-        return replace(done, told=await self._placed(placing)) if done.changed else done
+        return replace(done, told=await self._await_upload(upload)) if done.changed else done
 
     async def _retry_publish(
-        self, bundle: Bundle, wish: Wish, command: str | None
-    ) -> tuple[Published, asyncio.Task[str | None] | None]:
+        self, bundle: Bundle, request: PublishRequest, command: str | None
+    ) -> tuple[PublishResult, asyncio.Task[str | None] | None]:
         """Publish; begin anew where another worker was faster.
 
         What is loosened is other then, and what does not fit an agent that was released. The number
@@ -146,44 +150,47 @@ class Rollout:
         """
         for _ in range(TRIES):
             try:
-                return await self._publish(bundle, wish, command)
-            except Outrun:
-                if wish.expects is not None and wish.expects < self._newest():
+                return await self._publish(bundle, request, command)
+            except WriteConflict:
+                if (
+                    request.expected_revision is not None
+                    and request.expected_revision < self._newest_revision()
+                ):
                     raise
-        raise Outrun("other workers publish all the time", mend="try again")
+        raise WriteConflict("other workers publish all the time", mend="try again")
 
     async def _publish(
-        self, bundle: Bundle, wish: Wish, command: str | None
-    ) -> tuple[Published, asyncio.Task[str | None] | None]:
+        self, bundle: Bundle, request: PublishRequest, command: str | None
+    ) -> tuple[PublishResult, asyncio.Task[str | None] | None]:
         began = self.clock.monotonic_us()
-        live = self._newest()
-        if wish.expects is not None and wish.expects < live:
-            raise Outrun(f"revision {live} was published meanwhile", mend="try again")
-        if bundle.digest == self.live.digest and live == self.live.number and not self._behind():
-            await self._keep(bundle, command)
-            await self.opinions.retry()
-            return Published(self.live, False, 0), None
+        live = self._newest_revision()
+        if request.expected_revision is not None and request.expected_revision < live:
+            raise WriteConflict(f"revision {live} was published meanwhile", mend="try again")
+        if bundle.digest == self.live.digest and live == self.live.number and not self._is_behind():
+            await self._record_unchanged(bundle, command)
+            await self.second_opinions.retry()
+            return PublishResult(self.live, False, 0), None
         # The trial runs in other processes; what signing needs is loaded meanwhile.
-        warm = self.shelving.warm() if self.shelving else asyncio.sleep(0)
+        warm = self.distributor.warm() if self.distributor else asyncio.sleep(0)
         found, _ = await asyncio.gather(self.stage.try_out(bundle), warm)
         tried = self.clock.monotonic_us() - began
         async with self.swap_lock:
-            done, archive = await self._make_live(bundle, found, wish, command, live)
+            done, archive = await self._make_live(bundle, found, request, command, live)
         if not done.changed:
             return done, None
-        placing = self._show(archive)
+        upload = self._distribute(archive)
         left = await self._drain(done.revision.number)
-        behind = await self._everywhere()
+        behind = await self._await_workers()
         took = self.clock.monotonic_us() - began
         self.metrics.count("policy_published")
         self.metrics.observe("publish_seconds", took / 1e6)
         digest = archive.digest if archive else None
-        told = replace(
+        result = replace(
             done, took_us=took, still_calling=left, trial_us=tried, archive=digest, behind=behind
         )
-        return told, placing
+        return result, upload
 
-    def _newest(self) -> int:
+    def _newest_revision(self) -> int:
         """Return the number of the live revision: another worker may have been faster."""
         return max(self.live.number, self.store.policy_rev)
 
@@ -191,76 +198,78 @@ class Rollout:
         self,
         bundle: Bundle,
         found: Sequence[Finding],
-        wish: Wish,
+        request: PublishRequest,
         command: str | None,
         live: int,
-    ) -> tuple[Published, Archive | None]:
+    ) -> tuple[PublishResult, Archive | None]:
         """Make a bundle that was tried live here, with its archive, or say why not."""
-        agents, released = self.released()
-        findings = [*found, *self.admits(bundle, agents)]
+        agents, released = self.load_releases()
+        findings = [*found, *self.check_agents(bundle, agents)]
         if findings:
-            return await self._refused(bundle, findings, wish), None
-        engine = await self._loaded(bundle)
-        loosened = self.loosens(bundle)
-        if loosened.says and wish.confirmed != loosened.digest:
-            if command is not None and self.store.carried_out(command):
+            return await self._refuse_bundle(bundle, findings, request), None
+        engine = await self._load_engine(bundle)
+        loosening = self.find_loosening(bundle)
+        if loosening.statements and request.confirmed != loosening.digest:
+            if command is not None and self.store.is_command_done(command):
                 raise AlreadyDone(f"command {command} was carried out before")
-            shown = replace(loosened, evidence=self.evidence(engine))
-            return Published(self.live, False, 0, loosens=shown, confirmed=False), None
+            shown = replace(loosening, evidence=self.evidence(engine))
+            return PublishResult(self.live, False, 0, loosening=shown, confirmed=False), None
         try:
-            second = await self.opinions.make(bundle)
+            second = await self.second_opinions.create(bundle)
             number, archive = await self._commit(
-                bundle, engine, wish, command, loosened, live, released
+                bundle, engine, request, command, loosening, live, released
             )
         except BadPolicy as error:  # what the other engine, or an archive, does not take
             finding = Finding(error.where or "policies", 1, error.what, error.mend or "")
-            return await self._refused(bundle, [finding], wish), None
+            return await self._refuse_bundle(bundle, [finding], request), None
         self.live = Revision(number, bundle.digest)
         self.swap(engine, second, self.live)
         self.store.adopt(number, 0)
-        return Published(self.live, True, 0, loosens=loosened), archive
+        return PublishResult(self.live, True, 0, loosening=loosening), archive
 
-    async def _keep(self, bundle: Bundle, command: str | None) -> None:
+    async def _record_unchanged(self, bundle: Bundle, command: str | None) -> None:
         """Keep the id of an order that found everything so already.
 
         Should another order change it, a repeat of this one must not change it back. Where
         somebody edited the bundle's row, it is written anew.
         """
-        if find_bundle(self.store.bundle, bundle.digest) is None:
-            await self.store.note([], bundle)
+        if find_bundle(self.store.bundle_files, bundle.digest) is None:
+            await self.store.append_entries([], bundle)
         if command is not None:
             with suppress(AlreadyDone):
-                await self.store.note([], command=command)
+                await self.store.append_entries([], command=command)
 
-    async def _loaded(self, bundle: Bundle) -> PolicyEngine:
+    async def _load_engine(self, bundle: Bundle) -> PolicyEngine:
         """Make an engine, holding the event loop up no longer than the embedded one takes."""
-        if isinstance(self.stage, Warming):
+        if isinstance(self.stage, WarmupStage):
             await self.stage.warm(bundle)
         return self.stage.load(bundle)
 
-    async def _everywhere(self) -> tuple[str, ...]:
+    async def _await_workers(self) -> tuple[str, ...]:
         """Wait for the other workers, within a bound; return those that were still behind.
 
         The revision is live and durable without them: nothing that they decide under an older one
         commits. Whoever publishes next must not wait for them too.
         """
         try:
-            await asyncio.wait_for(self.store.everywhere(), self.patience_s)
+            await asyncio.wait_for(self.store.wait_for_barrier(), self.patience_s)
         except TimeoutError:
-            return tuple(self.store.behind)
+            return tuple(self.store.lagging_workers)
         return ()
 
-    async def _refused(self, bundle: Bundle, findings: Sequence[Finding], wish: Wish) -> Published:
-        await self._refuse(bundle.digest, [str(finding) for finding in findings], wish.who)
-        return Published(self.live, False, 0, findings=tuple(findings))
+    async def _refuse_bundle(
+        self, bundle: Bundle, findings: Sequence[Finding], request: PublishRequest
+    ) -> PublishResult:
+        await self._note_refusal(bundle.digest, [str(finding) for finding in findings], request.who)
+        return PublishResult(self.live, False, 0, findings=tuple(findings))
 
     async def _commit(
         self,
         bundle: Bundle,
         engine: PolicyEngine,
-        wish: Wish,
+        request: PublishRequest,
         command: str | None,
-        loosened: Loosening,
+        loosening: Loosening,
         live: int,
         released: int | None,
     ) -> tuple[int, Archive | None]:
@@ -269,111 +278,113 @@ class Rollout:
         `live` is the number of the revision that it was compared with, `released` the entry up to
         which releases were. Raises Outrun if another is live by now.
         """
-        told = {"loosens": list(loosened.says)} if loosened.says else {}
-        body = Body(canonical({"reason": wish.reason, **told}))
-        wasm = self.stage.wasm(bundle) if isinstance(self.stage, Compiling) else None
-        number = self.shelving.next_number(live) if self.shelving else live + 1
-        archive = self._pack(bundle, number, wish, wasm)
-        marks = (archive.marks() if archive else {}) | (wasm.marks() if wasm else {})
-        marks |= checked_mark(bundle.digest, ())
+        details = {"loosens": list(loosening.statements)} if loosening.statements else {}
+        body = Body(canonical_json({"reason": request.reason, **details}))
+        wasm = self.stage.wasm(bundle) if isinstance(self.stage, CompilationStage) else None
+        number = self.distributor.next_number(live) if self.distributor else live + 1
+        archive = self._pack(bundle, number, request, wasm)
+        marks = (archive.marks() if archive else {}) | (wasm.to_meta() if wasm else {})
+        marks |= build_check_mark(bundle.digest, ())
         fields = {
             "bundle": bundle.digest,
             "engine": engine.name,
             "wasm": wasm.digest if wasm else None,
-            "actor": str(wish.who),
-            "commit": wish.commit,
-            "back_to": wish.back_to,
+            "actor": str(request.who),
+            "commit": request.commit,
+            "back_to": request.back_to,
             "archive": archive.digest if archive else None,
             "signer": archive.key if archive else None,
         }
         draft = Draft("policy.published", fields, body=body)
-        decided = self.prepare(engine, number)
-        expects = live if wish.expects is None else wish.expects
+        drafts = self.prepare(engine, number)
+        expects = live if request.expected_revision is None else request.expected_revision
         await self.store.publish(
-            bundle, [draft, *decided], command=command, number=number,
-            marks=marks, expects=expects, released=released,
+            bundle, [draft, *drafts], command=command, number=number,
+            meta=marks, expected_revision=expects, released=released,
         )  # fmt: skip
         return number, archive
 
     def _pack(
-        self, bundle: Bundle, number: int, wish: Wish, wasm: PolicyWasm | None
+        self, bundle: Bundle, number: int, request: PublishRequest, wasm: PolicyWasm | None
     ) -> Archive | None:
-        if self.shelving is None:
+        if self.distributor is None:
             return None
-        return self.shelving.pack(
-            bundle, number, str(wish.who), wish.commit, wasm, new_key=wish.new_key
+        return self.distributor.pack(
+            bundle, number, str(request.who), request.commit, wasm, new_key=request.new_key
         )
 
-    def _behind(self) -> bool:
-        return self.shelving is not None and self.shelving.behind(self.live.number)
+    def _is_behind(self) -> bool:
+        return self.distributor is not None and self.distributor.is_behind(self.live.number)
 
-    def _show(self, archive: Archive | None) -> asyncio.Task[str | None] | None:
+    def _distribute(self, archive: Archive | None) -> asyncio.Task[str | None] | None:
         """Hand out the archive of what is live now, and bring it to the shelf meanwhile."""
-        if self.shelving is None:
+        if self.distributor is None:
             return None
-        self.shelving.show(archive)
+        self.distributor.set_live(archive)
         if archive is None:
             return None
-        return asyncio.create_task(self.shelving.place(archive), name="shelf")
+        return asyncio.create_task(self.distributor.upload(archive), name="shelf")
 
-    async def _placed(self, placing: asyncio.Task[str | None] | None) -> str | None:
+    async def _await_upload(self, upload: asyncio.Task[str | None] | None) -> str | None:
         """Wait for the shelf, within a bound; the policy is in force without it."""
-        if placing is None:
-            return self.shelving.unsigned() if self.shelving else None
-        done, _ = await asyncio.wait({placing}, timeout=WAIT_S)
-        return placing.result() if done else "the shelf does not answer; it is tried on"
+        if upload is None:
+            return self.distributor.find_signing_fault() if self.distributor else None
+        done, _ = await asyncio.wait({upload}, timeout=WAIT_S)
+        return upload.result() if done else "the shelf does not answer; it is tried on"
 
     async def catch_up(self) -> None:
         """Make live here what is live in the store. Raises BadPolicy, StoreFailed, Unavailable.
 
         Another worker published it, or this one did by a commit that stood although it raised.
         """
-        number, digest = self.store.revision()
-        files = self.store.bundle(digest)
+        number, digest = self.store.live_revision()
+        files = self.store.bundle_files(digest)
         if files is not None:
-            await self.follow(Bundle.recorded(files, digest), number)
+            await self.follow_revision(Bundle.from_record(files, digest), number)
 
-    async def retry(self) -> None:
+    async def retry_catch_up(self) -> None:
         """Catch up if that is possible now: not while something is published."""
-        if not self._one_at_a_time.locked():
+        if not self._publish_lock.locked():
             with suppress(VedetteError):  # what is in the way is tried again
                 await self.catch_up()
 
-    async def follow(self, bundle: Bundle, number: int) -> None:
+    async def follow_revision(self, bundle: Bundle, number: int) -> None:
         """Make live here what another worker published. Raises BadPolicy."""
-        async with self._one_at_a_time:
+        async with self._publish_lock:
             if number <= self.live.number:
                 return
-            engine = await self._loaded(bundle)
-            second = await self.opinions.make_live(bundle)
+            engine = await self._load_engine(bundle)
+            second = await self.second_opinions.create_live(bundle)
             async with self.swap_lock:
                 # What this decides was made durable with the publication.
                 self.prepare(engine, number)
                 self.live = Revision(number, bundle.digest)
                 self.swap(engine, second, self.live)
                 self.store.adopt(number, 0)
-            if self.shelving is not None:
-                self.shelving.refresh()
+            if self.distributor is not None:
+                self.distributor.refresh()
 
-    async def keep_shelf(self, leads: Callable[[], bool], trouble: Callable[[str], None]) -> None:
+    async def maintain_repository(
+        self, leads: Callable[[], bool], trouble: Callable[[str], None]
+    ) -> None:
         """Keep archive and shelf up to what is live, for as long as the fleet runs."""
-        if self.shelving is None:
+        if self.distributor is None:
             await asyncio.Event().wait()
         else:
-            await self.shelving.keep(leads, trouble)
+            await self.distributor.maintain(leads, trouble)
 
-    async def refuse(self, why: BadPolicy, who: Principal) -> None:
+    async def record_refusal(self, why: BadPolicy, who: Principal) -> None:
         """Record that a folder could not even be read; the last good bundle stays."""
-        await self._refuse(None, [str(why)], who)
+        await self._note_refusal(None, [str(why)], who)
 
-    async def _refuse(self, digest: str | None, why: Sequence[str], who: Principal) -> None:
+    async def _note_refusal(self, digest: str | None, why: Sequence[str], who: Principal) -> None:
         fields: Mapping[str, Any] = {"bundle": digest, "actor": str(who)}
-        body = Body(canonical({"findings": list(why[:100])}))
-        await self.store.note([Draft("policy.refused", fields, body=body)])
+        body = Body(canonical_json({"findings": list(why[:100])}))
+        await self.store.append_entries([Draft("policy.refused", fields, body=body)])
         self.metrics.count("policy_refused")
 
     async def _drain(self, number: int) -> int:
         end = self.clock.monotonic_us() + _DRAIN_US
-        while self.in_flight_before(number) and self.clock.monotonic_us() < end:  # noqa: ASYNC110
+        while self.count_calls_before(number) and self.clock.monotonic_us() < end:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        return self.in_flight_before(number)
+        return self.count_calls_before(number)

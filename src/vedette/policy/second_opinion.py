@@ -22,15 +22,15 @@ from typing import Any, Protocol
 from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.errors import StoreFailed, VedetteError
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import denied
+from vedette.domain.decision import build_denial
 from vedette.domain.decision_request import (
-    NOBODY,
-    Answer,
-    Decided,
-    answer_of,
-    difference,
-    differing,
-    occasion,
+    NO_ENGINE,
+    DecisionRecord,
+    EngineAnswer,
+    build_difference_denial,
+    build_difference_entry,
+    difference_kind,
+    evaluate_request,
 )
 from vedette.domain.entry import Draft
 from vedette.domain.ports import Metrics, PolicyEngine
@@ -38,12 +38,12 @@ from vedette.domain.ports import Metrics, PolicyEngine
 # One decision in so many is compared beside the line, unless `[policy] sample` says otherwise.
 ONE_IN = 64
 _MOST_WAITING = 1000
-_AT_ONCE = 50
+_BATCH_SIZE = 50
 _GATHER_S = 0.05
 # How long a store that is away is left alone before what is sampled next is compared.
 _AWAY_S = 1.0
 # How often an engine that could not be made is made again.
-AGAIN_US = 60 * MICROS
+RETRY_US = 60 * MICROS
 
 
 class SecondOpinion:
@@ -68,7 +68,7 @@ class SecondOpinion:
         self._metrics = metrics
         self._samples = Samples(metrics) if samples is None else samples
         self.one_in = one_in
-        self.doubted = False
+        self.has_differed = False
 
     @property
     def name(self) -> str | None:
@@ -78,85 +78,89 @@ class SecondOpinion:
         return None if self._engine is None else self._engine.name
 
     @property
-    def missing(self) -> bool:
+    def is_missing(self) -> bool:
         """Say whether there should be another engine, which could not be made."""
         return isinstance(self._engine, Exception)
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Say whether there is another engine that can be asked."""
-        return self._engine is not None and not self.missing
+        return self._engine is not None and not self.is_missing
 
-    def supply(self, engine: PolicyEngine | Exception) -> None:
+    def set_engine(self, engine: PolicyEngine | Exception) -> None:
         """Take the engine that was missing, or why it is missing still."""
         self._engine = engine
 
-    def review(self, decided: Decided, *, outward: bool) -> Decided:
+    def review(self, decision_record: DecisionRecord, *, outward: bool) -> DecisionRecord:
         """Return a decision as it is, or the deny where a permit meets a difference.
 
         What is no permit, or not `outward`, is left for the sample, unless a difference was found
         before.
         """
-        permitted = decided.decision.outcome == "permit"
-        if not permitted or not (outward or self.doubted):
-            self.sample(decided)
-            return decided
-        answers = self._compare(decided, "permit")
+        permitted = decision_record.decision.outcome == "permit"
+        if not permitted or not (outward or self.has_differed):
+            self.sample(decision_record)
+            return decision_record
+        answers = self._ask_other(decision_record, "permit")
         if answers is None:
-            return decided
-        told = [answer.to_json() for answer in answers]
-        return replace(decided, decision=differing(told), answers=answers)
+            return decision_record
+        answer_json = [answer.to_json() for answer in answers]
+        return replace(
+            decision_record, decision=build_difference_denial(answer_json), answers=answers
+        )
 
-    def outward(self, question: Mapping[str, Any]) -> bool:
+    def is_outward(self, request: Mapping[str, Any]) -> bool:
         """Say whether somebody calls a tool of high impact, or policy does not call it inward."""
-        action = question["action"]
-        own = (question["subject"]["agent"], action["tool"])
+        action = request["action"]
+        own = (request["subject"]["agent"], action["tool"])
         return own not in self._inward or action["high_impact"] is not False
 
-    def sample(self, decided: Decided) -> None:
+    def sample(self, decision_record: DecisionRecord) -> None:
         """Put a decision aside to be compared beside the line, if it is one of the sample.
 
         Which ones is a function of the question's bytes: the same in every run of a record.
         """
-        if self.ready and zlib.crc32(decided.question) % self.one_in == 0:
-            self._samples.add(self, decided)
+        if self.is_ready and zlib.crc32(decision_record.request) % self.one_in == 0:
+            self._samples.add(self, decision_record)
 
-    def compare(self, decided: Decided) -> Decided | None:
+    def compare(self, decision_record: DecisionRecord) -> DecisionRecord | None:
         """Return a sampled decision with both answers where the engines differ, else None."""
-        if not self.ready or self._same(decided):
+        if not self.is_ready or self._is_same_engine(decision_record):
             return None  # an answer that nobody gave is no difference
-        answers = self._compare(decided, "sample")
+        answers = self._ask_other(decision_record, "sample")
         if answers is None:
             return None
-        self.doubted = True
-        return replace(decided, answers=answers)
+        self.has_differed = True
+        return replace(decision_record, answers=answers)
 
-    def _same(self, decided: Decided) -> bool:
+    def _is_same_engine(self, decision_record: DecisionRecord) -> bool:
         """Say whether the other engine is the one that decided: behind a server that is away."""
-        return getattr(self._engine, "name", None) == decided.engine
+        return getattr(self._engine, "name", None) == decision_record.engine
 
-    def _compare(self, decided: Decided, where: str) -> tuple[Answer, Answer] | None:
+    def _ask_other(
+        self, decision_record: DecisionRecord, where: str
+    ) -> tuple[EngineAnswer, EngineAnswer] | None:
         engine = self._engine
         if engine is None:
             return None
         if isinstance(engine, Exception):
             why = f"the second policy engine is missing: {type(engine).__name__}"
-            other = Answer(NOBODY, denied("engine.error", why))
-        elif self._same(decided):
+            other = EngineAnswer(NO_ENGINE, build_denial("engine.error", why))
+        elif self._is_same_engine(decision_record):
             why = "the engine that decided is the only one here"
-            other = Answer(NOBODY, denied("engine.error", why))
+            other = EngineAnswer(NO_ENGINE, build_denial("engine.error", why))
         else:
-            other = Answer(engine.name, answer_of(engine, decided.question))
-        where = occasion(other, where)
+            other = EngineAnswer(engine.name, evaluate_request(engine, decision_record.request))
+        where = difference_kind(other, where)
         self._metrics.count("second_opinions", where=where)
-        if other.decision == decided.decision:
+        if other.decision == decision_record.decision:
             return None
         self._metrics.count("engine_differences", where=where)
-        return Answer(decided.engine, decided.decision), other
+        return EngineAnswer(decision_record.engine, decision_record.decision), other
 
 
 class _Notes(Protocol):
-    async def note(self, drafts: list[Draft]) -> int: ...
+    async def append_entries(self, drafts: list[Draft]) -> int: ...
 
 
 class Samples:
@@ -168,29 +172,29 @@ class Samples:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._waiting: deque[tuple[SecondOpinion, Decided]] = deque()
-        self._more = asyncio.Event()
+        self._waiting: deque[tuple[SecondOpinion, DecisionRecord]] = deque()
+        self._arrival = asyncio.Event()
 
-    def add(self, second: SecondOpinion, decided: Decided) -> None:
+    def add(self, second: SecondOpinion, decision_record: DecisionRecord) -> None:
         """Put a decision aside."""
         if len(self._waiting) < _MOST_WAITING:
-            self._waiting.append((second, decided))
-            self._more.set()
+            self._waiting.append((second, decision_record))
+            self._arrival.set()
         else:
             self._metrics.count("samples_dropped")
 
-    def take(self) -> list[tuple[SecondOpinion, Decided]]:
+    def pop_batch(self) -> list[tuple[SecondOpinion, DecisionRecord]]:
         """Return the next to compare, oldest first, each with whom to ask."""
         waiting = self._waiting
-        return [waiting.popleft() for _ in range(min(len(waiting), _AT_ONCE))]
+        return [waiting.popleft() for _ in range(min(len(waiting), _BATCH_SIZE))]
 
-    async def compare(self, store: _Notes, trouble: Callable[[str], None]) -> bool:
+    async def compare_batch(self, store: _Notes, trouble: Callable[[str], None]) -> bool:
         """Compare some of them on another thread; say whether there were any.
 
         A difference becomes an entry and is told. Raises StoreFailed if it cannot be written; then
         it is compared again with all that is left.
         """
-        taken = self.take()
+        taken = self.pop_batch()
         if not taken:
             return False
         try:
@@ -198,15 +202,15 @@ class Samples:
         except asyncio.CancelledError:
             self._waiting.extendleft(reversed(taken))  # who ends the run finishes them
             raise
-        for at, decided in enumerate(compared):
-            if decided is None:
+        for at, decision_record in enumerate(compared):
+            if decision_record is None:
                 continue
             try:
-                await store.note([difference(decided, "sample")])
+                await store.append_entries([build_difference_entry(decision_record, "sample")])
             except BaseException:
                 self._waiting.extendleft(reversed(taken[at:]))
                 raise
-            first, other = decided.answers
+            first, other = decision_record.answers
             trouble(
                 f"policy engines differ: {first.engine} says {first.decision.outcome}, "
                 f"{other.engine} {other.decision.outcome}; see entry engine.differed"
@@ -217,24 +221,24 @@ class Samples:
         """Compare what is put aside for as long as the fleet runs, over a store that is away."""
         while True:
             try:
-                await self._more.wait()
-                self._more.clear()
+                await self._arrival.wait()
+                self._arrival.clear()
                 await asyncio.sleep(_GATHER_S)
-                while await self.compare(store, trouble):
+                while await self.compare_batch(store, trouble):
                     pass
             except StoreFailed:
-                self._more.set()
+                self._arrival.set()
                 self._metrics.count("store_failures")
                 await asyncio.sleep(_AWAY_S)
 
     async def finish(self, store: _Notes, trouble: Callable[[str], None]) -> None:
         """Compare all that is waiting by now, at the end; a store that is away ends it early."""
         with suppress(VedetteError):
-            for _ in range(0, len(self._waiting), _AT_ONCE):
-                await self.compare(store, trouble)
+            for _ in range(0, len(self._waiting), _BATCH_SIZE):
+                await self.compare_batch(store, trouble)
 
 
-class SecondOpinions:
+class SecondOpinionFactory:
     """Makes the second opinion of each bundle. `live` is that of the live one, once there is one.
 
     `load` makes the engine that does not decide: None where there is none, and raises BadPolicy
@@ -256,20 +260,20 @@ class SecondOpinions:
         self.live: SecondOpinion | None = None
         self._missing: tuple[SecondOpinion, Bundle] | None = None
 
-    async def make(self, bundle: Bundle) -> SecondOpinion:
+    async def create(self, bundle: Bundle) -> SecondOpinion:
         """Make the second opinion of an admitted bundle, off the event loop. Raises BadPolicy."""
-        return self._of(bundle, await asyncio.to_thread(self._load, bundle))
+        return self._build(bundle, await asyncio.to_thread(self._load, bundle))
 
-    async def make_live(self, bundle: Bundle) -> SecondOpinion:
+    async def create_live(self, bundle: Bundle) -> SecondOpinion:
         """Make the second opinion of a bundle that is live already, off the event loop.
 
         Where its engine cannot be made, whyever, no permit that needs it is agreed to until
         `retry` could make it.
         """
         try:
-            return await self.make(bundle)
+            return await self.create(bundle)
         except Exception as error:
-            second = self._of(bundle, error)
+            second = self._build(bundle, error)
             self._missing = second, bundle
             return second
 
@@ -284,23 +288,23 @@ class SecondOpinions:
         try:
             engine = await asyncio.to_thread(self._load, bundle)
         except Exception as error:
-            second.supply(error)
+            second.set_engine(error)
             return False
         if engine is None:  # it was to be there when the bundle became live: less is no mend
             return False
-        second.supply(engine)
+        second.set_engine(engine)
         if self._missing is not None and self._missing[0] is second:
             self._missing = None
         return True
 
-    async def keep(self, clock: Clock, trouble: Callable[[str], None]) -> None:
+    async def keep_retrying(self, clock: Clock, trouble: Callable[[str], None]) -> None:
         """Make a missing engine again each minute, for as long as the fleet runs."""
         while True:
-            await clock.sleep_until(clock.now_us() + AGAIN_US)
+            await clock.sleep_until(clock.now_us() + RETRY_US)
             if await self.retry():
                 trouble("the second policy engine is there: what is outward is permitted again")
 
-    def _of(self, bundle: Bundle, engine: PolicyEngine | Exception | None) -> SecondOpinion:
+    def _build(self, bundle: Bundle, engine: PolicyEngine | Exception | None) -> SecondOpinion:
         grants = self._mount(bundle.files).get("grants")
         return SecondOpinion(engine, grants, self._metrics, self.samples, one_in=self._one_in)
 

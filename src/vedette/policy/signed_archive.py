@@ -19,10 +19,10 @@ from vedette.domain.policy_wasm import WasmRecord
 
 # Under these names the record keeps the live revision's archive, who signs, and the highest
 # number that was seen on the shelf and not in the record.
-ARCHIVE, KEY, AHEAD = "policy_archive", "policy_key", "policy_ahead"
+ARCHIVE, KEY, HIGHEST_MARK = "policy_archive", "policy_key", "policy_ahead"
 
 
-class Record(WasmRecord, Protocol):
+class ArchiveStore(WasmRecord, Protocol):
     """What of the store is needed here."""
 
     def remember(self, name: str, value: str) -> Awaitable[None]:
@@ -35,16 +35,16 @@ class Record(WasmRecord, Protocol):
         """Keep values if a revision is still live and a name still holds what it did."""
         ...
 
-    def revision(self) -> tuple[int, str]:
+    def live_revision(self) -> tuple[int, str]:
         """Return the live revision's number and digest."""
         ...
 
-    def bundle(self, digest: str) -> Mapping[str, bytes] | None:
+    def bundle_files(self, digest: str) -> Mapping[str, bytes] | None:
         """Return the files of a recorded bundle."""
         ...
 
 
-class Sealer(Protocol):
+class ArchiveSigner(Protocol):
     """Signs archives and reads them back."""
 
     def key_id(self, *, make: bool) -> str | None:
@@ -61,7 +61,7 @@ class Sealer(Protocol):
         """
         ...
 
-    def public(self) -> str:
+    def public_key(self) -> str:
         """Return the PEM of the public half of the key here, which is made if there is none."""
         ...
 
@@ -89,37 +89,37 @@ class Archive:
     public: str = field(default="", repr=False)
 
     @classmethod
-    def of(cls, number: int, bundle: str, key: str, raw: bytes, public: str = "") -> Archive:
+    def from_raw(cls, number: int, bundle: str, key: str, raw: bytes, public: str = "") -> Archive:
         """Return an archive with the digest of its bytes."""
         return cls(number, bundle, key, raw, sha256_hex(raw), public)
 
     def marks(self) -> dict[str, str]:
         """Return what the record keeps of it, under its names."""
-        told = {
+        value = {
             "number": self.number,
             "bundle": self.bundle,
             "key": self.key,
             "public": self.public,
             "raw": base64.b64encode(self.raw).decode("ascii"),
         }
-        return {ARCHIVE: orjson.dumps(told).decode(), KEY: self.key}
+        return {ARCHIVE: orjson.dumps(value).decode(), KEY: self.key}
 
     @classmethod
-    def kept(cls, record: Record) -> Archive | None:
+    def load_live(cls, record: ArchiveStore) -> Archive | None:
         """Return what the record keeps, if it is the live revision's."""
-        found = cls.last(record)
-        if found is None or (found.number, found.bundle) != record.revision():
+        found = cls.load_last(record)
+        if found is None or (found.number, found.bundle) != record.live_revision():
             return None
         return found
 
     @classmethod
-    def last(cls, record: Record) -> Archive | None:
+    def load_last(cls, record: ArchiveStore) -> Archive | None:
         """Return what the record keeps: the archive of the last revision that was signed."""
         mark = record.meta(ARCHIVE)
         if mark is None:
             return None
-        told: dict[str, Any] = orjson.loads(mark)
-        if "public" not in told:
+        value: dict[str, Any] = orjson.loads(mark)
+        if "public" not in value:
             return None  # of a version that did not keep it; a leader with the key signs anew
-        raw = base64.b64decode(told["raw"])
-        return cls.of(told["number"], told["bundle"], told["key"], raw, told["public"])
+        raw = base64.b64decode(value["raw"])
+        return cls.from_raw(value["number"], value["bundle"], value["key"], raw, value["public"])

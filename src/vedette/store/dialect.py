@@ -22,22 +22,22 @@ class Database(Protocol):
     """
 
     name: str
-    lost: tuple[type[BaseException], ...]
-    fault: tuple[type[BaseException], ...]
+    lost_errors: tuple[type[BaseException], ...]
+    value_errors: tuple[type[BaseException], ...]
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Run a query and return all its rows."""
         ...
 
-    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+    def iterate_rows(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Run a query and yield its rows; memory stays flat however many there are."""
         ...
 
-    def run(self, sql: str, values: Sequence[Any] = ()) -> int:
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Run a statement and return how many rows it changed."""
         ...
 
-    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+    def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
         """Run a statement for each row of values; return how many rows were changed in all."""
         ...
 
@@ -52,7 +52,7 @@ class Database(Protocol):
         """Begin the group's transaction, alone among all writers of this store."""
         ...
 
-    def begin_now(self) -> bool:
+    def try_begin(self) -> bool:
         """Begin it if that needs no waiting for anybody; say whether it has begun."""
         ...
 

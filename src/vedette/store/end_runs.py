@@ -9,20 +9,20 @@ from collections.abc import Iterable
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Body, Draft
-from vedette.domain.hold import ENDED, move
+from vedette.domain.hold import FINAL_STATES, transition
 from vedette.domain.run import ActionRow, Run
-from vedette.store.dead_letters import MOVE
+from vedette.store.dead_letters import MOVE_RUN
 from vedette.store.dialect import Database
-from vedette.store.ledger_writer import Ledger
-from vedette.store.row_mapper import COLUMNS, RUNS, to_action, to_run
-from vedette.store.write_buffer import Pending
+from vedette.store.ledger_writer import LedgerWriter
+from vedette.store.row_mapper import ACTION_FIELDS, SELECT_RUNS, to_action, to_run
+from vedette.store.write_buffer import WriteBuffer
 
-_HAPPENED = ("intended", "started", "unknown")
+_POSSIBLE_EFFECTS = ("intended", "started", "unknown")
 
 
 def open_runs(database: Database, abouts: Iterable[int]) -> list[Run]:
     """Return the runs of these events that have not ended, in order."""
-    sql = f"{RUNS} WHERE r.position=? AND r.state IN ('ready','waiting') ORDER BY r.agent"
+    sql = f"{SELECT_RUNS} WHERE r.position=? AND r.state IN ('ready','waiting') ORDER BY r.agent"
     return [to_run(row) for about in sorted(abouts) for row in database.rows(sql, (about,))]
 
 
@@ -33,8 +33,8 @@ def open_holds(database: Database, run: Run) -> list[ActionRow]:
 
 def end_run(
     database: Database,
-    ledger: Ledger,
-    pending: Pending,
+    ledger: LedgerWriter,
+    buffer: WriteBuffer,
     run: Run,
     actor: str,
     body: Body | None,
@@ -51,32 +51,32 @@ def end_run(
         )
     rows = _actions(database, run)
     for row in rows:
-        if row.effect in _HAPPENED or row.waits == "policy":
+        if row.effect in _POSSIBLE_EFFECTS or row.waits == "policy":
             raise BadCommand(
                 f"{row.tool} of run {run.id} may have happened ({row.effect or 'denied since'})",
                 mend="wait until it is settled, or settle it: `vedette hold list`",
             )
     for row in rows:
-        if row.hold is None or row.hold in ENDED:
+        if row.hold is None or row.hold in FINAL_STATES:
             continue
         fields = {
             "event": run.event, "agent": run.agent, "action": row.id, "action_digest": row.digest,
             "tool": row.tool, "actor": actor,
         }  # fmt: skip
-        row.hold = "denied" if row.hold == "released" else move(row.hold, "denied")
+        row.hold = "denied" if row.hold == "released" else transition(row.hold, "denied")
         row.decided, row.rule, row.waits = "deny", "hold.denied", None
         row.approver, row.until_us = actor, 0
         draft = Draft("hold.denied", fields, row.last or run.last, 0, body)
         run.last = row.last = ledger.append([draft], run.id, run.entries, at_us, run.position)
         run.entries += 1
-        pending.action(run.position, row, 0)
+        buffer.add_action(run.position, row, 0)
     fields = {"actor": actor, "event": run.event, "agent": run.agent}
     draft = Draft("run.dropped", fields, run.last, 0, body)
     seq = ledger.append([draft], run.id, run.entries, at_us, run.position)
     entries = run.entries + 1
-    database.run(MOVE, ("done", entries, seq, 0, run.position, run.agent))
+    database.execute(MOVE_RUN, ("done", entries, seq, 0, run.position, run.agent))
 
 
 def _actions(database: Database, run: Run) -> list[ActionRow]:
-    sql = f"SELECT {COLUMNS} FROM action WHERE position=? AND run=? ORDER BY turn, ordinal"
+    sql = f"SELECT {ACTION_FIELDS} FROM action WHERE position=? AND run=? ORDER BY turn, ordinal"
     return [to_action(row) for row in database.rows(sql, (run.position, run.id))]

@@ -8,19 +8,19 @@ import orjson
 
 from vedette.domain.agent import undo_source
 from vedette.domain.base.canonical import DIGEST_PREFIX, short_id
-from vedette.domain.base.errors import BadCommand, NotShown, StateNotKept
+from vedette.domain.base.errors import BadCommand, DisplayMismatch, StateNotKept
 from vedette.domain.compensation import undo_ids
 from vedette.domain.entry import Draft
-from vedette.domain.memory_state import MOVES, PROPOSED, Learned
-from vedette.domain.ports import Erased, Survey
+from vedette.domain.memory_state import PROPOSED, TRANSITIONS, LedgerMemory
+from vedette.domain.ports import ErasureResult, ErasureSurvey
 from vedette.domain.run import Run
 from vedette.store import read_archived_memories
 from vedette.store.dialect import Database, Row
 from vedette.store.end_runs import end_run, open_holds, open_runs
-from vedette.store.ledger_writer import Ledger
+from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.row_mapper import find_position
 from vedette.store.states import find_unkept
-from vedette.store.write_buffer import Pending
+from vedette.store.write_buffer import WriteBuffer
 
 _FOUND = "SELECT b.seq, e.bytes, e.about FROM body b JOIN entry e ON e.seq=b.seq WHERE "
 _CORRECTED = f"SELECT bytes FROM entry WHERE about=? AND kind='{read_archived_memories.CORRECTED}'"
@@ -28,7 +28,7 @@ _OF_MEMORY = (
     "SELECT 1 FROM entry e JOIN body b ON b.seq=e.seq "
     f"WHERE e.about=? AND (e.seq=? OR e.kind='{PROPOSED}')"
 )
-_MOVES = ",".join(f"'{kind}'" for kind in MOVES)
+_MOVES = ",".join(f"'{kind}'" for kind in TRANSITIONS)
 # With the words of the index, so that it is used.
 _MOVED = (
     f"SELECT bytes FROM entry WHERE kind IN ({_MOVES}) "
@@ -38,7 +38,7 @@ _MOVED = (
 
 def erase(
     database: Database,
-    ledger: Ledger,
+    ledger: LedgerWriter,
     *,
     event: str | None,
     subject: str | None,
@@ -46,9 +46,9 @@ def erase(
     draft: Draft,
     at_us: int,
     stateless: Collection[str] = (),
-    end: Pending | None = None,
+    end: WriteBuffer | None = None,
     shown: str | None = None,
-) -> Erased:
+) -> ErasureResult:
     """Delete the bodies found by exactly one of event, subject and entry, and say so in the ledger.
 
     With an event go the events that hold a copy of it, however many steps away: those of its
@@ -58,7 +58,7 @@ def erase(
     found by the survey whose digest begins with `shown`; StateNotKept for an event that a judge has
     observed and no kept state holds, unless its agent is `stateless`.
     """
-    found = _found(database, event, subject, entry)
+    found = _find_content(database, event, subject, entry)
     if not found:
         by, value = next(
             (by, value)
@@ -69,10 +69,10 @@ def erase(
     rows = list(found.values())
     if shown is not None:
         _refuse_unseen(survey(database, event, subject, entry).digest, shown)
-    abouts = abouts_of(rows)
+    abouts = event_positions(rows)
     # Since states were kept a run may have been judged, by this worker or another: a state that is
     # made anew from what is left would lack it.
-    if unkept := find_unkept(database, events_of(rows), stateless):
+    if unkept := find_unkept(database, accepted_positions(rows), stateless):
         raise StateNotKept(
             f"{unkept[0].agent} has observed the content of {unkept[0].event}, and its state is "
             "not kept without it",
@@ -91,26 +91,28 @@ def erase(
     events = _keys(database, abouts)
     _delete(database, rows)
     gone = [(about,) for about in abouts]
-    database.many("UPDATE action SET record=NULL, answer=NULL WHERE position=?", gone)
+    database.execute_many("UPDATE action SET record=NULL, answer=NULL WHERE position=?", gone)
     if entry is None:
         # Under whose name it was goes with the content.
-        database.many("UPDATE event SET subject=NULL WHERE seq=?", gone)
-        database.many("UPDATE refused SET subject=NULL WHERE seq=?", gone)
-    digests = _tell(ledger, rows, draft, at_us)
-    return Erased(digests, tuple(sorted(events)))
+        database.execute_many("UPDATE event SET subject=NULL WHERE seq=?", gone)
+        database.execute_many("UPDATE refused SET subject=NULL WHERE seq=?", gone)
+    digests = _record_erasure(ledger, rows, draft, at_us)
+    return ErasureResult(digests, tuple(sorted(events)))
 
 
-def survey(database: Database, event: str | None, subject: str | None, entry: int | None) -> Survey:
+def survey(
+    database: Database, event: str | None, subject: str | None, entry: int | None
+) -> ErasureSurvey:
     """Return what `erase` would find; nothing is changed."""
-    found = _found(database, event, subject, entry)
-    abouts = abouts_of(found.values())
+    found = _find_content(database, event, subject, entry)
+    abouts = event_positions(found.values())
     open = open_runs(database, abouts)
     holds = [hold for run in open for hold in open_holds(database, run)]
     ((runs,),) = database.rows(
         f"SELECT COUNT(*) FROM run WHERE position IN ({','.join('?' * len(abouts)) or 'NULL'})",
         abouts,
     )
-    return Survey(
+    return ErasureSurvey(
         tuple(sorted(_keys(database, abouts))), int(runs), tuple(sorted(found)), tuple(open),
         tuple(holds),
     )  # fmt: skip
@@ -120,33 +122,35 @@ def unkept_runs(
     database: Database, event: str | None, subject: str | None, entry: int | None
 ) -> list[Run]:
     """Return the observed runs of what `erase` would find that no kept state holds."""
-    return find_unkept(database, events_of(_found(database, event, subject, entry).values()))
+    return find_unkept(
+        database, accepted_positions(_find_content(database, event, subject, entry).values())
+    )
 
 
-def abouts_of(rows: Iterable[Row]) -> list[int]:
+def event_positions(rows: Iterable[Row]) -> list[int]:
     """Return the positions of the events that these contents belong to."""
     return sorted({row[2] for row in rows if row[2] is not None})
 
 
-def events_of(rows: Iterable[Row]) -> list[int]:
+def accepted_positions(rows: Iterable[Row]) -> list[int]:
     """Return the positions of the events whose own content is among these: what judges observe."""
     return sorted(row[0] for row in rows if row[0] == row[2])
 
 
 def _refuse_unseen(digest: str, shown: str) -> None:
     if DIGEST_PREFIX.fullmatch(shown) is None or not digest.startswith(shown):
-        raise NotShown(
+        raise DisplayMismatch(
             f"what would go is not what was shown as {shown[:16]!r}: nothing was erased",
             mend="look at it again: the same order shows what would go now",
         )
 
 
-def _found(
+def _find_content(
     database: Database, event: str | None, subject: str | None, entry: int | None
 ) -> dict[int, Row]:
     """Return (seq, entry bytes, about) of the content that is asked for, and of its copies."""
-    places = _places(database, event, subject, entry)
-    found = _bodies(database, _copies(database, places) - ({entry} if entry else set()))
+    places = _find_positions(database, event, subject, entry)
+    found = _bodies_about(database, _find_copies(database, places) - ({entry} if entry else set()))
     return found | _bodies_at(database, {entry}) if entry is not None else found
 
 
@@ -157,12 +161,12 @@ def _keys(database: Database, abouts: Iterable[int]) -> list[str]:
 
 def erase_memories(
     database: Database,
-    ledger: Ledger,
-    old: Collection[Learned],
+    ledger: LedgerWriter,
+    old: Collection[LedgerMemory],
     upto: int,
     draft: Draft,
     at_us: int,
-) -> Erased:
+) -> ErasureResult:
     """Delete what was proposed of memories, as far as it is there; with nothing say nothing.
 
     They were looked at when the ledger's last entry was `upto`: of what a person has ordered since,
@@ -173,40 +177,42 @@ def erase_memories(
     seqs = {one.seq for one in old if one.name not in moved}
     rows = list(_bodies_at(database, seqs).values())
     if not rows:
-        return Erased((), ())
+        return ErasureResult((), ())
     _delete(database, rows)
-    unname(database, {row[2] for row in rows if row[2] is not None})
-    return Erased(_tell(ledger, rows, draft, at_us), ())
+    clear_subjects(database, {row[2] for row in rows if row[2] is not None})
+    return ErasureResult(_record_erasure(ledger, rows, draft, at_us), ())
 
 
-def unname(database: Database, abouts: Iterable[int]) -> None:
+def clear_subjects(database: Database, abouts: Iterable[int]) -> None:
     """Forget under whose name events were of which neither content nor a memory is left.
 
     While something is remembered of it, whoever it is about can still have it erased.
     """
-    remembered = {about for _, _, about in read_archived_memories.with_body(database)}
+    remembered = {about for _, _, about in read_archived_memories.entries_with_body(database)}
     gone = [
         (about,)
         for about in sorted(set(abouts) - remembered)
         if not database.rows(_OF_MEMORY, (about, about))
     ]
-    database.many("UPDATE event SET subject=NULL WHERE seq=?", gone)
-    database.many("UPDATE refused SET subject=NULL WHERE seq=?", gone)
+    database.execute_many("UPDATE event SET subject=NULL WHERE seq=?", gone)
+    database.execute_many("UPDATE refused SET subject=NULL WHERE seq=?", gone)
 
 
 def _delete(database: Database, rows: Collection[Row]) -> None:
-    database.many("DELETE FROM body WHERE seq=?", [(row[0],) for row in rows])
-    read_archived_memories.empty(database, rows)
+    database.execute_many("DELETE FROM body WHERE seq=?", [(row[0],) for row in rows])
+    read_archived_memories.erase_bodies(database, rows)
 
 
-def _tell(ledger: Ledger, rows: Iterable[Row], draft: Draft, at_us: int) -> tuple[str, ...]:
+def _record_erasure(
+    ledger: LedgerWriter, rows: Iterable[Row], draft: Draft, at_us: int
+) -> tuple[str, ...]:
     digests = sorted(str(orjson.loads(row[1])["body"]) for row in rows)
     placed = Draft(draft.kind, {**draft.fields, "erased": digests}, body=draft.body)
     ledger.append([placed], None, 0, at_us)
     return tuple(digests)
 
 
-def _places(
+def _find_positions(
     database: Database, event: str | None, subject: str | None, entry: int | None
 ) -> set[int]:
     """Return the positions of what is asked for, be its own content still there or not."""
@@ -220,11 +226,13 @@ def _places(
     return {seq for (seq,) in database.rows(sql, (subject, subject))}
 
 
-def _copies(database: Database, places: Collection[int]) -> set[int]:
+def _find_copies(database: Database, places: Collection[int]) -> set[int]:
     """Return the positions and those of all events that copied of them, or of such a copy."""
     archived = [
         orjson.loads(raw)
-        for _, raw, _ in read_archived_memories.kept(database, (read_archived_memories.CORRECTED,))
+        for _, raw, _ in read_archived_memories.read_entries(
+            database, (read_archived_memories.CORRECTED,)
+        )
     ]
     found, open = set(places), sorted(places)
     while open:
@@ -232,14 +240,14 @@ def _copies(database: Database, places: Collection[int]) -> set[int]:
         told = [orjson.loads(raw) for (raw,) in database.rows(_CORRECTED, (about,))]
         told += [one for one in archived if one.get("about") == about]
         led = {find_position(database, one["what"]) for one in told if "what" in one}
-        led |= set(_undos(database, about))
+        led |= set(_find_undos(database, about))
         fresh = led - found - {0}
         found |= fresh
         open += sorted(fresh)
     return found
 
 
-def _undos(database: Database, about: int) -> Iterator[int]:
+def _find_undos(database: Database, about: int) -> Iterator[int]:
     """Yield the positions of the events that were to undo what was done of an event.
 
     By their ids, which follow from the action's: so they are found when the entries are archived.
@@ -255,16 +263,16 @@ def _undos(database: Database, about: int) -> Iterator[int]:
             yield place
 
 
-def _bodies(database: Database, abouts: Collection[int]) -> dict[int, Row]:
+def _bodies_about(database: Database, abouts: Collection[int]) -> dict[int, Row]:
     """Return (seq, entry bytes, about) of all content that belongs to these positions, by seq."""
-    rows = [row for row in read_archived_memories.with_body(database) if row[2] in abouts]
+    rows = [row for row in read_archived_memories.entries_with_body(database) if row[2] in abouts]
     for about in sorted(abouts):
         rows += database.rows(f"{_FOUND} e.about=?", (about,))
     return {row[0]: row for row in rows}
 
 
 def _bodies_at(database: Database, seqs: Collection[int]) -> dict[int, Row]:
-    rows = [row for row in read_archived_memories.with_body(database) if row[0] in seqs]
+    rows = [row for row in read_archived_memories.entries_with_body(database) if row[0] in seqs]
     for seq in sorted(seqs):
         rows += database.rows(f"{_FOUND} b.seq=?", (seq,))
     return {row[0]: row for row in rows}

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from vedette.domain.base import machine
-from vedette.domain.base.canonical import SALT_BYTES, salted
+from vedette.domain.base.canonical import SALT_BYTES, salted_digest
 from vedette.domain.base.errors import BadCommand, BadStore
-from vedette.domain.base.failpoint import reach
-from vedette.domain.entry import Draft, seal
-from vedette.ledger.history.projection import Told
+from vedette.domain.base.failpoint import hit_failpoint
+from vedette.domain.entry import Draft, encode_entry
+from vedette.ledger.history.projection import LedgerEntry
 from vedette.ledger.merkle import (
     Checkpoint,
     Frontier,
@@ -29,7 +29,7 @@ from vedette.ledger.merkle import (
     verifier_key,
 )
 from vedette.store.dialect import Database
-from vedette.store.readmodel.tables import Views
+from vedette.store.readmodel.tables import ReadTables
 from vedette.store.witness import Witness
 
 _ENTRY = (
@@ -42,7 +42,7 @@ META = (
 )
 
 
-class Ledger:
+class LedgerWriter:
     """Sequencer, tree and checkpoints of one store."""
 
     def __init__(
@@ -64,15 +64,15 @@ class Ledger:
         self._frontier = Frontier()
         self._entries: list[tuple[Any, ...]] = []
         # What the read tables are told of each of them.
-        self._told: list[Told] = []
-        self._views = Views(database)
+        self._view_entries: list[LedgerEntry] = []
+        self._read_tables = ReadTables(database)
         self._bodies: list[tuple[Any, ...]] = []
         self._leaves: list[bytes] = []
-        self._head: tuple[str, Checkpoint] | None = None
+        self._checkpoint: tuple[str, Checkpoint] | None = None
         self._handover: tuple[int, SigningKey] | None = None
-        self._salts, self._salted = b"", 0
+        self._salts, self._salt_index = b"", 0
         self.load()
-        self._check_signed()
+        self._check_first_key()
 
     def load(self) -> None:
         """Take up the tree as the store has it. Raises BadStore if it is not the ledger's."""
@@ -90,7 +90,7 @@ class Ledger:
                 mend="run `vedette ledger verify`",
             )
         self._next = self._frontier.size + 1
-        self._views.forget(runs=False)
+        self._read_tables.forget(runs=False)
 
     def _check_key(self, in_force: str | None) -> None:
         """Refuse to sign by a key that was rotated away: nobody would believe it."""
@@ -101,7 +101,7 @@ class Ledger:
                 mend="put that key in its place; `vedette keys rotate` wrote it",
             )
 
-    def _check_signed(self) -> None:
+    def _check_first_key(self) -> None:
         """Refuse another key than the first, too, while that is in force: no rotation names it."""
         ((named, note),) = self._database.rows(
             "SELECT (SELECT value FROM meta WHERE name='ledger_key'), "
@@ -126,7 +126,7 @@ class Ledger:
         return is_signature(self._key.public_key(), data, signature)
 
     @property
-    def head(self) -> int:
+    def last_seq(self) -> int:
         """Return the seq of the last entry that has a place (committed or about to be)."""
         return self._next - 1
 
@@ -134,18 +134,18 @@ class Ledger:
         """Return a mark to go back to."""
         return self._next, len(self._entries), len(self._bodies), len(self._leaves)
 
-    def back_to(self, mark: tuple[int, int, int, int]) -> None:
+    def rollback_to(self, mark: tuple[int, int, int, int]) -> None:
         """Take back every place given since the mark."""
         self._next, entries, bodies, leaves = mark
         del self._entries[entries:]
-        del self._told[entries:]
-        self._views.forget()
+        del self._view_entries[entries:]
+        self._read_tables.forget()
         del self._bodies[bodies:]
         del self._leaves[leaves:]
         if self._handover is not None and self._handover[0] >= self._next:
             self._handover = None
 
-    def hand_over(self, seq: int, key: SigningKey) -> None:
+    def rotate_key(self, seq: int, key: SigningKey) -> None:
         """Sign by another key from the next group on; the entry at `seq` names it.
 
         Raises BadCommand if this group hands over already: a key must sign one group at least.
@@ -168,7 +168,7 @@ class Ledger:
                 n += 1
                 self._append(draft, run, n, at_us, about)
         except BaseException:
-            self.back_to(mark)
+            self.rollback_to(mark)
             raise
         return self._next - 1
 
@@ -178,46 +178,46 @@ class Ledger:
         digest = None
         if body is not None:
             salt = self._salt()
-            digest = salted(salt, body.data)
+            digest = salted_digest(salt, body.data)
             self._bodies.append((seq, salt, body.data))
-        raw = seal(draft, seq=seq, at_us=at_us, run=run, n=n, body=digest, about=about)
+        raw = encode_entry(draft, seq=seq, at_us=at_us, run=run, n=n, body=digest, about=about)
         get = draft.fields.get
         self._entries.append(
             (
                 seq, at_us, draft.kind, about, get("agent"), get("outcome"), get("rule"),
                 get("policy_rev"), get("actor"),
-                seq - draft.back if draft.back else draft.cause, raw,
+                seq - draft.cause_offset if draft.cause_offset else draft.cause, raw,
             )
         )  # fmt: skip
-        self._told.append((seq, at_us, draft.kind, run, n, about, draft.fields))
+        self._view_entries.append((seq, at_us, draft.kind, run, n, about, draft.fields))
         self._leaves.append(leaf_hash(raw))
         self._next = seq + 1
 
     def _salt(self) -> bytes:
-        at = self._salted
+        at = self._salt_index
         if at == len(self._salts):
             self._salts, at = machine.random_bytes(SALT_BYTES * 256), 0
-        self._salted = at + SALT_BYTES
+        self._salt_index = at + SALT_BYTES
         return self._salts[at : at + SALT_BYTES]
 
     def flush(self) -> None:
         """Write what has been given a place since the last time."""
         if self._entries:
-            self._database.many(_ENTRY, self._entries)
+            self._database.execute_many(_ENTRY, self._entries)
             self._entries.clear()
-            self._views.write(self._told)
-            self._told.clear()
+            self._read_tables.write(self._view_entries)
+            self._view_entries.clear()
         if self._bodies:
-            self._database.many(_BODY, self._bodies)
+            self._database.execute_many(_BODY, self._bodies)
             self._bodies.clear()
 
     def rebuild_views(self) -> int:
         """Make the read tables anew from the entries; return how many rows they have."""
-        return self._views.rebuild()
+        return self._read_tables.rebuild()
 
     def close_group(self) -> None:
         """Grow the tree by the group's entries and sign its head, before COMMIT."""
-        self._head = None
+        self._checkpoint = None
         if not self._leaves:
             return
         grown = self._frontier.copy()
@@ -225,38 +225,38 @@ class Ledger:
             grown.append(leaf)
         point = Checkpoint(self._origin, grown.size, grown.root())
         note = sign_note(point.body(), self._key_name, self._key, self._key_id)
-        self._head = note, point
-        self._database.many("INSERT INTO checkpoint VALUES(?,?)", [(grown.size, note)])
-        self._database.many(META, [("frontier", grown.to_bytes().hex())])
-        self._grown = grown
+        self._checkpoint = note, point
+        self._database.execute_many("INSERT INTO checkpoint VALUES(?,?)", [(grown.size, note)])
+        self._database.execute_many(META, [("frontier", grown.to_bytes().hex())])
+        self._next_frontier = grown
 
-    def committed(self) -> None:
+    def confirm_group(self) -> None:
         """Take over the grown tree after COMMIT and show its head to the witness."""
-        if self._head is None:
+        if self._checkpoint is None:
             return
-        self._frontier = self._grown
+        self._frontier = self._next_frontier
         self._leaves.clear()
         if self._handover is not None:
             self._key, self._handover = self._handover[1], None
             self._key_id = _id_of(self._key_name, self._key)
-        (note, point), self._head = self._head, None
-        reach("witness:before")
-        self._witness.show(note, point)
-        reach("witness:after")
+        (note, point), self._checkpoint = self._checkpoint, None
+        hit_failpoint("witness:before")
+        self._witness.add_checkpoint(note, point)
+        hit_failpoint("witness:after")
 
     @property
-    def witness_behind(self) -> bool:
+    def is_witness_behind(self) -> bool:
         """Say whether the witness could not take the last head; the next one makes up for it."""
-        return self._witness.behind
+        return self._witness.is_behind
 
-    def failed(self) -> None:
+    def discard_group(self) -> None:
         """Forget the group: its transaction does not stand."""
         self._entries.clear()
-        self._told.clear()
-        self._views.forget()
+        self._view_entries.clear()
+        self._read_tables.forget()
         self._bodies.clear()
         self._leaves.clear()
-        self._head = self._handover = None
+        self._checkpoint = self._handover = None
         self._next = self._frontier.size + 1
 
 

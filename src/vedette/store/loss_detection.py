@@ -17,22 +17,22 @@ from typing import Any
 
 import orjson
 
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import iso
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
 from vedette.ledger.merkle import Checkpoint, ProofError, parse_note, read_notes, verify_note
-from vedette.ledger.pruned_log import Archived
+from vedette.ledger.pruned_log import ArchivedPrefix
 from vedette.store.dialect import Database, Row
-from vedette.store.ledger_writer import META, Ledger
+from vedette.store.ledger_writer import META, LedgerWriter
 from vedette.store.read_ledger import ARCHIVED, INSTANCE, RESTORED
-from vedette.store.witness import begin, last_shown, show
-from vedette.store.write_commands import Orders
+from vedette.store.witness import append_note, create_witness, read_last_checkpoint
+from vedette.store.write_commands import CommandWriter
 
 Head = tuple[int, str]
 # A head that was told to be lost, and the last entry before its history parted from the store's.
-Told = tuple[int, str, int]
+LostHead = tuple[int, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Loss:
     heads: tuple[Head, ...] = ()
     since_us: int = 0
     seen_us: int = 0
-    moved: bool = False
+    has_moved: bool = False
 
     @property
     def last(self) -> int:
@@ -61,7 +61,9 @@ class Loss:
         """Return in one sentence what was lost, and how far that is known."""
         after = f"entry {self.size}" + (f", of {iso(self.since_us)}" if self.since_us else "")
         if not self.heads:
-            moved = "the server was promoted or the database restored, and " if self.moved else ""
+            moved = (
+                "the server was promoted or the database restored, and " if self.has_moved else ""
+            )
             return f"{moved}no witness tells whether anything was lost after {after}"
         seen = f", at {iso(self.seen_us)}" if self.seen_us else ""
         return (
@@ -71,7 +73,7 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class WitnessComparison:
     """What came of holding a store against its witness.
 
     `loss` is what is lost and was not told before; `last` the last head of both. `apart` says that
@@ -80,24 +82,26 @@ class Found:
 
     loss: Loss | None = None
     last: Checkpoint | None = None
-    apart: bool = False
+    has_diverged: bool = False
 
 
-def find_loss(database: Database, witness: Path, key: str, joins: Callable[[], bool]) -> Found:
+def find_loss(
+    database: Database, witness: Path, key: str, may_join: Callable[[], bool]
+) -> WitnessComparison:
     """Hold a store against its witness file, and its database against the instance that it was.
 
     `key` is the verifier key in force. `joins` says whether a folder without a witness may go on
     all the same, as others vouch for the store. Only the last note is compared, at the cost of one
     row; `vedette ledger verify` compares all. Raises BadStore if the witness is of another store.
     """
-    found = _hold_against(database, witness, key, joins)
+    found = _compare_witness(database, witness, key, may_join)
     if found.loss is None and _has_moved(database):
-        head, at = _end(database)
-        return replace(found, loss=Loss(head, (), at, moved=True), apart=True)
+        head, at = _last_entry(database)
+        return replace(found, loss=Loss(head, (), at, has_moved=True), apart=True)
     return found
 
 
-def _end(database: Database) -> tuple[int, int]:
+def _last_entry(database: Database) -> tuple[int, int]:
     """Return the last entry and when it was written, in microseconds; zeros before the first."""
     ((head, at),) = database.rows(
         "SELECT COALESCE(MAX(seq),0), COALESCE(MAX(at),0) FROM entry "
@@ -112,30 +116,32 @@ def _has_moved(database: Database) -> bool:
     return bool(told) and told[0][0] != database.instance()
 
 
-def _hold_against(database: Database, witness: Path, key: str, joins: Callable[[], bool]) -> Found:
-    point = last_shown(witness)
-    head, at = _end(database)
+def _compare_witness(
+    database: Database, witness: Path, key: str, may_join: Callable[[], bool]
+) -> WitnessComparison:
+    point = read_last_checkpoint(witness)
+    head, at = _last_entry(database)
     if point is None:
         if not head:
-            begin(witness)
+            create_witness(witness)
         elif witness.exists() and (first := _only_note(database)):
             # Who was killed then had shown nothing yet. Killed again, this would look like a loss.
-            show(witness, first)
-        elif not joins():
-            return Found(Loss(head, (), at), apart=True)
-        return Found(last=last_shown(witness))
-    if holds_head(database.rows, point):
-        return Found(last=point)
+            append_note(witness, first)
+        elif not may_join():
+            return WitnessComparison(Loss(head, (), at), has_diverged=True)
+        return WitnessComparison(last=read_last_checkpoint(witness))
+    if holds_checkpoint(database.rows, point):
+        return WitnessComparison(last=point)
     if not head:
         raise BadStore(
             f"the witness saw a ledger of {point.size} entries, and the store here holds none",
             where=str(witness),
             mend="name the store of this fleet, or restore one",
         )
-    branch = _part(database, witness, head)
-    if _is_told(_told(database), point, branch.common):
-        return Found(apart=True)
-    return Found(_measure(database, witness, key, branch), apart=True)
+    branch = _find_branch(database, witness, head)
+    if _is_known_loss(_read_lost_heads(database), point, branch.common):
+        return WitnessComparison(has_diverged=True)
+    return WitnessComparison(_measure_loss(database, witness, key, branch), has_diverged=True)
 
 
 def _only_note(database: Database) -> str | None:
@@ -144,7 +150,7 @@ def _only_note(database: Database) -> str | None:
     return str(few[0][0]) if len(few) == 1 else None
 
 
-def holds_head(ask: Callable[[str, Sequence[Any]], list[Row]], point: Checkpoint) -> bool:
+def holds_checkpoint(ask: Callable[[str, Sequence[Any]], list[Row]], point: Checkpoint) -> bool:
     """Say whether a store holds a head; one within what it has archived is taken to be held."""
     rows = ask(
         "SELECT (SELECT note FROM checkpoint WHERE size=?), (SELECT MAX(seq) FROM entry), "
@@ -153,19 +159,21 @@ def holds_head(ask: Callable[[str, Sequence[Any]], list[Row]], point: Checkpoint
     )
     ((note, last, archived),) = rows
     if note is None:
-        return archived is not None and point.size <= Archived.from_bytes(archived.encode()).size
+        return (
+            archived is not None and point.size <= ArchivedPrefix.from_bytes(archived.encode()).size
+        )
     held = Checkpoint.from_body(parse_note(note).body)
     return held == point and last is not None and last >= point.size
 
 
-def _told(database: Database) -> list[Told]:
+def _read_lost_heads(database: Database) -> list[LostHead]:
     """Return the heads of history that this store has recorded as lost."""
     rows = database.rows("SELECT value FROM meta WHERE name=?", (RESTORED,))
     told = orjson.loads(rows[0][0]).get("heads", []) if rows else []
     return [(size, root, after) for size, root, after in told]
 
 
-def _is_told(told: Collection[Told], point: Checkpoint, common: int) -> bool:
+def _is_known_loss(lost_heads: Collection[LostHead], point: Checkpoint, common: int) -> bool:
     """Say whether a head is one that is known to be lost, or lies before one.
 
     `common` is the last head that its witness shares with the store, 0 if it shares none. Who has
@@ -175,7 +183,7 @@ def _is_told(told: Collection[Told], point: Checkpoint, common: int) -> bool:
     return any(
         (size, root) == (point.size, point.root.hex())
         or (point.size < size and 0 < common <= after)
-        for size, root, after in told
+        for size, root, after in lost_heads
     )
 
 
@@ -191,13 +199,13 @@ class _Branch:
     size: int
 
 
-def _part(database: Database, witness: Path, head: int) -> _Branch:
+def _find_branch(database: Database, witness: Path, head: int) -> _Branch:
     """Return where a store that ends at `head` and what its witness saw part."""
     notes = read_notes(witness.read_text(encoding="utf-8", errors="replace"))
     common, forked, at = 0, False, len(notes)
     for note in reversed(notes):
         point = Checkpoint.from_body(parse_note(note).body)
-        if holds_head(database.rows, point):
+        if holds_checkpoint(database.rows, point):
             common = point.size
             break
         at -= 1
@@ -206,10 +214,10 @@ def _part(database: Database, witness: Path, head: int) -> _Branch:
     return _Branch(common, notes[at:], common if forked else head)
 
 
-def _measure(database: Database, witness: Path, key: str, branch: _Branch) -> Loss:
+def _measure_loss(database: Database, witness: Path, key: str, branch: _Branch) -> Loss:
     """Return what a witness saw beyond the store. Raises BadStore for what it may not have."""
     try:
-        heads = ends_beyond(branch.notes, branch.size, key)
+        heads = heads_beyond(branch.notes, branch.size, key)
     except ProofError as error:
         raise BadStore(
             f"a head that the witness saw beyond the store does not hold: {error}",
@@ -222,10 +230,10 @@ def _measure(database: Database, witness: Path, key: str, branch: _Branch) -> Lo
     return Loss(branch.size, heads, int(rows[0][0]) if rows else 0, seen_us)
 
 
-def name_instance(database: Database) -> None:
+def record_instance(database: Database) -> None:
     """Write which instance of its database a store is from now on, inside a transaction."""
     if instance := database.instance():
-        database.run(META, (INSTANCE, instance))
+        database.execute(META, (INSTANCE, instance))
 
 
 def size_of(note: str) -> int:
@@ -236,7 +244,7 @@ def size_of(note: str) -> int:
         return 0
 
 
-def ends_beyond(notes: Sequence[str], size: int, key: str) -> tuple[Head, ...]:
+def heads_beyond(notes: Sequence[str], size: int, key: str) -> tuple[Head, ...]:
     """Return the last head of every stretch of a witness's notes that reaches beyond a size.
 
     Raises ProofError for one that `key` has not signed.
@@ -250,7 +258,7 @@ def ends_beyond(notes: Sequence[str], size: int, key: str) -> tuple[Head, ...]:
     return tuple(found)
 
 
-def set_aside(file: Path) -> None:
+def quarantine_database(file: Path) -> None:
     """Put away a database that was made of the lost history, with its log; it is made anew."""
     for end in ("", "-wal", "-shm"):
         path = file.with_name(file.name + end)
@@ -260,8 +268,8 @@ def set_aside(file: Path) -> None:
 
 def record_loss(
     database: Database,
-    ledger: Ledger,
-    orders: Orders,
+    ledger: LedgerWriter,
+    commands: CommandWriter,
     loss: Loss,
     *,
     actor: str,
@@ -273,15 +281,15 @@ def record_loss(
     Inside the writer's transaction. What any earlier loss named stays named; the doubt begins anew,
     and a stop that would lift itself is replaced: it is no reason to be sure of what happened.
     """
-    body = Body(canonical({"reason": reason}))
+    body = Body(canonical_json({"reason": reason}))
     heads = [list(head) for head in loss.heads]
     fields = {"size": loss.size, "heads": heads or None, "actor": actor}
     seq = ledger.append([Draft("store.restored", fields, body=body)], None, 0, at_us)
-    named = [*_told(database), *((size, root, loss.size) for size, root in loss.heads)]
+    named = [*_read_lost_heads(database), *((size, root, loss.size) for size, root in loss.heads)]
     told = {"seq": seq, "heads": list(dict.fromkeys(named))}
-    database.run(META, (RESTORED, orjson.dumps(told).decode()))
-    name_instance(database)
+    database.execute(META, (RESTORED, orjson.dumps(told).decode()))
+    record_instance(database)
     stopped = Draft("stop.set", {"what": "all:", "actor": actor}, body=body)
     with suppress(BadCommand):  # it is stopped already, without an end
-        orders.stop(stopped, "all", "", True)
+        commands.stop(stopped, "all", "", True)
     return seq

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Sequence
 
 import orjson
 
-from vedette.domain.base.canonical import canonical
-from vedette.domain.memory_state import PROPOSED, TOLD
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.memory_state import MEMORY_ENTRY_KINDS, PROPOSED
 from vedette.store.dialect import Database, Row
 
 # No agent's rows can be called so: names have no colon.
 COLLECTION = "vedette:kept"
 CORRECTED = "run.corrected"
-KINDS = (*TOLD, CORRECTED)
+KINDS = (*MEMORY_ENTRY_KINDS, CORRECTED)
 
 _KINDS = ",".join(f"'{kind}'" for kind in KINDS)
 _FOUND = (
@@ -30,18 +30,20 @@ _ALL = 'SELECT seq, data FROM "row" WHERE collection=? ORDER BY seq'
 _EMPTY = 'UPDATE "row" SET data=? WHERE collection=? AND key=?'
 
 
-def keep(database: Database, size: int) -> None:
+def keep_entries(database: Database, size: int) -> None:
     """Copy what is to be kept of entries 1 to `size`, before they go; their bodies go here."""
     found = database.rows(_FOUND, (size,))
-    database.many(
+    database.execute_many(
         _KEEP,
-        [(COLLECTION, _key(seq), _packed(raw, data, salt), seq) for seq, raw, data, salt in found],
+        [(COLLECTION, _key(seq), _pack(raw, data, salt), seq) for seq, raw, data, salt in found],
     )
     moved = [(seq,) for seq, raw, _, _ in found if orjson.loads(raw)["kind"] == PROPOSED]
-    database.many("DELETE FROM body WHERE seq=?", moved)
+    database.execute_many("DELETE FROM body WHERE seq=?", moved)
 
 
-def kept(database: Database, kinds: Sequence[str] = KINDS) -> list[tuple[int, bytes, bytes | None]]:
+def read_entries(
+    database: Database, kinds: Sequence[str] = KINDS
+) -> list[tuple[int, bytes, bytes | None]]:
     """Return (seq, entry bytes, body) of what is kept, oldest first; the body is None if erased."""
     found = []
     for seq, data in database.rows(_ALL, (COLLECTION,)):
@@ -52,7 +54,7 @@ def kept(database: Database, kinds: Sequence[str] = KINDS) -> list[tuple[int, by
     return found
 
 
-def salted(database: Database) -> dict[int, tuple[bytes, bytes]]:
+def read_salted_bodies(database: Database) -> dict[int, tuple[bytes, bytes]]:
     """Return (salt, body) of what is kept with its content, by the seq of its entry.
 
     What an older version kept has no salt, so that nobody can compare it with its entry.
@@ -65,28 +67,28 @@ def salted(database: Database) -> dict[int, tuple[bytes, bytes]]:
     return found
 
 
-def with_body(database: Database) -> list[Row]:
+def entries_with_body(database: Database) -> list[Row]:
     """Return (seq, entry bytes, about) of what is kept with its content."""
     return [
         (seq, raw, orjson.loads(raw).get("about"))
-        for seq, raw, body in kept(database)
+        for seq, raw, body in read_entries(database)
         if body is not None
     ]
 
 
-def empty(database: Database, rows: Iterable[Row]) -> None:
+def erase_bodies(database: Database, rows: Iterable[Row]) -> None:
     """Erase the content of what is kept of these (seq, entry bytes, …)."""
-    gone = [(_packed(row[1], None, None), COLLECTION, _key(row[0])) for row in rows]
-    database.many(_EMPTY, gone)
+    gone = [(_pack(row[1], None, None), COLLECTION, _key(row[0])) for row in rows]
+    database.execute_many(_EMPTY, gone)
 
 
 def _key(seq: int) -> str:
     return f"{seq:016}"
 
 
-def _packed(raw: bytes, body: bytes | None, salt: bytes | None) -> bytes:
+def _pack(raw: bytes, body: bytes | None, salt: bytes | None) -> bytes:
     # Only what was proposed is needed for good; what people said of it and of runs is not.
     proposed = orjson.loads(raw)["kind"] == PROPOSED
     if not proposed or body is None or salt is None:
-        return canonical({"entry": raw.decode(), "body": None})
-    return canonical({"entry": raw.decode(), "body": body.decode(), "salt": salt.hex()})
+        return canonical_json({"entry": raw.decode(), "body": None})
+    return canonical_json({"entry": raw.decode(), "body": body.decode(), "salt": salt.hex()})

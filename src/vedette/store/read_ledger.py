@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from vedette.domain.loss_window import Doubt
+from vedette.domain.loss_window import LossWindow
 from vedette.store.dialect import Database, Row
 
 ARCHIVED = "archived"
@@ -16,7 +16,7 @@ KEY = "ledger_key"
 RESTORED = "restored"
 
 
-class Record:
+class LedgerState:
     """Reads for verification, archives and recovery; shared by all who open a store."""
 
     _database: Database
@@ -39,7 +39,9 @@ class Record:
 
     def sized(self) -> Iterator[tuple[int, str]]:
         """Yield the signed checkpoints, each with the size it is kept under."""
-        rows: Iterator[Any] = self._database.each("SELECT size, note FROM checkpoint ORDER BY size")
+        rows: Iterator[Any] = self._database.iterate_rows(
+            "SELECT size, note FROM checkpoint ORDER BY size"
+        )
         yield from rows
 
     def newest_note(self) -> str | None:
@@ -51,15 +53,15 @@ class Record:
         """Return the verifier key that the last rotation named; None if there was none."""
         return self._meta(KEY)
 
-    def doubt(self) -> Doubt | None:
+    def loss_window(self) -> LossWindow | None:
         """Return from where effects may have happened in history that was lost."""
         told = self._meta(RESTORED)
         if told is None:
             return None
         value = orjson.loads(told)
-        return Doubt(value["seq"], value.get("until", 0))
+        return LossWindow(value["seq"], value.get("until", 0))
 
-    def open_from(self) -> int | None:
+    def first_open_entry(self) -> int | None:
         """Return the first entry of the oldest run that has not ended; None if all have."""
         rows = self._rows(
             "SELECT MIN(position) FROM run WHERE state='ready' UNION ALL "

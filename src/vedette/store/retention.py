@@ -14,22 +14,27 @@ import orjson
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Draft
-from vedette.domain.memory_state import Learned
-from vedette.domain.policy_wasm import NAME
-from vedette.domain.ports import Erased
+from vedette.domain.memory_state import LedgerMemory
+from vedette.domain.policy_wasm import META_PREFIX
+from vedette.domain.ports import ErasureResult
 from vedette.ledger.key_history import ROTATED
 from vedette.ledger.merkle import Checkpoint, ProofError, SigningKey, parse_note
-from vedette.ledger.pruned_log import Archived
+from vedette.ledger.pruned_log import ArchivedPrefix
 from vedette.store import read_archived_memories as kept
 from vedette.store.dialect import Database, Row
-from vedette.store.erasure import abouts_of, erase_memories, events_of, unname
+from vedette.store.erasure import (
+    accepted_positions,
+    clear_subjects,
+    erase_memories,
+    event_positions,
+)
 from vedette.store.group_commit import Writer
-from vedette.store.ledger_writer import META, Ledger
+from vedette.store.ledger_writer import META, LedgerWriter
 from vedette.store.loss_detection import Loss, record_loss
 from vedette.store.read_ledger import ARCHIVED, KEY, RESTORED
-from vedette.store.read_runs import Reads
+from vedette.store.read_runs import StoreReader
 from vedette.store.states import find_unkept
-from vedette.store.write_commands import Orders
+from vedette.store.write_commands import CommandWriter
 
 # How much is deleted in one transaction: the line's commits wait for it.
 CHUNK = 1000
@@ -46,25 +51,27 @@ _EXPIRED = (
     + _CLOSED.format("AND e.kind!='memory.proposed'")
     + " ORDER BY b.seq LIMIT ?"
 )
-_TELLS_WASM = (
+_WASM_ENTRIES = (
     "SELECT bytes FROM entry WHERE kind IN ('policy.published', 'ledger.archived') "
     "AND kind NOT IN ('event.accepted', 'run.closed')"
 )
 _STILL = f"SELECT b.seq {_CLOSED.format('')}"
 
 
-def rotate(
-    database: Database, ledger: Ledger, draft: Draft, key: SigningKey, line: str, at_us: int
+def rotate_key(
+    database: Database, ledger: LedgerWriter, draft: Draft, key: SigningKey, line: str, at_us: int
 ) -> int:
     """Write the entry that hands over to `key`; return its seq. The next group is signed by it."""
     placed = Draft(ROTATED, {**draft.fields, "key": line}, body=draft.body)
     seq = ledger.append([placed], None, 0, at_us)
-    ledger.hand_over(seq, key)
-    database.run(META, (KEY, line))
+    ledger.rotate_key(seq, key)
+    database.execute(META, (KEY, line))
     return seq
 
 
-def let_go(database: Database, ledger: Ledger, archived: Archived, draft: Draft, at_us: int) -> int:
+def record_archive(
+    database: Database, ledger: LedgerWriter, archived: ArchivedPrefix, draft: Draft, at_us: int
+) -> int:
     """Say in the ledger that its beginning is archived, and keep what goes on without it.
 
     What memories are made of is copied in the same commit (`vedette.store.read_archived_memories`).
@@ -73,8 +80,8 @@ def let_go(database: Database, ledger: Ledger, archived: Archived, draft: Draft,
     BadCommand unless a checkpoint of the store vouches for exactly that beginning, and no run needs
     any of it: a dead letter may have been taken up again since it was archived.
     """
-    refuse_open(Reads(database), archived)
-    kept.keep(database, archived.size)
+    refuse_open_run(StoreReader(database), archived)
+    kept.keep_entries(database, archived.size)
     rows = database.rows("SELECT note FROM checkpoint WHERE size=?", (archived.size,))
     try:
         root = archived.frontier().root()
@@ -94,36 +101,36 @@ def let_go(database: Database, ledger: Ledger, archived: Archived, draft: Draft,
         **draft.fields,
         "size": archived.size,
         "root": root.hex(),
-        "wasm": _published_wasm(Reads(database)) or None,
-        "restores": _restores(Reads(database), archived.size) or None,
+        "wasm": _published_wasm(StoreReader(database)) or None,
+        "restores": _read_losses(StoreReader(database), archived.size) or None,
     }
     seq = ledger.append([replace(draft, fields=fields)], None, 0, at_us)
-    database.run(META, (ARCHIVED, archived.to_bytes().decode()))
+    database.execute(META, (ARCHIVED, archived.to_bytes().decode()))
     return seq
 
 
-def _published_wasm(reads: Reads) -> dict[str, str]:
+def _published_wasm(reads: StoreReader) -> dict[str, str]:
     """Return which Wasm the bundles that were live last were published with."""
     digests = dict.fromkeys(digest for _, digest, _ in reads.revisions())
     found = {digest: reads.published_wasm(digest) for digest in islice(digests, BUNDLES)}
     return {digest: wasm for digest, wasm in found.items() if wasm is not None}
 
 
-def _restores(reads: Reads, size: int) -> list[dict[str, Any]]:
+def _read_losses(reads: StoreReader, size: int) -> list[dict[str, Any]]:
     """Return what the entries up to `size`, and those archived before, tell of lost history."""
-    told: dict[int, dict[str, Any]] = {}
+    losses: dict[int, dict[str, Any]] = {}
     for seq, raw, _, _ in reads.walk(("store.restored", "ledger.archived")):
         entry = orjson.loads(raw)
         if entry["kind"] == "ledger.archived":
-            told |= {one["seq"]: one for one in entry.get("restores") or ()}
+            losses |= {one["seq"]: one for one in entry.get("restores") or ()}
         elif seq <= size:
-            told[seq] = {name: entry.get(name) for name in ("seq", "size", "heads")}
-    return [told[seq] for seq in sorted(told)]
+            losses[seq] = {name: entry.get(name) for name in ("seq", "size", "heads")}
+    return [losses[seq] for seq in sorted(losses)]
 
 
-def refuse_open(reads: Reads, archived: Archived) -> None:
+def refuse_open_run(reads: StoreReader, archived: ArchivedPrefix) -> None:
     """Raise BadCommand if an archived part holds entries of a run that has not ended."""
-    open_from = reads.open_from()
+    open_from = reads.first_open_entry()
     if open_from is not None and open_from <= archived.size:
         raise BadCommand(
             f"the run of entry {open_from} is open again and needs entries of this archive",
@@ -136,28 +143,28 @@ def trim(database: Database, size: int, limit: int) -> int:
 
     With the last of them goes the Wasm that no entry names any more.
     """
-    gone = sum(database.run(_GONE.format(name), (size, limit)) for name in ("body", "entry"))
+    gone = sum(database.execute(_GONE.format(name), (size, limit)) for name in ("body", "entry"))
     if not database.rows("SELECT 1 FROM entry WHERE seq<=? LIMIT 1", (size,)):
         _drop_wasm(database)
     # The checkpoint at the end of the archived part stays: it vouches for what is kept of it.
-    return gone + database.run("DELETE FROM checkpoint WHERE size<?", (size,))
+    return gone + database.execute("DELETE FROM checkpoint WHERE size<?", (size,))
 
 
 def _drop_wasm(database: Database) -> None:
     """Delete what was compiled for bundles whose publication is not told of any more."""
     named: set[object] = set()
-    for (raw,) in database.rows(_TELLS_WASM):
+    for (raw,) in database.rows(_WASM_ENTRIES):
         wasm = orjson.loads(raw).get("wasm")
         named |= set(wasm.values()) if isinstance(wasm, dict) else {wasm}
-    kept = database.rows("SELECT name FROM meta WHERE name LIKE ?", (f"{NAME}%",))
-    unnamed = [row for row in kept if row[0].removeprefix(NAME) not in named]
-    database.many("DELETE FROM meta WHERE name=?", unnamed)
+    kept = database.rows("SELECT name FROM meta WHERE name LIKE ?", (f"{META_PREFIX}%",))
+    unnamed = [row for row in kept if row[0].removeprefix(META_PREFIX) not in named]
+    database.execute_many("DELETE FROM meta WHERE name=?", unnamed)
 
 
-def expire(
-    database: Database, ledger: Ledger, rows: Sequence[Row], stateless: Collection[str],
+def expire_bodies(
+    database: Database, ledger: LedgerWriter, rows: Sequence[Row], stateless: Collection[str],
     draft: Draft, at_us: int,
-) -> Erased:  # fmt: skip
+) -> ErasureResult:  # fmt: skip
     """Delete bodies that were found by `expiring`, and say so in the ledger.
 
     A run may have been taken up again since, and content erased: what of it is still there, and
@@ -166,33 +173,33 @@ def expire(
     """
     ends = (rows[0][0] - 1, rows[-1][0]) if rows else (0, 0)
     still = {seq for (seq,) in database.rows(_STILL, ends)}
-    unkept = {run.position for run in find_unkept(database, events_of(rows), stateless)}
+    unkept = {run.position for run in find_unkept(database, accepted_positions(rows), stateless)}
     rows = [row for row in rows if row[0] in still and row[2] not in unkept]
     if not rows:
-        return Erased((), ())
-    database.many("DELETE FROM body WHERE seq=?", [(row[0],) for row in rows])
-    abouts = abouts_of(rows)
-    database.many(
+        return ErasureResult((), ())
+    database.execute_many("DELETE FROM body WHERE seq=?", [(row[0],) for row in rows])
+    abouts = event_positions(rows)
+    database.execute_many(
         "UPDATE action SET record=NULL, answer=NULL WHERE position=? AND NOT EXISTS "
         "(SELECT 1 FROM entry e JOIN body b ON b.seq=e.seq WHERE e.about=action.position)",
         [(about,) for about in abouts],
     )
-    unname(database, [row[0] for row in rows if row[0] == row[2]])
+    clear_subjects(database, [row[0] for row in rows if row[0] == row[2]])
     digests = sorted(str(orjson.loads(row[1])["body"]) for row in rows)
     ledger.append([replace(draft, fields={**draft.fields, "erased": digests})], None, 0, at_us)
-    return Erased(tuple(digests), ())
+    return ErasureResult(tuple(digests), ())
 
 
-class Keeping(Reads):
+class StoreMaintenance(StoreReader):
     """The part of a store that does its upkeep; all writes answer after COMMIT."""
 
     writer: Writer
     _write: Database
-    _ledger: Ledger
-    _orders: Orders
+    _ledger: LedgerWriter
+    _commands: CommandWriter
     _now_us: Callable[[], int]
 
-    def erasing(self) -> None:
+    def mark_erasure(self) -> None:
         """An erasure is part of this group."""
 
     async def rotate(
@@ -201,21 +208,23 @@ class Keeping(Reads):
         """Hand over to a key, whose verifier key is `line`; return the entry's seq."""
 
         def work() -> int:
-            return rotate(self._write, self._ledger, draft, key, line, self._now_us())
+            return rotate_key(self._write, self._ledger, draft, key, line, self._now_us())
 
-        return await self.writer.submit(self._orders.once(command, work))
+        return await self.writer.submit(self._commands.deduplicate(command, work))
 
-    async def let_go(self, archived: Archived, draft: Draft, *, command: str | None = None) -> int:
+    async def record_archive(
+        self, archived: ArchivedPrefix, draft: Draft, *, command: str | None = None
+    ) -> int:
         """Let the archived entries go, as far as that is one entry; `trim` deletes the rows."""
 
         def work() -> int:
-            return let_go(self._write, self._ledger, archived, draft, self._now_us())
+            return record_archive(self._write, self._ledger, archived, draft, self._now_us())
 
-        return await self.writer.submit(self._orders.once(command, work))
+        return await self.writer.submit(self._commands.deduplicate(command, work))
 
     async def trim(self) -> int:
         """Delete some of what was let go; return how many rows went, 0 when all have."""
-        size = Archived.from_bytes(self.archived()).size
+        size = ArchivedPrefix.from_bytes(self.archived()).size
         sql = "SELECT MIN(seq) FROM entry UNION ALL SELECT MIN(seq) FROM body"
         if not size or all(row[0] is None or row[0] > size for row in self._rows(sql)):
             return 0
@@ -225,7 +234,7 @@ class Keeping(Reads):
 
         return await self.writer.submit(work)
 
-    def expiring(self, upto: int, *, after: int = 0) -> list[Row]:
+    def expiring_bodies(self, upto: int, *, after: int = 0) -> list[Row]:
         """Return (seq, entry bytes, about) of the next bodies up to an entry that may go.
 
         Content that an open run needs stays; so do proposed memories, whose bank has a retention
@@ -233,9 +242,9 @@ class Keeping(Reads):
         """
         return self._rows(_EXPIRED, after, upto, CHUNK)
 
-    def refuse_open(self, archived: Archived) -> None:
+    def refuse_open(self, archived: ArchivedPrefix) -> None:
         """Raise BadCommand if an archived part holds entries of a run that has not ended."""
-        refuse_open(self, archived)
+        refuse_open_run(self, archived)
 
     def last_before(self, before_us: int) -> int:
         """Return the last entry that is older than an instant; 0 if none is."""
@@ -243,26 +252,28 @@ class Keeping(Reads):
 
     async def expire(
         self, rows: Sequence[Row], draft: Draft, *, stateless: Collection[str] = ()
-    ) -> Erased:
+    ) -> ErasureResult:
         """Delete bodies that `expiring` found and that may still go; record their digests.
 
         What judges have observed goes if a kept state holds it, or the agent is `stateless`.
         """
 
-        def work() -> Erased:
-            self.erasing()
-            return expire(self._write, self._ledger, rows, stateless, draft, self._now_us())
+        def work() -> ErasureResult:
+            self.mark_erasure()
+            return expire_bodies(self._write, self._ledger, rows, stateless, draft, self._now_us())
 
         return await self.writer.submit(work)
 
-    async def forget_memories(self, old: Sequence[Learned], upto: int, draft: Draft) -> Erased:
+    async def forget_memories(
+        self, old: Sequence[LedgerMemory], upto: int, draft: Draft
+    ) -> ErasureResult:
         """Delete what was proposed of memories; record the digests of what was there.
 
         Not of those about which anything was ordered after entry `upto`.
         """
 
-        def work() -> Erased:
-            self.erasing()
+        def work() -> ErasureResult:
+            self.mark_erasure()
             return erase_memories(self._write, self._ledger, old, upto, draft, self._now_us())
 
         return await self.writer.submit(work)
@@ -274,27 +285,27 @@ class Keeping(Reads):
         """
         return await self.writer.submit(self._ledger.rebuild_views)
 
-    async def restored(self, loss: Loss, *, actor: str, reason: str) -> int:
+    async def record_restore(self, loss: Loss, *, actor: str, reason: str) -> int:
         """Record that this store took the place of a lost one, and stop; return the entry's seq."""
 
         def work() -> int:
             return record_loss(
-                self._write, self._ledger, self._orders, loss, actor=actor, reason=reason,
+                self._write, self._ledger, self._commands, loss, actor=actor, reason=reason,
                 at_us=self._now_us(),
             )  # fmt: skip
 
         return await self.writer.submit(work)
 
-    async def settled(self, draft: Draft, *, command: str | None = None) -> int:
+    async def close_loss_window(self, draft: Draft, *, command: str | None = None) -> int:
         """End the doubt that a restore left: what is accepted from now on was not lost before."""
 
         def work() -> int:
-            doubt = self.doubt()
+            doubt = self.loss_window()
             if doubt is None or doubt.until:
                 raise BadCommand("there is no doubt to end", mend="see `vedette status`")
             seq = self._ledger.append([draft], None, 0, self._now_us())
             told = {**orjson.loads(self.meta(RESTORED) or "{}"), "until": seq}
-            self._orders.set_meta(RESTORED, orjson.dumps(told).decode())
+            self._commands.set_meta(RESTORED, orjson.dumps(told).decode())
             return seq
 
-        return await self.writer.submit(self._orders.once(command, work))
+        return await self.writer.submit(self._commands.deduplicate(command, work))

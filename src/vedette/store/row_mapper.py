@@ -7,14 +7,14 @@ from vedette.store.dialect import Database, Row
 from vedette.store.schema import tag
 
 # Run's own fields in their order; the event's key comes from the event.
-RUN = (
+RUN_FIELDS = (
     "r.id, e.key, r.agent, r.key, r.position, r.state, r.steps, r.entries, r.turn, r.last, "
     "r.attempts, r.wake_us, r.waits, r.observed"
 )
-RUNS = f"SELECT {RUN} FROM run r JOIN event e ON e.seq=r.position"
+SELECT_RUNS = f"SELECT {RUN_FIELDS} FROM run r JOIN event e ON e.seq=r.position"
 
 # ActionRow's own fields in their order.
-COLUMNS = (
+ACTION_FIELDS = (
     "id, run, turn, ordinal, agent, tool, digest, record, decided, rule, policy_rev, decisions, "
     "hold, waits, until_us, approver, effect, tries, not_before_us, answer, obliges, seq, last, "
     "counted_us"
@@ -22,7 +22,7 @@ COLUMNS = (
 
 # The last observed position of a key before another, by the chain of what was observed, and the
 # first at or after it (0 if there is none).
-BEFORE = (
+FIND_PRIOR = (
     "WITH RECURSIVE chain(position, later) AS ("
     "SELECT position, CAST(0 AS BIGINT) FROM head WHERE agent=? AND key=? UNION ALL "
     "SELECT r.prior, c.position FROM chain c JOIN run r ON r.position=c.position AND r.agent=? "

@@ -11,10 +11,10 @@ from typing import IO
 from vedette.domain.base.errors import StoreBusy
 from vedette.domain.base.state_folder import open_text
 
-LOCK = "runner.lock"
+LOCK_FILE = "runner.lock"
 
 
-def own(
+def acquire_lock(
     path: Path, what: str = "this store", mend: str = "stop it, or use another state folder"
 ) -> IO[str]:
     """Hold the runner's lock.

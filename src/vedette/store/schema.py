@@ -17,7 +17,7 @@ from vedette.domain.base.errors import BadStore
 SCHEMA = 2
 
 # Events of a key that wait to be judged. Made wherever it is missing: an older program keeps it.
-WAITING = (
+UNJUDGED_INDEX = (
     "CREATE INDEX IF NOT EXISTS run_unjudged ON run(agent, key, position) "
     "WHERE state = 'ready' AND turn = 0"
 )

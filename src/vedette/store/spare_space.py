@@ -25,15 +25,15 @@ class SpareSpace:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.held = False
+        self.is_reserved = False
         self._size = 0
 
-    def hold(self) -> bool:
+    def reserve(self) -> bool:
         """Make the file if there is room for it and as much again; return whether it is there.
 
         Never raises for the disk's sake.
         """
-        if self.held:
+        if self.is_reserved:
             return True
         try:
             there = self.path.stat().st_size if self.path.exists() else 0
@@ -43,22 +43,22 @@ class SpareSpace:
             if there != self._size:
                 if free < 2 * self._size:
                     return False
-                self._fill()
+                self._allocate()
         except OSError:
-            self.give_up()
+            self.release()
             return False
-        self.held = True
+        self.is_reserved = True
         return True
 
-    def give_up(self) -> bool:
+    def release(self) -> bool:
         """Remove the file; return whether its room is free now."""
-        self.held = False
+        self.is_reserved = False
         with suppress(OSError):
             self.path.unlink()
             return True
         return False
 
-    def _fill(self) -> None:
+    def _allocate(self) -> None:
         self.path.unlink(missing_ok=True)
         file = open_file(self.path, os.O_WRONLY | os.O_CREAT)
         try:

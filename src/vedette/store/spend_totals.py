@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import orjson
 
 from vedette.domain.budget import FLEET, Raise
-from vedette.domain.spend import Total
+from vedette.domain.spend import SpendTotal
 from vedette.store.dialect import Database
 
 _TOTAL = "hour_us,hour,hour_told,day_us,day,day_told"
@@ -27,21 +27,21 @@ _WAKE = "UPDATE run SET wake_us=1 WHERE position=? AND agent=? AND waits='budget
 _WAKE_ACTIONS = "UPDATE action SET not_before_us=1 WHERE position=? AND agent=? AND waits='budget'"
 
 
-def read_total(database: Database, name: str, unit: str) -> Total | None:
+def read_total(database: Database, name: str, unit: str) -> SpendTotal | None:
     """Return a total; None if nothing was ever spent."""
     rows = database.rows(f"SELECT {_TOTAL} FROM total WHERE name=? AND unit=?", (name, unit))
-    return Total(*rows[0]) if rows else None
+    return SpendTotal(*rows[0]) if rows else None
 
 
-def read_totals(database: Database) -> list[tuple[str, str, Total]]:
+def read_totals(database: Database) -> list[tuple[str, str, SpendTotal]]:
     """Return (name, unit, total) of every agent and, under FLEET, of the fleet."""
     rows = database.rows(f"SELECT name,unit,{_TOTAL} FROM total ORDER BY name, unit")
-    return [(row[0], row[1], Total(*row[2:])) for row in rows]
+    return [(row[0], row[1], SpendTotal(*row[2:])) for row in rows]
 
 
-def write_totals(database: Database, changed: Mapping[tuple[str, str], Total]) -> None:
+def write_totals(database: Database, changed: Mapping[tuple[str, str], SpendTotal]) -> None:
     """Write the totals that a group changed."""
-    database.many(
+    database.execute_many(
         _WRITE,
         [
             (*key, t.hour_us, t.hour, t.hour_told, t.day_us, t.day, t.day_told)
@@ -58,29 +58,29 @@ def read_raises(database: Database, now_us: int) -> list[Raise]:
 
 def write_raises(database: Database, seq: int, raises: Sequence[Raise]) -> None:
     """Write raises, let their alerts be given anew, and wake all that waits for their room."""
-    database.many(
+    database.execute_many(
         _RAISE,
         [(seq, more.name, more.unit, more.span, more.amount, more.until_us) for more in raises],
     )
     for name in {more.name for more in raises}:
-        database.run("UPDATE total SET hour_told=0, day_told=0 WHERE name=?", (name,))
+        database.execute("UPDATE total SET hour_told=0, day_told=0 WHERE name=?", (name,))
         whose, values = ("", ()) if name == FLEET else (" AND agent=?", (name,))
-        database.run(f"UPDATE run SET wake_us=1 WHERE waits='budget'{whose}", values)
-        database.run(
+        database.execute(f"UPDATE run SET wake_us=1 WHERE waits='budget'{whose}", values)
+        database.execute(
             "UPDATE action SET not_before_us=1 WHERE waits='budget' "
             f"AND hold IN ('open', 'approved'){whose}",
             values,
         )
 
 
-def wake(database: Database, room: Mapping[str, int]) -> None:
+def wake_runs(database: Database, freed: Mapping[str, int]) -> None:
     """Wake the oldest runs that wait for a budget, as many of each name as gave room back."""
-    for name, number in room.items():
+    for name, number in freed.items():
         whose, values = ("", ()) if name == FLEET else (" AND agent=?", (name,))
         found = database.rows(f"{_NEXT}{whose} ORDER BY position LIMIT ?", (*values, number))
         if found:
-            database.many(_WAKE, found)
-            database.many(_WAKE_ACTIONS, found)
+            database.execute_many(_WAKE, found)
+            database.execute_many(_WAKE_ACTIONS, found)
 
 
 def sum_reserved(entries: Iterable[tuple[int, bytes]]) -> dict[str, int]:

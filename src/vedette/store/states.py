@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable
 import orjson
 
 from vedette.domain.event import Event
-from vedette.domain.ports import History
+from vedette.domain.ports import StateHistory
 from vedette.domain.run import Run
 from vedette.store.dialect import Database
-from vedette.store.row_mapper import BEFORE, RUNS, to_run
-from vedette.store.write_buffer import STATE
+from vedette.store.row_mapper import FIND_PRIOR, SELECT_RUNS, to_run
+from vedette.store.write_buffer import UPSERT_STATE
 
 _SINCE = (
     "WITH RECURSIVE chain(position) AS (SELECT CAST(? AS INTEGER) UNION ALL "
@@ -33,7 +33,7 @@ _GONE = (
     "WHERE c.position>0 AND c.position<=? AND b.seq IS NULL LIMIT 1"
 )
 _UNKEPT = (
-    f"{RUNS} LEFT JOIN state s ON s.agent=r.agent AND s.key=r.key "
+    f"{SELECT_RUNS} LEFT JOIN state s ON s.agent=r.agent AND s.key=r.key "
     "WHERE r.position=? AND r.observed=1 AND (s.position IS NULL OR s.position<r.position) "
     "ORDER BY r.agent"
 )
@@ -41,11 +41,11 @@ _UNKEPT = (
 
 def find_previous(database: Database, agent: str, key: str, before: int) -> int:
     """Return the position of the last observed event of a key before `before`; 0 if none."""
-    rows = database.rows(BEFORE, (agent, key, agent, before, before))
+    rows = database.rows(FIND_PRIOR, (agent, key, agent, before, before))
     return int(rows[0][0]) if rows else 0
 
 
-def read_history(database: Database, agent: str, key: str, before: int) -> History:
+def read_history(database: Database, agent: str, key: str, before: int) -> StateHistory:
     """Return what a judge's state before a position is made of; in one snapshot, or a transaction.
 
     Of events whose content is gone there is nothing in it: no kept state holds them, so the agent
@@ -58,19 +58,21 @@ def read_history(database: Database, agent: str, key: str, before: int) -> Histo
     blob, at = (bytes(rows[0][0]), int(rows[0][1])) if rows else (None, 0)
     last = find_previous(database, agent, key, before)
     since = database.rows(_SINCE, (last, agent, at, at)) if last > at else []
-    events = [(int(pos), Event.from_payload(orjson.loads(data))) for pos, data in since]
-    return History(blob, at, events, max(at, last))
+    events = [(int(pos), Event.from_body(orjson.loads(data))) for pos, data in since]
+    return StateHistory(blob, at, events, max(at, last))
 
 
-def keep_state(database: Database, agent: str, key: str, history: History, blob: bytes) -> bool:
+def keep_state(
+    database: Database, agent: str, key: str, history: StateHistory, blob: bytes
+) -> bool:
     """Keep the state that a history comes to, if it still is the history up to its last event.
 
     Since it was read an event may have been observed late, erased by somebody else, or taken into
     another state: then nothing is kept, and it is to be read again.
     """
-    if read_history(database, agent, key, history.last + 1) != history:
+    if read_history(database, agent, key, history.last_position + 1) != history:
         return False
-    database.run(STATE, (agent, key, history.last, blob))
+    database.execute(UPSERT_STATE, (agent, key, history.last_position, blob))
     return True
 
 
@@ -85,7 +87,7 @@ def find_unkept(
     return [run for run in found if run.agent not in stateless]
 
 
-def is_behind(database: Database, agent: str, key: str, position: int) -> bool:
+def is_too_late(database: Database, agent: str, key: str, position: int) -> bool:
     """Say whether an event comes too late for its key: it is in no state that it should be in.
 
     A kept state of later events does not hold it, and cannot be made again with it, as some

@@ -16,7 +16,7 @@ from vedette.domain.base.fsync import sync
 from vedette.domain.base.state_folder import open_file, refuse_link
 from vedette.ledger.merkle import Checkpoint, ProofError, parse_note, read_notes
 
-FILE = "witness.log"
+WITNESS_FILE = "witness.log"
 
 # A note is some 250 bytes; its last line is a signature, behind an em dash, and an empty line
 # parts it from the next.
@@ -32,28 +32,28 @@ class Witness:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.behind = False
-        self.last: Checkpoint | None = None
+        self.is_behind = False
+        self.last_checkpoint: Checkpoint | None = None
         self._lock = machine.Lock()
 
-    def show(self, note: str, point: Checkpoint) -> None:
+    def add_checkpoint(self, note: str, point: Checkpoint) -> None:
         """Append a note that says `point`, unless a further head was shown.
 
         Never raises for the file's sake: the commit stands.
         """
         with self._lock:
-            if self.last is not None and point.size <= self.last.size:
+            if self.last_checkpoint is not None and point.size <= self.last_checkpoint.size:
                 return
-            self.last = point
+            self.last_checkpoint = point
             try:
-                show(self.path, note)
+                append_note(self.path, note)
             except (OSError, BadStore):
-                self.behind = True
+                self.is_behind = True
             else:
-                self.behind = False
+                self.is_behind = False
 
 
-def show(witness: Path, note: str) -> None:
+def append_note(witness: Path, note: str) -> None:
     """Append a note to the witness file, whole or not at all. Raises OSError, BadStore.
 
     The first is made durable: a file without one tells of a witness that was lost.
@@ -74,13 +74,13 @@ def show(witness: Path, note: str) -> None:
         os.close(file)
 
 
-def begin(witness: Path) -> None:
+def create_witness(witness: Path) -> None:
     """Make an empty witness file, durable, beside a store that holds nothing yet."""
     os.close(open_file(witness, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
     sync(witness.parent)
 
 
-def last_shown(witness: Path) -> Checkpoint | None:
+def read_last_checkpoint(witness: Path) -> Checkpoint | None:
     """Return the last head that the witness saw; cut off a note whose writing was broken off.
 
     Its signature is not looked at here. Raises BadStore for a file that holds something else.

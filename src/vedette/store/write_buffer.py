@@ -11,26 +11,26 @@ from typing import Any
 
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.run import ActionRow
-from vedette.domain.spend import Totals
+from vedette.domain.spend import SpendCache
 from vedette.store.dialect import Database
-from vedette.store.ledger_writer import Ledger
-from vedette.store.spend_totals import read_raises, read_total, wake, write_totals
+from vedette.store.ledger_writer import LedgerWriter
+from vedette.store.spend_totals import read_raises, read_total, wake_runs, write_totals
 
-ACTION = (
+ACTION_COLUMNS = (
     "position", "agent", "turn", "ordinal", "id", "run", "tool", "digest", "record", "decided",
     "rule", "policy_rev", "decisions", "hold", "waits", "until_us", "approver", "effect", "tries",
     "not_before_us", "answer", "obliges", "seq", "last", "counted_us",
 )  # fmt: skip
 # What changes after an action was written first; its record may have been erased since.
-_MOVES = ACTION[9:22] + ACTION[23:]
-RUN = (
+_MUTABLE_COLUMNS = ACTION_COLUMNS[9:22] + ACTION_COLUMNS[23:]
+RUN_COLUMNS = (
     "position", "agent", "id", "key", "state", "steps", "entries", "turn", "last", "attempts",
     "wake_us", "waits", "observed", "prior",
 )  # fmt: skip
 
 _EVENT = "INSERT INTO event(seq,tag,key,subject) VALUES(?,?,?,?)"
 _REFUSED = "INSERT INTO refused(seq,key,subject) VALUES(?,?,?)"
-_RUN = f"INSERT INTO run({','.join(RUN)}) VALUES({','.join('?' * len(RUN))})"
+_RUN = f"INSERT INTO run({','.join(RUN_COLUMNS)}) VALUES({','.join('?' * len(RUN_COLUMNS))})"
 # An upsert rather than an UPDATE, so that many go in one statement; the run is always there, and
 # one that is at another step is left alone. An absent `last` is 0, an absent `prior` -1.
 _STEP = (
@@ -48,9 +48,9 @@ _HEAD = (
     "ON CONFLICT(agent,key) DO UPDATE SET position=excluded.position"
 )
 _ACTION = (
-    f"INSERT INTO action({','.join(ACTION)}) VALUES({','.join('?' * len(ACTION))}) "
+    f"INSERT INTO action({','.join(ACTION_COLUMNS)}) VALUES({','.join('?' * len(ACTION_COLUMNS))}) "
     "ON CONFLICT(position,agent,turn,ordinal) DO UPDATE SET "
-    + ", ".join(f"{name}=excluded.{name}" for name in _MOVES)
+    + ", ".join(f"{name}=excluded.{name}" for name in _MUTABLE_COLUMNS)
 )
 _ROW = (
     'INSERT INTO "row"(collection,key,data,seq) VALUES(?,?,?,?) '
@@ -61,7 +61,7 @@ _SPEND = (
     "INSERT INTO spend(agent,unit,minute,amount) VALUES(?,?,?,?) "
     "ON CONFLICT(agent,unit,minute) DO UPDATE SET amount=spend.amount+excluded.amount"
 )
-STATE = (
+UPSERT_STATE = (
     "INSERT INTO state(agent,key,position,blob) VALUES(?,?,?,?) "
     "ON CONFLICT(agent,key) DO UPDATE SET position=excluded.position, blob=excluded.blob"
 )
@@ -69,38 +69,38 @@ STATE = (
 _STALE = "DELETE FROM state WHERE agent=? AND key=? AND position>?"
 
 
-class Pending:
+class WriteBuffer:
     """The group's rows that are not written yet."""
 
-    def __init__(self, database: Database, ledger: Ledger) -> None:
+    def __init__(self, database: Database, ledger: LedgerWriter) -> None:
         self._database = database
         self._ledger = ledger
-        self.keys: set[str] = set()
+        self.event_keys: set[str] = set()
         self.events: list[tuple[int, int, str, str | None]] = []
-        self.refused: list[tuple[int, str | None, str | None]] = []
+        self.refusals: list[tuple[int, str | None, str | None]] = []
         self.runs: list[tuple[Any, ...]] = []
         self.steps: list[tuple[Any, ...]] = []
         self.relinks: list[tuple[int, int, str]] = []
-        self.stale: list[tuple[str, str, int]] = []
-        self.heads: dict[tuple[str, str], int] = {}
+        self.stale_states: list[tuple[str, str, int]] = []
+        self.positions: dict[tuple[str, str], int] = {}
         self.rows: dict[tuple[str, str], tuple[bytes | None, int]] = {}
         self.spend: dict[tuple[str, str, int], int] = {}
-        self.totals = Totals(partial(read_total, database), partial(read_raises, database))
-        self.room: dict[str, int] = {}
+        self.totals = SpendCache(partial(read_total, database), partial(read_raises, database))
+        self.freed_budgets: dict[str, int] = {}
         self.states: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._actions: list[tuple[Any, ...]] = []
-        self._numbered: list[ActionRow] = []
+        self._new_actions: list[ActionRow] = []
 
-    def step(self, values: tuple[Any, ...]) -> None:
+    def add_step(self, values: tuple[Any, ...]) -> None:
         """Move a run on by one step."""
         self.steps.append(values)
 
-    def action(self, position: int, row: ActionRow, first: int) -> None:
+    def add_action(self, position: int, row: ActionRow, first: int) -> None:
         """Write an action's row; one without a `seq` is new, and gets `first`."""
         record = None
         if row.seq == 0:
             row.seq, record = first, row.record
-            self._numbered.append(row)
+            self._new_actions.append(row)
         self._actions.append(
             (
                 position, row.agent, row.turn, row.ordinal, row.id, row.run, row.tool, row.digest,
@@ -110,16 +110,16 @@ class Pending:
             )
         )  # fmt: skip
 
-    def accepted(self) -> tuple[int, int, int]:
+    def mark(self) -> tuple[int, int, int]:
         """Return how much was accepted so far: what `take_back` goes back to."""
-        return len(self.events), len(self.refused), len(self.runs)
+        return len(self.events), len(self.refusals), len(self.runs)
 
-    def take_back(self, mark: tuple[int, int, int]) -> None:
+    def rollback_to(self, mark: tuple[int, int, int]) -> None:
         """Forget what was accepted since a mark."""
         events, refused, runs = mark
-        self.keys.difference_update(key for _, _, key, _ in self.events[events:])
+        self.event_keys.difference_update(key for _, _, key, _ in self.events[events:])
         del self.events[events:]
-        del self.refused[refused:]
+        del self.refusals[refused:]
         del self.runs[runs:]
 
     def add_spend(self, agent: str, unit: str, minute: int, amount: int) -> None:
@@ -129,21 +129,21 @@ class Pending:
 
     def flush(self) -> None:
         """Write everything gathered so far. Raises StoreFailed if a run is not where it was."""
-        many = self._database.many
+        many = self._database.execute_many
         self._ledger.flush()
-        self._some(_EVENT, self.events)
-        self._some(_REFUSED, self.refused)
-        self._some(_RUN, self.runs)
+        self._write_rows(_EVENT, self.events)
+        self._write_rows(_REFUSED, self.refusals)
+        self._write_rows(_RUN, self.runs)
         if self.steps:
             if many(_STEP, self.steps) != len(self.steps):
-                raise Moved("a run is not at the step it was at")
+                raise StepConflict("a run is not at the step it was at")
             self.steps.clear()
-        self._some(_RELINK, self.relinks)
-        self._some(_STALE, self.stale)
-        if self.heads:
-            many(_HEAD, [(agent, key, at) for (agent, key), at in self.heads.items()])
-            self.heads.clear()
-        self._some(_ACTION, self._actions)
+        self._write_rows(_RELINK, self.relinks)
+        self._write_rows(_STALE, self.stale_states)
+        if self.positions:
+            many(_HEAD, [(agent, key, at) for (agent, key), at in self.positions.items()])
+            self.positions.clear()
+        self._write_rows(_ACTION, self._actions)
         if self.rows:
             self._flush_rows()
         if self.spend:
@@ -152,17 +152,17 @@ class Pending:
         if self.totals.changed:
             write_totals(self._database, self.totals.changed)
             self.totals.changed.clear()
-        if self.room:
-            wake(self._database, self.room)
-            self.room.clear()
+        if self.freed_budgets:
+            wake_runs(self._database, self.freed_budgets)
+            self.freed_budgets.clear()
         if self.states:
-            many(STATE, [(*key, *state) for key, state in self.states.items()])
+            many(UPSERT_STATE, [(*key, *state) for key, state in self.states.items()])
             self.states.clear()
-        self.keys.clear()
+        self.event_keys.clear()
 
-    def _some(self, sql: str, rows: list[Any]) -> None:
+    def _write_rows(self, sql: str, rows: list[Any]) -> None:
         if rows:
-            self._database.many(sql, rows)
+            self._database.execute_many(sql, rows)
             rows.clear()
 
     def _flush_rows(self) -> None:
@@ -171,35 +171,35 @@ class Pending:
         for key, (data, seq) in self.rows.items():
             (gone if data is None else put).append((*key, data, seq) if data is not None else key)
         if put:
-            self._database.many(_ROW, put)
+            self._database.execute_many(_ROW, put)
         if gone:
-            self._database.many(_NO_ROW, gone)
+            self._database.execute_many(_NO_ROW, gone)
         self.rows.clear()
 
     @property
-    def numbered(self) -> int:
+    def new_action_count(self) -> int:
         """Return how many new actions this group has numbered so far."""
-        return len(self._numbered)
+        return len(self._new_actions)
 
-    def settled(self) -> None:
+    def confirm_group(self) -> None:
         """The group stands: the numbers given to actions are theirs."""
-        self._numbered.clear()
+        self._new_actions.clear()
 
-    def clear(self, numbered: int = 0) -> None:
+    def clear(self, keep: int = 0) -> None:
         """Forget everything gathered; new actions after the first `numbered` have no number."""
         for gathered in (
-            self.events, self.refused, self.runs, self.steps, self.relinks, self.stale,
+            self.events, self.refusals, self.runs, self.steps, self.relinks, self.stale_states,
             self._actions,
         ):  # fmt: skip
             gathered.clear()
-        for kept in (self.heads, self.rows, self.spend, self.states, self.room):
+        for kept in (self.positions, self.rows, self.spend, self.states, self.freed_budgets):
             kept.clear()
-        self.totals.forget()
-        self.keys.clear()
-        for row in self._numbered[numbered:]:
+        self.totals.clear()
+        self.event_keys.clear()
+        for row in self._new_actions[keep:]:
             row.seq = 0
-        del self._numbered[numbered:]
+        del self._new_actions[keep:]
 
 
-class Moved(StoreFailed):
+class StepConflict(StoreFailed):
     """Somebody else moved a run of this group: its items are to be looked at one by one."""

@@ -10,22 +10,22 @@ from typing import TypeVar
 
 import orjson
 
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import iso
-from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, Outrun
+from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, WriteConflict
 from vedette.domain.budget import Raise
 from vedette.domain.bundle import Bundle
-from vedette.domain.entry import RELEASES, Body, Draft, releases_of
-from vedette.domain.hold import HoldState, move
+from vedette.domain.entry import RELEASE_KINDS, Body, Draft, releases_of
+from vedette.domain.hold import HoldState, transition
 from vedette.domain.identity import ENGINE
-from vedette.domain.row_proof import approval_bytes, write_signature
+from vedette.domain.row_proof import approval_bytes, format_signature
 from vedette.domain.run import ActionRow
 from vedette.store.dialect import Database
-from vedette.store.ledger_writer import META, Ledger
-from vedette.store.read_runs import Reads
-from vedette.store.row_mapper import COLUMNS, find_position, to_action
+from vedette.store.ledger_writer import META, LedgerWriter
+from vedette.store.read_runs import StoreReader
+from vedette.store.row_mapper import ACTION_FIELDS, find_position, to_action
 from vedette.store.spend_totals import write_raises
-from vedette.store.write_buffer import Pending
+from vedette.store.write_buffer import WriteBuffer
 from vedette.store.write_runs import Fences
 
 T = TypeVar("T")
@@ -43,32 +43,32 @@ _RELEASED = (
 )
 
 
-class Orders:
+class CommandWriter:
     """Carries out orders inside the writer's transaction."""
 
     def __init__(
         self,
         database: Database,
-        ledger: Ledger,
-        pending: Pending,
+        ledger: LedgerWriter,
+        buffer: WriteBuffer,
         fences: Fences,
         now_us: Callable[[], int],
     ) -> None:
         self._database = database
         self._ledger = ledger
-        self._pending = pending
+        self._buffer = buffer
         self._fences = fences
         self._now_us = now_us
 
-    def once(self, command: str | None, work: Callable[[], T]) -> Callable[[], T]:
+    def deduplicate(self, command: str | None, work: Callable[[], T]) -> Callable[[], T]:
         """Return `work` so that a second command of the same id does nothing but say so."""
         if command is None:
             return work
 
         def guarded() -> T:
-            new = self._database.run(
+            new = self._database.execute(
                 "INSERT INTO command(id,seq) VALUES(?,?) ON CONFLICT DO NOTHING",
-                (command, self._ledger.head + 1),
+                (command, self._ledger.last_seq + 1),
             )
             if not new:
                 raise AlreadyDone(f"command {command} was carried out before")
@@ -78,28 +78,28 @@ class Orders:
 
     def set_meta(self, name: str, value: object) -> None:
         """Keep a value under a name."""
-        self._database.run(META, (name, str(value)))
+        self._database.execute(META, (name, str(value)))
 
     def compare_and_set(self, name: str, was: str | None, value: str) -> bool:
         """Keep a value if `name` still holds `was` (None: nothing); say whether it was so."""
-        if not self._holds(name, was):
+        if not self._has_value(name, was):
             return False
         self.set_meta(name, value)
         return True
 
-    def _holds(self, name: str, was: str | None) -> bool:
+    def _has_value(self, name: str, was: str | None) -> bool:
         rows = self._database.rows("SELECT value FROM meta WHERE name=?", (name,))
         return (rows[0][0] if rows else None) == was
 
     def mark_live(self, number: int, marks: Mapping[str, str], name: str, was: str | None) -> bool:
         """Keep values if `number` is live and `name` still holds `was`; say whether it was so."""
-        if self._fences.policy_rev != number or not self._holds(name, was):
+        if self._fences.policy_rev != number or not self._has_value(name, was):
             return False
         for mark, value in marks.items():
             self.set_meta(mark, value)
         return True
 
-    def note(
+    def append_entries(
         self, drafts: Sequence[Draft], bundle: Bundle | None = None, policy_rev: int | None = None
     ) -> int:
         """Write entries that belong to no run; return the seq of the last.
@@ -108,7 +108,7 @@ class Orders:
         """
         live = self._fences.policy_rev
         if policy_rev not in (None, live):
-            raise Outrun(f"revision {live} was published meanwhile", mend="try again")
+            raise WriteConflict(f"revision {live} was published meanwhile", mend="try again")
         if bundle is not None:
             self.keep_bundle(bundle)
         at_us = self._now_us()
@@ -116,7 +116,7 @@ class Orders:
             event = draft.fields.get("event")
             about = find_position(self._database, event) or None if event else None
             self._ledger.append([draft], None, 0, at_us, about)
-        return self._ledger.head
+        return self._ledger.last_seq
 
     # --- policy and stops -------------------------------------------------------------------
 
@@ -138,19 +138,19 @@ class Orders:
         live = self._fences.policy_rev
         number = live + 1 if number is None else number
         if number <= live or expects not in (None, live):
-            raise Outrun(f"revision {live} was published meanwhile", mend="try again")
+            raise WriteConflict(f"revision {live} was published meanwhile", mend="try again")
         if released is not None:
-            self._refuse_released(released)
+            self._refuse_newer_release(released)
         self.keep_bundle(bundle)
         for name, value in (marks or {}).items():
             self.set_meta(name, value)
         placed = [
-            Draft(d.kind, {**d.fields, "policy_rev": number}, d.cause, d.back, d.body)
+            Draft(d.kind, {**d.fields, "policy_rev": number}, d.cause, d.cause_offset, d.body)
             for d in drafts
         ]
         at_us = self._now_us()
         seq = self._ledger.append(placed, None, 0, at_us)
-        self._database.run(
+        self._database.execute(
             "INSERT INTO policy(number,digest,seq,at) VALUES(?,?,?,?)",
             (number, bundle.digest, seq, at_us),
         )
@@ -158,16 +158,16 @@ class Orders:
         self._fences.policy_rev = number
         return number
 
-    def _refuse_released(self, after: int) -> None:
+    def _refuse_newer_release(self, after: int) -> None:
         """Raise Outrun if an agent was released after an entry."""
-        for (raw,) in self._database.rows(_RELEASED, (after, *RELEASES)):
+        for (raw,) in self._database.rows(_RELEASED, (after, *RELEASE_KINDS)):
             if releases_of(orjson.loads(raw)):
-                raise Outrun("an agent was released meanwhile", mend="try again")
+                raise WriteConflict("an agent was released meanwhile", mend="try again")
 
     def keep_bundle(self, bundle: Bundle) -> None:
         """Store a bundle's bytes, before its first use; a row that was changed is right again."""
         files = {path: raw.decode("utf-8") for path, raw in bundle.files.items()}
-        self._database.run(
+        self._database.execute(
             "INSERT INTO bundle(digest,files) VALUES(?,?) "
             "ON CONFLICT(digest) DO UPDATE SET files=excluded.files",
             (bundle.digest, orjson.dumps(files)),
@@ -187,7 +187,7 @@ class Orders:
         if on:
             self._set_stop(draft, scope, name)
             if lifted_after_us is not None:
-                self._lift_again(scope, name, lifted_after_us)
+                self._lift_overtaken(scope, name, lifted_after_us)
         else:
             self._lift_stop(draft, scope, name)
         self._fences.stop_epoch += 1
@@ -195,16 +195,16 @@ class Orders:
         return self._fences.stop_epoch
 
     def _set_stop(self, draft: Draft, scope: str, name: str) -> None:
-        self._refuse_shorter(draft, scope, name)
-        self._database.run(
+        self._refuse_shorter_stop(draft, scope, name)
+        self._database.execute(
             "INSERT INTO stop(scope,name,seq) VALUES(?,?,?) "
             "ON CONFLICT(scope,name) DO UPDATE SET seq=excluded.seq",
-            (scope, name, self._ledger.head + 1),
+            (scope, name, self._ledger.last_seq + 1),
         )
         self._ledger.append([draft], None, 0, self._now_us())
 
     def _lift_stop(self, draft: Draft, scope: str, name: str) -> None:
-        run = self._database.run
+        run = self._database.execute
         lift, of = "DELETE FROM stop WHERE scope=? AND name=?", (scope, name)
         lifted = run(f"{lift} AND seq=?", (*of, draft.cause)) if draft.cause else run(lift, of)
         if not lifted:
@@ -216,7 +216,7 @@ class Orders:
             "AND state IN ('waiting', 'dead')"
         )
 
-    def _lift_again(self, scope: str, name: str, since_us: int) -> None:
+    def _lift_overtaken(self, scope: str, name: str, since_us: int) -> None:
         """Lift the stop that was set just now if a person lifted its scope after an instant."""
         what = f"{scope}:{name}"
         # What the engine lifts is another stop, whose time was over.
@@ -225,11 +225,11 @@ class Orders:
         if lift is not None:
             why = f"it was ordered before entry {lift} lifted it"
             fields = {"what": what, "actor": str(ENGINE)}
-            body = Body(canonical({"reason": why}))
-            draft = Draft("stop.lifted", fields, self._ledger.head, body=body)
+            body = Body(canonical_json({"reason": why}))
+            draft = Draft("stop.lifted", fields, self._ledger.last_seq, body=body)
             self._lift_stop(draft, scope, name)
 
-    def _refuse_shorter(self, draft: Draft, scope: str, name: str) -> None:
+    def _refuse_shorter_stop(self, draft: Draft, scope: str, name: str) -> None:
         """Raise BadCommand if there is a stop already that ends no earlier than the new one."""
         rows = self._database.rows(
             "SELECT e.bytes FROM stop s LEFT JOIN entry e ON e.seq=s.seq "
@@ -256,12 +256,12 @@ class Orders:
         """Give more room until an instant and wake what waits for it; return the entry's seq."""
         seq = self._ledger.append([draft], None, 0, self._now_us())
         write_raises(self._database, seq, raises)
-        self._pending.totals.forget()
+        self._buffer.totals.clear()
         return seq
 
     # --- holds ------------------------------------------------------------------------------
 
-    def settle_hold(
+    def transition_hold(
         self, action: str, to: HoldState, draft: Draft, approver: str | None, until_us: int
     ) -> ActionRow:
         """Move a hold, write the entry into its run and wake the run.
@@ -274,13 +274,15 @@ class Orders:
 
         fetch = self._database.rows
         position = find_position(self._database, action)
-        rows = fetch(f"SELECT {COLUMNS} FROM action WHERE position=? AND id=?", (position, action))
+        rows = fetch(
+            f"SELECT {ACTION_FIELDS} FROM action WHERE position=? AND id=?", (position, action)
+        )
         held = to_action(rows[0]) if rows else None
         if held is None or held.hold is None:
             raise NotFound(f"there is no hold {action.replace('act_', 'hold_')}")
-        after = move(held.hold, to)
+        after = transition(held.hold, to)
         if (digest := draft.fields.get("shown_digest")) is not None:
-            refuse_unseen(hold_item(Reads(self._database), held, self._now_us()), digest)
+            refuse_unseen(hold_item(StoreReader(self._database), held, self._now_us()), digest)
         held.hold = after
         held.approver, held.until_us = approver, until_us
         of = (position, held.agent)
@@ -294,12 +296,12 @@ class Orders:
         fields = {**draft.fields, "event": event}
         if to == "approved":
             signature = self._ledger.sign(approval_bytes(fields))
-            fields["signature"] = write_signature(signature)
+            fields["signature"] = format_signature(signature)
         placed = Draft(draft.kind, fields, held.last or last, 0, draft.body)
         seq = self._ledger.append([placed], held.run, entries, self._now_us(), position)
         held.last = seq
-        self._pending.action(position, held, 0)
-        self._database.run(
+        self._buffer.add_action(position, held, 0)
+        self._database.execute(
             "UPDATE run SET steps=steps+1, entries=entries+1, last=?, wake_us=1 "
             "WHERE position=? AND agent=?",
             (seq, *of),

@@ -12,15 +12,15 @@ from typing import Any
 import orjson
 
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
-from vedette.domain.compensation import erased
+from vedette.domain.compensation import erased_error
 from vedette.domain.entry import Draft
-from vedette.domain.memory_state import Learned, refuse
-from vedette.domain.ports import Accepted, Arrival
+from vedette.domain.memory_state import LedgerMemory, check_transition
+from vedette.domain.ports import AcceptResult, Arrival
 from vedette.store.dialect import Database
-from vedette.store.ledger_writer import Ledger
-from vedette.store.read_runs import Reads
+from vedette.store.ledger_writer import LedgerWriter
+from vedette.store.read_runs import StoreReader
 from vedette.store.row_mapper import find_position
-from vedette.store.write_runs import Steps
+from vedette.store.write_runs import StepWriter
 
 _CORRECTIONS = (
     "SELECT e.bytes, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
@@ -35,36 +35,36 @@ _RECORDED = (
 
 def curate(
     database: Database,
-    ledger: Ledger,
+    ledger: LedgerWriter,
     moves: Sequence[tuple[Draft, Sequence[str]]],
     at_us: int,
-) -> list[Learned]:
+) -> list[LedgerMemory]:
     """Write an entry for each memory (`bank/id`) of each move; return where they stand then.
 
     Raises what `vedette.domain.memory_state.refuse` raises if one may not be moved so; then none
     is.
     """
-    known = Reads(database).learned()
+    known = StoreReader(database).memories()
     moved = []
     for draft, names in moves:
         for name in dict.fromkeys(names):
             bank, _, id = name.partition("/")
             # What no entry tells of is a reviewed file that was never taken back.
-            one = known.setdefault(name, Learned(bank, id, "active"))
-            refuse(draft.kind, one)
+            one = known.setdefault(name, LedgerMemory(bank, id, "active"))
+            check_transition(draft.kind, one)
             about = find_position(database, one.event) or None if one.event else None
             fields = {**draft.fields, "memory": name, "event": one.event or None}
             placed = replace(draft, fields=fields, cause=one.last or None)
             one.last = ledger.append([placed], None, 0, at_us, about)
-            one.move(draft.kind, str(draft.fields["actor"]), at_us)
+            one.apply(draft.kind, str(draft.fields["actor"]), at_us)
             moved.append(one)
     return moved
 
 
-def propose(database: Database, ledger: Ledger, draft: Draft, at_us: int) -> int:
+def propose_memory(database: Database, ledger: LedgerWriter, draft: Draft, at_us: int) -> int:
     """Write the entry of what a person proposes, unless it is there; return its seq."""
     name = f"{draft.fields['memory']}/{draft.fields['what']}"
-    if name in Reads(database).learned():
+    if name in StoreReader(database).memories():
         raise AlreadyDone(f"{name} was proposed already")
     return ledger.append([draft], None, 0, at_us)
 
@@ -78,21 +78,21 @@ def corrections(database: Database, run: str) -> list[tuple[Mapping[str, Any], A
     return [(entry, body) for entry, body in found if entry["run"] == run]
 
 
-def correct(
+def record_correction(
     database: Database,
-    ledger: Ledger,
-    steps: Steps,
+    ledger: LedgerWriter,
+    step_writer: StepWriter,
     run: str,
     draft: Draft,
     arrival: Arrival | None,
     at_us: int,
-) -> tuple[int, Accepted | None]:
+) -> tuple[int, AcceptResult | None]:
     """Write what a person says of a run, and the event that tells the curators of it.
 
     Returns the entry's seq and what was accepted. Raises AlreadyDone if that is what this person
     said of it last, NotFound without such a run, BadCommand if its content was erased.
     """
-    found = Reads(database).run(run)
+    found = StoreReader(database).run(run)
     if found is None:
         raise NotFound(f"there is no run {run!r}", mend="see `vedette runs`")
     if not database.rows("SELECT 1 FROM body WHERE seq=?", (found.position,)):
@@ -110,16 +110,18 @@ def correct(
         fields["what"] = arrival.event.key
     placed = Draft(draft.kind, fields, found.last, 0, draft.body)
     seq = ledger.append([placed], run, found.entries, at_us, found.position)
-    database.run(
+    database.execute(
         "UPDATE run SET steps=steps+1, entries=entries+1, last=? WHERE position=? AND agent=?",
         (seq, found.position, found.agent),
     )
     if arrival is None:
         return seq, None
-    return seq, accept_order(steps, replace(arrival, cause=seq))
+    return seq, accept_order(step_writer, replace(arrival, cause=seq))
 
 
-def undo(database: Database, steps: Steps, action: str, arrival: Arrival) -> Accepted:
+def accept_undo(
+    database: Database, step_writer: StepWriter, action: str, arrival: Arrival
+) -> AcceptResult:
     """Accept the event that takes an action's effect back, which holds a copy of its record.
 
     Raises AlreadyDone if it was accepted already, BadCommand if what it was made of was erased
@@ -127,13 +129,13 @@ def undo(database: Database, steps: Steps, action: str, arrival: Arrival) -> Acc
     """
     position = find_position(database, action)
     if not database.rows(_RECORDED, (position, action)):
-        raise erased(action)
-    return accept_order(steps, arrival)
+        raise erased_error(action)
+    return accept_order(step_writer, arrival)
 
 
-def accept_order(steps: Steps, arrival: Arrival) -> Accepted:
+def accept_order(step_writer: StepWriter, arrival: Arrival) -> AcceptResult:
     """Accept the event of an order. Raises AlreadyDone if it was accepted already."""
-    (accepted,) = steps.accept([arrival], None)
+    (accepted,) = step_writer.accept([arrival], None)
     if accepted.duplicate:
         raise AlreadyDone(f"event {accepted.event} was accepted already")
     return accepted

@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.budget import FLEET, MINUTE_US, Alert, Shortage
 from vedette.domain.entry import Body, Draft
-from vedette.domain.ports import Accepted, Arrival, Refused
-from vedette.domain.run import Answer, Committed, Run, Step, run_of
+from vedette.domain.ports import AcceptResult, Arrival, Refused
+from vedette.domain.run import CommitResult, CommitStatus, Run, Step, event_run_id
 from vedette.store.dialect import Database
-from vedette.store.ledger_writer import Ledger
-from vedette.store.row_mapper import BEFORE, find_position
+from vedette.store.ledger_writer import LedgerWriter
+from vedette.store.row_mapper import FIND_PRIOR, find_position
 from vedette.store.schema import tag
-from vedette.store.states import is_behind
-from vedette.store.write_buffer import Pending
+from vedette.store.states import is_too_late
+from vedette.store.write_buffer import WriteBuffer
 
-_KNOWN = 65_536
+_CACHE_SIZE = 65_536
 _BATCH = 128
 # How many of a key's events that wait to be judged are read at once.
-_AHEAD = 32
+_READ_AHEAD = 32
 
 # A key's events after a position that wait to be judged, oldest first; see `schema.WAITING`.
-_WAITING = (
+_UNJUDGED = (
     "SELECT position FROM run WHERE agent=? AND key=? AND state='ready' AND turn=0 "
     "AND position>? ORDER BY position LIMIT ?"
 )
@@ -46,64 +46,64 @@ class Fences:
         self.epoch = self.policy_rev = self.stop_epoch = 0
 
 
-class Steps:
+class StepWriter:
     """Accepts and commits. Only for who writes the group, inside its transaction."""
 
     def __init__(
         self,
         database: Database,
-        ledger: Ledger,
-        pending: Pending,
+        ledger: LedgerWriter,
+        buffer: WriteBuffer,
         fences: Fences,
         now_us: Callable[[], int],
     ) -> None:
         self._database = database
         self._ledger = ledger
-        self._pending = pending
+        self._buffer = buffer
         self._fences = fences
         self._now_us = now_us
-        self._steps: dict[tuple[int, str], int] = {}
-        self._heads: dict[tuple[str, str], int] = {}
-        self._waiting: dict[tuple[str, str], deque[int]] = {}
+        self._step_counts: dict[tuple[int, str], int] = {}
+        self._positions: dict[tuple[str, str], int] = {}
+        self._unjudged: dict[tuple[str, str], deque[int]] = {}
 
     def forget(self) -> None:
         """Forget what is known of runs and keys: a group was lost, or somebody else writes too."""
-        self._steps.clear()
-        self._heads.clear()
-        self._waiting.clear()
-        self._pending.totals.forget()
+        self._step_counts.clear()
+        self._positions.clear()
+        self._unjudged.clear()
+        self._buffer.totals.clear()
 
     # --- accept -----------------------------------------------------------------------------
 
     def accept(
         self, arrivals: Sequence[Arrival | Refused], position: tuple[str, str] | None
-    ) -> list[Accepted]:
+    ) -> list[AcceptResult]:
         """Write a batch: events, the runs they wake, refusals, the source's position.
 
         Raises ValueError for an arrival that has no canonical form; then nothing of the batch is
         left.
         """
         at_us = self._now_us()
-        known = self._known([a.event.key for a in arrivals if isinstance(a, Arrival)])
-        mark, before = self._ledger.mark(), self._pending.accepted()
+        known = self._find_known([a.event.key for a in arrivals if isinstance(a, Arrival)])
+        mark, before = self._ledger.mark(), self._buffer.mark()
         try:
             accepted = [
-                self._refuse(arrival, at_us)
+                self._write_refusal(arrival, at_us)
                 if isinstance(arrival, Refused)
-                else self._arrive(arrival, known, at_us)
+                else self._accept_event(arrival, known, at_us)
                 for arrival in arrivals
             ]
         except Exception:
-            self._ledger.back_to(mark)
-            self._pending.take_back(before)
+            self._ledger.rollback_to(mark)
+            self._buffer.rollback_to(before)
             raise
         if position is not None:
-            self._database.run(_POSITION, position)
+            self._database.execute(_POSITION, position)
         return accepted
 
-    def _known(self, keys: Sequence[str]) -> set[str]:
+    def _find_known(self, keys: Sequence[str]) -> set[str]:
         """Return which of these events were accepted before."""
-        known = {key for key in keys if key in self._pending.keys}
+        known = {key for key in keys if key in self._buffer.event_keys}
         for at in range(0, len(keys), _BATCH):
             tags = [tag(key) for key in keys[at : at + _BATCH]]
             # Few lengths, so that there are few statements to prepare.
@@ -112,35 +112,35 @@ class Steps:
             known.update(key for (key,) in self._database.rows(sql, tags))
         return known
 
-    def _arrive(self, arrival: Arrival, known: set[str], at_us: int) -> Accepted:
+    def _accept_event(self, arrival: Arrival, known: set[str], at_us: int) -> AcceptResult:
         event = arrival.event
         key = event.key
         if key in known:
-            return Accepted(key, True)
+            return AcceptResult(key, True)
         draft = Draft(
             "event.accepted",
             {"event": key, "woke": len(arrival.wakes), "hops": event.hops or None},
             arrival.cause,
-            body=Body(arrival.payload),
+            body=Body(arrival.body),
         )
-        seq = self._ledger.head + 1
+        seq = self._ledger.last_seq + 1
         self._ledger.append([draft], None, 0, at_us, seq)
         known.add(key)
-        pending = self._pending
-        pending.keys.add(key)
-        pending.events.append((seq, tag(key), key, arrival.subject))
+        buffer = self._buffer
+        buffer.event_keys.add(key)
+        buffer.events.append((seq, tag(key), key, arrival.subject))
         runs = []
         for agent, order_key in arrival.wakes:
-            run = Run(run_of(key, agent), key, agent, order_key, seq, last=seq)
-            pending.runs.append(
+            run = Run(event_run_id(key, agent), key, agent, order_key, seq, last=seq)
+            buffer.runs.append(
                 (seq, agent, run.id, order_key, "ready", 0, 0, 0, seq, 0, 0, None, 0, 0)
             )
-            self._remember((seq, agent), 0)
+            self._remember_steps((seq, agent), 0)
             runs.append(run)
-        return Accepted(key, False, tuple(runs))
+        return AcceptResult(key, False, tuple(runs))
 
-    def _refuse(self, refused: Refused, at_us: int) -> Accepted:
-        body = canonical(
+    def _write_refusal(self, refused: Refused, at_us: int) -> AcceptResult:
+        body = canonical_json(
             {
                 "where": refused.where,
                 "why": refused.why,
@@ -148,69 +148,74 @@ class Steps:
             }
         )
         draft = Draft("event.refused", {"event": refused.event}, body=Body(body))
-        seq = self._ledger.append([draft], None, 0, at_us, self._ledger.head + 1)
-        self._pending.refused.append((seq, refused.event, refused.subject))
-        return Accepted("", False)
+        seq = self._ledger.append([draft], None, 0, at_us, self._ledger.last_seq + 1)
+        self._buffer.refusals.append((seq, refused.event, refused.subject))
+        return AcceptResult("", False)
 
     # --- steps ------------------------------------------------------------------------------
 
-    def commit(self, step: Step) -> Committed:
+    def commit(self, step: Step) -> CommitResult:
         """Write a step, or say why not. Raises ValueError for what has no canonical form."""
         position, before, successor = step.position, None, 0
         if step.run is not None:
             position = position or find_position(self._database, step.run)
-            refused = self._fence(step, position)
+            refused = self._check_fences(step, position)
             if refused is not None:
-                return Committed(refused)
+                return CommitResult(refused)
             if step.order is not None:
-                before, successor = self._place(step.agent or "", step.order[0], step.order[2])
-                if successor and is_behind(
+                before, successor = self._find_neighbours(
+                    step.agent or "", step.order[0], step.order[2]
+                )
+                if successor and is_too_late(
                     self._database, step.agent or "", step.order[0], position
                 ):
-                    return Committed(Answer.BEHIND)
+                    return CommitResult(CommitStatus.STATE_ERASED)
                 if step.order[1] != -1:
                     if step.order[1] != before:
-                        return Committed(Answer.FENCED_ORDER)
+                        return CommitResult(CommitStatus.FENCED_ORDER)
                     key = (step.agent or "", step.order[0])
                     if not successor and not self._is_next(*key, position):
-                        return Committed(Answer.FENCED_EARLIER)
-            if self._taken(position, step.agent or "") != step.expects:
-                return Committed(Answer.DUPLICATE)
+                        return CommitResult(CommitStatus.FENCED_EARLIER)
+            if self._step_count(position, step.agent or "") != step.expected_steps:
+                return CommitResult(CommitStatus.DUPLICATE)
             if step.limits:
-                shortage = self._no_room(step)
+                shortage = self._find_shortage(step)
                 if shortage is not None:
-                    return Committed(Answer.OVER_BUDGET, shortage=shortage)
-                if step.lacking and self._room(step):
-                    return Committed(Answer.ROOM)
+                    return CommitResult(CommitStatus.OVER_BUDGET, shortage=shortage)
+                if step.shortfall and self._has_budget(step):
+                    return CommitResult(CommitStatus.BUDGET_AVAILABLE)
         rows = [
-            ((write.collection, write.key), None if write.row is None else canonical(write.row))
+            (
+                (write.collection, write.key),
+                None if write.row is None else canonical_json(write.row),
+            )
             for write in step.rows
         ]
         at_us = self._now_us()
-        first = self._ledger.head + 1
+        first = self._ledger.last_seq + 1
         self._ledger.append(step.drafts, step.run, step.entries_before, at_us, position or None)
-        last = self._ledger.head if step.drafts else 0
+        last = self._ledger.last_seq if step.drafts else 0
         if step.run is not None:
-            self._move(step, position, before, successor, last)
+            self._move_run(step, position, before, successor, last)
         for key, data in rows:
-            self._pending.rows[key] = (data, first)
-        self._write(step, position, first, at_us)
-        alerts = self._book(step, last, at_us) if step.spend or step.returns else ()
-        return Committed(Answer.COMMITTED, last, alerts=alerts)
+            self._buffer.rows[key] = (data, first)
+        self._write_actions(step, position, first, at_us)
+        alerts = self._book_spend(step, last, at_us) if step.spend or step.refunds else ()
+        return CommitResult(CommitStatus.COMMITTED, last, alerts=alerts)
 
-    def _book(self, step: Step, last: int, at_us: int) -> tuple[Alert, ...]:
+    def _book_spend(self, step: Step, last: int, at_us: int) -> tuple[Alert, ...]:
         """Count what a step spends and gives back; write the alerts that this brings."""
-        agent, pending = step.agent or "", self._pending
+        agent, buffer = step.agent or "", self._buffer
         for unit, amount in step.spend.items():
-            pending.add_spend(agent, unit, at_us // MINUTE_US, amount)
-        for unit, spent_us, amount in step.returns:
-            pending.add_spend(agent, unit, spent_us // MINUTE_US, -amount)
-        pending.totals.book(agent, step.spend, step.returns, at_us)
-        if step.returns:
+            buffer.add_spend(agent, unit, at_us // MINUTE_US, amount)
+        for unit, spent_us, amount in step.refunds:
+            buffer.add_spend(agent, unit, spent_us // MINUTE_US, -amount)
+        buffer.totals.book(agent, step.spend, step.refunds, at_us)
+        if step.refunds:
             # Somebody may wait for just this room: of the agent, or of the fleet.
-            pending.room[agent] = pending.room.get(agent, 0) + 1
-            pending.room[FLEET] = pending.room.get(FLEET, 0) + 1
-        alerts = pending.totals.alerts(agent, step.limits, step.spend, at_us)
+            buffer.freed_budgets[agent] = buffer.freed_budgets.get(agent, 0) + 1
+            buffer.freed_budgets[FLEET] = buffer.freed_budgets.get(FLEET, 0) + 1
+        alerts = buffer.totals.record_alerts(agent, step.limits, step.spend, at_us)
         for alert in alerts:
             scope = "fleet" if alert.name == FLEET else "agent"
             fields = {
@@ -220,106 +225,108 @@ class Steps:
             self._ledger.append([Draft("budget.alerted", fields, last or None)], None, 0, at_us)
         return tuple(alerts)
 
-    def _fence(self, step: Step, position: int) -> Answer | None:
+    def _check_fences(self, step: Step, position: int) -> CommitStatus | None:
         fences = self._fences
         if step.epoch != self.epoch_of(position, step):
-            return Answer.FENCED_LEASE
+            return CommitStatus.FENCED_LEASE
         if step.policy_rev is not None and step.policy_rev != fences.policy_rev:
-            return Answer.FENCED_POLICY
+            return CommitStatus.FENCED_POLICY
         if step.stop_epoch is not None and step.stop_epoch != fences.stop_epoch:
-            return Answer.FENCED_STOP
+            return CommitStatus.FENCED_STOP
         return None
 
-    def _no_room(self, step: Step) -> Shortage | None:
+    def _find_shortage(self, step: Step) -> Shortage | None:
         """Return the limit that has no room for what the step would spend."""
-        totals, now_us = self._pending.totals, self._now_us()
-        return totals.shortage(step.agent or "", step.limits, step.spend, step.returns, now_us)
+        totals, now_us = self._buffer.totals, self._now_us()
+        return totals.find_shortage(step.agent or "", step.limits, step.spend, step.refunds, now_us)
 
-    def _room(self, step: Step) -> bool:
+    def _has_budget(self, step: Step) -> bool:
         """Say whether there is room by now for what the step says there is none for."""
-        wanted = {unit: amount + step.spend.get(unit, 0) for unit, amount in step.lacking.items()}
-        totals, now_us = self._pending.totals, self._now_us()
+        wanted = {unit: amount + step.spend.get(unit, 0) for unit, amount in step.shortfall.items()}
+        totals, now_us = self._buffer.totals, self._now_us()
         agent = step.agent or ""
-        return totals.shortage(agent, step.limits, wanted, step.returns, now_us) is None
+        return totals.find_shortage(agent, step.limits, wanted, step.refunds, now_us) is None
 
     def epoch_of(self, position: int, step: Step) -> int:
         """Return the epoch under which a step's run may be moved on. One worker: its own."""
         return self._fences.epoch
 
-    def _taken(self, position: int, agent: str) -> int:
+    def _step_count(self, position: int, agent: str) -> int:
         """Return how many steps a run has taken; -1 if there is none."""
-        known = self._steps.get((position, agent))
+        known = self._step_counts.get((position, agent))
         if known is None:
             sql = "SELECT steps FROM run WHERE position=? AND agent=?"
             rows = self._database.rows(sql, (position, agent))
             known = int(rows[0][0]) if rows else -1
         return known
 
-    def _remember(self, run: tuple[int, str], steps: int) -> None:
-        self._steps[run] = steps
-        if len(self._steps) > _KNOWN:
-            self._steps.pop(next(iter(self._steps)))
+    def _remember_steps(self, run: tuple[int, str], steps: int) -> None:
+        self._step_counts[run] = steps
+        if len(self._step_counts) > _CACHE_SIZE:
+            self._step_counts.pop(next(iter(self._step_counts)))
 
-    def _place(self, agent: str, key: str, position: int) -> tuple[int, int]:
+    def _find_neighbours(self, agent: str, key: str, position: int) -> tuple[int, int]:
         """Return the last observed position of a key before one, and the first after it (or 0)."""
-        head = self._heads.get((agent, key))
+        head = self._positions.get((agent, key))
         if head is None:
             sql = "SELECT position FROM head WHERE agent=? AND key=?"
             rows = self._database.rows(sql, (agent, key))
-            head = self._heads[(agent, key)] = int(rows[0][0]) if rows else 0
-            if len(self._heads) > _KNOWN:
-                self._heads.pop(next(iter(self._heads)))
+            head = self._positions[(agent, key)] = int(rows[0][0]) if rows else 0
+            if len(self._positions) > _CACHE_SIZE:
+                self._positions.pop(next(iter(self._positions)))
         if head <= position:
             return head, 0
         # A later event of the key was observed without this one: it may still be made up for.
-        self._pending.flush()
-        rows = self._database.rows(BEFORE, (agent, key, agent, position, position))
+        self._buffer.flush()
+        rows = self._database.rows(FIND_PRIOR, (agent, key, agent, position, position))
         return int(rows[0][0]), int(rows[0][1])
 
     def _is_next(self, agent: str, key: str, position: int) -> bool:
         """Say whether a key's event passes over none: nothing after the head waits before it."""
-        known = self._waiting.get((agent, key))
+        known = self._unjudged.get((agent, key))
         if not known or known[0] != position:
             # What was read may have ended otherwise. What this group has judged is up to the head.
-            rows = self._database.rows(_WAITING, (agent, key, self._heads[(agent, key)], _AHEAD))
+            rows = self._database.rows(
+                _UNJUDGED, (agent, key, self._positions[(agent, key)], _READ_AHEAD)
+            )
             known = deque(int(at) for (at,) in rows)
             if known and known[0] < position:
                 return False
-            self._waiting[(agent, key)] = known
-            if len(self._waiting) > _KNOWN:
-                self._waiting.pop(next(iter(self._waiting)))
+            self._unjudged[(agent, key)] = known
+            if len(self._unjudged) > _CACHE_SIZE:
+                self._unjudged.pop(next(iter(self._unjudged)))
         return True
 
-    def _move(
+    def _move_run(
         self, step: Step, position: int, prior: int | None, successor: int, last: int
     ) -> None:
         agent = step.agent or ""
         if step.order is not None:
             key, _, at = step.order
             if successor:
-                self._pending.relinks.append((at, successor, agent))
+                self._buffer.relinks.append((at, successor, agent))
                 # What is kept of later events lacks this one; it is made anew of what is there.
-                self._pending.stale.append((agent, key, at))
+                self._buffer.stale_states.append((agent, key, at))
             else:
-                self._heads[(agent, key)] = self._pending.heads[(agent, key)] = at
+                self._positions[(agent, key)] = self._buffer.positions[(agent, key)] = at
                 # Only now: a step that was looked at may still have been refused.
-                waiting = self._waiting.get((agent, key))
+                waiting = self._unjudged.get((agent, key))
                 if waiting and waiting[0] == at:
                     waiting.popleft()
         # Who made it may not have known of a resume yet, which has woken all that waited till then.
-        late = step.waits == "resume" and step.stops != self._fences.stop_epoch
+        late = step.waits == "resume" and step.wait_stop_epoch != self._fences.stop_epoch
         wake_us = 1 if late else step.wake_us
-        self._pending.step(
+        self._buffer.add_step(
             (
-                position, agent, "", "", step.state, step.expects + 1,
+                position, agent, "", "", step.state, step.expected_steps + 1,
                 step.entries_before + len(step.drafts), step.turn, last, step.attempts,
                 wake_us, step.waits, int(step.observed), -1 if prior is None else prior,
             )
         )  # fmt: skip
-        self._remember((position, agent), step.expects + 1)
+        self._remember_steps((position, agent), step.expected_steps + 1)
 
-    def _write(self, step: Step, position: int, first: int, at_us: int) -> None:
-        pending = self._pending
+    def _write_actions(self, step: Step, position: int, first: int, at_us: int) -> None:
+        buffer = self._buffer
         if step.actions:
             lasts = {
                 draft.fields["action"]: first + offset
@@ -328,7 +335,7 @@ class Steps:
             }
             for row in step.actions:
                 row.last = lasts.get(row.id, row.last)
-                pending.action(position, row, first)
+                buffer.add_action(position, row, first)
         if step.checkpoint is not None:
             key, at, blob = step.checkpoint
-            pending.states[(step.agent or "", key)] = (at, blob)
+            buffer.states[(step.agent or "", key)] = (at, blob)

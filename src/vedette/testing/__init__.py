@@ -13,31 +13,31 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vedette.testing.clock import ManualClock, settle
-    from vedette.testing.faults import Ended, in_child
-    from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
+    from vedette.testing.clock import ManualClock, run_ready_tasks
+    from vedette.testing.faults import ChildResult, run_in_child
+    from vedette.testing.harness import FleetHarness, checkout, copy_policies, remove_tests
     from vedette.testing.intake import ListIntake
-    from vedette.testing.scripted import Calls, Hang, ScriptedModel, ScriptedReasoner
-    from vedette.testing.unreliable_source import RoughSource
+    from vedette.testing.scripted import Hang, ScriptedModel, ScriptedReasoner, ToolCall
+    from vedette.testing.unreliable_source import UnreliableSource
 
 __all__ = [
-    "Calls",
-    "Ended",
+    "ChildResult",
     "FleetHarness",
     "Hang",
     "ListIntake",
     "ManualClock",
-    "RoughSource",
     "ScriptedModel",
     "ScriptedReasoner",
+    "ToolCall",
+    "UnreliableSource",
     "checkout",
     "copy_policies",
-    "in_child",
-    "settle",
-    "without_tests",
+    "remove_tests",
+    "run_in_child",
+    "run_ready_tasks",
 ]
 
-_HOMES = {
+_NAMES_BY_MODULE = {
     "vedette.testing.clock": ("ManualClock", "settle"),
     "vedette.testing.faults": ("Ended", "in_child"),
     "vedette.testing.harness": ("FleetHarness", "checkout", "copy_policies", "without_tests"),
@@ -45,15 +45,15 @@ _HOMES = {
     "vedette.testing.unreliable_source": ("RoughSource",),
     "vedette.testing.scripted": ("Calls", "Hang", "ScriptedModel", "ScriptedReasoner"),
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 
 if not TYPE_CHECKING:  # to a type checker a name that is not there is an error
 
     def __getattr__(name: str) -> Any:
-        if name not in _HOME:
+        if name not in _MODULE_BY_NAME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(_HOME[name]), name)
+        found = getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
         globals()[name] = found
         return found
 

@@ -21,7 +21,7 @@ class ManualClock:
         self.boot = boot
         self._now_us = now_us
         self._monotonic_us = 0
-        self._calls = 0
+        self._sleep_count = 0
         self._sleepers: list[tuple[int, int, asyncio.Future[None]]] = []
 
     def now_us(self) -> int:
@@ -38,9 +38,9 @@ class ManualClock:
             await asyncio.sleep(0)
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._calls += 1
+        self._sleep_count += 1
         at = self._monotonic_us + at_us - self._now_us
-        heapq.heappush(self._sleepers, (at, self._calls, future))
+        heapq.heappush(self._sleepers, (at, self._sleep_count, future))
         await future
 
     def advance(self, by_us: int) -> None:
@@ -49,18 +49,18 @@ class ManualClock:
             raise ValueError("time does not go back; use set_wall for a wall clock that was set")
         self._now_us += by_us
         self._monotonic_us += by_us
-        self._wake()
+        self._wake_due()
 
     async def elapse(self, by_us: int) -> None:
         """Let time pass from sleeper to sleeper, each waking at its own instant."""
-        await settle()
+        await run_ready_tasks()
         end = self._monotonic_us + by_us
         while True:
             left = end - self._monotonic_us
-            first = self._first()
+            first = self._next_wake_us()
             step = left if first is None else min(left, max(0, first - self._monotonic_us))
             self.advance(step)
-            await settle()
+            await run_ready_tasks()
             if step == left:
                 return
 
@@ -73,19 +73,19 @@ class ManualClock:
         """Return how many sleep now."""
         return sum(not future.done() for _, _, future in self._sleepers)
 
-    def _first(self) -> int | None:
+    def _next_wake_us(self) -> int | None:
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)
         return self._sleepers[0][0] if self._sleepers else None
 
-    def _wake(self) -> None:
+    def _wake_due(self) -> None:
         while self._sleepers and self._sleepers[0][0] <= self._monotonic_us:
             _, _, future = heapq.heappop(self._sleepers)
             if not future.done():
                 future.set_result(None)
 
 
-async def settle() -> None:
+async def run_ready_tasks() -> None:
     """Let every task that is ready run, until all wait for something."""
     for _ in range(_TURNS):
         await asyncio.sleep(0)

@@ -24,48 +24,48 @@ from vedette.domain.base.dataclass import dataclass
 
 SECTOR = 512
 
-_KEPT = (
+_WATCHED_FLAGS = (
     apsw.SQLITE_OPEN_MAIN_DB | apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL
 )  # fmt: skip
 
 
 @dataclass(slots=True)
-class Written:
+class FileWrites:
     """What was written to one file: its synced bytes, and the writes that were not synced yet.
 
     A write of None means that the file was cut to `offset` bytes. `size` is what the kernel has.
     """
 
-    synced: bytearray = field(default_factory=bytearray)
-    waiting: list[tuple[int, bytes | None]] = field(default_factory=list)
+    synced_bytes: bytearray = field(default_factory=bytearray)
+    pending_writes: list[tuple[int, bytes | None]] = field(default_factory=list)
     size: int = 0
 
     def write(self, offset: int, data: bytes | None) -> None:
         """Take note of a write, or of a truncation."""
-        self.waiting.append((offset, data))
+        self.pending_writes.append((offset, data))
         self.size = offset if data is None else max(self.size, offset + len(data))
 
     def sync(self) -> None:
         """Let everything written so far reach the disk."""
-        for offset, data in self.waiting:
-            _put(self.synced, offset, data)
-        self.waiting.clear()
+        for offset, data in self.pending_writes:
+            _apply_write(self.synced_bytes, offset, data)
+        self.pending_writes.clear()
 
-    def left(self, draw: random.Random, torn: bool) -> bytes:
+    def draw_crash_image(self, draw: random.Random, torn: bool) -> bytes:
         """Return the bytes of a disk whose power failed while these writes were on their way."""
-        image = bytearray(self.synced)
-        kept = draw.randint(0, len(self.waiting))
-        for offset, data in self.waiting[:kept]:
-            _put(image, offset, data)
-        if torn and kept < len(self.waiting):
-            offset, data = self.waiting[kept]
+        image = bytearray(self.synced_bytes)
+        kept = draw.randint(0, len(self.pending_writes))
+        for offset, data in self.pending_writes[:kept]:
+            _apply_write(image, offset, data)
+        if torn and kept < len(self.pending_writes):
+            offset, data = self.pending_writes[kept]
             if data is not None:
                 sectors = draw.randint(0, len(data) // SECTOR)
-                _put(image, offset, data[: sectors * SECTOR])
+                _apply_write(image, offset, data[: sectors * SECTOR])
         return bytes(image)
 
 
-def _put(image: bytearray, offset: int, data: bytes | None) -> None:
+def _apply_write(image: bytearray, offset: int, data: bytes | None) -> None:
     if data is None:
         del image[offset:]
         return
@@ -83,36 +83,36 @@ class WatchedDisk(apsw.VFS):
     def __init__(self, name: str) -> None:
         self.base = apsw.vfs_names()[0]
         super().__init__(name, self.base, makedefault=True)
-        self.files: dict[str, Written] = {}
+        self.files: dict[str, FileWrites] = {}
         self.lock = threading.RLock()
 
-    def before(self, call: str, path: str, more: int = 0) -> None:
+    def before_call(self, call: str, path: str, more: int = 0) -> None:
         """Pass a call (open, write, truncate, sync, delete), which makes a file `more` bytes long.
 
         May raise an apsw.Error: then the call is not done, and SQLite is told that.
         """
 
-    def wrote(self, path: str) -> None:
+    def after_write(self, path: str) -> None:
         """Pass a write or truncation that was done."""
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:
         """Open a file; the main ones of a database are watched."""
-        if not flags[0] & _KEPT or name is None:
+        if not flags[0] & _WATCHED_FLAGS or name is None:
             return apsw.VFSFile(self.base, name, flags)
         path = os.path.realpath(name.filename() if isinstance(name, apsw.URIFilename) else name)
         with self.lock:
-            self.before("open", path)
+            self.before_call("open", path)
             if path not in self.files:
                 file = Path(path)
                 raw = file.read_bytes() if file.exists() else b""
-                self.files[path] = Written(bytearray(raw), size=len(raw))
+                self.files[path] = FileWrites(bytearray(raw), size=len(raw))
         return _File(self, path, name, flags)
 
     def xDelete(self, filename: str, syncdir: bool) -> None:
         """Delete a file, for good."""
         path = os.path.realpath(filename)
         with self.lock:
-            self.before("delete", path)
+            self.before_call("delete", path)
             self.files.pop(path, None)
         super().xDelete(filename, syncdir)
 
@@ -138,25 +138,25 @@ class _File(PlainFile):
     ) -> None:
         super().__init__(disk.base, name, flags)
         self._disk, self._path = disk, path
-        self._written = disk.files[path]
+        self._writes = disk.files[path]
 
     def xWrite(self, data: bytes, offset: int) -> None:
-        disk, written = self._disk, self._written
+        disk, written = self._disk, self._writes
         with disk.lock:
-            disk.before("write", self._path, offset + len(data) - written.size)
+            disk.before_call("write", self._path, offset + len(data) - written.size)
             super().xWrite(data, offset)
             written.write(offset, bytes(data))
-            disk.wrote(self._path)
+            disk.after_write(self._path)
 
     def xTruncate(self, newsize: int) -> None:
         with self._disk.lock:
-            self._disk.before("truncate", self._path)
+            self._disk.before_call("truncate", self._path)
             super().xTruncate(newsize)
-            self._written.write(newsize, None)
-            self._disk.wrote(self._path)
+            self._writes.write(newsize, None)
+            self._disk.after_write(self._path)
 
     def xSync(self, flags: int) -> None:
         with self._disk.lock:
-            self._disk.before("sync", self._path)
+            self._disk.before_call("sync", self._path)
             super().xSync(flags)
-            self._written.sync()
+            self._writes.sync()

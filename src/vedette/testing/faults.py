@@ -26,7 +26,7 @@ from vedette.domain.base.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class ChildResult:
     """How a child ended. `passes` is how many crash points it passed, `at` the last of them.
 
     `points` are the names of all that it passed.
@@ -37,57 +37,57 @@ class Ended:
 
     killed: bool
     passes: int
-    at: str = ""
+    last_point: str = ""
     error: str = ""
     points: tuple[str, ...] = ()
 
 
-class _Counter:
+class _PointCounter:
     """Counts passes over all threads; at the one it was told it tells the parent, and dies."""
 
-    def __init__(self, tell: int, die_at: int | str | None) -> None:
-        self._tell = tell
+    def __init__(self, pipe_fd: int, die_at: int | str | None) -> None:
+        self._pipe_fd = pipe_fd
         self._die_at = die_at
         self._lock = threading.Lock()
         self.passes = 0
-        self.at = ""
+        self.last_point = ""
         self.points: dict[str, None] = {}
 
-    def told(self) -> str:
+    def report(self) -> str:
         """Return the first line of what the parent is told."""
-        return f"{self.passes} {self.at} {','.join(self.points)}\n"
+        return f"{self.passes} {self.last_point} {','.join(self.points)}\n"
 
     def __call__(self, point: str) -> None:
         with self._lock:
             self.passes += 1
-            self.at = point
+            self.last_point = point
             self.points[point] = None
             if self._die_at in (self.passes, point):
-                os.write(self._tell, self.told().encode())
+                os.write(self._pipe_fd, self.report().encode())
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def alone() -> bool:
+def is_single_threaded() -> bool:
     """Say whether this process may fork: it has no thread but the main one."""
     return threading.active_count() == 1
 
 
-def _settled(within_s: float) -> bool:
+def _wait_single_threaded(within_s: float) -> bool:
     """Wait until this process may fork: a pool that was let go needs a moment to end."""
     until = time.monotonic() + within_s
     for thread in threading.enumerate():
         if thread is not threading.current_thread():
             thread.join(max(0.0, until - time.monotonic()))
-    return alone()
+    return is_single_threaded()
 
 
-def in_child(
+def run_in_child(
     work: Callable[[], object],
     *,
     die_at: int | str | None = None,
     within_s: int = 240,
-    beside: Callable[[int, int], None] = lambda pid, heard: None,
-) -> Ended:
+    parent_work: Callable[[int, int], None] = lambda pid, heard: None,
+) -> ChildResult:
     """Do `work` in a forked child; with `die_at` it is killed at that pass (1 is the first).
 
     A name instead of a number is the first pass of that point. `beside` is done here meanwhile,
@@ -95,16 +95,16 @@ def in_child(
 
     Raises RuntimeError if this process has other threads that do not end within three seconds.
     """
-    if not _settled(3.0):
+    if not _wait_single_threaded(3.0):
         names = sorted(thread.name for thread in threading.enumerate())
         raise RuntimeError(f"cannot fork beside other threads: {', '.join(names)}")
     heard, tell = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(heard)
-        _be_child(work, tell, die_at, within_s)
+        _run_child(work, tell, die_at, within_s)
     os.close(tell)
-    beside(pid, heard)
+    parent_work(pid, heard)
     with os.fdopen(heard, "rb") as pipe:
         told = pipe.read().decode("utf-8", "replace")
     _, status = os.waitpid(pid, 0)
@@ -116,18 +116,18 @@ def in_child(
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number == signal.SIGKILL and die_at is not None and die_at in (count, at):
-            return Ended(True, count, at, points=passed)
+            return ChildResult(True, count, at, points=passed)
         error = f"ended by signal {number} ({signal.strsignal(number)})"
-        return Ended(False, count, at, error, passed)
-    return Ended(False, count, at, rest, passed)
+        return ChildResult(False, count, at, error, passed)
+    return ChildResult(False, count, at, rest, passed)
 
 
-def _be_child(
-    work: Callable[[], object], tell: int, die_at: int | str | None, within_s: int
+def _run_child(
+    work: Callable[[], object], pipe_fd: int, die_at: int | str | None, within_s: int
 ) -> None:
     """Do the work and leave; nothing of the parent's is run on the way out."""
     error = ""
-    counter = _Counter(tell, die_at)
+    counter = _PointCounter(pipe_fd, die_at)
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(within_s)
@@ -137,6 +137,6 @@ def _be_child(
         error = traceback.format_exc()
     try:
         failpoint.hook = None
-        os.write(tell, f"{counter.told()}{error[-4000:]}".encode())
+        os.write(pipe_fd, f"{counter.report()}{error[-4000:]}".encode())
     finally:
         os._exit(1 if error else 0)

@@ -30,7 +30,7 @@ from vedette.operations.commands import Order
 
 if TYPE_CHECKING:
     from vedette.app.composition_root import App
-    from vedette.config.deployment import Edges
+    from vedette.config.deployment import Deployment
     from vedette.config.settings import StorePlan
     from vedette.domain.display import Display
 
@@ -57,7 +57,7 @@ class TrustingStage:
         return engine
 
 
-def _no_other(bundle: Bundle) -> None:
+def _no_second_engine(bundle: Bundle) -> None:
     """Make no second engine."""
 
 
@@ -74,7 +74,7 @@ class FleetHarness:
     stage: PolicyStage | None = None
     second: PolicyStage | None = None
     # Told if a task of the dispatcher breaks; set before it is opened.
-    failed: Callable[[str, BaseException | None], None] | None = None
+    on_failure: Callable[[str, BaseException | None], None] | None = None
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class FleetHarness:
         trial: bool = False,
         workers: bool = False,
         store: StorePlan | None = None,
-        edges: Edges | None = None,
+        edges: Deployment | None = None,
     ) -> None:
         self.folder = folder
         self._edges = edges
@@ -133,7 +133,7 @@ class FleetHarness:
 
         from vedette.app.composition_root import open_app
         from vedette.config import Isolation, Settings
-        from vedette.config.deployment import Edges
+        from vedette.config.deployment import Deployment
         from vedette.config.settings import StorePlan
 
         settings = replace(
@@ -143,7 +143,7 @@ class FleetHarness:
             targets=dict(self.targets),
             isolation=Isolation(self._workers),
             store=self._store or StorePlan(),
-            edges=self._edges or Edges(),
+            edges=self._edges or Deployment(),
             displays=self.displays,
         )
         self._app = await open_app(
@@ -151,9 +151,9 @@ class FleetHarness:
             clock=self._clock,
             reasoners=self._reasoners,
             stage=self.stage or (None if self._trial else TrustingStage()),
-            second=self.second.load if self.second is not None else _no_other,
+            second_engine=self.second.load if self.second is not None else _no_second_engine,
         )
-        self._app.dispatcher.start(self.failed)
+        self._app.dispatcher.start(self.on_failure)
 
     async def close(self) -> None:
         """Stop handling and let go of the store, as a killed runner would on its next start."""
@@ -176,12 +176,12 @@ class FleetHarness:
             events = tuple(replace(event, vouched=ENVELOPE) for event in events)
         return await self.app.intake.accept(events)
 
-    async def settle(self, within_s: float = 20) -> None:
+    async def wait_until_idle(self, within_s: float = 20) -> None:
         """Return when nothing is left to handle now. Raises TimeoutError."""
         async with asyncio.timeout(within_s):
             while True:
-                self.app.dispatcher.wake()
-                if self.app.dispatcher.idle:
+                self.app.dispatcher.wake_due()
+                if self.app.dispatcher.is_idle:
                     return
                 await asyncio.sleep(0.002)
 
@@ -193,7 +193,9 @@ class FleetHarness:
         """Return the digest of what a person is shown of a hold now."""
         from vedette.ledger.history.lists import hold_item
 
-        found: str = hold_item(self.app.store, row, self.app.line.clock.now_us())["shown_digest"]
+        found: str = hold_item(self.app.store, row, self.app.services.clock.now_us())[
+            "shown_digest"
+        ]
         return found
 
     async def approve(self, row: ActionRow, reason: str = "a test") -> dict[str, Any]:
@@ -203,18 +205,20 @@ class FleetHarness:
         digest = self.shown_digest(held)
         return await self.app.commands.approve(self.order(reason), row.id, digest)
 
-    async def apply(self, folder: Path) -> dict[str, Any]:
+    async def apply_policy(self, folder: Path) -> dict[str, Any]:
         """Make a policy folder live, whatever it loosens."""
-        return await self.confirmed("policy_apply", folder=str(folder))
+        return await self.submit_confirmed("policy_apply", folder=str(folder))
 
-    async def confirmed(self, verb: str, *, reason: str = "a test", **args: Any) -> dict[str, Any]:
+    async def submit_confirmed(
+        self, verb: str, *, reason: str = "a test", **args: Any
+    ) -> dict[str, Any]:
         """Give a command as a person who confirms what it loosens."""
-        from vedette.interfaces.http.command_dispatch import carry_out
+        from vedette.interfaces.http.command_dispatch import dispatch
 
-        done = await carry_out(self.app.commands, verb, self.order(reason), args)
+        done = await dispatch(self.app.commands, verb, self.order(reason), args)
         if done.get("confirm"):
             args["confirm"] = done["confirm"]
-            done = await carry_out(self.app.commands, verb, self.order(reason), args)
+            done = await dispatch(self.app.commands, verb, self.order(reason), args)
         return done
 
     # --- out --------------------------------------------------------------------------------
@@ -264,7 +268,7 @@ def copy_policies(to: Path, extra: Mapping[str, str] | None = None) -> Path:
     return to
 
 
-def without_tests(folder: Path, names: Sequence[str] = ("*_test.rego",)) -> Path:
+def remove_tests(folder: Path, names: Sequence[str] = ("*_test.rego",)) -> Path:
     """Remove the Rego tests of a copied policy folder (a changed rule may not keep them true)."""
     for name in names:
         for path in folder.rglob(name):

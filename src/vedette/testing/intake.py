@@ -19,24 +19,24 @@ class ListIntake:
 
     def __init__(self, *, max_event_bytes: int = 262_144) -> None:
         self.events: list[Event] = []
-        self.refused: list[Refused] = []
+        self.refusals: list[Refused] = []
         self.batches: list[list[Event | Refused]] = []
         self.positions: dict[str, str] = {}
-        self.failing: Exception | None = None
+        self.failure: Exception | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self._max_event_bytes = max_event_bytes
-        self._known: set[str] = set()
+        self._known_keys: set[str] = set()
 
     async def accept(
         self, deliveries: Sequence[Event | Refused], *, position: tuple[str, str] | None = None
     ) -> list[Receipt]:
         """Keep a batch and its position; answer each delivery."""
         await self.gate.wait()
-        if self.failing is not None:
-            raise self.failing
+        if self.failure is not None:
+            raise self.failure
         self.batches.append(list(deliveries))
-        receipts = [self._keep(delivery) for delivery in deliveries]
+        receipts = [self._record_delivery(delivery) for delivery in deliveries]
         if position is not None:
             self.positions[position[0]] = position[1]
         return receipts
@@ -45,18 +45,18 @@ class ListIntake:
         """Return the position that came with the last batch of `source`."""
         return self.positions.get(source)
 
-    def _keep(self, delivery: Event | Refused) -> Receipt:
+    def _record_delivery(self, delivery: Event | Refused) -> Receipt:
         if isinstance(delivery, Refused):
-            self.refused.append(delivery)
+            self.refusals.append(delivery)
             return Receipt("refused", error=delivery.why)
         try:
             check_event(delivery, max_bytes=self._max_event_bytes)
         except BadEvent as error:
             where = f"{delivery.source} {delivery.id}"
-            self.refused.append(Refused(where, str(error)))
+            self.refusals.append(Refused(where, str(error)))
             return Receipt("refused", error=str(error))
-        if delivery.key in self._known:
+        if delivery.key in self._known_keys:
             return Receipt("duplicate", event=delivery.key)
-        self._known.add(delivery.key)
+        self._known_keys.add(delivery.key)
         self.events.append(delivery)
         return Receipt("accepted", event=delivery.key)

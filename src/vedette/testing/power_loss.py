@@ -21,7 +21,7 @@ from pathlib import Path
 from vedette.testing.disk import WatchedDisk
 
 # A VFS that nobody holds is taken away from under its files.
-_PLUGGED: list[PowerLoss] = []
+_LIVE_DISKS: list[PowerLoss] = []
 
 
 class PowerLoss(WatchedDisk):
@@ -29,56 +29,65 @@ class PowerLoss(WatchedDisk):
 
     def __init__(
         self,
-        spared: Path,
+        image_folder: Path,
         *,
         seed: int,
         cut_at: int | None,
-        others: Sequence[Path] = (),
+        other_files: Sequence[Path] = (),
         torn: bool = True,
         name: str = "vedette-power",
     ) -> None:
         super().__init__(name)
         self.writes = 0
-        self._to = spared
-        self._draw = random.Random(seed)  # noqa: S311 - drawn again from the same seed
+        self._image_folder = image_folder
+        self._random = random.Random(seed)  # noqa: S311 - drawn again from the same seed
         self._cut_at = cut_at
-        self._others = tuple(others)
+        self._other_files = tuple(other_files)
         self._fsync = os.fsync
-        self._kept: dict[tuple[int, int], int] = {}
+        self._synced_sizes: dict[tuple[int, int], int] = {}
         self._torn = torn
 
-    def wrote(self, path: str) -> None:
+    def after_write(self, path: str) -> None:
         """Count a write; fail at the one that was agreed on."""
         self.writes += 1
         if self.writes == self._cut_at:
-            self._fail()
+            self._cut_power()
 
     def fsync(self, file: int) -> None:
         """Sync a file that was written past SQLite; from here on it keeps what it holds now."""
         self._fsync(file)
         found = os.fstat(file)
-        self._kept[found.st_dev, found.st_ino] = found.st_size
+        self._synced_sizes[found.st_dev, found.st_ino] = found.st_size
 
-    def _fail(self) -> None:
+    def _cut_power(self) -> None:
         for path, written in sorted(self.files.items()):
-            (self._to / Path(path).name).write_bytes(written.left(self._draw, self._torn))
-        for other in self._others:
+            (self._image_folder / Path(path).name).write_bytes(
+                written.draw_crash_image(self._random, self._torn)
+            )
+        for other in self._other_files:
             if not other.exists():
                 continue
             raw, found = other.read_bytes(), other.stat()
-            kept = self._kept.get((found.st_dev, found.st_ino), 0)
-            (self._to / other.name).write_bytes(raw[: self._draw.randint(kept, len(raw))])
+            kept = self._synced_sizes.get((found.st_dev, found.st_ino), 0)
+            (self._image_folder / other.name).write_bytes(
+                raw[: self._random.randint(kept, len(raw))]
+            )
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def pull_plug(
-    spared: Path, *, seed: int, cut_at: int | None, others: Sequence[Path] = (), torn: bool = True
+def install_power_loss(
+    image_folder: Path,
+    *,
+    seed: int,
+    cut_at: int | None,
+    other_files: Sequence[Path] = (),
+    torn: bool = True,
 ) -> PowerLoss:
     """Put the VFS under every SQLite file that this process opens from here on.
 
     With `cut_at` None the power stays; then `writes` tells how many writes a run has.
     """
-    power = PowerLoss(spared, seed=seed, cut_at=cut_at, others=others, torn=torn)
-    _PLUGGED.append(power)
+    power = PowerLoss(image_folder, seed=seed, cut_at=cut_at, other_files=other_files, torn=torn)
+    _LIVE_DISKS.append(power)
     os.fsync = power.fsync  # type: ignore[assignment]
     return power

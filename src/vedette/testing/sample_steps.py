@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 
 from vedette.domain.action import action_id
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.decision import Decision
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import ENVELOPE, Event
@@ -22,13 +22,18 @@ def event(number: int, *, source: str = "test", subject: str | None = "pump") ->
     )
 
 
-def arrival(of: Event, *agents: str, key: str | None = None) -> Arrival:
+def arrival(source_event: Event, *agents: str, key: str | None = None) -> Arrival:
     """Return an event on its way in that wakes these agents."""
-    place = key if key is not None else of.subject or ""
-    return Arrival(of, of.payload(), tuple((agent, place) for agent in agents), of.subject)
+    place = key if key is not None else source_event.subject or ""
+    return Arrival(
+        source_event,
+        source_event.to_body(),
+        tuple((agent, place) for agent in agents),
+        source_event.subject,
+    )
 
 
-async def accepted(store: Store, *events: Event, agent: str = "watcher") -> list[Run]:
+async def accept_events(store: Store, *events: Event, agent: str = "watcher") -> list[Run]:
     """Accept events that wake one agent; return the new runs."""
     answers = await store.accept([arrival(one, agent) for one in events], None)
     return [run for answer in answers for run in answer.runs]
@@ -41,7 +46,7 @@ def agents_of(store: Any) -> set[str]:
 
 def entry(run: Run, kind: str, *, text: str | None = None, back: int = 0, **fields: Any) -> Draft:
     """Return a draft of one of a run's entries; `text` gives it a body."""
-    body = None if text is None else Body(canonical({"text": text}), "pump")
+    body = None if text is None else Body(canonical_json({"text": text}), "pump")
     base = {"event": run.event, "agent": run.agent}
     return Draft(kind, {**base, **fields}, None if back else run.last, back, body)
 
@@ -53,7 +58,7 @@ def step(store: Store, run: Run, *drafts: Draft, **fields: Any) -> Step:
         "agent": run.agent,
         "expects": run.steps,
         "entries_before": run.entries,
-        "epoch": store.lease(run),
+        "epoch": store.lease_epoch(run),
         "policy_rev": store.policy_rev,
         "stop_epoch": store.stop_epoch,
         "stops": store.stop_epoch,
@@ -65,7 +70,7 @@ def step(store: Store, run: Run, *drafts: Draft, **fields: Any) -> Step:
     return Step(drafts=list(drafts), **{**values, **fields})
 
 
-def closing(store: Store, run: Run, **fields: Any) -> Step:
+def closing_step(store: Store, run: Run, **fields: Any) -> Step:
     """Return the one step of an uneventful run."""
     quiet = entry(run, "run.closed", label="quiet", confidence_milli=990)
     made = step(store, run, quiet, **{"state": "done", "turn": 1, "observed": True, **fields})
@@ -90,23 +95,25 @@ def action(run: Run, ordinal: int = 0, *, tool: str = "valve.close", **fields: A
         "ordinal": ordinal,
         "agent": run.agent,
         "tool": tool,
-        "digest": sha256_hex(canonical([tool, record["args"]])),
-        "record": canonical(record),
+        "digest": sha256_hex(canonical_json([tool, record["args"]])),
+        "record": canonical_json(record),
     }
     return ActionRow(**{**values, **fields})
 
 
-def held(run: Run, ordinal: int = 0, *, until_us: int = 2**50, **fields: Any) -> ActionRow:
+def held_action(run: Run, ordinal: int = 0, *, until_us: int = 2**50, **fields: Any) -> ActionRow:
     """Return the row of an action that waits for a person."""
     waiting = {"decided": "hold", "rule": "impact.high", "hold": "open", "waits": "approval"}
     return action(run, ordinal, **{**waiting, "until_us": until_us, **fields})
 
 
-def decided(
+def decision_entry(
     run: Run, row: ActionRow, decision: Decision, *, revision: int = 1, back: int = 0
 ) -> Draft:
     """Return the entry of a decision about an action, with a question that asks about it."""
-    record = canonical({"decision": decision.to_json(), "question": question(run, row)})
+    record = canonical_json(
+        {"decision": decision.to_json(), "question": decision_request(run, row)}
+    )
     return Draft(
         "action.decided",
         {
@@ -130,7 +137,7 @@ def decided(
     )
 
 
-def question(run: Run, row: ActionRow, *, now_us: int = 1) -> dict[str, Any]:
+def decision_request(run: Run, row: ActionRow, *, now_us: int = 1) -> dict[str, Any]:
     """Return a `vedette.question/1` about an action."""
     record = orjson.loads(row.record)
     return {

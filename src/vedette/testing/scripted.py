@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 
 if TYPE_CHECKING:
-    from vedette.adapters.reasoners.adk.tools import FunctionModel, Reply, Request
+    from vedette.adapters.reasoners.adk.tools import FunctionModel, ModelReply, ModelRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class ToolCall:
     """A tool call of the script: the tool as declared (`mail.file`), and its arguments.
 
     A reference is written as a model writes it: `ref:/event/data/from`.
@@ -36,11 +36,11 @@ class Hang:
 
 
 # One turn of a script: a text, calls (and texts) together, an error to raise, or no answer.
-Line = str | Calls | Sequence["str | Calls"] | Exception | type[Hang]
+ScriptEntry = str | ToolCall | Sequence["str | ToolCall"] | Exception | type[Hang]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecordedPrompt:
     """What the model was asked, as plain data.
 
     `turn` counts from 0. `texts` are the user's texts, `calls` the model's own earlier calls
@@ -67,15 +67,15 @@ class ScriptedModel:
 
     def __init__(
         self,
-        script: Sequence[Line] | Callable[[Asked], Line],
+        script: Sequence[ScriptEntry] | Callable[[RecordedPrompt], ScriptEntry],
         *,
         reword: Sequence[str] = (),
-        asked_before: int = 0,
+        prompts_before: int = 0,
     ) -> None:
-        self.asked: list[Asked] = []
+        self.prompts: list[RecordedPrompt] = []
         self._script = script
         self._reword = frozenset(reword)
-        self._before = asked_before
+        self._prompts_before = prompts_before
 
     def model_for(self, agent: str) -> FunctionModel:
         """Return this script as a model for ADK. Imports ADK."""
@@ -83,10 +83,10 @@ class ScriptedModel:
 
         return FunctionModel(model=f"scripted-{agent}", answer=self._answer)
 
-    async def _answer(self, request: Request) -> Reply:
-        asked = _asked(request)
-        self.asked.append(asked)
-        number = self._before + len(self.asked)
+    async def _answer(self, request: ModelRequest) -> ModelReply:
+        asked = _parse_prompt(request)
+        self.prompts.append(asked)
+        number = self._prompts_before + len(self.prompts)
         if callable(self._script):
             line = self._script(asked)
         else:
@@ -96,20 +96,20 @@ class ScriptedModel:
         if isinstance(line, Exception):
             raise line
         assert not isinstance(line, type)
-        return self._reply([line] if isinstance(line, str | Calls) else line, number)
+        return self._build_reply([line] if isinstance(line, str | ToolCall) else line, number)
 
-    def _reply(self, said: Sequence[str | Calls], number: int) -> Reply:
-        from vedette.adapters.reasoners.adk.tools import Reply, function_name
+    def _build_reply(self, said: Sequence[str | ToolCall], number: int) -> ModelReply:
+        from vedette.adapters.reasoners.adk.tools import ModelReply, function_name
 
         texts = [part for part in said if isinstance(part, str)]
         calls = tuple(
-            (function_name(part.tool), self._worded(part.args, number))
+            (function_name(part.tool), self._reword_args(part.args, number))
             for part in said
-            if isinstance(part, Calls)
+            if isinstance(part, ToolCall)
         )
-        return Reply("\n".join(texts), calls)
+        return ModelReply("\n".join(texts), calls)
 
-    def _worded(self, args: Mapping[str, Any], number: int) -> dict[str, Any]:
+    def _reword_args(self, args: Mapping[str, Any], number: int) -> dict[str, Any]:
         return {
             name: f"{value} ({number})"
             if name in self._reword and isinstance(value, str) and not value.startswith("ref:/")
@@ -118,12 +118,12 @@ class ScriptedModel:
         }
 
 
-def _asked(request: Request) -> Asked:
+def _parse_prompt(request: ModelRequest) -> RecordedPrompt:
     parts = [(content.get("role"), part) for content in request.contents
              for part in content.get("parts", [])]  # fmt: skip
     calls = [part["function_call"] for _, part in parts if "function_call" in part]
     answers = [part["function_response"] for _, part in parts if "function_response" in part]
-    return Asked(
+    return RecordedPrompt(
         turn=sum(content.get("role") == "model" for content in request.contents),
         instruction=request.instruction,
         functions=request.functions,
@@ -133,7 +133,7 @@ def _asked(request: Request) -> Asked:
     )
 
 
-Plan = Sequence[Thought | Callable[[Briefing], Thought]]
+Plan = Sequence[ReasonerJudgement | Callable[[Briefing], ReasonerJudgement]]
 
 
 class ScriptedReasoner:
@@ -145,21 +145,21 @@ class ScriptedReasoner:
 
     def __init__(self, plans: Plan | Mapping[str, Plan]) -> None:
         self.briefings: list[Briefing] = []
-        self.forgotten: list[tuple[str, str]] = []
+        self.forgotten_keys: list[tuple[str, str]] = []
         self._plans = plans
 
-    async def reason(self, briefing: Briefing) -> Thought:
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Return what the plan has for this turn."""
         self.briefings.append(briefing)
         plans = self._plans
         plan = plans.get(briefing.agent, ()) if isinstance(plans, Mapping) else plans
         if briefing.turn > len(plan):
-            return Thought(label="done", confidence=1.0, final=True)
+            return ReasonerJudgement(label="done", confidence=1.0, final=True)
         entry = plan[briefing.turn - 1]
-        thought = entry if isinstance(entry, Thought) else entry(briefing)
-        return thought if thought.confidence is not None else replace(thought, confidence=1.0)
+        judgement = entry if isinstance(entry, ReasonerJudgement) else entry(briefing)
+        return judgement if judgement.confidence is not None else replace(judgement, confidence=1.0)
 
-    def restore(
+    def restore_state(
         self,
         agent: str,
         key: str,
@@ -169,12 +169,12 @@ class ScriptedReasoner:
     ) -> None:
         """Do nothing: a script keeps no state."""
 
-    def fold(
+    def fold_state(
         self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
     ) -> bytes | None:
         """A script keeps no state."""
         return None
 
-    def forget(self, agent: str, key: str) -> None:
+    def drop_state(self, agent: str, key: str) -> None:
         """Note that the line dropped the state of a key."""
-        self.forgotten.append((agent, key))
+        self.forgotten_keys.append((agent, key))

@@ -21,16 +21,16 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any
 
-from vedette.config.deployment import Edges
+from vedette.config.deployment import Deployment
 from vedette.domain.base.clock import MachineClock
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.origin import Ref
 from vedette.domain.ports import Reasoner
-from vedette.domain.run import Committed, Step
+from vedette.domain.run import CommitResult, Step
 from vedette.domain.tool import Tool
-from vedette.testing.harness import FleetHarness, copy_policies, without_tests
+from vedette.testing.harness import FleetHarness, copy_policies, remove_tests
 
 DESK = Ref("/charter/desk")
 
@@ -174,10 +174,10 @@ class World:
 
     answer: Callable[[Call], Outcome | BaseException | None] | None = None
     query: Callable[[Call], Outcome | BaseException | None] | None = None
-    after: bool = False
+    loses_answer: bool = False
     calls: list[Call] = field(default_factory=list)
-    asked: list[Call] = field(default_factory=list)
-    happened: list[tuple[str, str]] = field(default_factory=list)
+    queries: list[Call] = field(default_factory=list)
+    record: list[tuple[str, str]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def act(self, call: Call) -> Outcome:
@@ -185,9 +185,13 @@ class World:
         with self.lock:
             self.calls.append(call)
         given = self.answer(call) if self.answer is not None else None
-        if given is None or self.after or (isinstance(given, Outcome) and given.state == "done"):
+        if (
+            given is None
+            or self.loses_answer
+            or (isinstance(given, Outcome) and given.state == "done")
+        ):
             with self.lock:
-                self.happened.append((call.tool, call.key))
+                self.record.append((call.tool, call.key))
         if isinstance(given, BaseException):
             raise given
         return given or Outcome("done", {"id": call.key, "text": str(call.args.get("text", ""))})
@@ -195,29 +199,29 @@ class World:
     def ask(self, call: Call) -> Outcome | None:
         """Say what came of a key."""
         with self.lock:
-            self.asked.append(call)
+            self.queries.append(call)
         if self.query is not None:
             given = self.query(call)
             if isinstance(given, BaseException):
                 raise given
             return given
-        known = any(key == call.key for _, key in self.happened)
+        known = any(key == call.key for _, key in self.record)
         return Outcome("done", {"id": call.key}) if known else None
 
     def effects(self, tool: str | None = None) -> int:
         """Return how many times anything happened, repeats of a key included."""
-        return sum(1 for name, _ in self.happened if tool in (None, name))
+        return sum(1 for name, _ in self.record if tool in (None, name))
 
     def keys(self, tool: str | None = None) -> Counter[str]:
         """Return how often each key happened."""
-        return Counter(key for name, key in self.happened if tool in (None, name))
+        return Counter(key for name, key in self.record if tool in (None, name))
 
     def texts(self, tool: str | None = None) -> list[str]:
         """Return the texts of the calls, in the order in which they came."""
         return [str(call.args.get("text")) for call in self.calls if tool in (None, call.tool)]
 
 
-def do(tool: str, **args: Any) -> dict[str, Any]:
+def propose(tool: str, **args: Any) -> dict[str, Any]:
     """Return a proposal as an event's data carries it; a Ref stays a reference."""
     return {
         "tool": tool,
@@ -228,14 +232,14 @@ def do(tool: str, **args: Any) -> dict[str, Any]:
     }
 
 
-def send(text: str = "hello", tool: str = "wire.send", to: Any = DESK) -> dict[str, Any]:
+def send_proposal(text: str = "hello", tool: str = "wire.send", to: Any = DESK) -> dict[str, Any]:
     """Return the proposal to send a text to where the charter says."""
-    return do(tool, to=to, text=text)
+    return propose(tool, to=to, text=text)
 
 
-def note(text: str) -> dict[str, Any]:
+def note_proposal(text: str) -> dict[str, Any]:
     """Return the proposal to add a text to the row of the event's key."""
-    return do("note.add", key=Ref("/event/subject"), text=text)
+    return propose("note.add", key=Ref("/event/subject"), text=text)
 
 
 def job(
@@ -267,10 +271,10 @@ def write_policies(
 ) -> Path:
     """Copy the shipped rules to `to`, granting the toy agents all their tools."""
     grants = "".join(GRANTS.format(name=name, mode=mode) for name in agents)
-    return without_tests(copy_policies(to, {"grants/data.yaml": grants, **(extra or {})}))
+    return remove_tests(copy_policies(to, {"grants/data.yaml": grants, **(extra or {})}))
 
 
-def denying(tool: str) -> dict[str, str]:
+def deny_policy(tool: str) -> dict[str, str]:
     """Return one more policy file, which denies a tool."""
     return {"vedette/denies/test.rego": DENY_TOOL.format(tool)}
 
@@ -288,7 +292,7 @@ def toy_fleet(
     extra: Mapping[str, str] | None = None,
     clock: MachineClock | None = None,
     workers: bool = False,
-    edges: Edges | None = None,
+    edges: Deployment | None = None,
 ) -> FleetHarness:
     """Write a fleet below `folder` and return it, not opened. `extra` are more policy files.
 
@@ -312,47 +316,47 @@ def toy_fleet(
     )
 
 
-class Stuck:
+class StuckExecutor:
     """A performer whose calls never start: the fleet stands between a commit and its effect."""
 
-    def __init__(self, hands: Any) -> None:
-        self.hands = hands
-        self.reached: list[str] = []
-        self.rows, self.ask, self.close = hands.rows, hands.ask, hands.close
+    def __init__(self, executor: Any) -> None:
+        self.executor = executor
+        self.reached_keys: list[str] = []
+        self.compute_rows, self.query, self.close = executor.rows, executor.ask, executor.close
 
     async def perform(self, tool: Tool, call: Call, may_start: Callable[[], bool]) -> Outcome:
         """Come as far as the call, and no further."""
-        self.reached.append(call.key)
+        self.reached_keys.append(call.key)
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")
 
 
-def stick(fleet: FleetHarness) -> Stuck:
+def block_calls(fleet: FleetHarness) -> StuckExecutor:
     """Make the fleet's calls never start; a restart makes them start again."""
-    stuck = Stuck(fleet.app.line.performer)
-    fleet.app.line.performer = stuck
+    stuck = StuckExecutor(fleet.app.services.tool_executor)
+    fleet.app.services.tool_executor = stuck
     return stuck
 
 
-async def until(true: Callable[[], bool], within_s: float = 10) -> None:
+async def wait_until(condition: Callable[[], bool], within_s: float = 10) -> None:
     """Return when something has become true. Raises TimeoutError."""
     async with asyncio.timeout(within_s):
-        while not true():  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
 
-def before_commit(fleet: FleetHarness, work: Callable[[Step], Awaitable[Step | None]]) -> None:
+def intercept_commits(fleet: FleetHarness, work: Callable[[Step], Awaitable[Step | None]]) -> None:
     """Let `work` happen before each step reaches the store; it may raise, or return another step.
 
     Only until the fleet is opened anew.
     """
     store: Any = fleet.app.store
     # Where every step passes: `commit` is made of `send` where a store has both.
-    door = "send" if hasattr(store, "send") else "commit"
-    onward = getattr(store, door)
+    method_name = "send" if hasattr(store, "send") else "commit"
+    onward = getattr(store, method_name)
 
-    async def first(step: Step) -> Committed:
-        answer: Committed = await onward(await work(step) or step)
+    async def first(step: Step) -> CommitResult:
+        answer: CommitResult = await onward(await work(step) or step)
         return answer
 
-    setattr(store, door, lambda step: asyncio.ensure_future(first(step)))
+    setattr(store, method_name, lambda step: asyncio.ensure_future(first(step)))

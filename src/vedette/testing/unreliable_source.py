@@ -28,7 +28,7 @@ _YIELDS = 40  # at most so many turns of the loop go by while a delivery is dela
 
 
 @dataclass(slots=True)
-class RoughSource:
+class UnreliableSource:
     """Fits `ports.Source`; ends once every event is acknowledged.
 
     `often` is the chance of each fault at each delivery (0: a plain source), `did` counts those
@@ -39,68 +39,68 @@ class RoughSource:
     name: str
     events: Sequence[Event]
     seed: int
-    often: float = 0.2
+    fault_rate: float = 0.2
     batch: int = 8
-    between: Callable[[random.Random], None] | None = None
+    after_delivery: Callable[[random.Random], None] | None = None
     finite: bool = True
-    did: Counter[str] = field(default_factory=Counter)
-    refused: list[Exception] = field(default_factory=list)
-    _acked: set[str] = field(default_factory=set)
+    fault_counts: Counter[str] = field(default_factory=Counter)
+    errors: list[Exception] = field(default_factory=list)
+    _acked_keys: set[str] = field(default_factory=set)
 
     async def deliver(self, intake: Intake) -> None:
         """Deliver until the last event is acknowledged."""
         draw = random.Random(self.seed)  # noqa: S311 - drawn again from the same seed
-        while open_now := [event for event in self.events if event.key not in self._acked]:
-            batches = self._batches(open_now, draw)
-            if len(batches) > 1 and self._now("expired", draw):
+        while open_now := [event for event in self.events if event.key not in self._acked_keys]:
+            batches = self._draw_batches(open_now, draw)
+            if len(batches) > 1 and self._draw_fault("expired", draw):
                 # The first reader is slow; the broker gives its batch to a second one too.
                 batches.append(batches[0])
-            await asyncio.gather(*(self._hand_over(intake, b, draw) for b in batches))
-            if self.between is not None:
-                self.between(draw)
+            await asyncio.gather(*(self._deliver_batch(intake, b, draw) for b in batches))
+            if self.after_delivery is not None:
+                self.after_delivery(draw)
 
-    def _now(self, kind: str, draw: random.Random) -> bool:
-        happens = draw.random() < self.often
-        self.did[kind] += happens
+    def _draw_fault(self, kind: str, draw: random.Random) -> bool:
+        happens = draw.random() < self.fault_rate
+        self.fault_counts[kind] += happens
         return happens
 
-    def _batches(self, open_now: list[Event], draw: random.Random) -> list[list[Event]]:
+    def _draw_batches(self, open_now: list[Event], draw: random.Random) -> list[list[Event]]:
         """Return what is delivered next: the first events of each key, never one key in two."""
         batch = open_now[: draw.randint(1, self.batch)]
-        if self._now("reorder", draw):
-            batch = _mixed(batch, draw)
-        if self._acked and self._now("duplicate", draw):
-            old = [event for event in self.events if event.key in self._acked]
+        if self._draw_fault("reorder", draw):
+            batch = _mix_keys(batch, draw)
+        if self._acked_keys and self._draw_fault("duplicate", draw):
+            old = [event for event in self.events if event.key in self._acked_keys]
             batch = [*draw.sample(old, min(len(old), 3)), *batch]
-        if len(batch) > 1 and self._now("split", draw):
+        if len(batch) > 1 and self._draw_fault("split", draw):
             keys = sorted({_key(event) for event in batch})
             first = set(draw.sample(keys, len(keys) // 2))
             parts = [[e for e in batch if (_key(e) in first) is side] for side in (True, False)]
             return [part for part in parts if part]
         return [batch]
 
-    async def _hand_over(self, intake: Intake, batch: list[Event], draw: random.Random) -> None:
-        if self._now("delay", draw):
+    async def _deliver_batch(self, intake: Intake, batch: list[Event], draw: random.Random) -> None:
+        if self._draw_fault("delay", draw):
             for _ in range(draw.randint(1, _YIELDS)):
                 await asyncio.sleep(0)
-        if self._now("reset", draw):
+        if self._draw_fault("reset", draw):
             return  # the stream broke before the batch came
         try:
             receipts = await intake.accept(batch)
         except Exception as error:
-            self.refused.append(error)
+            self.errors.append(error)
             return
-        if self._now("lost ack", draw):
+        if self._draw_fault("lost ack", draw):
             return
         told = {receipt.event for receipt in receipts if receipt.status != "refused"}
-        self._acked |= {event.key for event in batch if event.key in told}
+        self._acked_keys |= {event.key for event in batch if event.key in told}
 
 
 def _key(event: Event) -> str:
     return event.subject or ""
 
 
-def _mixed(batch: Sequence[Event], draw: random.Random) -> list[Event]:
+def _mix_keys(batch: Sequence[Event], draw: random.Random) -> list[Event]:
     """Return a batch in another order, each key's events still in theirs."""
     lanes: dict[str, list[Event]] = {}
     for event in batch:

@@ -12,8 +12,8 @@ from tests.acceptance.pairs.batches import Batch
 from tests.acceptance.pairs.suites import RECEIVER, Tool
 from tests.acceptance.pairs.tasks import Call, Routine
 
-from vedette.domain.origin import walk
-from vedette.testing.harness import copy_policies, without_tests
+from vedette.domain.origin import resolve_path
+from vedette.testing.harness import copy_policies, remove_tests
 
 ACT = "def act(call):\n    return call.target['world'].act(call)\n"
 LIMITS = """\
@@ -76,7 +76,7 @@ def write_fleet(folder: Path, batch: Batch) -> tuple[Path, Path]:
         "limits/data.yaml": LIMITS,
         "budgets/data.yaml": BUDGETS,
     }
-    policies = without_tests(copy_policies(folder / "policies", files))
+    policies = remove_tests(copy_policies(folder / "policies", files))
     (policies / "registry" / "data.yaml").unlink()
     return content, policies
 
@@ -186,7 +186,7 @@ def _known(batch: Batch, suite: str, given: Any) -> list[str | None]:
     found: list[str | None] = []
     for one in given if isinstance(given, list) else [given]:
         _, root, *path = one.split("/") if one.startswith("@/") else ("", "", one)
-        value = walk(roots[root], path) if root in roots else None if root else one
+        value = resolve_path(roots[root], path) if root in roots else None if root else one
         found += value if isinstance(value, list) else [value]
     return found
 

@@ -24,14 +24,14 @@ from tests.acceptance.pairs.ways import (
     plan_to_remember,
 )
 
-from vedette.domain.cloudevents import STRUCTURED, parse
+from vedette.domain.cloudevents import STRUCTURED, parse_message
 from vedette.domain.effect import Call as Made
 from vedette.domain.effect import Outcome
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.run import ActionRow
-from vedette.engine.held_actions import EXPIRES_US
+from vedette.engine.held_actions import HOLD_EXPIRY_US
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
@@ -83,12 +83,12 @@ class Obedient(ScriptedReasoner):
         self.plans: dict[str, list[Turn]] = {}
         self.event_of: dict[str, str] = {}  # by run
 
-    async def reason(self, briefing: Briefing) -> Thought:
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Return the proposals of this turn."""
         self.event_of[briefing.run] = briefing.event.id
         plan = self.plans[briefing.event.id]
         turn = plan[briefing.turn - 1]
-        return Thought(
+        return ReasonerJudgement(
             label="obeys", confidence=1.0, proposals=tuple(turn.propose(briefing)),
             candidates=turn.candidates, final=briefing.turn == len(plan),
         )  # fmt: skip
@@ -136,10 +136,10 @@ class Play:
             return self._count(pairs)
 
     async def _settle(self) -> None:
-        await self.fleet.settle(60)
+        await self.fleet.wait_until_idle(60)
         while self.fleet.app.store.holds_page(after=0, limit=1):
-            self.clock.advance(EXPIRES_US)
-            await self.fleet.settle(60)
+            self.clock.advance(HOLD_EXPIRY_US)
+            await self.fleet.wait_until_idle(60)
 
     async def _remember(self) -> dict[str, dict[str, str]]:
         """Have every agent remember the attackers' texts and a person promote what is listed.
@@ -152,13 +152,13 @@ class Play:
             id = f"remember-{suite}"
             self.reasoner.plans[id] = plan_to_remember(suite, texts)
             await self.fleet.send(_event(id, f"{suite}.remember", texts))
-        await self.fleet.settle(60)
-        curating = self.fleet.app.commands.curating
+        await self.fleet.wait_until_idle(60)
+        curating = self.fleet.app.commands.curation
         assert curating is not None
-        listed = curating.listed("notes", "candidate")["items"]
+        listed = curating.list_memories("notes", "candidate")["items"]
         notes: dict[str, dict[str, str]] = {}
         for one in listed:
-            await self.fleet.confirmed("memory_approve", id=one["id"])
+            await self.fleet.submit_confirmed("memory_approve", id=one["id"])
             notes.setdefault(one["scope"], {})[one["text"]] = one["id"]
         return notes
 
@@ -195,7 +195,7 @@ class Play:
         """Make an event of a call as a receiver in the house does: what it says, and its labels."""
         told = {"specversion": "1.0", "id": call.key, "source": f"/{SCRIBE}", **call.labels}
         body = json.dumps({**told, **call.args}).encode()
-        [event] = parse([("content-type", STRUCTURED)], body, vouched=ENVELOPE)
+        [event] = parse_message([("content-type", STRUCTURED)], body, vouched=ENVELOPE)
         number, plan = self.later[id]
         self.answers[event.id] = self.answers[id]
         self.reasoner.plans[event.id] = plan

@@ -5,13 +5,13 @@ from __future__ import annotations
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import note, send
+from vedette.testing.toy_fleet import note_proposal, send_proposal
 
 SECOND = 1_000_000
 
 MIXED = [
-    send("a"), send("b", "order.place"), send("c", "bell.ring"), send("d", "big.send"),
-    send("e", to="x@evil.example"), note("f"),
+    send_proposal("a"), send_proposal("b", "order.place"), send_proposal("c", "bell.ring"), send_proposal("d", "big.send"),
+    send_proposal("e", to="x@evil.example"), note_proposal("f"),
 ]  # fmt: skip
 
 WIDE = """\

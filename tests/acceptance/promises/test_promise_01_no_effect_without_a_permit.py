@@ -10,14 +10,22 @@ from tests.acceptance.promises.common import MIXED, SECOND, approve
 
 from vedette.domain.effect import Call
 from vedette.domain.run import Step
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, before_commit, denying, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import (
+    World,
+    deny_policy,
+    intercept_commits,
+    job,
+    note_proposal,
+    send_proposal,
+    toy_fleet,
+)
 
 
 def durable_permit(folder: Path, key: str) -> bool:
     """Say whether another opener of the store's file sees the permit of an effect."""
-    store = OpenedStore(folder / "state")
+    store = SqliteReader(folder / "state")
     try:
         told = [orjson.loads(raw) for _, raw, _ in store.entries("action", f"act_{key}")]
     finally:
@@ -43,9 +51,9 @@ async def test_promise_01_no_effect_without_a_permit(tmp_path: Path, world: Worl
         without = watching(fleet, world)
         events = [job(str(n), *MIXED, key=f"k{n % 3}") for n in range(12)]
         await fleet.send(*events)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await approve(fleet, fleet.actions(events[0])[3])
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects() == 12 * 3 + 1
         assert without == []
         # What was not permitted has no effect, in our record and in the target's own.
@@ -68,9 +76,9 @@ async def test_promise_01_what_is_not_permitted_leaves_no_row_of_ours_either(
 ) -> None:
     """In observe and in ask, calls and the fleet's own rows alike; after the approval, both."""
     async with toy_fleet(tmp_path, world, mode=mode) as fleet:
-        event = job("1", send("a"), note("a"))
+        event = job("1", send_proposal("a"), note_proposal("a"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         decided = {"observe": "deny", "ask": "hold"}[mode]
         assert [row.decided for row in fleet.actions(event)] == [decided, decided]
         assert world.calls == []
@@ -78,16 +86,16 @@ async def test_promise_01_what_is_not_permitted_leaves_no_row_of_ours_either(
         if mode == "ask":
             for row in fleet.actions(event):
                 await approve(fleet, row)
-            await fleet.settle()
+            await fleet.wait_until_idle()
             assert world.effects() == 1
             assert fleet.app.store.row("worker_notes", "k") == {"texts": ["a"]}
 
 
 async def test_promise_01_a_denied_row_is_not_written(tmp_path: Path, world: World) -> None:
-    async with toy_fleet(tmp_path, world, extra=denying("note.add")) as fleet:
-        event = job("1", send("a"), note("a"))
+    async with toy_fleet(tmp_path, world, extra=deny_policy("note.add")) as fleet:
+        event = job("1", send_proposal("a"), note_proposal("a"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert [row.decided for row in fleet.actions(event)] == ["permit", "deny"]
         assert fleet.app.store.row("worker_notes", "k") is None
 
@@ -97,7 +105,7 @@ async def test_promise_01_control_a_call_before_the_commit_is_seen(
 ) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
         without = watching(fleet, world)
-        line = fleet.app.line
+        line = fleet.app.services
 
         async def too_early(step: Step) -> Step | None:
             for row in step.actions:
@@ -107,10 +115,10 @@ async def test_promise_01_control_a_call_before_the_commit_is_seen(
                     key = row.id.removeprefix("act_")
                     target = line.targets["world"]
                     call = Call(row.tool, args, key, row.agent, row.run, target, (), 1, SECOND)
-                    await line.performer.perform(tool, call, lambda: True)
+                    await line.tool_executor.perform(tool, call, lambda: True)
             return None
 
-        before_commit(fleet, too_early)
-        await fleet.send(job("1", send("a")))
-        await fleet.settle()
+        intercept_commits(fleet, too_early)
+        await fleet.send(job("1", send_proposal("a")))
+        await fleet.wait_until_idle()
         assert without == ["wire.send"]

@@ -15,12 +15,12 @@ from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import (
     World,
-    denying,
+    block_calls,
+    deny_policy,
     job,
-    send,
-    stick,
+    send_proposal,
     toy_fleet,
-    until,
+    wait_until,
     write_policies,
 )
 
@@ -28,51 +28,51 @@ from vedette.testing.toy_fleet import (
 async def every_way_to_the_target(fleet: FleetHarness, world: World, clock: ManualClock) -> int:
     """Bring effects about by every way there is; return how many there should be."""
     commands = fleet.app.commands
-    again = job("redelivered", send("redelivered"), key="1")
+    again = job("redelivered", send_proposal("redelivered"), key="1")
     await fleet.send(again, again)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     await fleet.send(again)
 
-    stuck = stick(fleet)
-    crashed = job("crashed", send("crashed"), key="2")
-    moved = job("policy moved", send("policy moved"), key="3")
+    stuck = block_calls(fleet)
+    crashed = job("crashed", send_proposal("crashed"), key="2")
+    moved = job("policy moved", send_proposal("policy moved"), key="3")
     await fleet.send(crashed, moved)
-    await until(lambda: len(stuck.reached) == 2)
+    await wait_until(lambda: len(stuck.reached_keys) == 2)
     await fleet.restart()
-    await fleet.settle()
-    fleet.app.line.slots = asyncio.Semaphore(0)
-    between = job("between", send("between"), key="4")
+    await fleet.wait_until_idle()
+    fleet.app.services.fleet_slots = asyncio.Semaphore(0)
+    between = job("between", send_proposal("between"), key="4")
     await fleet.send(between)
-    await until(lambda: bool(fleet.actions(between)))
-    await fleet.apply(write_policies(fleet.folder / "p2", extra=denying("no.such")))
-    fleet.app.line.slots.release()
-    await fleet.settle()
+    await wait_until(lambda: bool(fleet.actions(between)))
+    await fleet.apply_policy(write_policies(fleet.folder / "p2", extra=deny_policy("no.such")))
+    fleet.app.services.fleet_slots.release()
+    await fleet.wait_until_idle()
     assert first(fleet, between).decisions == 2
     await fleet.restart()
 
     commands = fleet.app.commands
-    held = job("approved", send("approved", "big.send"), key="5")
+    held = job("approved", send_proposal("approved", "big.send"), key="5")
     await fleet.send(held)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     await approve(fleet, first(fleet, held))
-    await fleet.settle()
+    await fleet.wait_until_idle()
     await fleet.restart()
-    await fleet.settle()
+    await fleet.wait_until_idle()
 
     commands = fleet.app.commands
     await commands.stop(fleet.order(), tool="wire.send")
-    await fleet.send(job("resumed", send("resumed"), key="6"))
-    await fleet.settle()
+    await fleet.send(job("resumed", send_proposal("resumed"), key="6"))
+    await fleet.wait_until_idle()
     await commands.resume(fleet.order(), tool="wire.send")
-    await fleet.settle()
+    await fleet.wait_until_idle()
 
     # The target did it, and its answer was "not now": the repeat must be the same effect.
     world.answer = lambda call: Outcome("retry") if call.attempt == 1 else None
-    world.after = True
-    await fleet.send(job("retried", send("retried"), key="7"))
-    await fleet.settle()
+    world.loses_answer = True
+    await fleet.send(job("retried", send_proposal("retried"), key="7"))
+    await fleet.wait_until_idle()
     clock.advance(60 * SECOND)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     return 7
 
 
@@ -105,16 +105,16 @@ async def test_promise_02_every_action_has_a_key_of_its_own(tmp_path: Path, worl
         text = (tmp_path / path).read_text()
         (tmp_path / path).write_text(text.replace("triggers: [{on: helper.job}]", triggers))
     async with fleet:
-        same = [send("same"), send("same"), send("same", "big.send")]
+        same = [send_proposal("same"), send_proposal("same"), send_proposal("same", "big.send")]
         events = [job("1", *same, key="1"), job("2", *same, key="2")]
         await fleet.send(*events)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         rows = [row for event in events for row in fleet.actions(event)]
         assert len(rows) == 2 * 2 * 3
         for row in rows:
             if row.decided == "hold":
                 await approve(fleet, row)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         called = [call.key for call in world.calls]
         assert sorted(called) == sorted(row.id.removeprefix("act_") for row in rows)
         assert len(set(called)) == len(rows)
@@ -126,12 +126,12 @@ async def test_promise_02_a_call_without_an_answer_is_not_repeated(
 ) -> None:
     """It happened and the answer was lost: the target is asked, or a person is."""
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        world.answer, world.after = lambda call: ConnectionError("lost"), True
-        event = job("1", send("x", tool))
+        world.answer, world.loses_answer = lambda call: ConnectionError("lost"), True
+        event = job("1", send_proposal("x", tool))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         clock.advance(600 * SECOND)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects() == 1
         assert len(world.calls) == 1
         row = first(fleet, event)
@@ -146,18 +146,18 @@ async def test_promise_02_a_call_that_was_begun_before_a_crash_is_not_begun_agai
 ) -> None:
     """The mark is durable before the call; who finds it asks the target, or a person."""
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        stuck = stick(fleet)
-        event = job("1", send("x", tool))
+        stuck = block_calls(fleet)
+        event = job("1", send_proposal("x", tool))
         await fleet.send(event)
-        await until(lambda: bool(stuck.reached))
+        await wait_until(lambda: bool(stuck.reached_keys))
         assert first(fleet, event).effect == "started"
         assert [entry["tool"] for entry in fleet.entries("effect.started")] == [tool]
         # What the process that died still brought about: the target did it, nobody heard of it.
-        world.happened.append((tool, stuck.reached[0]))
+        world.record.append((tool, stuck.reached_keys[0]))
         await fleet.restart()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         clock.advance(600 * SECOND)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.calls == []
         assert world.effects() == 1
 
@@ -165,7 +165,7 @@ async def test_promise_02_a_call_that_was_begun_before_a_crash_is_not_begun_agai
 async def test_promise_02_control_a_key_of_each_attempt_is_seen(
     tmp_path: Path, world: World, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call_of = tool_calls.call_of
+    call_of = tool_calls.build_call
     monkeypatch.setattr(
         tool_calls, "call_of",
         lambda *given, **more: replace(

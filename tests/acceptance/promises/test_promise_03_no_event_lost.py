@@ -13,7 +13,7 @@ from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
 from vedette.domain.ports import Receipt
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, note_proposal, send_proposal, toy_fleet
 
 
 def unaccounted(fleet: FleetHarness, accepted: Iterable[Receipt]) -> list[str]:
@@ -42,11 +42,11 @@ RAISES: dict[str, Any] = {"raise": True}
 
 def assorted() -> list[Event]:
     kinds: list[Callable[[str], Event]] = [
-        lambda n: job(n, send(n)),
-        lambda n: job(n, send(n, "big.send")),
+        lambda n: job(n, send_proposal(n)),
+        lambda n: job(n, send_proposal(n, "big.send")),
         lambda n: job(n, **RAISES),
         lambda n: job(n, poison=True),
-        lambda n: job(n, send(n, to="x@evil.example"), note(n), key=n),
+        lambda n: job(n, send_proposal(n, to="x@evil.example"), note_proposal(n), key=n),
         lambda n: Event("test", n, "nobody.cares", None, None, {}),
         lambda n: job(n, key="quiet"),
     ]
@@ -62,7 +62,7 @@ async def test_promise_03_no_event_lost(tmp_path: Path, world: World) -> None:
             accepted += await fleet.send(event)
             if at % 20 == 10:
                 await fleet.restart()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert [receipt.status for receipt in accepted] == ["accepted"] * 70
         assert unaccounted(fleet, accepted) == []
         states = {run.state for r in accepted for run in fleet.app.store.runs_of_event(r.event)}  # type: ignore[arg-type]
@@ -84,13 +84,13 @@ async def test_promise_03_what_is_not_durable_is_not_accepted(tmp_path: Path, wo
             raise StoreFailed("the disk is full")
 
         store.accept = failing  # type: ignore[method-assign]
-        event = job("1", send())
+        event = job("1", send_proposal())
         with pytest.raises(StoreFailed):
             await fleet.send(event)
         assert fleet.entries("event.accepted") == []
         store.accept = accept  # type: ignore[method-assign]
         receipts = await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert unaccounted(fleet, receipts) == []
         assert world.effects() == 1
 
@@ -103,13 +103,13 @@ async def test_promise_03_a_receipt_is_given_for_what_is_durable(
         store = apsw.Connection(str(tmp_path / "state" / "store.db"), apsw.SQLITE_OPEN_READONLY)
         try:
             for n in range(8):
-                events = [job(f"{n}.{at}", note("x"), key=f"k{at}") for at in range(4)]
+                events = [job(f"{n}.{at}", note_proposal("x"), key=f"k{at}") for at in range(4)]
                 receipts = await fleet.send(*events)
                 found = {key for (key,) in store.execute("SELECT key FROM event")}
                 assert {receipt.event for receipt in receipts} <= found
         finally:
             store.close()
-        await fleet.settle()
+        await fleet.wait_until_idle()
 
 
 async def test_promise_03_every_agent_that_an_event_concerns_handles_it(
@@ -119,9 +119,9 @@ async def test_promise_03_every_agent_that_an_event_concerns_handles_it(
     path = tmp_path / "content" / "agents" / "helper" / "agent.yaml"
     path.write_text(path.read_text().replace("on: helper.job", "on: worker.job"))
     async with fleet:
-        events = [job(str(n), send(str(n)), key=str(n)) for n in range(4)]
+        events = [job(str(n), send_proposal(str(n)), key=str(n)) for n in range(4)]
         receipts = await fleet.send(*events)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         for event in events:
             assert {(run.agent, run.state) for run in fleet.runs(event)} == {
                 ("worker", "done"), ("helper", "done"),
@@ -152,10 +152,12 @@ async def test_promise_03_what_waits_at_a_stop_is_handled_after_the_start(
 ) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.app.dispatcher.close()
-        receipts = await fleet.send(*(job(str(n), send(str(n)), key=str(n)) for n in range(8)))
+        receipts = await fleet.send(
+            *(job(str(n), send_proposal(str(n)), key=str(n)) for n in range(8))
+        )
         assert world.calls == []
         await fleet.restart()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert unaccounted(fleet, receipts) == []
         assert world.effects() == 8
 
@@ -164,7 +166,7 @@ async def test_promise_03_control_an_event_nobody_handles_is_seen(
     tmp_path: Path, world: World
 ) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
-        fleet.app.dispatcher.supply.offer = lambda run, event, octets: None  # type: ignore[method-assign]
-        receipts = await fleet.send(job("1", send()))
-        await fleet.settle()
+        fleet.app.dispatcher.buffer.offer = lambda run, event, octets: None  # type: ignore[method-assign]
+        receipts = await fleet.send(job("1", send_proposal()))
+        await fleet.wait_until_idle()
         assert unaccounted(fleet, receipts) == [receipts[0].event]

@@ -13,43 +13,43 @@ from tests.acceptance.promises.common import WIDE, approve, first, state
 from vedette.domain.effect import Call
 from vedette.domain.event import Event
 from vedette.domain.run import Step
-from vedette.engine.held_actions import DENIED_US
+from vedette.engine.held_actions import DENIAL_WINDOW_US
 from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import (
     World,
-    before_commit,
-    denying,
+    deny_policy,
+    intercept_commits,
     job,
-    note,
-    send,
+    note_proposal,
+    send_proposal,
     toy_fleet,
-    until,
+    wait_until,
     write_policies,
 )
 
 
 async def thousand_queued(fleet: FleetHarness, world: World) -> list[Event]:
     """Return when 1,000 calls are permitted and queue for two slots."""
-    fleet.app.line.slots = asyncio.Semaphore(2)
+    fleet.app.services.fleet_slots = asyncio.Semaphore(2)
     gate = threading.Event()
 
     def hold_up(call: Call) -> None:
         gate.wait(10)
 
     world.answer = hold_up
-    events = [job(f"e{n}", send(str(n)), key=f"k{n}") for n in range(1000)]
+    events = [job(f"e{n}", send_proposal(str(n)), key=f"k{n}") for n in range(1000)]
     await fleet.send(*events)
 
     def queued() -> bool:
         sql = "SELECT COUNT(*) FROM action WHERE decided='permit' AND effect='intended'"
         return bool(fleet.app.store._rows(sql)[0][0] == len(events))
 
-    await until(queued, 30)
+    await wait_until(queued, 30)
     gate.set()
     world.answer = None
-    await until(lambda: len(world.calls) >= 20)
+    await wait_until(lambda: len(world.calls) >= 20)
     return events
 
 
@@ -59,8 +59,8 @@ async def test_promise_04_one_policy_at_a_time(tmp_path: Path, world: World, res
     wide, clock = {"limits/data.yaml": WIDE}, ManualClock()
     async with toy_fleet(tmp_path, world, extra=wide, clock=clock) as fleet:
         events = await thousand_queued(fleet, world)
-        deny = write_policies(tmp_path / "deny", extra=wide | denying("wire.send"))
-        told = await fleet.apply(deny)
+        deny = write_policies(tmp_path / "deny", extra=wide | deny_policy("wire.send"))
+        told = await fleet.apply_policy(deny)
         assert (told["ok"], told["revision"], told["still_calling"]) == (True, 2, 0)
         called = len(world.calls)
         assert 20 <= called < 900
@@ -68,14 +68,14 @@ async def test_promise_04_one_policy_at_a_time(tmp_path: Path, world: World, res
             # What a runner finds in its policy folder at the start is what it makes live.
             fleet.policies = deny
             await fleet.restart()
-        await fleet.settle(60)
+        await fleet.wait_until_idle(60)
         assert len(world.calls) == called, "a call started under the old revision"
         waited = [event for event in events if first(fleet, event).waits == "policy"]
         assert bool(waited) == restart
         if restart:
             # Nothing durable tells that they never began, so the deny is looked at once more.
-            clock.advance(DENIED_US)
-            await fleet.settle(60)
+            clock.advance(DENIAL_WINDOW_US)
+            await fleet.wait_until_idle(60)
             assert len(world.calls) == called, "a call started as its deny was looked at again"
         assert fleet.outcomes() == {"permit": called, "deny": 1000 - called}
         assert all(state(fleet, event) == "done" for event in events)
@@ -96,18 +96,18 @@ async def test_promise_04_no_step_commits_under_an_older_revision(
     """Decided before the publication, committed after it: the store refuses, we decide again."""
     async with toy_fleet(tmp_path, world) as fleet:
         store = fleet.app.store
-        deny = write_policies(tmp_path / "deny", extra=denying("wire.send"))
+        deny = write_policies(tmp_path / "deny", extra=deny_policy("wire.send"))
         published: list[Any] = []
 
         async def late(step: Step) -> Step | None:
             if step.actions and not published:
-                published.append(await fleet.apply(deny))
+                published.append(await fleet.apply_policy(deny))
             return None
 
-        before_commit(fleet, late)
-        event = job("1", send(), note("x"))
+        intercept_commits(fleet, late)
+        event = job("1", send_proposal(), note_proposal("x"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert [e["policy_rev"] for e in fleet.entries("action.decided")] == [2, 2]
         assert world.calls == []
         assert first(fleet, event).rule == "denies.test"
@@ -120,20 +120,20 @@ async def test_promise_04_no_approval_is_used_under_an_older_revision(
 ) -> None:
     """Decided again before the publication, committed after it: it is decided once more."""
     async with toy_fleet(tmp_path, world) as fleet:
-        event = job("1", send("1", "big.send"))
+        event = job("1", send_proposal("1", "big.send"))
         await fleet.send(event)
-        await fleet.settle()
-        deny = write_policies(tmp_path / "deny", extra=denying("big.send"))
+        await fleet.wait_until_idle()
+        deny = write_policies(tmp_path / "deny", extra=deny_policy("big.send"))
         published: list[Any] = []
 
         async def late(step: Step) -> Step | None:
             if step.actions and step.actions[0].decided == "permit" and not published:
-                published.append(await fleet.apply(deny))
+                published.append(await fleet.apply_policy(deny))
             return None
 
-        before_commit(fleet, late)
+        intercept_commits(fleet, late)
         await approve(fleet, first(fleet, event))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(published) == 1
         assert world.calls == []
         assert first(fleet, event).rule == "denies.test"
@@ -152,11 +152,11 @@ async def test_promise_04_a_publication_waits_for_the_calls_under_way(
             gate.wait(10)
 
         world.answer = hold_up
-        await fleet.send(job("1", send()))
-        await until(lambda: len(world.calls) == 1)
-        deny = write_policies(tmp_path / "deny", extra=denying("wire.send"))
-        publishing = asyncio.create_task(fleet.apply(deny))
-        await until(lambda: len(fleet.entries("policy.published")) == 2)
+        await fleet.send(job("1", send_proposal()))
+        await wait_until(lambda: len(world.calls) == 1)
+        deny = write_policies(tmp_path / "deny", extra=deny_policy("wire.send"))
+        publishing = asyncio.create_task(fleet.apply_policy(deny))
+        await wait_until(lambda: len(fleet.entries("policy.published")) == 2)
         for _ in range(20):
             await asyncio.sleep(0.005)
             assert not publishing.done(), "the call goes on, and the publication has answered"
@@ -164,7 +164,7 @@ async def test_promise_04_a_publication_waits_for_the_calls_under_way(
         told = await publishing
         assert told["still_calling"] == 0
         assert world.effects() == 1
-        await fleet.settle()
+        await fleet.wait_until_idle()
 
 
 async def test_promise_04_control_a_gateway_left_behind_is_seen(
@@ -174,9 +174,9 @@ async def test_promise_04_control_a_gateway_left_behind_is_seen(
     async with toy_fleet(tmp_path, world, extra=wide) as fleet:
         await thousand_queued(fleet, world)
         fleet.app.rollout.swap = lambda engine, second, live: None
-        fleet.app.rollout.in_flight_before = lambda number: 0
-        deny = write_policies(tmp_path / "deny", extra=wide | denying("wire.send"))
-        await fleet.apply(deny)
+        fleet.app.rollout.count_calls_before = lambda number: 0
+        deny = write_policies(tmp_path / "deny", extra=wide | deny_policy("wire.send"))
+        await fleet.apply_policy(deny)
         called = len(world.calls)
-        await fleet.settle(60)
+        await fleet.wait_until_idle(60)
         assert len(world.calls) > called

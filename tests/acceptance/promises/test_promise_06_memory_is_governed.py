@@ -13,14 +13,14 @@ from vedette.domain.budget import DAY_US
 from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.domain.memory import Briefing, Candidate
-from vedette.domain.memory_state import MOVES
-from vedette.domain.ports import Thought
-from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.domain.memory_state import TRANSITIONS
+from vedette.domain.ports import ReasonerJudgement
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.memory.training_set import Lessons
 from vedette.operations.commands import Order
 from vedette.policy.replay import replay
 from vedette.testing.clock import ManualClock
-from vedette.testing.harness import FleetHarness, copy_policies, without_tests
+from vedette.testing.harness import FleetHarness, copy_policies, remove_tests
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy_fleet import World, job, toy_fleet
 
@@ -43,14 +43,14 @@ def shipped(folder: Path, thinks: ScriptedReasoner | None = None) -> FleetHarnes
         "oncall": {"kind": "webhook", "url": "http://127.0.0.1:9/none"},
         "board": {"kind": "board", "path": str(folder / "board.db")},
     }
-    policies = without_tests(copy_policies(folder / "policies"))
+    policies = remove_tests(copy_policies(folder / "policies"))
     reasoners = None if thinks is None else {"judge": thinks}
     return FleetHarness(folder, policies=policies, reasoners=reasoners, targets=targets)
 
 
-def learns(briefing: Briefing) -> Thought:
+def learns(briefing: Briefing) -> ReasonerJudgement:
     learned = Candidate("inbox", "inbox", "On Sunday we are open from noon.", ("hours",))
-    return Thought(label="learned", candidates=(learned,))
+    return ReasonerJudgement(label="learned", candidates=(learned,))
 
 
 def cited(briefing: Briefing) -> list[str]:
@@ -60,12 +60,12 @@ def cited(briefing: Briefing) -> list[str]:
 async def briefed(fleet: FleetHarness, thinks: ScriptedReasoner, name: str) -> list[str]:
     """Send a mail; return what its briefing cites."""
     await fleet.send(mail(name))
-    await fleet.settle()
+    await fleet.wait_until_idle()
     return cited(thinks.briefings[-1])
 
 
 async def order(fleet: FleetHarness, verb: str, id: str) -> None:
-    await carry_out(fleet.app.commands, verb, fleet.order(), {"id": id})
+    await dispatch(fleet.app.commands, verb, fleet.order(), {"id": id})
 
 
 async def test_promise_06_memory_is_governed(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_promise_06_memory_is_governed(tmp_path: Path) -> None:
     async with shipped(tmp_path, thinks) as fleet:
         for name in ("1", "2"):
             await fleet.send(mail(name))
-            await fleet.settle()
+            await fleet.wait_until_idle()
         before, after = thinks.briefings
         assert before.memories
         assert all(memory.reviewed_by and memory.digest for memory in before.memories)
@@ -115,13 +115,13 @@ async def test_promise_06_memory_is_governed(tmp_path: Path) -> None:
         assert await briefed(fleet, thinks, "8") == cited(before)
         with pytest.raises(NotFound):
             await order(fleet, "memory_approve", first)
-        kinds = [entry["kind"] for entry in fleet.entries(*MOVES)]
+        kinds = [entry["kind"] for entry in fleet.entries(*TRANSITIONS)]
         assert kinds == ["memory.promoted", "memory.retired", "memory.restored"]
         assert other in [one.id for one in fleet.app.banks.candidates("inbox")]
 
-        await fleet.apply(without_grant(fleet, tmp_path / "p2"))
+        await fleet.apply_policy(without_grant(fleet, tmp_path / "p2"))
         await fleet.send(mail("9"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert thinks.briefings[-1].memories == ()
         denied = fleet.entries("recall.decided")[-1]
         assert (denied["outcome"], denied["rule"]) == ("deny", "grant.memory")
@@ -143,16 +143,16 @@ async def test_promise_06_a_read_that_is_revoked_while_the_agent_thinks_is_thoug
     fleet = shipped(tmp_path, thinks)
     reason = thinks.reason
 
-    async def slowly(briefing: Briefing) -> Thought:
+    async def slowly(briefing: Briefing) -> ReasonerJudgement:
         thought = await reason(briefing)
         if len(thinks.briefings) == 1:
-            await fleet.apply(without_grant(fleet, tmp_path / "p2"))
+            await fleet.apply_policy(without_grant(fleet, tmp_path / "p2"))
         return thought
 
     thinks.reason = slowly  # type: ignore[method-assign]
     async with fleet:
         await fleet.send(mail("1"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert [bool(briefing.memories) for briefing in thinks.briefings] == [True, False]
         assert [entry["outcome"] for entry in fleet.entries("recall.decided")] == ["deny"]
         assert len(fleet.entries("turn.reasoned")) == 1
@@ -208,7 +208,7 @@ async def remembered(fleet: FleetHarness, name: str, agent: str = "worker") -> t
     """Return what an agent's judge was made of, and what it was briefed with, for one event."""
     event = job(name, agent=agent, text="When does the tide turn?", key=name)
     await fleet.send(event)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     (closed,) = [one for one in fleet.entries("run.closed") if one["event"] == event.key]
     return closed["label"], closed.get("memory", "")
 
@@ -234,7 +234,7 @@ async def test_promise_06_nobody_but_a_person_promotes(tmp_path: Path) -> None:
         (proposed,) = fleet.entries("memory.proposed")
         for nobody in (Principal("engine", "inbox_triage"), Principal("engine", "vedette")):
             with pytest.raises((Forbidden, BadCommand)):
-                await carry_out(
+                await dispatch(
                     fleet.app.commands, "memory_approve", Order(nobody, "I am sure"),
                     {"id": proposed["what"]},
                 )  # fmt: skip
@@ -248,9 +248,9 @@ async def test_promise_06_control_a_candidate_taught_without_promotion_is_seen(
     thinks = ScriptedReasoner([learns])
     async with shipped(tmp_path, thinks) as fleet:
         before = await briefed(fleet, thinks, "1")
-        (one,) = fleet.app.store.learned().values()
+        (one,) = fleet.app.store.memories().values()
         one.state = "active"
-        fleet.app.banks.settle([one])
+        fleet.app.banks.sync_states([one])
         assert not fleet.entries("memory.promoted")
         assert await briefed(fleet, thinks, "2") != before
 
@@ -259,7 +259,7 @@ async def judged(fleet: FleetHarness, name: str) -> tuple[str, int]:
     """Return label and confidence of one more mail that the examples know well."""
     text = "Invoice 1042 for mooring fees is attached. Please pay the amount due by 30 June."
     await fleet.send(mail(name, text))
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert fleet.runs(mail(name))[0].state in ("done", "waiting"), "no dead letter"
     turns = fleet.entries("turn.reasoned", "run.closed")
     told = [entry for entry in turns if entry["event"] == mail(name).key and "label" in entry]
@@ -281,11 +281,11 @@ async def test_promise_06_a_judge_is_made_of_nothing_that_policy_denies_it(
     async with shipped(tmp_path) as fleet:
         first = await judged(fleet, "1")
         assert first[1] > 0
-        await fleet.apply(without_grant(fleet, tmp_path / "p2"))
+        await fleet.apply_policy(without_grant(fleet, tmp_path / "p2"))
         assert await judged(fleet, "2") == ("other", 0), "it forgot what it may not read"
         await fleet.restart()
         assert await judged(fleet, "3") == ("other", 0), "nor is it made of it at a start"
-        await fleet.apply(fleet.policies)
+        await fleet.apply_policy(fleet.policies)
         assert await judged(fleet, "4") == first, "the same memories make the same judge"
         assert inbox_reads(fleet) == [(1, "permit"), (2, "deny"), (2, "deny"), (3, "permit")]
         report = replay(fleet.app.store, RegorusEngine)
@@ -299,7 +299,7 @@ async def test_promise_06_control_a_judge_that_keeps_what_was_revoked_is_seen(
     async with shipped(tmp_path) as fleet:
         first = await judged(fleet, "1")
         monkeypatch.setattr(Lessons, "take", lambda *given: [])
-        await fleet.apply(without_grant(fleet, tmp_path / "p2"))
+        await fleet.apply_policy(without_grant(fleet, tmp_path / "p2"))
         assert await judged(fleet, "2") == first
 
 
@@ -317,7 +317,7 @@ async def test_promise_06_a_judge_made_anew_takes_up_what_it_saw(tmp_path: Path)
         folder.mkdir()
         async with shipped(folder) as fleet:
             await fleet.send(*(series(row) for row in range(109)))
-            await fleet.settle()
+            await fleet.wait_until_idle()
             if changed:
                 text = (fleet.policies / "grants" / "data.yaml").read_text()
                 other = folder / "p2"
@@ -325,9 +325,9 @@ async def test_promise_06_a_judge_made_anew_takes_up_what_it_saw(tmp_path: Path)
                 without = text.replace("memory: [operations/metrics]", "memory: []")
                 assert without != text
                 (other / "grants" / "data.yaml").write_text(without)
-                await fleet.apply(other)
+                await fleet.apply_policy(other)
             await fleet.send(*(series(row) for row in range(109, 112)))
-            await fleet.settle()
+            await fleet.wait_until_idle()
             scores = [
                 (entry["event"], entry["label"], entry.get("score_milli"))
                 for entry in fleet.entries("turn.reasoned", "run.closed")

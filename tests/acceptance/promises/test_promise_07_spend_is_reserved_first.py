@@ -12,31 +12,31 @@ from tests.acceptance.promises.common import WIDE
 
 from vedette.domain.budget import DAY_US, HOUR_US
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.run import Step
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy_fleet import World, before_commit, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, intercept_commits, job, send_proposal, toy_fleet
 
 
 async def spend(fleet: FleetHarness, thinks: ScriptedReasoner, number: int) -> tuple[int, bool]:
     """Let many runs think at once; return the calls made and whether each was booked before."""
     booked: list[bool] = []
 
-    async def reason(briefing: Briefing) -> Thought:
-        store = OpenedStore(fleet.folder / "state")
+    async def reason(briefing: Briefing) -> ReasonerJudgement:
+        store = SqliteReader(fleet.folder / "state")
         told = [orjson.loads(raw) for _, raw, _ in store.entries("run", briefing.run)]
         store.close()
         booked.append(any(entry["kind"] == "budget.reserved" for entry in told))
         thinks.briefings.append(briefing)
         await asyncio.sleep(0)
-        return Thought(model_calls=2)
+        return ReasonerJudgement(model_calls=2)
 
     thinks.reason = reason  # type: ignore[method-assign]
     await fleet.send(*(job(str(n), key=str(n)) for n in range(number)))
-    await fleet.settle()
+    await fleet.wait_until_idle()
     return 2 * len(thinks.briefings), all(booked)
 
 
@@ -51,12 +51,12 @@ async def test_promise_07_spend_is_reserved_first(
     async with fleet:
         assert await spend(fleet, thinks, 40) == (10, True)
         await fleet.restart()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await fleet.send(job("after the restart", key="more"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(thinks.briefings) == 5, "what was spent is remembered"
         clock.advance(DAY_US)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(thinks.briefings) == 10, "what had no room waits, and is not lost"
 
 
@@ -81,14 +81,14 @@ async def test_promise_07_what_a_turn_really_spent_is_what_counts(
 
     Ten events under a limit of ten calls, one after the other, two booked for each.
     """
-    thinks = ScriptedReasoner([Thought(model_calls=used)])
+    thinks = ScriptedReasoner([ReasonerJudgement(model_calls=used)])
     fleet = toy_fleet(
         tmp_path, world, reasoner="adk", reasoners={"adk": thinks}, model_calls=10, clock=clock
     )
     async with fleet:
         for n in range(10):
             await fleet.send(job(str(n), key=str(n)))
-            await fleet.settle()
+            await fleet.wait_until_idle()
         assert len(thinks.briefings) == turns
 
 
@@ -103,13 +103,16 @@ async def test_promise_07_agents_share_what_the_fleet_has_and_a_clock_set_back_m
     async with fleet:
         for agent in ("worker", "helper"):
             await fleet.send(
-                *(job(f"{agent}{n}", send(str(n)), key=str(n), agent=agent) for n in range(5))
+                *(
+                    job(f"{agent}{n}", send_proposal(str(n)), key=str(n), agent=agent)
+                    for n in range(5)
+                )
             )
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(world.calls) == 7
         clock.set_wall(clock.now_us() - 3 * HOUR_US)
-        await fleet.send(job("late", send("late"), key="late"))
-        await fleet.settle()
+        await fleet.send(job("late", send_proposal("late"), key="late"))
+        await fleet.wait_until_idle()
         assert len(world.calls) == 7
 
 
@@ -122,7 +125,7 @@ async def test_promise_07_64_at_once_hold_the_ceiling_exactly(
     )
     async with fleet:
         assert await spend(fleet, thinks, 64) == (30, True)
-        assert fleet.app.store.waiting() == {"budget": 49}
+        assert fleet.app.store.wait_counts() == {"budget": 49}
 
 
 async def test_promise_07_no_action_passes_its_agents_hour(
@@ -137,12 +140,12 @@ async def test_promise_07_no_action_passes_its_agents_hour(
         },
     )  # fmt: skip
     async with fleet:
-        await fleet.send(*(job(str(n), send(str(n)), key=str(n)) for n in range(64)))
-        await fleet.settle()
+        await fleet.send(*(job(str(n), send_proposal(str(n)), key=str(n)) for n in range(64)))
+        await fleet.wait_until_idle()
         assert len(world.calls) == 7
-        assert fleet.app.store.waiting() == {"budget": 57}
+        assert fleet.app.store.wait_counts() == {"budget": 57}
         clock.advance(HOUR_US)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(world.calls) == 14, "what had no room waits, and is not lost"
 
 
@@ -151,8 +154,8 @@ async def test_promise_07_no_two_runs_share_the_last_place_of_a_limit(
 ) -> None:
     extra = {"limits/data.yaml": WIDE.replace("minute: 100000", "minute: 7")}
     async with toy_fleet(tmp_path, world, extra=extra, clock=clock) as fleet:
-        await fleet.send(*(job(str(n), send(str(n)), key=str(n)) for n in range(50)))
-        await fleet.settle()
+        await fleet.send(*(job(str(n), send_proposal(str(n)), key=str(n)) for n in range(50)))
+        await fleet.wait_until_idle()
         assert len(world.calls) == 7
         assert fleet.outcomes() == {"permit": 7, "hold": 43}
 
@@ -169,6 +172,6 @@ async def test_promise_07_control_spending_without_a_reservation_is_seen(
         async def careless(step: Step) -> Step | None:
             return replace(step, limits=())
 
-        before_commit(fleet, careless)
+        intercept_commits(fleet, careless)
         calls, _ = await spend(fleet, thinks, 40)
         assert calls == 80

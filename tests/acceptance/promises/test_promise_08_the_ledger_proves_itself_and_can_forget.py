@@ -11,21 +11,21 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.acceptance.promises.common import MIXED
 
 from vedette.adapters.ledger_export import verify_store
-from vedette.adapters.signing_keys import ledger_key
+from vedette.adapters.signing_keys import open_ledger_key
 from vedette.domain.event import Event
 from vedette.ledger.merkle import key_id, sign_note, verifier_key
 from vedette.ledger.verify import Code, verify_ledger
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 
 def verified(folder: Path) -> Any:
     """Verify a ledger with what an auditor has: a copy of store and witness, and the public key."""
     state = folder / "state"
     name = "vedette/harbour"
-    public = ledger_key(state, name, lambda: None).public_key().public_bytes_raw()
-    store = OpenedStore(state)
+    public = open_ledger_key(state, name, lambda: None).public_key().public_bytes_raw()
+    store = SqliteReader(state)
     try:
         return verify_store(store, verifier_key(name, public), state / "witness.log")
     finally:
@@ -34,12 +34,12 @@ def verified(folder: Path) -> Any:
 
 async def some_work(fleet: FleetHarness) -> Event:
     event = job("1", *MIXED, key="somebody@example.org")
-    await fleet.send(event, *(job(f"e{n}", send()) for n in range(8)))
-    await fleet.settle()
+    await fleet.send(event, *(job(f"e{n}", send_proposal()) for n in range(8)))
+    await fleet.wait_until_idle()
     for row in fleet.actions(event):
         if row.hold == "open":
             await fleet.app.commands.deny(fleet.order(), row.id)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     return event
 
 
@@ -77,9 +77,9 @@ async def test_promise_08_what_is_erased_is_nowhere_in_the_store(
 ) -> None:
     """Neither what it said, nor what was made of it, nor under whose name it came."""
     async with toy_fleet(tmp_path, world) as fleet:
-        event = job("1", send("a secret word"), key="somebody@example.org")
-        await fleet.send(event, job("2", send("a common word"), key="anybody"))
-        await fleet.settle()
+        event = job("1", send_proposal("a secret word"), key="somebody@example.org")
+        await fleet.send(event, job("2", send_proposal("a common word"), key="anybody"))
+        await fleet.wait_until_idle()
         before = written(tmp_path)
         assert "a secret word" in before
         assert "somebody@example.org" in before
@@ -155,13 +155,13 @@ async def test_promise_08_what_no_key_signed_is_not_believed(tmp_path: Path, wor
         await some_work(fleet)
         kept = fleet.entries("action.decided")[0]["seq"]
     state = tmp_path / "state"
-    store = OpenedStore(state)
+    store = SqliteReader(state)
     try:
         entries = [(seq, raw) for seq, raw, _, _ in store.walk()]
         notes = list(store.notes())
     finally:
         store.close()
-    key = ledger_key(state, "vedette/harbour", lambda: None).public_key().public_bytes_raw()
+    key = open_ledger_key(state, "vedette/harbour", lambda: None).public_key().public_bytes_raw()
     ours = verifier_key("vedette/harbour", key)
     assert verify_ledger(entries, notes, ours).ok
     early = [note for note in notes if int(note.split("\n")[1]) <= kept]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tests.acceptance.promises.common import state
 
-from vedette.domain.decision_request import ask
+from vedette.domain.decision_request import request_decision
 from vedette.testing.harness import copy_policies
-from vedette.testing.toy_fleet import World, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, note_proposal, send_proposal, toy_fleet
 
 PERMIT: dict[str, Any] = {
     "schema": "vedette.decision/1", "outcome": "permit", "rule": "x", "reasons": [], "wait": None,
@@ -48,21 +48,21 @@ WRONG: list[object] = [
 
 async def test_promise_09_it_fails_closed(tmp_path: Path, world: World) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
-        gateway = fleet.app.line.gateway
+        gateway = fleet.app.services.gateway
         live = gateway.engine
         for at, wrong in enumerate(WRONG):
             gateway.engine = Engine(wrong)
-            event = job(str(at), send(), note("x"))
+            event = job(str(at), send_proposal(), note_proposal("x"))
             await fleet.send(event)
-            await fleet.settle()
+            await fleet.wait_until_idle()
             assert [row.decided for row in fleet.actions(event)] == ["deny", "deny"], wrong
             assert all(row.rule.startswith("engine.") for row in fleet.actions(event))
             assert state(fleet, event) == "done"
         assert world.calls == []
         assert fleet.app.store.row("worker_notes", "k") is None
         gateway.engine = live
-        await fleet.send(job("good", send()))
-        await fleet.settle()
+        await fleet.send(job("good", send_proposal()))
+        await fleet.wait_until_idle()
         assert world.effects() == 1
 
 
@@ -89,13 +89,13 @@ async def test_promise_09_a_policy_with_nothing_in_it_permits_nothing(
         for name, text in files.items():
             (broken / name).write_text(text)
         try:
-            await fleet.apply(broken)
+            await fleet.apply_policy(broken)
         except Exception:
             # It does not even load; then the engine it would have been is no engine.
-            fleet.app.line.gateway.engine = Engine(None)
-        event = job("1", send(), note("x"))
+            fleet.app.services.gateway.engine = Engine(None)
+        event = job("1", send_proposal(), note_proposal("x"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert fleet.outcomes().get("permit", 0) == 0
         assert world.calls == []
 
@@ -137,27 +137,27 @@ MENDED_BY_A_PERSON = {"low impact", "confidence"}
 async def test_promise_09_each_proof_is_needed(tmp_path: Path, world: World, what: str) -> None:
     """The question of a permit, with one thing wrong: no proof stands for another."""
     async with toy_fleet(tmp_path, world) as fleet:
-        await fleet.send(job("1", send()))
-        await fleet.settle()
+        await fleet.send(job("1", send_proposal()))
+        await fleet.wait_until_idle()
         entry = fleet.entries("action.decided")[0]
         question = fleet.body(entry["seq"])["question"]
-        engine = fleet.app.line.gateway.engine
-        assert ask(engine, question)[0].outcome == "permit"
+        engine = fleet.app.services.gateway.engine
+        assert request_decision(engine, question)[0].outcome == "permit"
         path, put = LACKING[what]
         wrong = without(question, *path, put=put)
-        assert ask(engine, wrong)[0].outcome != "permit"
+        assert request_decision(engine, wrong)[0].outcome != "permit"
         digest = question["action"]["digest"]
         given = {"action_digest": digest, "by": "person:x", "until": question["now"] + 1}
-        approved = ask(engine, without(wrong, "context", "approvals", put=[given]))[0]
+        approved = request_decision(engine, without(wrong, "context", "approvals", put=[given]))[0]
         assert (approved.outcome == "permit") == (what in MENDED_BY_A_PERSON)
 
 
 async def test_promise_09_a_deny_takes_away_what_is_proven(tmp_path: Path, world: World) -> None:
     denied = {"denies/data.yaml": "agents: []\ntools: [wire.send]\ncomplete: true\n"}
     async with toy_fleet(tmp_path, world, extra=denied) as fleet:
-        event = job("1", send(), send("x", "order.place"))
+        event = job("1", send_proposal(), send_proposal("x", "order.place"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert [row.decided for row in fleet.actions(event)] == ["deny", "permit"]
 
 
@@ -166,11 +166,11 @@ async def test_promise_09_a_question_of_another_shape_is_not_put(
 ) -> None:
     """Whatever the engine would say to it."""
     async with toy_fleet(tmp_path, world) as fleet:
-        await fleet.send(job("1", send()))
-        await fleet.settle()
+        await fleet.send(job("1", send_proposal()))
+        await fleet.wait_until_idle()
         question = fleet.body(fleet.entries("action.decided")[0]["seq"])["question"]
         yes = Engine(PERMIT)
-        assert ask(yes, question)[0].outcome == "permit"
+        assert request_decision(yes, question)[0].outcome == "permit"
         for wrong in (
             {}, {**question, "extra": 1}, {k: v for k, v in question.items() if k != "now"},
             without(question, "schema", put="vedette.question/99"),
@@ -179,13 +179,13 @@ async def test_promise_09_a_question_of_another_shape_is_not_put(
             without(question, "context", "counters", put={}),
             without(question, "context", "approvals", put=[{"by": "x"}]),
         ):  # fmt: skip
-            decision, _ = ask(yes, wrong)
+            decision, _ = request_decision(yes, wrong)
             assert (decision.outcome, decision.rule) == ("deny", "engine.question"), wrong
 
 
 async def test_promise_09_control_an_exact_permit_is_done(tmp_path: Path, world: World) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
-        fleet.app.line.gateway.engine = Engine(PERMIT)
-        await fleet.send(job("1", send()))
-        await fleet.settle()
+        fleet.app.services.gateway.engine = Engine(PERMIT)
+        await fleet.send(job("1", send_proposal()))
+        await fleet.wait_until_idle()
         assert world.effects() == 1

@@ -15,35 +15,43 @@ from vedette.domain.effect import Call
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.run import Step
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy_fleet import World, before_commit, job, note, send, toy_fleet, until
+from vedette.testing.toy_fleet import (
+    World,
+    intercept_commits,
+    job,
+    note_proposal,
+    send_proposal,
+    toy_fleet,
+    wait_until,
+)
 
 NOTE = {"key": Ref("/event/subject"), "text": "x"}
 
 
 async def queued_behind_two(fleet: FleetHarness, world: World) -> Event:
     """Return when 300 calls queue for two slots and one action waits for a person."""
-    fleet.app.line.slots = asyncio.Semaphore(2)
+    fleet.app.services.fleet_slots = asyncio.Semaphore(2)
     gate = threading.Event()
 
     def hold_up(call: Call) -> None:
         gate.wait(10)
 
     world.answer = hold_up
-    held = job("held", send("held", "big.send"), key="held")
-    await fleet.send(held, *(job(f"e{n}", send(str(n)), key=f"k{n}") for n in range(300)))
+    held = job("held", send_proposal("held", "big.send"), key="held")
+    await fleet.send(held, *(job(f"e{n}", send_proposal(str(n)), key=f"k{n}") for n in range(300)))
 
     def queued() -> bool:
         sql = "SELECT COUNT(*) FROM action WHERE decided='permit' AND effect='intended'"
         return bool(fleet.app.store._rows(sql)[0][0] == 300)
 
-    await until(queued, 30)
+    await wait_until(queued, 30)
     gate.set()
     world.answer = None
-    await until(lambda: len(world.calls) >= 20)
+    await wait_until(lambda: len(world.calls) >= 20)
     return held
 
 
@@ -57,30 +65,30 @@ async def test_promise_10_it_stops_when_told(
         told = await fleet.app.commands.stop(fleet.order("enough"), **what)
         called = len(world.calls)
         assert told["took_us"] > 0
-        late = job("late", send("late"), note("late"), key="late")
+        late = job("late", send_proposal("late"), note_proposal("late"), key="late")
         await fleet.send(late)
         if "tool" not in what:
             await approve(fleet, first(fleet, held))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(world.calls) <= called + 2, "at most what was already on its way"
         assert world.effects("big.send") == 0
         if "tool" not in what:
             assert fleet.app.store.row("worker_notes", "late") is None
         if "agent" in what:
-            other = job("other", send("other"), agent="helper")
+            other = job("other", send_proposal("other"), agent="helper")
             await fleet.send(other)
-            await fleet.settle()
+            await fleet.wait_until_idle()
             assert world.texts()[-1] == "other"
         stopped = len(world.calls)
         await fleet.restart()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(world.calls) == stopped, "a stop outlives a restart"
 
         await fleet.app.commands.resume(fleet.order("go on"), **what)
-        await fleet.settle(30)
+        await fleet.wait_until_idle(30)
         texts = [text for text in world.texts("wire.send") if text not in ("late", "other")]
         assert sorted(set(texts), key=int) == [str(n) for n in range(300)], "nothing was lost"
-        assert len(world.keys("wire.send")) == len(world.happened) - world.effects("big.send")
+        assert len(world.keys("wire.send")) == len(world.record) - world.effects("big.send")
         assert [entry["what"] for entry in fleet.entries("stop.set", "stop.lifted")] == [
             f"{scope}:{'' if name is True else name}" for scope, name in what.items()
         ] * 2
@@ -99,25 +107,27 @@ async def test_promise_10_nothing_that_was_decided_before_a_stop_commits_after_i
                 stopped.append(await fleet.app.commands.stop(fleet.order("now"), **what))
             return None
 
-        before_commit(fleet, late)
-        event = job("1", note("x"))
+        intercept_commits(fleet, late)
+        event = job("1", note_proposal("x"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(stopped) == 1
         assert fleet.app.store.row("worker_notes", "k") is None
         assert [entry["outcome"] for entry in fleet.entries("action.decided")] in ([], ["hold"])
         await fleet.app.commands.resume(fleet.order("go on"), **what)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert fleet.app.store.row("worker_notes", "k") == {"texts": ["x"]}, "and once only"
 
 
 async def test_promise_10_a_turn_under_way_is_not_kept(tmp_path: Path, world: World) -> None:
     """Its agent is stopped while it thinks: neither actions nor memories of that turn stand."""
-    thinks = ScriptedReasoner([Thought(proposals=(Proposal("note.add", NOTE),), model_calls=1)])
+    thinks = ScriptedReasoner(
+        [ReasonerJudgement(proposals=(Proposal("note.add", NOTE),), model_calls=1)]
+    )
     fleet = toy_fleet(tmp_path, world, reasoner="adk", reasoners={"adk": thinks})
     reason = thinks.reason
 
-    async def slowly(briefing: Briefing) -> Thought:
+    async def slowly(briefing: Briefing) -> ReasonerJudgement:
         thought = await reason(briefing)
         if len(thinks.briefings) == 1:
             await fleet.app.commands.stop(fleet.order("now"), agent="worker")
@@ -126,10 +136,10 @@ async def test_promise_10_a_turn_under_way_is_not_kept(tmp_path: Path, world: Wo
     thinks.reason = slowly  # type: ignore[method-assign]
     async with fleet:
         await fleet.send(job("1"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert fleet.entries("turn.reasoned", "action.decided", "run.closed") == []
         await fleet.app.commands.resume(fleet.order("go on"), agent="worker")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(fleet.entries("action.decided")) == 1
 
 
@@ -157,20 +167,20 @@ async def test_promise_10_no_call_starts_while_a_stop_becomes_durable(
             assert len(world.calls) == called, "a call started after the order"
         written.set()
         await stopping
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(world.calls) == called
 
 
 async def test_promise_10_control_a_stop_that_is_not_taken_over_is_seen(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vedette.domain.stop import Stops
+    from vedette.domain.stop import StopState
 
     async with toy_fleet(tmp_path, world) as fleet:
         await queued_behind_two(fleet, world)
-        monkeypatch.setattr(Stops, "restore", lambda self, epoch, stops: None)
-        monkeypatch.setattr(Stops, "coming", lambda self, agent, tool: False)
+        monkeypatch.setattr(StopState, "restore", lambda self, epoch, stops: None)
+        monkeypatch.setattr(StopState, "coming", lambda self, agent, tool: False)
         await fleet.app.commands.stop(fleet.order(), all=True)
-        await fleet.settle(30)
+        await fleet.wait_until_idle(30)
         # All of them, which the test above finds to be fewer.
         assert len(world.keys("wire.send")) == 300

@@ -10,11 +10,11 @@ import orjson
 from tests.acceptance.promises.common import MIXED, approve
 
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.bundle import Bundle
 from vedette.policy.replay import ReplayReport, replay
-from vedette.testing.harness import FleetHarness, copy_policies, without_tests
-from vedette.testing.toy_fleet import World, denying, job, toy_fleet, write_policies
+from vedette.testing.harness import FleetHarness, copy_policies, remove_tests
+from vedette.testing.toy_fleet import World, deny_policy, job, toy_fleet, write_policies
 
 Walked = tuple[int, bytes, bytes | None, bytes | None]
 
@@ -23,11 +23,11 @@ async def two_revisions(fleet: FleetHarness, folder: Path) -> int:
     """Let decisions of every kind be made under two revisions; return how many."""
     events = [job(f"a{n}", *MIXED) for n in range(4)]
     await fleet.send(*events)
-    await fleet.settle()
-    await fleet.apply(write_policies(folder / "p2", extra=denying("wire.send")))
+    await fleet.wait_until_idle()
+    await fleet.apply_policy(write_policies(folder / "p2", extra=deny_policy("wire.send")))
     await approve(fleet, fleet.actions(events[0])[3])
     await fleet.send(*(job(f"b{n}", *MIXED) for n in range(4)))
-    await fleet.settle()
+    await fleet.wait_until_idle()
     await fleet.restart()
     return len(fleet.entries("action.decided", "recall.decided"))
 
@@ -52,7 +52,7 @@ class Altered:
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[Walked]:
         return (self._change(each) for each in self._record.walk(kinds, after))
 
-    def bundle(self, digest: str) -> dict[str, bytes] | None:
+    def bundle_files(self, digest: str) -> dict[str, bytes] | None:
         found: dict[str, bytes] | None = self._record.bundle(digest)
         return found if self._files is None or found is None else self._files(found)
 
@@ -139,7 +139,7 @@ async def test_promise_11_a_decision_that_comes_out_otherwise_is_found_whatever_
 async def test_promise_11_what_is_recorded_is_what_was_asked(tmp_path: Path, world: World) -> None:
     """Byte for byte, whether a rule reads it or not; and asked of the very action it decides."""
     async with toy_fleet(tmp_path, world) as fleet:
-        gateway = fleet.app.line.gateway
+        gateway = fleet.app.services.gateway
         asked: list[bytes] = []
         engine = gateway.engine
 
@@ -153,9 +153,9 @@ async def test_promise_11_what_is_recorded_is_what_was_asked(tmp_path: Path, wor
         gateway.swap(Listening(), gateway.policy_rev)
         events = [job(f"a{n}", *MIXED) for n in range(4)]
         await fleet.send(*events)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         entries = fleet.entries("action.decided")
-        recorded = [canonical(fleet.body(entry["seq"])["question"]) for entry in entries]
+        recorded = [canonical_json(fleet.body(entry["seq"])["question"]) for entry in entries]
         assert sorted(recorded) == sorted(asked)
         assert len(asked) == 4 * len(MIXED)
         rows = {row.id: row for event in events for row in fleet.actions(event)}
@@ -170,7 +170,7 @@ async def test_promise_11_what_is_recorded_is_what_was_asked(tmp_path: Path, wor
 
 async def test_promise_11_decided_reads_of_memory_replay_too(tmp_path: Path) -> None:
     async with FleetHarness(
-        tmp_path, policies=without_tests(copy_policies(tmp_path / "p"))
+        tmp_path, policies=remove_tests(copy_policies(tmp_path / "p"))
     ) as fleet:
         reads = fleet.entries("recall.decided")
         assert reads

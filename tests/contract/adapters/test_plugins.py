@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from vedette.app.sources import make_source
+from vedette.app.sources import build_source
 from vedette.config import read_settings
 from vedette.config.plugins import plugins
-from vedette.config.reserved import source_kinds
+from vedette.config.reserved_names import source_kinds
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.ports.plugin import NOTIFIERS, SOURCES
 from vedette.testing import FleetHarness
@@ -147,7 +147,7 @@ async def test_what_fails_later_names_the_wheel_too(site: Path, tmp_path: Path) 
     assert settings is not None
     async with FleetHarness(tmp_path / "fleet") as fleet:
         with pytest.raises(BadFleet, match=r"'bell' of bell 1.2 failed: RuntimeError: no bell"):
-            make_source(settings.sources[0], fleet.app, until_idle=True)
+            build_source(settings.sources[0], fleet.app, until_idle=True)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from vedette.domain.budget import Budget
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.identity import Identity
 from vedette.domain.ports import Intake, Receipt, Refused, Source
-from vedette.domain.schedule import calendar_of
-from vedette.domain.trigger import Missed, Schedule
-from vedette.testing.clock import ManualClock, settle
+from vedette.domain.schedule import build_calendar
+from vedette.domain.trigger import MissedTickPolicy, Schedule
+from vedette.testing.clock import ManualClock, run_ready_tasks
 from vedette.testing.intake import ListIntake
 
 T0 = from_iso("2026-03-01T06:00:00Z")
@@ -84,7 +84,7 @@ async def test_a_first_start_only_sets_the_watermark() -> None:
 
 
 @pytest.mark.parametrize(("missed", "hours"), [("all", [1, 2, 3]), ("latest", [3]), ("skip", [])])
-async def test_missed_ticks_after_a_restart(missed: Missed, hours: list[int]) -> None:
+async def test_missed_ticks_after_a_restart(missed: MissedTickPolicy, hours: list[int]) -> None:
     planned = fleet(Schedule("s", every_us=HOUR, missed=missed))
     intake = ListIntake()
     await ScheduleSource(planned, ManualClock()).wake(intake, T0)
@@ -109,10 +109,10 @@ async def test_a_tick_that_was_not_made_durable_comes_again() -> None:
         ListIntake(),
     )
     await source.wake(intake, T0)
-    intake.failing = StoreFailed("the disk is full")
+    intake.failure = StoreFailed("the disk is full")
     with pytest.raises(StoreFailed):
         await source.wake(intake, T0 + HOUR)
-    intake.failing = None
+    intake.failure = None
     (receipt,) = await source.wake(intake, T0 + HOUR + 1)
     assert receipt.status == "accepted"
 
@@ -140,7 +140,7 @@ async def test_a_jump_brings_no_tick_and_a_confirmed_one_repeats_none(
     async def look() -> list[int]:
         intake.events.clear()
         await source.wake(intake, clock.now_us())
-        clock.look()
+        clock.check_wall_clock()
         return [(from_iso(str(event.time)) - T0) // HOUR for event in intake.events]
 
     ticked += await look()
@@ -189,13 +189,13 @@ async def test_the_scheduler_wakes_us_in_time() -> None:
 
 async def test_what_the_intake_raises_ends_the_source() -> None:
     intake = ListIntake()
-    intake.failing = StoreFailed("the disk is full")
+    intake.failure = StoreFailed("the disk is full")
     with pytest.raises(StoreFailed):
         await ScheduleSource(fleet(Schedule("s", every_us=HOUR)), SystemClock()).deliver(intake)
 
 
 def cron(expression: str, zone: str, after: str, count: int) -> list[str]:
-    calendar = calendar_of(Schedule("s", cron=expression, zone=zone), cron_walls(expression))
+    calendar = build_calendar(Schedule("s", cron=expression, zone=zone), cron_walls(expression))
     at, found = from_iso(after), []
     for _ in range(count):
         at = calendar(at) or 0
@@ -275,7 +275,7 @@ async def test_csv_rows_become_metric_points(tmp_path: Path) -> None:
     intake = ListIntake()
     source = CsvSource("lab", str(tmp_path / "*.csv"), ManualClock())
     await source.deliver(intake)
-    assert intake.refused == []
+    assert intake.refusals == []
     assert intake.events[0] == Event(
         source="csv:lab",
         id="cpu:0000002",
@@ -317,8 +317,8 @@ async def test_bad_rows_are_refused_by_file_and_line_and_the_rest_goes_on(tmp_pa
     intake = ListIntake()
     await CsvSource("lab", str(path), ManualClock(), max_bytes=1000).deliver(intake)
     assert len(intake.events) == len(BAD_ROWS)
-    assert len(intake.refused) == len(BAD_ROWS)
-    for at, (refused, (row, word)) in enumerate(zip(intake.refused, BAD_ROWS, strict=True)):
+    assert len(intake.refusals) == len(BAD_ROWS)
+    for at, (refused, (row, word)) in enumerate(zip(intake.refusals, BAD_ROWS, strict=True)):
         assert refused.where == f"{path}:{2 * at + 2}"
         assert word in refused.why
         assert refused.why.endswith(")"), "the mend"
@@ -332,8 +332,8 @@ async def test_a_file_without_the_columns_is_refused_once(tmp_path: Path) -> Non
     intake = ListIntake()
     for _ in range(2):
         await CsvSource("lab", str(tmp_path / "*.csv"), ManualClock()).deliver(intake)
-    assert [Path(refused.where).name for refused in intake.refused] == ["a.csv:1", "b.csv:0"]
-    assert "timestamp and value" in intake.refused[0].why
+    assert [Path(refused.where).name for refused in intake.refusals] == ["a.csv:1", "b.csv:0"]
+    assert "timestamp and value" in intake.refusals[0].why
     assert len(intake.events) == 3
 
 
@@ -362,7 +362,7 @@ async def test_a_restart_reads_on_from_the_position(tmp_path: Path, cut: int) ->
             self, deliveries: Sequence[Event | Refused], *, position: tuple[str, str] | None = None
         ) -> list[Receipt]:
             if len(self.batches) >= cut:
-                self.failing = StoreFailed("killed")
+                self.failure = StoreFailed("killed")
             return await super().accept(deliveries, position=position)
 
     def source(clock: ManualClock) -> CsvSource:
@@ -384,7 +384,7 @@ async def test_a_restart_reads_on_from_the_position(tmp_path: Path, cut: int) ->
     await run(second)
     ids = [event.id for event in first.events + second.events]
     assert sorted(ids) == sorted(event.id for event in whole.events)
-    assert len(first.refused) + len(second.refused) == len(whole.refused)
+    assert len(first.refusals) + len(second.refusals) == len(whole.refusals)
 
 
 async def test_a_file_that_shrank_is_refused(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ async def test_a_file_that_shrank_is_refused(tmp_path: Path) -> None:
     await CsvSource("lab", str(path), ManualClock()).deliver(intake)
     series(tmp_path, "x.csv", 4)
     await CsvSource("lab", str(path), ManualClock()).deliver(intake)
-    assert "shorter" in intake.refused[0].why
+    assert "shorter" in intake.refusals[0].why
     assert len(intake.events) == 40
 
 
@@ -427,7 +427,7 @@ async def test_json_lines(tmp_path: Path) -> None:
     await JsonlSource("log", str(path), ManualClock()).deliver(intake)
     assert [(event.id, event.source) for event in intake.events] == [("1", "a:b"), ("2", "a:b")]
     assert intake.events[0].vouched == ENVELOPE
-    assert [refused.where for refused in intake.refused] == [f"{path}:{at}" for at in range(3, 8)]
+    assert [refused.where for refused in intake.refusals] == [f"{path}:{at}" for at in range(3, 8)]
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ async def test_a_line_claims_nothing_of_the_engine_or_of_another_source(
     intake = ListIntake()
     await JsonlSource("log", str(path), ManualClock()).deliver(intake)
     assert [event.id for event in intake.events] == ["1", "3"]  # its own name it may use
-    (refused,) = intake.refused
+    (refused,) = intake.refusals
     assert refused.where == f"{path}:2"
     assert named in refused.why
     assert "of your own" in refused.why or "leave it out" in refused.why
@@ -464,7 +464,7 @@ async def test_bare_json_lines_cannot_be_declared_the_engines_own(tmp_path: Path
     intake = ListIntake()
     await JsonlSource("log", str(path), ManualClock(), type="vedette.tick").deliver(intake)
     assert intake.events == []
-    assert [refused.where for refused in intake.refused] == [f"{path}:1"]
+    assert [refused.where for refused in intake.refusals] == [f"{path}:1"]
 
 
 async def test_bare_json_lines_become_events_of_the_declared_type(tmp_path: Path) -> None:
@@ -478,7 +478,7 @@ async def test_bare_json_lines_become_events_of_the_declared_type(tmp_path: Path
     ]
     assert {event.type for event in intake.events} == {"door.moved"}
     assert {event.source for event in intake.events} == {"jsonl:log"}
-    assert len(intake.refused) == 1
+    assert len(intake.refusals) == 1
 
 
 # --- the host --------------------------------------------------------------------------------
@@ -509,4 +509,4 @@ async def test_two_samples_of_one_second_are_one() -> None:
     again = await intake.accept(source.sample(T0 + 900_000))
     assert {receipt.status for receipt in first} == {"accepted"}
     assert {receipt.status for receipt in again} == {"duplicate"}
-    await settle()
+    await run_ready_tasks()

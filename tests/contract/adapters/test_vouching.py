@@ -14,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.bigquery.rows import Maker as TableMaker
-from vedette.adapters.bigquery.sql import AT, ROW
+from vedette.adapters.bigquery.rows import RowMapper as TableMaker
+from vedette.adapters.bigquery.sql import AT_COLUMN, ROW_COLUMN
 from vedette.adapters.mail.event import mail_event
-from vedette.adapters.prometheus.series import named, points
-from vedette.adapters.pubsub.decode import Decoder
-from vedette.adapters.sql.rows import Maker
+from vedette.adapters.prometheus.series import index_series, points
+from vedette.adapters.pubsub.decoder import Decoder
+from vedette.adapters.sql.rows import RowMapper
 from vedette.config.source_tables import VOUCHED_LABELS, SqlPlan
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.origin import Ref, Roots, resolve
 from vedette.domain.ports import Refused
-from vedette.interfaces.http.command_dispatch import carry_out
-from vedette.testing.toy_fleet import World, do, job, toy_fleet
+from vedette.interfaces.http.command_dispatch import dispatch
+from vedette.testing.toy_fleet import World, job, propose, toy_fleet
 
 EVIL = "pay@evil.example"
 HEAD = f"From: {EVIL}\r\nSubject: {EVIL}\r\nDate: Mon, 1 Jun 2026 10:00:00 +0000\r\n"
@@ -52,17 +52,17 @@ def row(**more: Any) -> Event | Refused:
         time_column="posted", columns=("id", "author", "text"), **more,
     )  # fmt: skip
     told = {"id": "c1", "author": EVIL, "text": EVIL, "posted": "2026-06-01T10:00:00Z"}
-    return Maker(plan, plan.columns, max_bytes=10_000).make("c1", told)
+    return RowMapper(plan, plan.columns, max_bytes=10_000).to_event("c1", told)
 
 
 def table(**more: Any) -> Event | Refused:
     maker = TableMaker("bigquery:orders", "order", "order.placed", "id", "buyer", **more)
-    return maker.make({ROW: "o1", AT: 0, "id": "o1", "buyer": EVIL, "text": EVIL})
+    return maker.to_event({ROW_COLUMN: "o1", AT_COLUMN: 0, "id": "o1", "buyer": EVIL, "text": EVIL})
 
 
 def point(**labels: str) -> Event:
     series = {"metric": {"__name__": "hits", **labels}, "values": [[60, "1"]]}
-    (event,), _ = points("prometheus:site", named("hits", [series], "x"), VOUCHED_LABELS)
+    (event,), _ = points("prometheus:site", index_series("hits", [series], "x"), VOUCHED_LABELS)
     return event
 
 
@@ -135,10 +135,10 @@ async def sent(tmp_path: Path, event: Event, pointer: str) -> str:
     """Let an agent of the toy fleet send to a place of an event; return what was decided."""
     world = World()
     async with toy_fleet(tmp_path, world) as fleet:
-        proposal = do("wire.send", to={"ref": pointer}, text="x")
+        proposal = propose("wire.send", to={"ref": pointer}, text="x")
         given = replace(event, data={**event.data, "do": [proposal]})
         await fleet.app.intake.accept([given])
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (action,) = fleet.actions(given)
         assert bool(world.calls) == (action.decided == "permit")
         return str(action.decided)
@@ -183,10 +183,10 @@ async def test_a_correction_has_its_subject_from_whoever_chose_it(
     async with toy_fleet(tmp_path, World()) as fleet:
         event = replace(job("1", key=EVIL), vouched=ENVELOPE if vouched else frozenset({"source"}))
         await fleet.app.intake.accept([event])
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (run,) = fleet.runs(event)
         args = {"run": run.id, "should": "sum 2 of 2", "new_label": True}
-        told = await carry_out(fleet.app.commands, "correct", fleet.order(), args)
+        told = await dispatch(fleet.app.commands, "correct", fleet.order(), args)
         correction = fleet.app.store.event(told["event"])
         assert correction is not None
         assert correction.subject == EVIL

@@ -18,19 +18,19 @@ from typing import Any
 
 from tests.faults.warming import keep
 
-from vedette.adapters.bundles.repository import open_shelf
-from vedette.app.policy_publication import FolderSealer
-from vedette.config.deployment import Edges, PolicyPlan
+from vedette.adapters.bundles.repository import open_repository
+from vedette.app.policy_publication import FolderSigner
+from vedette.config.deployment import Deployment, PolicyPlan
 from vedette.domain.base import failpoint
-from vedette.policy.distribution import Archive, on_shelf
-from vedette.testing.faults import in_child
+from vedette.policy.distribution import Archive, read_repository
+from vedette.testing.faults import run_in_child
 from vedette.testing.harness import FleetHarness, copy_policies
 
 NAME = "harbour.tar.gz"
 
 
 def harness(folder: Path) -> FleetHarness:
-    return FleetHarness(folder, edges=Edges(policy=PolicyPlan(bundles=str(folder / "shelf"))))
+    return FleetHarness(folder, edges=Deployment(policy=PolicyPlan(bundles=str(folder / "shelf"))))
 
 
 async def prepare(folder: Path) -> None:
@@ -41,17 +41,17 @@ async def prepare(folder: Path) -> None:
 async def publish(folder: Path, edited: Path, begun: Callable[[], None]) -> None:
     async with harness(folder) as fleet:
         begun()
-        await fleet.apply(edited)
+        await fleet.apply_policy(edited)
 
 
 async def look(folder: Path, edited: Path) -> dict[str, Any]:
     """Return what is left, what a start makes of it, and what the same order brings then."""
     state = folder / "state"
     async with harness(folder) as fleet:
-        store, sealer = fleet.app.store, FolderSealer(state)
-        shelf = open_shelf(str(folder / "shelf"))
-        number, digest = store.revision()
-        kept = Archive.kept(store)
+        store, sealer = fleet.app.store, FolderSigner(state)
+        shelf = open_repository(str(folder / "shelf"))
+        number, digest = store.live_revision()
+        kept = Archive.load_live(store)
         entries = {e["policy_rev"]: e for e in fleet.entries("policy.published")}
         found = shelf.get(NAME)
         left: dict[str, Any] = {
@@ -61,13 +61,13 @@ async def look(folder: Path, edited: Path) -> dict[str, Any]:
             "recorded": kept is not None and entries[number]["archive"] == kept.digest,
             "revisions": [each for each, _, _ in store.revisions()],
         }
-        shelving = fleet.app.rollout.shelving
+        shelving = fleet.app.rollout.distributor
         assert shelving is not None
-        left["told"] = await shelving.mend()
-        left["mended"] = on_shelf(shelf, NAME, sealer, number) == (number, digest)
-        done = await fleet.apply(edited)
+        left["told"] = await shelving.repair()
+        left["mended"] = read_repository(shelf, NAME, sealer, number) == (number, digest)
+        done = await fleet.apply_policy(edited)
         left["repeated"] = done["revision"]
-        left["then"] = on_shelf(shelf, NAME, sealer, 2) == store.revision()
+        left["then"] = read_repository(shelf, NAME, sealer, 2) == store.live_revision()
         return left
 
 
@@ -97,7 +97,7 @@ def main(folder: Path) -> None:
     denies = edited / "denies" / "data.yaml"
     denies.write_text(denies.read_text() + "# looked at\n")
     warm(folder / "warm", edited)
-    made = in_child(lambda: asyncio.run(prepare(template)))
+    made = run_in_child(lambda: asyncio.run(prepare(template)))
     assert not made.error, made.error
     found = []
     die_at = 0
@@ -109,7 +109,7 @@ def main(folder: Path) -> None:
         def work(own: Path = own) -> None:
             asyncio.run(publish(own, edited, FromHere()))
 
-        ended = in_child(work, die_at=die_at)
+        ended = run_in_child(work, die_at=die_at)
         assert ended.killed or not ended.error, ended.error
         if not ended.killed:
             break
@@ -118,9 +118,9 @@ def main(folder: Path) -> None:
         def see(own: Path = own, told: Path = told) -> None:
             told.write_text(json.dumps(asyncio.run(look(own, edited))))
 
-        seen = in_child(see)
+        seen = run_in_child(see)
         assert not seen.error, seen.error
-        found.append({"at": ended.at, **json.loads(told.read_text())})
+        found.append({"at": ended.last_point, **json.loads(told.read_text())})
         shutil.rmtree(own)
     print(json.dumps(found))
 

@@ -21,7 +21,7 @@ from tests.faults.scenario import BANK, BANK_YAML
 from tests.faults.warming import keep
 
 from vedette.config.agent_folder import release_digest
-from vedette.testing.faults import in_child
+from vedette.testing.faults import run_in_child
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, toy_fleet
 
@@ -50,7 +50,7 @@ async def release(folder: Path, begun: Callable[[], None]) -> None:
     async with harness(folder) as fleet:
         agent = folder / "content/agents/worker"
         (agent / "instruction.md").write_text("Do what the event says, and well.\n")
-        (folder / "head").write_text(str(fleet.app.store.head()))
+        (folder / "head").write_text(str(fleet.app.store.last_seq()))
         begun()
         await fleet.app.releases.release(fleet.order(), "worker")
 
@@ -63,7 +63,7 @@ async def look(folder: Path) -> dict[str, Any]:
         first = min(e["seq"] for e in fleet.entries("fleet.loaded") if e["seq"] > head)
         return {
             "kinds": [e["kind"] for e in sorted(told, key=lambda e: e["seq"]) if e["seq"] < first],
-            "runs": fleet.app.line.agent("worker").release,
+            "runs": fleet.app.services.agent("worker").release,
             "folder": release_digest(folder / "content/agents/worker"),
         }
 
@@ -86,7 +86,7 @@ def main(folder: Path) -> None:
         def work(own: Path = own) -> None:
             asyncio.run(release(own, FromHere()))
 
-        ended = in_child(work, die_at=die_at)
+        ended = run_in_child(work, die_at=die_at)
         assert ended.killed or not ended.error, ended.error
         if not ended.killed:
             break
@@ -94,9 +94,9 @@ def main(folder: Path) -> None:
         def see(own: Path = own) -> None:
             (own / "told.json").write_text(json.dumps(asyncio.run(look(own))))
 
-        seen = in_child(see)
+        seen = run_in_child(see)
         assert not seen.error, seen.error
-        found.append({"at": ended.at, **json.loads((own / "told.json").read_text())})
+        found.append({"at": ended.last_point, **json.loads((own / "told.json").read_text())})
         shutil.rmtree(own)
     print(json.dumps(found))
 

@@ -25,28 +25,28 @@ from vedette.adapters.ledger_export import verify_store
 from vedette.adapters.signing_keys import read_key
 from vedette.app.backup import back_up, restore
 from vedette.config import Settings
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import SystemClock, iso
 from vedette.domain.base.errors import BadCommand, BadStore, StoreBusy
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.identity import Principal
-from vedette.engine.kill_switch import lift_ended
+from vedette.engine.kill_switch import lift_expired_stops
 from vedette.engine.quiet_time import QuietTimes
 from vedette.ledger.merkle import Checkpoint, Frontier, leaf_hash, read_notes, sign_note
 from vedette.ledger.verify import Code, Report
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import (
     World,
-    denying,
+    block_calls,
+    deny_policy,
     job,
-    note,
-    send,
-    stick,
+    note_proposal,
+    send_proposal,
     toy_fleet,
-    until,
+    wait_until,
     write_policies,
 )
 
@@ -92,13 +92,13 @@ async def go_on(fleet: FleetHarness) -> None:
 
 def held_for_long(fleet: FleetHarness) -> None:
     """Make a fleet that was just opened one that is up for longer than any call takes."""
-    quiet, line = QuietTimes(), fleet.app.line
-    quiet.hold(fleet.app.store.epoch, line.clock.monotonic_us() - 60_000_000)
-    line.quiet = quiet
+    quiet, line = QuietTimes(), fleet.app.services
+    quiet.note_lease(fleet.app.store.epoch, line.clock.monotonic_us() - 60_000_000)
+    line.quiet_times = quiet
 
 
 def verified(folder: Path, witness: Path | None = None) -> Report:
-    store = OpenedStore(folder / "state")
+    store = SqliteReader(folder / "state")
     try:
         line = (folder / "state" / "ledger.pub").read_text().strip()
         return verify_store(store, line, witness or folder / "state" / "witness.log")
@@ -108,7 +108,7 @@ def verified(folder: Path, witness: Path | None = None) -> Report:
 
 def jobs(first: int, last: int, tool: str) -> list[Event]:
     return [
-        job(f"{tool} {n}", send(f"{tool} {n}", tool), key=f"{tool} {n}", value=n)
+        job(f"{tool} {n}", send_proposal(f"{tool} {n}", tool), key=f"{tool} {n}", value=n)
         for n in range(first, last)
     ]
 
@@ -117,11 +117,11 @@ async def lost_and_restored(fleet: FleetHarness, folder: Path, tool: str) -> lis
     """Handle, back up, handle more, lose the disk, restore; return what was handled in between."""
     async with fleet:
         await fleet.send(*jobs(0, 3, tool))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await in_thread(lambda: back_up(fleet.app.settings, folder / "backup", with_keys=True))
         later = jobs(3, 6, tool)
         await fleet.send(*later)
-        await fleet.settle()
+        await fleet.wait_until_idle()
     witness = lose(folder)
     done = await put_back(folder, folder / "backup", witness)
     assert done["lost"] > 0
@@ -142,10 +142,10 @@ async def test_what_is_delivered_again_happens_once(
     async with fleet:
         receipts = await fleet.send(*later)
         assert {receipt.status for receipt in receipts} == {"accepted"}
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert sum(world.keys(tool).values()) == 6  # it is stopped
         await go_on(fleet)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert set(world.keys(tool)) == set(before)  # the same keys: run ids are made of events
         rows = [row for one in later for row in fleet.actions(one)]
         if tool == "wire.send":
@@ -154,7 +154,7 @@ async def test_what_is_delivered_again_happens_once(
             return
         assert world.keys(tool) == before
         if tool == "order.place":
-            assert len(world.asked) == 3
+            assert len(world.queries) == 3
             assert {row.effect for row in rows} == {"done"}
         else:
             assert {(row.effect, row.hold) for row in rows} == {("unknown", "open")}
@@ -167,9 +167,9 @@ async def test_without_doubt_it_would_happen_twice(tmp_path: Path, world: World,
     later = await lost_and_restored(fleet, tmp_path, tool)
     async with fleet:
         await go_on(fleet)
-        fleet.app.line.doubt = None
+        fleet.app.services.loss_window = None
         await fleet.send(*later)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert sum(world.keys(tool).values()) == 9
 
 
@@ -179,23 +179,23 @@ async def test_what_was_on_its_way_at_the_backup_happens_once(
 ) -> None:
     fleet = toy_fleet(tmp_path, world)
     async with fleet:
-        stuck = stick(fleet)
+        stuck = block_calls(fleet)
         await fleet.send(*jobs(0, 1, tool))
-        await until(lambda: len(stuck.reached) == 1)
+        await wait_until(lambda: len(stuck.reached_keys) == 1)
         await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "backup", with_keys=True))
         await fleet.restart()
         held_for_long(fleet)
         if tool == "bell.ring":
             # It may have started, so a person lets it happen.
-            await fleet.settle()
+            await fleet.wait_until_idle()
             (row,) = fleet.actions(jobs(0, 1, tool)[0])
             await fleet.approve(row)
-        await until(lambda: world.effects(tool) == 1)
-        await fleet.settle()
+        await wait_until(lambda: world.effects(tool) == 1)
+        await fleet.wait_until_idle()
     await put_back(tmp_path, tmp_path / "backup", lose(tmp_path))
     async with fleet:
         await go_on(fleet)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(world.keys(tool)) == 1
         if tool != "wire.send":
             assert world.effects(tool) == 1
@@ -214,9 +214,9 @@ async def test_an_idempotent_target_that_can_be_asked_is_asked(
     async with fleet:
         await fleet.send(*later, *jobs(6, 7, "wire.send"))
         await go_on(fleet)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         # Of the new one the target knows nothing, so it is called.
-        assert (len(world.asked), len(world.calls)) == (4, calls + 1)
+        assert (len(world.queries), len(world.calls)) == (4, calls + 1)
 
 
 async def test_a_target_that_does_not_answer_is_asked_again(tmp_path: Path, world: World) -> None:
@@ -226,11 +226,11 @@ async def test_a_target_that_does_not_answer_is_asked_again(tmp_path: Path, worl
     async with fleet:
         await fleet.send(later[0])
         await go_on(fleet)
-        await until(lambda: len(world.asked) >= 1)
+        await wait_until(lambda: len(world.queries) >= 1)
         await asyncio.sleep(0)
         world.query = None
-        await until(lambda: fleet.actions(later[0])[0].effect == "done", within_s=20)
-        assert len(world.asked) >= 2
+        await wait_until(lambda: fleet.actions(later[0])[0].effect == "done", within_s=20)
+        assert len(world.queries) >= 2
     assert set(world.keys("order.place").values()) == {1}
 
 
@@ -242,9 +242,9 @@ async def test_who_resumes_at_once_waits_for_what_the_lost_fleet_may_be_at(
     async with fleet:
         await fleet.send(*later)
         await fleet.app.commands.resume(fleet.order("at once"), all=True)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert {run.waits for one in later for run in fleet.runs(one)} == {"target"}
-    assert (world.asked, len(world.calls)) == ([], 6)
+    assert (world.queries, len(world.calls)) == ([], 6)
 
 
 async def test_a_person_may_let_it_happen(tmp_path: Path, world: World) -> None:
@@ -254,10 +254,10 @@ async def test_a_person_may_let_it_happen(tmp_path: Path, world: World) -> None:
     async with fleet:
         await fleet.send(later[0])
         await go_on(fleet)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (row,) = fleet.actions(later[0])
         await fleet.approve(row, "it did not ring")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (row,) = fleet.actions(later[0])
         assert row.effect == "done"
         assert sum(world.keys("bell.ring").values()) == 7
@@ -274,13 +274,13 @@ async def test_a_time_that_is_stamped_anew_doubles_nothing(
     before = world.keys(tool)
     async with fleet:
         await go_on(fleet)
-        now_us = fleet.app.line.clock.now_us()
+        now_us = fleet.app.services.clock.now_us()
         time = None if stamped_s is None else iso(now_us + stamped_s * 1_000_000)
         known = jobs(0, 3, tool)
         again = [replace(one, time=time) for one in (*known, *later)]
         receipts = await fleet.send(*again)
         assert [one.status for one in receipts] == ["duplicate"] * 3 + ["accepted"] * 3
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.keys(tool) == before
         effects = {row.effect for one in later for row in fleet.actions(one)}
         assert effects == {"done" if tool == "order.place" else "unknown"}
@@ -292,17 +292,17 @@ async def test_a_person_ends_the_doubt(tmp_path: Path, world: World) -> None:
     async with fleet:
         await go_on(fleet)
         await fleet.send(later[0])
-        upkeep = fleet.app.commands.upkeep
+        upkeep = fleet.app.commands.maintenance
         assert upkeep is not None
-        await upkeep.settled(KIM, "all was delivered again")
+        await upkeep.close_loss_window(KIM, "all was delivered again")
         await fleet.send(*jobs(6, 7, "bell.ring"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         effects = [fleet.actions(one)[0].effect for one in (later[0], *jobs(6, 7, "bell.ring"))]
         assert effects == ["unknown", "done"]
         with pytest.raises(BadCommand, match="no doubt"):
-            await upkeep.settled(KIM, "again")
+            await upkeep.close_loss_window(KIM, "again")
         await fleet.restart()
-        assert fleet.app.line.doubt == fleet.app.store.doubt()
+        assert fleet.app.services.loss_window == fleet.app.store.loss_window()
     assert verified(tmp_path).ok
 
 
@@ -316,7 +316,7 @@ async def restored(folder: Path, world: World) -> tuple[FleetHarness, Path]:
     async with fleet:
         await fleet.send(*jobs(10, 14, "wire.send"))
         await go_on(fleet)
-        await fleet.settle()
+        await fleet.wait_until_idle()
     return fleet, folder / "elsewhere.log"
 
 
@@ -390,10 +390,10 @@ async def test_a_forged_restore_is_found(tmp_path: Path, world: World, signer: s
     fleet = toy_fleet(tmp_path, world)
     async with fleet:
         await fleet.send(*jobs(0, 6, "wire.send"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
     notes = read_notes((tmp_path / "state" / "witness.log").read_text())
     point = Checkpoint.from_body(notes[-1].split("\n\n")[0] + "\n")
-    store = OpenedStore(tmp_path / "state")
+    store = SqliteReader(tmp_path / "state")
     sizes = [size for size, _ in store.sized()]
     kept = sizes[len(sizes) // 2]
     tree = Frontier()
@@ -401,7 +401,7 @@ async def test_a_forged_restore_is_found(tmp_path: Path, world: World, signer: s
         if seq <= kept:
             tree.append(leaf_hash(raw))
     store.close()
-    raw = canonical({
+    raw = canonical_json({
         "v": 1, "seq": kept + 1, "at": 1, "kind": "store.restored", "actor": "person:kim",
         "size": kept, "heads": [[point.size, point.root.hex()]],
     })  # fmt: skip
@@ -442,14 +442,14 @@ async def test_a_fork_cannot_hide_behind_a_restore(tmp_path: Path, world: World)
     """Entries of the restored history, written anew and signed, within what a restore lost."""
     await restored(tmp_path, world)
     key = read_key(tmp_path / "state" / "ledger.key")
-    store = OpenedStore(tmp_path / "state")
+    store = SqliteReader(tmp_path / "state")
     (at,) = (seq for seq, _, _, _ in store.walk(("store.restored",)))
     entries = [raw for _, raw, _, _ in store.walk()]
     sizes = [size for size, _ in store.sized()]
     store.close()
     changed = at + 4  # beyond the restore's own first checkpoints, and within what it lost
     value = orjson.loads(entries[changed - 1])
-    entries[changed - 1] = canonical({**value, "at": value["at"] + 1})
+    entries[changed - 1] = canonical_json({**value, "at": value["at"] + 1})
     tree, notes = Frontier(), {}
     for raw in entries:
         tree.append(leaf_hash(raw))
@@ -479,7 +479,7 @@ async def test_a_second_restore_of_an_older_backup(tmp_path: Path, world: World)
     async with fleet:
         await go_on(fleet)
         await fleet.send(*jobs(20, 30, "wire.send"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
     report = verified(tmp_path)
     assert report.findings == ()
     assert len(report.restored) == 1
@@ -487,7 +487,7 @@ async def test_a_second_restore_of_an_older_backup(tmp_path: Path, world: World)
     async with fleet:
         await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "second", with_keys=True))
         await fleet.send(*jobs(30, 33, "wire.send"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
     witness = lose(tmp_path)
     await put_back(tmp_path, tmp_path / "second", witness)
     report = verified(tmp_path)
@@ -507,7 +507,7 @@ async def test_a_backup_beside_a_busy_fleet_is_whole(tmp_path: Path, world: Worl
             assert told["size"] > 0
             assert not (folder / "ledger.key").exists()
             assert {p.stat().st_mode & 0o077 for p in folder.iterdir() if p.suffix == ".db"} == {0}
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects() == 60
     again = await in_thread(lambda: back_up(settings_of(tmp_path), tmp_path / "idle"))
     assert again["size"] == verified(tmp_path).size
@@ -516,7 +516,7 @@ async def test_a_backup_beside_a_busy_fleet_is_whole(tmp_path: Path, world: Worl
 async def test_a_damaged_store_is_no_backup(tmp_path: Path, world: World) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.send(*jobs(0, 3, "wire.send"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
     edit(tmp_path, ("UPDATE entry SET at=at+1 WHERE seq=3", ()))
     with pytest.raises(BadStore, match="does not verify"):
         await in_thread(lambda: back_up(settings_of(tmp_path), tmp_path / "backup"))
@@ -529,7 +529,7 @@ async def test_what_cannot_be_restored_is_refused(tmp_path: Path, world: World) 
     fleet = toy_fleet(tmp_path, world)
     async with fleet:
         await fleet.send(*jobs(0, 2, "wire.send"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         backup = tmp_path / "backup"
         await in_thread(lambda: back_up(fleet.app.settings, backup))
         with pytest.raises(StoreBusy):
@@ -574,19 +574,19 @@ async def test_what_was_turned_away_before_a_backup_and_done_after_it_is_not_don
     async with fleet:
         world.answer = lambda _: Outcome("retry", error="closed on mondays")
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert fleet.actions(event)[0].tries == 1
         await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "backup", with_keys=True))
         world.answer = None
         clock.advance(600_000_000)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects(tool) == 1
     await put_back(tmp_path, tmp_path / "backup", lose(tmp_path))
     async with fleet:
-        await fleet.apply(write_policies(tmp_path / "p2", extra=denying("nothing.real")))
+        await fleet.apply_policy(write_policies(tmp_path / "p2", extra=deny_policy("nothing.real")))
         await go_on(fleet)
         clock.advance(600_000_000)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         row = fleet.actions(event)[0]
         assert world.effects(tool) == 1
         assert (row.effect, row.hold) == (
@@ -602,7 +602,7 @@ async def test_a_disk_without_hard_links_takes_a_backup(
 
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.send(*jobs(0, 2, "wire.send"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         monkeypatch.setattr(os, "link", refuse)
         told = await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "backup"))
     assert told["size"] > 0
@@ -637,12 +637,12 @@ async def test_another_key_than_that_of_the_backup_is_refused(
     first = tmp_path / "first.key"
     async with fleet:
         await fleet.send(*jobs(0, 2, "wire.send"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await in_thread(lambda: back_up(fleet.app.settings, backup))
         shutil.copy(state / "ledger.key", first)
-        upkeep = fleet.app.commands.upkeep
+        upkeep = fleet.app.commands.maintenance
         assert upkeep is not None
-        await upkeep.rotate(KIM, "yearly")
+        await upkeep.rotate_key(KIM, "yearly")
     for path in state.glob("store.db*"):
         path.unlink()
 
@@ -658,7 +658,7 @@ async def test_another_key_than_that_of_the_backup_is_refused(
     # The control: the key of the backup.
     await restored_with(first)
     async with fleet:
-        assert ("all", "") in fleet.app.line.stops.listed()
+        assert ("all", "") in fleet.app.services.stops.list_scopes()
     assert verified(tmp_path).ok
 
 
@@ -670,19 +670,21 @@ async def test_a_restored_fleet_stays_stopped_whatever_stop_there_was(
     fleet = toy_fleet(tmp_path, world)
     async with fleet:
         await fleet.send(*jobs(0, 2, "wire.send"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         order = replace(fleet.order("maintenance"), command_id=None)
         await fleet.app.commands.stop(order, all=True, for_us=for_us)
         backup = tmp_path / "backup"
         await in_thread(lambda: back_up(fleet.app.settings, backup, with_keys=True))
-        assert bool(fleet.app.line.stops.ends) is (for_us is not None)
+        assert bool(fleet.app.services.stops.timed_stops) is (for_us is not None)
     witness = lose(tmp_path)
     await put_back(tmp_path, backup, witness)
     async with fleet:
-        assert fleet.app.line.stops.listed() == [("all", "")]
-        assert fleet.app.line.stops.ends == []
-        await lift_ended(fleet.app.line, fleet.app.line.clock.now_us() + 3_600_000_000)
-        assert fleet.app.line.stops.listed() == [("all", "")]
+        assert fleet.app.services.stops.list_scopes() == [("all", "")]
+        assert fleet.app.services.stops.timed_stops == []
+        await lift_expired_stops(
+            fleet.app.services, fleet.app.services.clock.now_us() + 3_600_000_000
+        )
+        assert fleet.app.services.stops.list_scopes() == [("all", "")]
         # One that was without end is kept as it is.
         assert len(fleet.entries("stop.set")) == (2 if for_us else 1)
     assert verified(tmp_path).ok
@@ -743,7 +745,7 @@ async def test_a_restore_that_is_killed_is_done_again(
     async with fleet:
         await fleet.send(*later)
         await go_on(fleet)
-        await fleet.settle()
+        await fleet.wait_until_idle()
     assert set(world.keys("order.place").values()) == {1}
     assert verified(tmp_path).ok
 
@@ -758,7 +760,7 @@ async def test_a_source_delivers_again_what_was_lost(tmp_path: Path, world: Worl
 
     async def deliver(fleet: FleetHarness) -> None:
         await JsonlSource("jobs", str(lines), SystemClock()).deliver(fleet.app.intake)
-        await fleet.settle()
+        await fleet.wait_until_idle()
 
     fleet = toy_fleet(tmp_path, world)
     async with fleet:
@@ -774,11 +776,11 @@ async def test_a_source_delivers_again_what_was_lost(tmp_path: Path, world: Worl
         await go_on(fleet)
         write(10)
         await deliver(fleet)
-        assert fleet.app.store.events_counted()[0] == 10
+        assert fleet.app.store.event_counts()[0] == 10
         # The four that were lost were asked about, and the two new ones too: who can know?
-        assert (len(world.asked), len(world.keys("order.place"))) == (6, 10)
+        assert (len(world.queries), len(world.keys("order.place"))) == (6, 10)
         assert set(world.keys("order.place").values()) == {1}
-        assert fleet.app.store.waiting() == {}
+        assert fleet.app.store.wait_counts() == {}
 
 
 def as_cloudevent(one: Event) -> dict[str, Any]:
@@ -798,7 +800,7 @@ async def test_a_disk_that_is_lost_under_load(tmp_path: Path, world: World, seed
     tools = [chance.choice(("order.place", "wire.send", "note")) for _ in range(60)]
     events = []
     for n, tool in enumerate(tools):
-        proposal = note("kept") if tool == "note" else send(f"{n}", tool)
+        proposal = note_proposal("kept") if tool == "note" else send_proposal(f"{n}", tool)
         events.append(job(f"j{n}", proposal, key=f"k{n % 7}", value=n))
     lines.write_bytes(b"".join(orjson.dumps(as_cloudevent(one)) + b"\n" for one in events))
     world.answer = lambda call: time.sleep(chance.random() / 200)
@@ -816,8 +818,8 @@ async def test_a_disk_that_is_lost_under_load(tmp_path: Path, world: World, seed
     async with fleet:
         await go_on(fleet)
         await JsonlSource("jobs", str(lines), SystemClock()).deliver(fleet.app.intake)
-        await fleet.settle()
-        assert fleet.app.store.events_counted()[0] == 60
+        await fleet.wait_until_idle()
+        assert fleet.app.store.event_counts()[0] == 60
         assert fleet.outcomes() == {"permit": 60}
         rows = [row for one in events for row in fleet.actions(one)]
         assert {row.effect for row in rows} == {"done"}

@@ -23,7 +23,7 @@ from vedette.config import MaildirPlan, Sender, Settings, load_fleet, load_setti
 from vedette.config.mail_servers import ImapPlan
 from vedette.config.settings import CsvPlan
 from vedette.domain.agent import Agent
-from vedette.store.runner_lock import LOCK, own
+from vedette.store.runner_lock import LOCK_FILE, acquire_lock
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,9 @@ def settings(tmp_path: Path) -> Settings:
     return replace(Settings.of(tmp_path), state=tmp_path / "state")
 
 
-def state_of(found: Iterator[doctor.Seen] | list[doctor.Seen], what: str) -> tuple[str, str]:
+def state_of(
+    found: Iterator[doctor.CheckResult] | list[doctor.CheckResult], what: str
+) -> tuple[str, str]:
     seen = next(one for one in found if one.what == what)
     assert seen.mend or seen.state not in ("fail", "warn"), seen
     return seen.state, seen.told
@@ -86,7 +88,7 @@ def test_python_that_is_too_old_and_a_disk_that_is_full_fail(
     monkeypatch.setattr(doctor, "PYTHON", (9, 0))
     usage = type("Usage", (), {"free": 1 << 20})()
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    found = list(doctor.machine(settings, runs=False))
+    found = list(doctor.check_machine(settings, is_running=False))
     assert state_of(found, "python")[0] == "fail"
     assert state_of(found, "disk") == ("fail", "1 MiB free")
 
@@ -98,23 +100,25 @@ def test_a_runner_that_holds_the_store_and_a_port_that_is_taken_are_seen(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = ("127.0.0.1", taken.getsockname()[1])
         busy = replace(settings, http=address)
-        lock = own(settings.state / LOCK)
-        found = list(doctor.machine(busy, runs=False))
+        lock = acquire_lock(settings.state / LOCK_FILE)
+        found = list(doctor.check_machine(busy, is_running=False))
         lock.close()
         assert state_of(found, "another run")[0] == "fail"
         assert state_of(found, "[serve] http")[0] == "fail"
-        spare = list(doctor.machine(replace(busy, http_fallback=True), runs=False))
+        spare = list(doctor.check_machine(replace(busy, http_fallback=True), is_running=False))
         assert state_of(spare, "[serve] http")[0] == "warn"
         # With a fleet that answers, its port is its own.
-        assert state_of(list(doctor.machine(busy, runs=True)), "[serve] http")[0] == "ok"
-    found = list(doctor.machine(busy, runs=False))
+        assert (
+            state_of(list(doctor.check_machine(busy, is_running=True)), "[serve] http")[0] == "ok"
+        )
+    found = list(doctor.check_machine(busy, is_running=False))
     assert {state_of(found, what)[0] for what in ("another run", "[serve] http")} == {"ok"}
 
 
 @pytest.mark.parametrize(("behind_s", "state"), [(-5, "ok"), (0, "ok"), (3, "warn"), (600, "fail")])
 def test_a_clock_behind_the_ledger_is_seen(behind_s: int, state: str) -> None:
     now = 1_795_257_600_000_000
-    found = list(doctor.clocks(now, now + behind_s * 1_000_000, {}))
+    found = list(doctor.check_clocks(now, now + behind_s * 1_000_000, {}))
     assert found[0].state == state
 
 
@@ -124,7 +128,7 @@ def test_a_clock_apart_from_a_servers_is_seen(skew_s: int, state: str) -> None:
 
     now = 1_795_257_600_000_000
     date = formatdate(now / 1e6 + skew_s, usegmt=True)
-    found = list(doctor.clocks(now, None, {"source p": (date, now)}))
+    found = list(doctor.check_clocks(now, None, {"source p": (date, now)}))
     assert state_of(found, "clock against source p")[0] == state
 
 
@@ -134,7 +138,7 @@ def test_every_secret_is_looked_for_and_none_is_shown(
     monkeypatch.setenv("SEEN_TOKEN", "swordfish")
     monkeypatch.delenv("LOST_TOKEN", raising=False)
     found = list(
-        doctor_network.secrets(
+        doctor_network.check_secrets(
             replace(
                 settings,
                 targets={"hook": {"kind": "webhook", "token_env": "SEEN_TOKEN"}},
@@ -154,7 +158,7 @@ async def test_targets_and_sources_that_are_not_there_fail_and_unknown_ones_are_
     for name in ("new", "cur"):
         (box / name).mkdir(parents=True)
     away = MaildirPlan("away", tmp_path / "nowhere", None, 1)
-    found = await doctor_network.outside(
+    found = await doctor_network.check_network(
         replace(
             settings,
             targets={
@@ -182,12 +186,12 @@ async def test_a_mail_server_is_logged_into_and_a_wrong_password_is_seen(
     plan = ImapPlan("desk", {**table, "password_env": "DESK_PASSWORD"}, ("INBOX",))
     monkeypatch.setenv("DESK_PASSWORD", password)
     before = box.folders()
-    found = await doctor_network.outside(replace(settings, sources=(plan,)), {})
+    found = await doctor_network.check_network(replace(settings, sources=(plan,)), {})
     assert state_of(found, "source desk")[0] == "ok"
     assert "logged in as" in state_of(found, "source desk")[1]
     assert box.folders() == before
     monkeypatch.setenv("DESK_PASSWORD", "guessed")
-    found = await doctor_network.outside(replace(settings, sources=(plan,)), {})
+    found = await doctor_network.check_network(replace(settings, sources=(plan,)), {})
     assert state_of(found, "source desk")[0] == "fail"
     assert "guessed" not in str(found)
 
@@ -203,13 +207,15 @@ async def test_who_does_not_answer_is_not_waited_for_for_ever(
 
     monkeypatch.setattr(doctor_network, "WAIT_S", 0.01)
     monkeypatch.setattr(doctor_network, "probe_of", lambda kind: probe)
-    found = await doctor_network.outside(replace(settings, targets={"slow": {"kind": "imap"}}), {})
+    found = await doctor_network.check_network(
+        replace(settings, targets={"slow": {"kind": "imap"}}), {}
+    )
     assert state_of(found, "target slow")[0] == "fail"
 
 
 def test_the_probes_that_are_named_are_there() -> None:
-    assert all(doctor_network.probe_of(kind) is not None for kind in doctor_network.PROBES)
-    assert doctor_network.probe_of("semaphore") is None
+    assert all(doctor_network.find_probe(kind) is not None for kind in doctor_network.PROBES)
+    assert doctor_network.find_probe("semaphore") is None
 
 
 def test_a_server_without_a_certificate_that_is_trusted_is_refused(
@@ -232,7 +238,7 @@ def test_schedules_say_when_they_are_due_and_a_missing_zone_database_fails(
     agent: Agent = replace(
         next(iter(agents.values())), schedules=(Schedule("hourly", every_us=3_600_000_000),)
     )
-    found = list(doctor.zones({agent.name: agent}, 1_795_257_600_000_000 + 1))
+    found = list(doctor.check_zones({agent.name: agent}, 1_795_257_600_000_000 + 1))
     assert state_of(found, f"schedule {agent.name}/hourly") == ("ok", "next 2026-11-21T11:00:00Z")
     import zoneinfo
 
@@ -240,4 +246,4 @@ def test_schedules_say_when_they_are_due_and_a_missing_zone_database_fails(
         raise zoneinfo.ZoneInfoNotFoundError(key)
 
     monkeypatch.setattr(zoneinfo, "ZoneInfo", none)
-    assert [one.state for one in doctor.zones({}, 1)] == ["fail"]
+    assert [one.state for one in doctor.check_zones({}, 1)] == ["fail"]

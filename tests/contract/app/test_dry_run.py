@@ -6,20 +6,20 @@ from pathlib import Path
 
 import orjson
 
-from vedette.app.dry_run import Before, Trial, before
+from vedette.app.dry_run import DryRun, PriorState, load_prior_state
 from vedette.config import build_judge
 from vedette.memory.retrieval import Recall
 from vedette.policy.gateway import Gateway
 from vedette.store.banks import SqliteBank
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, note_proposal, send_proposal, toy_fleet
 
 
-def trial(fleet: FleetHarness) -> Trial:
-    line = fleet.app.line
+def trial(fleet: FleetHarness) -> DryRun:
+    line = fleet.app.services
     agent = line.fleet.agents["worker"]
     gateway = Gateway(line.gateway.engine, line.gateway.policy_rev)
-    return Trial(
+    return DryRun(
         agent, line.fleet, lambda: build_judge(agent, []), gateway,
         Recall(SqliteBank(":memory:"), gateway), {}, line.targets, line.clock.now_us(),
     )  # fmt: skip
@@ -27,15 +27,18 @@ def trial(fleet: FleetHarness) -> Trial:
 
 async def test_state_and_row_are_as_they_were_before_the_event(tmp_path: Path) -> None:
     world = World()
-    jobs = [job(str(n), note(f"text {n}"), send(f"go {n}"), value=10**n) for n in range(5)]
+    jobs = [
+        job(str(n), note_proposal(f"text {n}"), send_proposal(f"go {n}"), value=10**n)
+        for n in range(5)
+    ]
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.send(*jobs)
-        await fleet.settle()
-        called, entries = len(world.calls), fleet.app.store.head()
+        await fleet.wait_until_idle()
+        called, entries = len(world.calls), fleet.app.store.last_seq()
         on = trial(fleet)
         for at, one in enumerate(jobs):
             run = fleet.runs(one)[0]
-            was = before(fleet.app.store, on.agent, "k", run.position)
+            was = load_prior_state(fleet.app.store, on.agent, "k", run.position)
             told = on.run(one, was)
             recorded = fleet.app.store.turns(run.id)[0]
             assert told["label"] == recorded["label"] == f"sum {'1' * (at + 1)} of {at + 1}"
@@ -43,12 +46,12 @@ async def test_state_and_row_are_as_they_were_before_the_event(tmp_path: Path) -
             assert [(a["tool"], a["outcome"]) for a in told["actions"]] == [
                 ("note.add", "permit"), ("wire.send", "permit"),
             ]  # fmt: skip
-        now = before(fleet.app.store, on.agent, "k", None)
+        now = load_prior_state(fleet.app.store, on.agent, "k", None)
         assert on.run(job("new", value=5), now)["label"] == "sum 11116 of 6"
         assert now.row["texts"] == [f"text {n}" for n in range(5)]
         # The control: without what is on record it is judged otherwise.
-        assert on.run(jobs[4], Before())["label"] == "sum 10000 of 1"
-        assert (len(world.calls), fleet.app.store.head()) == (called, entries)
+        assert on.run(jobs[4], PriorState())["label"] == "sum 10000 of 1"
+        assert (len(world.calls), fleet.app.store.last_seq()) == (called, entries)
 
 
 async def test_what_is_stopped_waits_and_what_is_no_action_is_told(tmp_path: Path) -> None:
@@ -56,7 +59,7 @@ async def test_what_is_stopped_waits_and_what_is_no_action_is_told(tmp_path: Pat
 
     async with toy_fleet(tmp_path, World()) as fleet:
         on = replace(trial(fleet), stopped=frozenset({"wire.send"}))
-        told = on.run(job("1", send(), {"tool": "no.such", "args": {}}), Before())
+        told = on.run(job("1", send_proposal(), {"tool": "no.such", "args": {}}), PriorState())
         assert [(a["outcome"], a["wait"], a["rule"]) for a in told["actions"]] == [
             ("hold", "resume", "stopped")
         ]

@@ -15,23 +15,31 @@ from typing import Any
 import apsw
 import pytest
 
-from vedette.adapters.ledger_export import archive
-from vedette.adapters.reasoners.in_process import LocalJudges
+from vedette.adapters.ledger_export import write_segment
+from vedette.adapters.reasoners.in_process import InProcessReasoner
 from vedette.app.composition_root import App
 from vedette.app.judge_releases import open_judges
-from vedette.app.stores import open_reading
-from vedette.app.workers import judges
+from vedette.app.stores import open_reader
+from vedette.app.workers import build_judge_reasoner
 from vedette.config import build_judge
 from vedette.domain.event import Event
-from vedette.domain.judge_state import made_of
+from vedette.domain.judge_state import judge_digest
 from vedette.domain.run import Lease, Step
 from vedette.engine.handle import handle
 from vedette.ledger.merkle import Checkpoint, parse_note
 from vedette.operations.judge_replay import replay_judges
 from vedette.operations.judge_report import ARCHIVED, CHANGED, ERASED, UNNAMED, JudgeReport
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import JUDGE_PY, World, before_commit, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import (
+    JUDGE_PY,
+    World,
+    intercept_commits,
+    job,
+    note_proposal,
+    send_proposal,
+    toy_fleet,
+)
 
 EVENTS = 12
 CONFIG = """\
@@ -49,9 +57,9 @@ url = "http://127.0.0.1:9/hook"
 
 async def again(app: App) -> JudgeReport:
     """Replay what a fleet judged."""
-    store = open_reading(app.settings)
+    store = open_reader(app.settings)
     try:
-        with open_judges(app.settings, store, app.line.clock) as found:
+        with open_judges(app.settings, store, app.services.clock) as found:
             return await replay_judges(store, found)
     finally:
         store.close()
@@ -66,9 +74,15 @@ async def fleet(tmp_path: Path) -> AsyncIterator[FleetHarness]:
 async def some(fleet: FleetHarness, first: int = 1, number: int = EVENTS, **data: Any) -> None:
     """Have events of two keys judged; some act, and some write the row of their key."""
     for at in range(first, first + number):
-        does = (send(f"{at}"),) if at % 3 == 0 else (note(f"{at}"),) if at % 3 == 1 else ()
+        does = (
+            (send_proposal(f"{at}"),)
+            if at % 3 == 0
+            else (note_proposal(f"{at}"),)
+            if at % 3 == 1
+            else ()
+        )
         await fleet.send(job(f"e{at}", *does, key="ab"[at % 2], value=at, **data))
-    await fleet.settle()
+    await fleet.wait_until_idle()
 
 
 async def test_a_sound_record_is_judged_again_with_the_same_answers(fleet: FleetHarness) -> None:
@@ -82,12 +96,12 @@ async def test_a_sound_record_is_judged_again_with_the_same_answers(fleet: Fleet
 
 def checkpoint_often(fleet: FleetHarness) -> None:
     """Have the fleet's judges make a checkpoint of every eighth event of a key."""
-    agent = fleet.app.line.agent("worker")
-    often = LocalJudges(
+    agent = fleet.app.services.agent("worker")
+    often = InProcessReasoner(
         lambda _: build_judge(agent, ()), checkpoint_every=8,
-        made=lambda _: made_of(agent.release, ()),
+        digest_of=lambda _: judge_digest(agent.release, ()),
     )  # fmt: skip
-    fleet.app.line.reasoners = {"judge": often}
+    fleet.app.services.reasoners = {"judge": often}
 
 
 async def test_checkpoints_are_made_again(fleet: FleetHarness) -> None:
@@ -105,17 +119,17 @@ async def test_checkpoints_are_made_again(fleet: FleetHarness) -> None:
 @contextmanager
 def another_worker(fleet: FleetHarness) -> Iterator[None]:
     """Let what is handled inside be judged by a process that holds other states."""
-    line = fleet.app.line
-    here, heads = line.reasoners, dict(line.heads)
+    line = fleet.app.services
+    here, heads = line.reasoners, dict(line.positions)
     lessons = fleet.app.releases.lessons
-    line.reasoners = {"judge": judges(line.fleet, lessons, line.clock, None)}
-    line.heads.clear()
+    line.reasoners = {"judge": build_judge_reasoner(line.fleet, lessons, line.clock, None)}
+    line.positions.clear()
     try:
         yield
     finally:
         line.reasoners = here
-        line.heads.clear()
-        line.heads.update(heads)
+        line.positions.clear()
+        line.positions.update(heads)
 
 
 async def anywhere(step: Step) -> Step:
@@ -126,18 +140,18 @@ async def anywhere(step: Step) -> Step:
 async def accept(fleet: FleetHarness, *events: Event) -> list[Lease]:
     """Accept events that nobody handles, in no order; return the leases of their runs."""
     await fleet.app.dispatcher.close()
-    before_commit(fleet, anywhere)
+    intercept_commits(fleet, anywhere)
     await fleet.send(*events)
     store = fleet.app.store
     runs = [run for event in events for run in fleet.runs(event)]
-    return [Lease(run, store.lease(run) or 0) for run in runs]
+    return [Lease(run, store.lease_epoch(run) or 0) for run in runs]
 
 
 async def test_an_event_that_was_judged_out_of_order_is_found(fleet: FleetHarness) -> None:
     first, second = await accept(fleet, job("1", value=1), job("2", value=2))
-    await handle(fleet.app.line, second)
+    await handle(fleet.app.services, second)
     with another_worker(fleet):
-        await handle(fleet.app.line, first)
+        await handle(fleet.app.services, first)
     report = await again(fleet.app)
     (found,) = report.differences
     assert (found.what, found.event, found.position) == (
@@ -150,11 +164,11 @@ async def test_a_judgement_on_a_stale_state_is_found(fleet: FleetHarness) -> Non
     """Also one that a right state would have judged alike: the state itself is named."""
     events = [job(f"{at}", value=0) for at in (1, 2, 3)]
     first, second, third = await accept(fleet, *events)
-    await handle(fleet.app.line, second)
+    await handle(fleet.app.services, second)
     with another_worker(fleet):
-        await handle(fleet.app.line, first)
+        await handle(fleet.app.services, first)
     # The worker that judged the second event never heard of the first.
-    await handle(fleet.app.line, third)
+    await handle(fleet.app.services, third)
     report = await again(fleet.app)
     assert [found.what for found in report.differences] == ["order", "state"]
     stale = report.differences[1]
@@ -192,8 +206,8 @@ async def test_a_judge_that_is_not_deterministic_is_named_so(tmp_path: Path, wor
     told = JUDGE_PY.replace("import json\n", "import json\nimport random\n")
     judge.write_text(told.replace('detail={"seen": seen}', f'detail={{"seen": {by_chance}}}'))
     async with fleet:
-        await fleet.send(job("1", send(), value=1))
-        await fleet.settle()
+        await fleet.send(job("1", send_proposal(), value=1))
+        await fleet.wait_until_idle()
         report = await again(fleet.app)
     assert [found.what for found in report.differences] == ["not deterministic"]
 
@@ -217,7 +231,7 @@ async def test_the_verbs_say_so_and_end_with_1(fleet: FleetHarness) -> None:
     leases = await accept(fleet, job("5", value=5), job("6", value=6))
     for lease in reversed(leases):
         with another_worker(fleet):
-            await handle(fleet.app.line, lease)
+            await handle(fleet.app.services, lease)
     await fleet.close()
     code, told = told_by(config, "replay", "--judges")
     assert (code, told["equal"], told["different"]) == (1, 5, 1)
@@ -241,7 +255,7 @@ async def test_a_judge_whose_code_has_changed_is_not_judged_again(fleet: FleetHa
     report = await again(fleet.app)
     assert (report.ok, report.equal) == (True, 8)  # the release before is kept
     for kept in folder.iterdir():
-        if kept.name != fleet.app.line.agent("worker").release:
+        if kept.name != fleet.app.services.agent("worker").release:
             (kept / "worker" / "judge.py").chmod(0o600)
             (kept / "worker" / "judge.py").write_text("changed")
     report = await again(fleet.app)
@@ -263,7 +277,7 @@ async def test_turns_from_before_states_had_names_are_read_and_counted(
 async def test_what_was_erased_is_said_to_be_erased(fleet: FleetHarness) -> None:
     await some(fleet, number=6)
     event = job("e2", key="a", value=2)
-    await fleet.confirmed("erase", event=event.key)
+    await fleet.submit_confirmed("erase", event=event.key)
     await fleet.restart()
     await some(fleet, 7, 4)
     report = await again(fleet.app)
@@ -284,8 +298,8 @@ async def test_a_dead_letter_that_was_taken_up_again_is_no_fault(fleet: FleetHar
     judge.write_text(JUDGE_PY.replace('data.get("raise")', "False"))
     await fleet.open()
     (run,) = fleet.runs(bad)
-    await fleet.confirmed("redrive", runs=[run.id])
-    await fleet.settle()
+    await fleet.submit_confirmed("redrive", runs=[run.id])
+    await fleet.wait_until_idle()
     await some(fleet, 9, 4)
     report = await again(fleet.app)
     assert report.ok, report.to_json()
@@ -297,10 +311,12 @@ async def test_what_was_archived_is_no_fault_and_what_follows_is_judged_again(
 ) -> None:
     await some(fleet, number=8)
     app = fleet.app
-    store, line = OpenedStore(app.settings.state), app.settings.state / "ledger.pub"
-    part = archive(store, tmp_path / "archive", app.store.head(), line.read_text("utf-8").strip())
+    store, line = SqliteReader(app.settings.state), app.settings.state / "ledger.pub"
+    part = write_segment(
+        store, tmp_path / "archive", app.store.last_seq(), line.read_text("utf-8").strip()
+    )
     store.close()
-    await fleet.confirmed("let_go", archived=part.to_bytes().decode())
+    await fleet.submit_confirmed("let_go", archived=part.to_bytes().decode())
     await some(fleet, 9, 6)
     report = await again(app)
     assert report.ok, report.to_json()
@@ -320,14 +336,14 @@ async def test_an_archive_may_end_anywhere_between_events_their_judgements_and_t
     await some(fleet, number=4)
     await fleet.app.commands.stop(fleet.order(), agent="worker")
     for at in range(5, 11):
-        await fleet.send(job(f"e{at}", send(f"{at}"), key="ab"[at % 2], value=at))
-    accepted = fleet.app.store.head()
+        await fleet.send(job(f"e{at}", send_proposal(f"{at}"), key="ab"[at % 2], value=at))
+    accepted = fleet.app.store.last_seq()
     await fleet.app.commands.resume(fleet.order(), agent="worker")
-    await fleet.settle()
+    await fleet.wait_until_idle()
     await some(fleet, 11, 4)
     state, key = fleet.folder / "state", (fleet.folder / "state/ledger.pub").read_text().strip()
     await fleet.close()
-    store = OpenedStore(state)
+    store = SqliteReader(state)
     sizes = [Checkpoint.from_body(parse_note(note).body).size for note in store.notes()]
     store.close()
     behind = [size for size in sizes if size >= accepted][:8]
@@ -339,8 +355,8 @@ async def test_an_archive_may_end_anywhere_between_events_their_judgements_and_t
             folder, content=fleet.content, policies=fleet.policies, targets=fleet.targets
         )
         async with copy:
-            part = archive(copy.app.store, folder / "archive", size, key)
-            await copy.confirmed("let_go", archived=part.to_bytes().decode())
+            part = write_segment(copy.app.store, folder / "archive", size, key)
+            await copy.submit_confirmed("let_go", archived=part.to_bytes().decode())
             report = await again(copy.app)
         assert report.ok, (size, report.to_json())
         judged.append(report.judgements)

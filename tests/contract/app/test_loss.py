@@ -18,23 +18,30 @@ import pytest
 from tests.contract.store.test_store import KEY
 from tests.pg import Server, server
 
-from vedette.adapters.ledger_export import archive, last_before, verify_store
+from vedette.adapters.ledger_export import checkpoint_size_before, verify_store, write_segment
 from vedette.app.backup import back_up, restore
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, BadStore, Unavailable
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
-from vedette.domain.loss_window import Doubt
+from vedette.domain.loss_window import LossWindow
 from vedette.domain.run import ActionRow
-from vedette.engine.cluster import follow
-from vedette.interfaces.cli.common import obey
-from vedette.interfaces.daemon import Running
+from vedette.engine.cluster import follow_cluster
+from vedette.interfaces.cli.common import submit_command
+from vedette.interfaces.daemon import Daemon
 from vedette.operations.commands import Order
 from vedette.store.sqlite import SqliteStore
-from vedette.store.witness import last_shown
+from vedette.store.witness import read_last_checkpoint
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import TESTER, FleetHarness
-from vedette.testing.toy_fleet import World, job, note, send, toy_fleet, until
+from vedette.testing.toy_fleet import (
+    World,
+    job,
+    note_proposal,
+    send_proposal,
+    toy_fleet,
+    wait_until,
+)
 
 TOOLS = ("order.place", "bell.ring", "wire.send")
 LEASE_US = 1_000_000
@@ -117,7 +124,7 @@ class Place:
 
 def jobs(first: int, last: int) -> list[Event]:
     return [
-        job(f"{tool} {n}", send(f"{tool} {n}", tool), key=f"{tool} {n}", value=n)
+        job(f"{tool} {n}", send_proposal(f"{tool} {n}", tool), key=f"{tool} {n}", value=n)
         for tool in TOOLS
         for n in range(first, last)
     ]
@@ -125,7 +132,7 @@ def jobs(first: int, last: int) -> list[Event]:
 
 async def handle(fleet: FleetHarness, *events: Event) -> None:
     await fleet.send(*events)
-    await fleet.settle()
+    await fleet.wait_until_idle()
 
 
 def ordered(fleet: FleetHarness) -> Order:
@@ -154,7 +161,10 @@ async def grown(place: Place) -> list[Event]:
 
 
 def is_stopped(fleet: FleetHarness) -> bool:
-    return ("all", "") in fleet.app.line.stops.listed() and fleet.app.line.doubt is not None
+    return (
+        "all",
+        "",
+    ) in fleet.app.services.stops.list_scopes() and fleet.app.services.loss_window is not None
 
 
 async def nothing_happens_twice(
@@ -178,11 +188,11 @@ def are_over(fleet: FleetHarness, events: list[Event]) -> bool:
 async def happened_once(
     fleet: FleetHarness, world: World, later: list[Event], before: int = 15
 ) -> None:
-    await until(lambda: are_over(fleet, later), 60)
+    await wait_until(lambda: are_over(fleet, later), 60)
     for tool in ("order.place", "bell.ring"):
         assert set(world.keys(tool).values()) == {1}, tool
     assert len(world.keys()) == before  # wire.send: the same key again, which its target absorbs
-    assert len({call.key for call in world.asked}) == len(later) // 3
+    assert len({call.key for call in world.queries}) == len(later) // 3
     found = rows(fleet, later)
     assert {row.effect for row in found if row.tool != "bell.ring"} == {"done"}
     assert {(row.effect, row.hold) for row in found if row.tool == "bell.ring"} == {
@@ -220,7 +230,7 @@ async def test_a_store_whose_witness_was_removed_comes_up_stopped_and_in_doubt(
         # What a person has settled stays so: the next start has a witness.
         await fleet.restart()
         assert fleet.app.store.loss is None
-        assert fleet.app.line.stops.listed() == []
+        assert fleet.app.services.stops.list_scopes() == []
 
 
 @pytest.mark.parametrize("verb", ["resume", "settle_restore"])
@@ -240,13 +250,15 @@ async def test_the_order_that_meets_a_loss_first_is_not_carried_out(
     args = {"agent": None, "tool": None, "all": True} if verb == "resume" else {}
 
     def order() -> dict[str, Any]:
-        return obey(settings, verb, "a test", args, None)
+        return submit_command(settings, verb, "a test", args, None)
 
     with pytest.raises(BadCommand, match=r"no witness tells.*nothing was ordered"):
         await asyncio.to_thread(order)
     async with fleet:
         assert is_stopped(fleet)
-        assert fleet.app.line.doubt == Doubt(fleet.entries("store.restored")[0]["seq"])
+        assert fleet.app.services.loss_window == LossWindow(
+            fleet.entries("store.restored")[0]["seq"]
+        )
         assert fleet.app.store.stop_epoch > stops
     assert (await asyncio.to_thread(order))["by"] == "here"
 
@@ -261,14 +273,14 @@ async def test_a_folder_that_was_a_workers_does_not_join_without_its_witness(
         other = place.fleet("other")
         async with other:
             assert other.app.store.loss is None
-            assert one.app.store.stops() == []
+            assert one.app.store.stop_scopes() == []
         async with other:
             assert other.app.store.loss is None
         place.witness("other").unlink()
         async with other:
             assert is_stopped(other)
             # The others take the stop over by themselves, also before they follow anything else.
-            await until(lambda: is_stopped(one))
+            await wait_until(lambda: is_stopped(one))
 
 
 async def test_a_newcomer_that_meets_nobody_comes_up_stopped(tmp_path: Path, world: World) -> None:
@@ -293,17 +305,17 @@ async def test_a_first_start_that_was_killed_before_its_head_was_shown_is_no_los
     witness = tmp_path / FILE
     store = opened()
     assert witness.read_bytes() == b""
-    await store.note([Draft("store.opened", {"epoch": 1})])
+    await store.append_entries([Draft("store.opened", {"epoch": 1})])
     store.close()
     witness.write_bytes(b"")
     store = opened()
     assert store.loss is None
-    await store.note([Draft("store.opened", {"epoch": 1})])
+    await store.append_entries([Draft("store.opened", {"epoch": 1})])
     store.close()
     witness.write_bytes(b"")
     store = opened()
     assert store.loss is not None
-    assert store.stops() == [("all", "")]
+    assert store.stop_scopes() == [("all", "")]
     store.close()
 
 
@@ -315,7 +327,7 @@ async def test_a_server_that_is_older_than_the_witness_saw_comes_up_stopped(
 ) -> None:
     place = Place(tmp_path, world, "postgresql")
     later = await grown(place)
-    seen = last_shown(place.witness())
+    seen = read_last_checkpoint(place.witness())
     assert seen is not None
     async with place.fleet() as fleet:
         await nothing_happens_twice(fleet, world, later)
@@ -329,7 +341,7 @@ async def test_a_server_that_is_older_than_the_witness_saw_comes_up_stopped(
         assert place.witness().with_name("lost-memory.db").exists()
         assert stands(fleet, place.witness())
         await fleet.restart()
-        assert (fleet.app.store.loss, fleet.app.line.stops.listed()) == (None, [])
+        assert (fleet.app.store.loss, fleet.app.services.stops.list_scopes()) == (None, [])
         await archived(fleet, tmp_path / "archive")
         assert stands(fleet, place.witness())
 
@@ -379,18 +391,20 @@ async def test_three_workers_whose_server_went_back(tmp_path: Path, world: World
             await stack.enter_async_context(fleet)
         for at, fleet in enumerate(fleets):
             await fleet.send(*later[at::3])
-        await until(lambda: are_over(one, later), 60)
+        await wait_until(lambda: are_over(one, later), 60)
         # Every witness sees what any of them signs.
-        head = one.app.store.head()
-        await until(lambda: all(shown(place, name) >= head for name in names), 20)
+        head = one.app.store.last_seq()
+        await wait_until(lambda: all(shown(place, name) >= head for name in names), 20)
     place.go_back()
     async with AsyncExitStack() as stack:
         followers = []
         for fleet in reversed(fleets):
             await stack.enter_async_context(fleet)
             assert is_stopped(fleet)
-            line, rollout = fleet.app.line, fleet.app.rollout
-            followers.append(asyncio.create_task(follow(line, rollout, lambda: None, print)))
+            line, rollout = fleet.app.services, fleet.app.rollout
+            followers.append(
+                asyncio.create_task(follow_cluster(line, rollout, lambda: None, print))
+            )
         assert [fleet.app.store.loss is None for fleet in fleets] == [True, True, False]
         assert len(one.entries("store.restored")) == 1
         for at, fleet in enumerate(fleets):
@@ -405,7 +419,7 @@ async def test_three_workers_whose_server_went_back(tmp_path: Path, world: World
 
 
 def shown(place: Place, name: str) -> int:
-    point = last_shown(place.witness(name))
+    point = read_last_checkpoint(place.witness(name))
     return point.size if point is not None else 0
 
 
@@ -431,8 +445,11 @@ async def test_a_worker_that_saw_more_than_was_told_stops_everything_again(
         assert is_stopped(one)
         await go_on(one)
         # The restored history grows past what the other one saw.
-        while one.app.store.head() <= saw:
-            await handle(one, *(job(f"n{one.app.store.head()}-{n}", note("x")) for n in range(9)))
+        while one.app.store.last_seq() <= saw:
+            await handle(
+                one,
+                *(job(f"n{one.app.store.last_seq()}-{n}", note_proposal("x")) for n in range(9)),
+            )
     async with other:
         loss = other.app.store.loss
         assert loss is not None
@@ -460,12 +477,12 @@ async def test_a_worker_that_saw_nothing_of_what_is_lost_stops_everything_too(
     async with other:
         loss = other.app.store.loss
         assert loss is not None
-        assert (loss.heads, loss.moved) == ((), True)
+        assert (loss.heads, loss.has_moved) == ((), True)
         assert any(loss.sentence in told for told in other.app.troubles)
         await nothing_happens_twice(other, world, later)
         assert stands(other, place.witness("other"))
         await other.restart()
-        assert (other.app.store.loss, other.app.line.stops.listed()) == (None, [])
+        assert (other.app.store.loss, other.app.services.stops.list_scopes()) == (None, [])
     async with one:  # it knows more
         assert one.app.store.loss is not None
         assert one.app.store.loss.heads
@@ -482,7 +499,7 @@ async def test_a_store_of_before_names_its_database_at_the_next_start(
     with psycopg.connect(place.url_file.read_text(), autocommit=True) as admin:
         assert admin.execute("DELETE FROM meta WHERE name='instance'").rowcount == 1
     async with fleet:
-        assert (fleet.app.store.loss, fleet.app.line.stops.listed()) == (None, [])
+        assert (fleet.app.store.loss, fleet.app.services.stops.list_scopes()) == (None, [])
     place.keep()
     place.go_back()
     async with fleet:
@@ -505,22 +522,22 @@ async def test_a_second_loss_is_told_though_the_first_one_was_longer(
     place.keep()
     async with fleet:
         # Longer than all that comes after it is lost.
-        while fleet.app.store.head() <= 500:
-            at = fleet.app.store.head()
-            await handle(fleet, *(job(f"n{at}-{n}", note("x")) for n in range(40)))
+        while fleet.app.store.last_seq() <= 500:
+            at = fleet.app.store.last_seq()
+            await handle(fleet, *(job(f"n{at}-{n}", note_proposal("x")) for n in range(40)))
         await handle(fleet, *later)
     place.go_back()
     async with fleet:
         first = fleet.app.store.loss
         assert first is not None
         await nothing_happens_twice(fleet, world, later)
-        await fleet.confirmed("settle_restore")
+        await fleet.submit_confirmed("settle_restore")
     place.keep()
     async with fleet:
         async with place.fleet("newcomer"):
             await fleet.send(*more)
-            await until(lambda: are_over(fleet, more), 60)
-        assert fleet.app.store.head() < first.last
+            await wait_until(lambda: are_over(fleet, more), 60)
+        assert fleet.app.store.last_seq() < first.last
     place.go_back()
     fleet = place.fleet(first_up)
     async with fleet:
@@ -528,14 +545,14 @@ async def test_a_second_loss_is_told_though_the_first_one_was_longer(
         assert second is not None
         assert first.size < second.size < second.last < first.last
         assert is_stopped(fleet)
-        world.asked.clear()
+        world.queries.clear()
         await handle(fleet, *more)
         await go_on(fleet)
         await happened_once(fleet, world, more, 24)
         assert stands(fleet, place.witness())
         assert stands(fleet, place.witness("newcomer"))
         await fleet.restart()
-        assert (fleet.app.store.loss, fleet.app.line.stops.listed()) == (None, [])
+        assert (fleet.app.store.loss, fleet.app.services.stops.list_scopes()) == (None, [])
 
 
 async def test_a_worker_that_had_ended_before_the_loss_comes_back_to_a_longer_history(
@@ -545,7 +562,7 @@ async def test_a_worker_that_had_ended_before_the_loss_comes_back_to_a_longer_hi
     place = Place(tmp_path, world, "postgresql")
     one = place.fleet()
     async with one:
-        await handle(one, job("1", note("x")))
+        await handle(one, job("1", note_proposal("x")))
         other = place.fleet("other")
         async with other:
             pass
@@ -554,13 +571,13 @@ async def test_a_worker_that_had_ended_before_the_loss_comes_back_to_a_longer_hi
         pass
     saw = shown(place, "other")
     async with one:
-        await handle(one, *(job(f"lost {n}", note("x")) for n in range(9)))
+        await handle(one, *(job(f"lost {n}", note_proposal("x")) for n in range(9)))
     place.go_back()
     async with one:
         assert is_stopped(one)
         await go_on(one)
-        await handle(one, *(job(f"new {n}", note("x")) for n in range(9)))
-        assert saw < one.app.store.head()
+        await handle(one, *(job(f"new {n}", note_proposal("x")) for n in range(9)))
+        assert saw < one.app.store.last_seq()
     async with other:
         assert other.app.store.loss is None
         assert stands(other, place.witness())
@@ -583,15 +600,15 @@ async def test_a_running_worker_whose_server_goes_back_ends_and_calls_nothing(
     async with fleet:
         await handle(fleet, *later)
         await fleet.app.dispatcher.close()
-        running = Running(fleet.app, until_idle=False)
+        running = Daemon(fleet.app, until_idle=False)
         async with asyncio.timeout(30):
             ticks: list[object] = []
             ending = asyncio.create_task(running.run(ticks.append))
-            await until(lambda: bool(ticks) or ending.done(), 20)
+            await wait_until(lambda: bool(ticks) or ending.done(), 20)
             place.fail_over(lags=lags)
             with pytest.raises((BadStore, Unavailable), match=told):
                 await ending
-        assert not fleet.app.store.holds(fleet.app.store.epoch)
+        assert not fleet.app.store.is_lease_valid(fleet.app.store.epoch)
         assert world.effects() == 15
     async with fleet:
         assert is_stopped(fleet)
@@ -602,13 +619,15 @@ async def test_a_running_worker_whose_server_goes_back_ends_and_calls_nothing(
 
 async def archived(fleet: FleetHarness, to: Path) -> None:
     """Archive what is closed, and let it go: the entries of the loss among it."""
-    store, upkeep = fleet.app.store, fleet.app.commands.upkeep
+    store, upkeep = fleet.app.store, fleet.app.commands.maintenance
     assert upkeep is not None
     for held in store.holds_page(after=0, limit=100):
         await fleet.app.commands.deny(ordered(fleet), held.id)
-    await handle(fleet, *(job(f"more {n}", note("more"), value=n) for n in range(3)))
+    await handle(fleet, *(job(f"more {n}", note_proposal("more"), value=n) for n in range(3)))
     key = (fleet.folder / "state" / "ledger.pub").read_text().strip()
-    size = last_before(store, fleet.app.line.clock.now_us(), store.open_from())
+    size = checkpoint_size_before(
+        store, fleet.app.services.clock.now_us(), store.first_open_entry()
+    )
     assert all(one["seq"] <= size for one in fleet.entries("store.restored"))
-    await upkeep.let_go(TESTER, "old", archive(store, to, size, key))
+    await upkeep.prune_archived(TESTER, "old", write_segment(store, to, size, key))
     assert fleet.entries("store.restored") == []

@@ -22,24 +22,24 @@ from tests.contract.operations.test_undo import NEW, content, lay, mail
 
 from vedette.adapters.notify import post
 from vedette.app.followers.notifications import (
-    EVERY_US,
-    KEPT,
-    MOST,
-    TRIED_US,
+    GROUP_INTERVAL_US,
+    MAX_IDS,
+    MAX_PENDING,
+    RETRY_LIMIT_US,
     Notice,
     Outbox,
-    facts,
-    letter,
-    told_of,
+    mail_text,
+    notice_facts,
+    notice_fields,
 )
-from vedette.app.followers.notifier import NOTICES, Telling
-from vedette.app.followers.telemetry import Reader
+from vedette.app.followers.notifier import NOTICES, Notifier
+from vedette.app.followers.telemetry import RecordReader
 from vedette.config import read_settings
 from vedette.config.notify import MailPlan, NotifyPlan, WebhookPlan
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.ledger.history.lists import status
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -113,22 +113,24 @@ class Told:
 
     def again(self) -> None:
         """Begin as the next process does."""
-        self.telling = Telling(self.fleet.app, self.troubles.append)
+        self.telling = Notifier(self.fleet.app, self.troubles.append)
 
     async def round(self, times: int = 1) -> None:
-        with Reader(self.fleet.app) as reader:
+        with RecordReader(self.fleet.app) as reader:
             for _ in range(times):
-                while await self.telling.round(reader):
-                    await self.telling.settled()
-                await self.telling.settled()
+                while await self.telling.run_round(reader):
+                    await self.telling.drain()
+                await self.telling.drain()
 
     async def holds(self, *names: str) -> None:
         await self.fleet.send(*(mail(name, "eve\x1b[31m@evil.example") for name in names))
-        await self.fleet.settle()
+        await self.fleet.wait_until_idle()
 
 
 def harness(tmp_path: Path, clock: ManualClock) -> FleetHarness:
-    reasoner = ScriptedReasoner({"inbox_triage": [Thought(label="legal", proposals=(SEND,))]})
+    reasoner = ScriptedReasoner(
+        {"inbox_triage": [ReasonerJudgement(label="legal", proposals=(SEND,))]}
+    )
     lay(tmp_path / "mail")
     return FleetHarness(
         tmp_path, content=content(tmp_path), reasoners={"judge": reasoner}, clock=clock,
@@ -155,7 +157,7 @@ async def test_the_first_hold_is_told_at_once_and_the_next_of_its_kind_after_a_m
         assert body["look"] == LINK.replace("{hold}", row.id.replace("act_", "hold_"))
         assert headers["idempotency-key"] == body["id"]
         await told.holds("m2", "m3", "m4")
-        clock.advance(EVERY_US - 1)
+        clock.advance(GROUP_INTERVAL_US - 1)
         await told.round(2)
         assert len(hook.got) == 1
         clock.advance(1)
@@ -191,7 +193,7 @@ async def test_what_was_not_taken_is_told_after_a_restart_under_the_same_id(
         # Taken, and killed before that was durable: it goes once more, and its id says so.
         kept = fleet.app.store.meta(NOTICES)
         await told.holds("m2")
-        clock.advance(EVERY_US)
+        clock.advance(GROUP_INTERVAL_US)
         await told.round()
         assert len(hook.got) == 3
         told.telling.outbox = Outbox.from_json(json.loads(str(kept)))
@@ -237,13 +239,13 @@ async def test_a_notice_shows_nothing_that_was_erased_or_is_not_to_leave(
         # Not taken at first: the words are not kept with the notice, but looked up as it is sent.
         hook.status = 503
         await told.holds("m1")
-        clock.advance(EVERY_US)
+        clock.advance(GROUP_INTERVAL_US)
         await told.round()
         assert "hello" not in str(fleet.app.store.meta(NOTICES))
         assert told.telling.outbox.pending
         hook.status = 200
         clock.advance(72 * HOUR_US)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await fleet.app.commands.erase(fleet.order(), event=mail("m1").key)
         told.again()
         await told.round()
@@ -263,7 +265,7 @@ async def test_a_notice_shows_nothing_that_not_everybody_may_read(
             await fleet.send(replace(mail(name, "eve@evil.example"), readers=here))
         await told.holds(NEW)
         await told.round()
-        clock.advance(EVERY_US)
+        clock.advance(GROUP_INTERVAL_US)
         await told.round()
         held = [row for name in ("m1", "m2", NEW) for row in fleet.actions(mail(name))]
         assert [row.decided for row in held] == ["hold"] * 3
@@ -316,7 +318,7 @@ async def test_a_way_that_hangs_back_keeps_no_other_waiting(tmp_path: Path, hook
         assert len(hook.got) == 1
         stood = status(fleet.app.store, clock.now_us())["notices"]
         assert (stood["pending"], stood["failing"]) == (1, ["gone"])
-        clock.advance(TRIED_US + HOUR_US)
+        clock.advance(RETRY_LIMIT_US + HOUR_US)
         await told.round()
         stood = status(fleet.app.store, clock.now_us())["notices"]
         assert (stood["dropped"], stood["sent"]) == (1, 1)
@@ -459,29 +461,29 @@ def entry(kind: str, **fields: Any) -> dict[str, Any]:
     ],
 )
 def test_what_is_told_of_and_what_is_not(told: dict[str, Any], kind: str | None) -> None:
-    found = told_of(told)
+    found = notice_fields(told)
     assert (found[0] if found else None) == kind
     if kind is not None:
         outbox = Outbox(0)
-        outbox.take(1, told, ["ops"], 5)
-        (notice,) = outbox.due("ops", 5)
-        text = facts(notice, "f", None)["text"]
+        outbox.add_entry(1, told, ["ops"], 5)
+        (notice,) = outbox.due_notices("ops", 5)
+        text = notice_facts(notice, "f", None)["text"]
         assert re.match(r"\[f\] (A [^aeiou]|An [aeiou])", text), text
-        assert "decides nothing" in letter(notice, "f", LINK)
+        assert "decides nothing" in mail_text(notice, "f", LINK)
 
 
 def test_the_outbox_is_bounded_and_says_what_it_dropped() -> None:
     outbox = Outbox(0)
-    for number in range(MOST + 7):
-        outbox.take(number, entry("run.dead", agent=f"a{number}", run="run_1"), ["ops"], 5)
-    assert (len(outbox.pending), outbox.dropped) == (MOST, 7)
+    for number in range(MAX_PENDING + 7):
+        outbox.add_entry(number, entry("run.dead", agent=f"a{number}", run="run_1"), ["ops"], 5)
+    assert (len(outbox.pending), outbox.dropped) == (MAX_PENDING, 7)
     many = Outbox(0)
     for number in range(5000):
-        many.take(number, entry("run.dead", run=f"run_{number}"), ["ops"], 5)
+        many.add_entry(number, entry("run.dead", run=f"run_{number}"), ["ops"], 5)
     (notice,) = many.pending
-    assert (notice.count, len(notice.ids), many.dropped) == (5000, KEPT, 0)
-    assert facts(notice, "f", None)["ids"] == [f"run_{number}" for number in range(5)]
-    assert "and 4995 more" in letter(notice, "f", None)
+    assert (notice.count, len(notice.ids), many.dropped) == (5000, MAX_IDS, 0)
+    assert notice_facts(notice, "f", None)["ids"] == [f"run_{number}" for number in range(5)]
+    assert "and 4995 more" in mail_text(notice, "f", None)
     assert Outbox.from_json(json.loads(json.dumps(many.to_json()))) == many
 
 
@@ -491,8 +493,8 @@ def test_what_has_no_id_names_none() -> None:
         entry("budget.alerted", scope="agent", unit="actions", window="day"),
     ):
         outbox = Outbox(0)
-        outbox.take(1, told, ["ops"], 5)
-        assert facts(outbox.pending[0], "f", None)["ids"] == []
+        outbox.add_entry(1, told, ["ops"], 5)
+        assert notice_facts(outbox.pending[0], "f", None)["ids"] == []
 
 
 def expiring(outbox: Outbox, *hours: int) -> None:
@@ -503,7 +505,7 @@ def expiring(outbox: Outbox, *hours: int) -> None:
         )
         for number, hour in enumerate(hours)
     ]  # fmt: skip
-    outbox.expiring(rows, ["ops"], 100 * HOUR_US)
+    outbox.add_expiring(rows, ["ops"], 100 * HOUR_US)
 
 
 def test_a_hold_that_was_answered_takes_its_deadline_along() -> None:
@@ -512,22 +514,24 @@ def test_a_hold_that_was_answered_takes_its_deadline_along() -> None:
     deadlines = []
     for number in range(2):
         outbox = Outbox.from_json(json.loads(json.dumps(outbox.to_json())))
-        deadlines.append(facts(outbox.pending[0], "f", None)["expires"])
-        outbox.take(9 + number, entry("hold.approved", action=f"act_{2 * number}"), ["ops"], 5)
-    deadlines.append(facts(outbox.pending[0], "f", None)["expires"])
+        deadlines.append(notice_facts(outbox.pending[0], "f", None)["expires"])
+        outbox.add_entry(9 + number, entry("hold.approved", action=f"act_{2 * number}"), ["ops"], 5)
+    deadlines.append(notice_facts(outbox.pending[0], "f", None)["expires"])
     assert deadlines == [f"1970-01-01T0{hour}:00:00Z" for hour in (1, 2, 3)]
-    assert "denied at 1970-01-01T03:00:00Z" in letter(outbox.pending[0], "f", None)
+    assert "denied at 1970-01-01T03:00:00Z" in mail_text(outbox.pending[0], "f", None)
     # Of those that are not kept nobody knows when: the earliest of all is said.
     many = Outbox(0)
-    expiring(many, 2, *[9] * KEPT, 1)
-    many.take(9, entry("hold.approved", action="act_0"), ["ops"], 5)
-    assert facts(many.pending[0], "f", None)["expires"] == "1970-01-01T01:00:00Z"
+    expiring(many, 2, *[9] * MAX_IDS, 1)
+    many.add_entry(9, entry("hold.approved", action="act_0"), ["ops"], 5)
+    assert notice_facts(many.pending[0], "f", None)["expires"] == "1970-01-01T01:00:00Z"
 
 
 def test_names_are_made_plain_whatever_they_are() -> None:
     outbox = Outbox(0)
-    outbox.take(1, entry("run.dead", agent="a\x1b]8;;http://evil\x07" * 50, run="r"), ["ops"], 5)
-    told = facts(outbox.pending[0], "f", None)["text"]
+    outbox.add_entry(
+        1, entry("run.dead", agent="a\x1b]8;;http://evil\x07" * 50, run="r"), ["ops"], 5
+    )
+    told = notice_facts(outbox.pending[0], "f", None)["text"]
     assert told.isprintable()
     assert len(told) < 300
     assert isinstance(outbox.pending[0], Notice)

@@ -21,9 +21,15 @@ from tests.contract.app.test_notifications import (
 )
 
 from vedette.adapters import notify as webhook
-from vedette.adapters.mail.smtp import deliver
-from vedette.app.doctor_network import _bounded, _notices
-from vedette.app.followers.notifications import MOST, TRIED_US, Notice, Outbox, facts
+from vedette.adapters.mail.smtp import send_mail
+from vedette.app.doctor_network import _probe_notifier, _probe_with_timeout
+from vedette.app.followers.notifications import (
+    MAX_PENDING,
+    RETRY_LIMIT_US,
+    Notice,
+    Outbox,
+    notice_facts,
+)
 from vedette.app.followers.notifier import follow
 from vedette.config.notify import MailPlan, NotifyPlan, WebhookPlan
 from vedette.domain.base.errors import Permanent, Temporary
@@ -77,13 +83,15 @@ def test_a_password_that_smtp_cannot_say_is_refused_for_good() -> None:
     with mail_server(("250-here", "250 AUTH PLAIN LOGIN")) as (port, taken):
         server = {"host": "127.0.0.1", "port": port, "tls": "none", "user": "kim"}
         with pytest.raises(Permanent, match="cannot be asked") as told:
-            deliver({**server, "password": "p\u00e4ssword"}, MAIL, "a@b.example", ["c@d.example"])
+            send_mail({**server, "password": "p\u00e4ssword"}, MAIL, "a@b.example", ["c@d.example"])
         assert "\u00e4" not in str(told.value)
         assert not taken
 
 
 async def test_check_live_tells_of_a_host_that_is_no_name() -> None:
-    seen = await _bounded("ops", _notices(WebhookPlan("ops", f"https://{'a' * 64}.example/")))
+    seen = await _probe_with_timeout(
+        "ops", _probe_notifier(WebhookPlan("ops", f"https://{'a' * 64}.example/"))
+    )
     assert (seen.state, seen.what) == ("fail", "ops")
     assert "cannot be asked" in seen.told
 
@@ -134,14 +142,14 @@ async def test_a_way_that_hangs_ends_in_time_and_others_are_told_meanwhile(
             let_go.wait(30)
 
         told.telling._senders["slow"] = hang
-        from vedette.app.followers.telemetry import Reader
+        from vedette.app.followers.telemetry import RecordReader
 
         # Nobody waits for it: while it hangs, two rounds tell the other way of two things.
-        with Reader(fleet.app) as reader:
+        with RecordReader(fleet.app) as reader:
             for name, count in (("m1", 1), ("m2", 2)):
                 await told.holds(name)
                 clock.advance(60_000_000)
-                await told.telling.round(reader)
+                await told.telling.run_round(reader)
                 await told.telling._sending["ops"]
                 assert len(hook.got) == count
         assert len(begun) == 1
@@ -194,7 +202,7 @@ async def test_a_no_is_tried_again_until_the_way_is_mended(
         hook.status = answer
         await told.holds("m3")
         await told.round()
-        clock.advance(TRIED_US + 1)
+        clock.advance(RETRY_LIMIT_US + 1)
         await told.round()
         stood = status(fleet.app.store, clock.now_us())["notices"]
         assert (stood["pending"], stood["dropped"], stood["failing"]) == (0, 1, ["ops"])
@@ -222,12 +230,12 @@ async def test_what_can_never_be_sent_is_dropped_and_the_way_goes_on(
 def test_a_notice_that_no_one_takes_keeps_no_other_back() -> None:
     outbox = Outbox(0)
     for number in range(3):
-        outbox.take(number, entry("run.dead", agent=f"a{number}", run="r"), ["ops"], 5)
-    first, *others = outbox.due("ops", 5)
-    outbox.later("ops", first, 5, 1_000)
-    assert outbox.due("ops", 1_004) == []
-    assert outbox.due("ops", 1_005) == [*others, first]
-    assert Outbox.from_json(outbox.to_json()).due("ops", 1_005) == [*others, first]
+        outbox.add_entry(number, entry("run.dead", agent=f"a{number}", run="r"), ["ops"], 5)
+    first, *others = outbox.due_notices("ops", 5)
+    outbox.schedule_retry("ops", first, 5, 1_000)
+    assert outbox.due_notices("ops", 1_004) == []
+    assert outbox.due_notices("ops", 1_005) == [*others, first]
+    assert Outbox.from_json(outbox.to_json()).due_notices("ops", 1_005) == [*others, first]
 
 
 # --- a mail to several ----------------------------------------------------------------------------
@@ -297,7 +305,7 @@ async def test_who_takes_a_mail_later_gets_it_alone_and_others_are_not_kept_wait
             noes[BOB] = "450 4.2.0 not now"
             await told.holds("m4")
             await told.round()
-            clock.advance(TRIED_US + 1)
+            clock.advance(RETRY_LIMIT_US + 1)
             await told.round()
             stood = status(fleet.app.store, clock.now_us())["notices"]
             assert (stood["pending"], stood["dropped"]) == (0, 1)
@@ -370,15 +378,19 @@ def test_a_webhook_that_trickles_is_given_up(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_dead_way_takes_no_place_of_a_healthy_one() -> None:
     outbox = Outbox(0)
-    for number in range(MOST + 20):
-        outbox.take(number, entry("run.dead", agent=f"a{number}", run="r"), ["dead", "well"], 5)
-        for notice in outbox.due("well", 5):
-            outbox.gone("well", notice)
-        outbox.due("dead", 5)
-    assert outbox.sent == MOST + 20
+    for number in range(MAX_PENDING + 20):
+        outbox.add_entry(
+            number, entry("run.dead", agent=f"a{number}", run="r"), ["dead", "well"], 5
+        )
+        for notice in outbox.due_notices("well", 5):
+            outbox.record_sent("well", notice)
+        outbox.due_notices("dead", 5)
+    assert outbox.sent == MAX_PENDING + 20
     assert outbox.dropped == 20
     # What the dead way owes is bounded, and the newest are kept.
-    assert [notice.agent for notice in outbox.pending] == [f"a{n}" for n in range(20, MOST + 20)]
+    assert [notice.agent for notice in outbox.pending] == [
+        f"a{n}" for n in range(20, MAX_PENDING + 20)
+    ]
 
 
 def test_holds_that_were_all_answered_are_not_told_of_however_many_they_were() -> None:
@@ -387,9 +399,9 @@ def test_holds_that_were_all_answered_are_not_told_of_however_many_they_were() -
 
     outbox = Outbox(0)
     for number in range(8):
-        outbox.take(number, held(number), ["ops"], 5)
-    assert facts(outbox.pending[0], "f", None)["ids"] == [f"hold_{n}" for n in range(5)]
+        outbox.add_entry(number, held(number), ["ops"], 5)
+    assert notice_facts(outbox.pending[0], "f", None)["ids"] == [f"hold_{n}" for n in range(5)]
     for number in range(8):
         assert outbox.pending, "told of too few"
-        outbox.take(8 + number, entry("hold.denied", action=f"act_{number}"), ["ops"], 5)
-    assert not outbox.due("ops", 10**9)
+        outbox.add_entry(8 + number, entry("hold.denied", action=f"act_{number}"), ["ops"], 5)
+    assert not outbox.due_notices("ops", 10**9)

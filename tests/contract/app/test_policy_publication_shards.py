@@ -14,13 +14,13 @@ import pytest
 from tests.contract.store.test_store import ADAPTERS, Opened, Opener, open_sqlite
 from tests.gcs import Gcs, serving
 
-from vedette.adapters.bundles.bucket import EMULATOR
-from vedette.adapters.bundles.repository import open_shelf
+from vedette.adapters.bundles.bucket import EMULATOR_HOST
+from vedette.adapters.bundles.repository import open_repository
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
-from vedette.app.policy_publication import FolderSealer
-from vedette.config.deployment import Edges, PolicyPlan
+from vedette.app.policy_publication import FolderSigner
+from vedette.config.deployment import Deployment, PolicyPlan
 from vedette.domain.bundle import Bundle
-from vedette.policy.distribution import Archive, Shelving
+from vedette.policy.distribution import Archive, BundleDistributor
 from vedette.policy.signed_archive import ARCHIVE, KEY
 from vedette.testing.harness import FleetHarness, checkout, copy_policies
 
@@ -33,10 +33,10 @@ def bundle() -> Bundle:
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FolderSealer]:
+def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FolderSigner]:
     """Return the sealers of workers: two with a key each, and one without."""
     folder = tmp_path_factory.mktemp("keys")
-    made = {name: FolderSealer(folder / name) for name in ("a", "b", "none")}
+    made = {name: FolderSigner(folder / name) for name in ("a", "b", "none")}
     for name in ("a", "b"):
         made[name].key_id(make=True)
     return made
@@ -49,11 +49,11 @@ def store(tmp_path: Path) -> Iterator[Opened]:
     opened.close()
 
 
-def archive_of(bundle: Bundle, number: int, sealer: FolderSealer) -> Archive:
+def archive_of(bundle: Bundle, number: int, sealer: FolderSigner) -> Archive:
     key = sealer.key_id(make=False)
     assert key is not None
     raw = sealer.pack(bundle, number, "person:tester", None, 1)
-    return Archive.of(number, bundle.digest, key, raw, sealer.public())
+    return Archive.from_raw(number, bundle.digest, key, raw, sealer.public_key())
 
 
 async def publish(store: Any, bundle: Bundle, archive: Archive) -> None:
@@ -61,9 +61,9 @@ async def publish(store: Any, bundle: Bundle, archive: Archive) -> None:
     await store.publish(bundle, [], number=archive.number, marks=archive.marks())
 
 
-def worker(store: Any, sealer: FolderSealer, where: Path | str | None) -> Shelving:
-    shelf = open_shelf(str(where)) if where else None
-    made = Shelving(store, sealer, shelf, NAME, lambda: 1)
+def worker(store: Any, sealer: FolderSigner, where: Path | str | None) -> BundleDistributor:
+    shelf = open_repository(str(where)) if where else None
+    made = BundleDistributor(store, sealer, shelf, NAME, lambda: 1)
     made.refresh()
     return made
 
@@ -77,46 +77,46 @@ def lies(where: Path) -> bytes:
 
 @pytest.mark.parametrize("who", ["none", "b"])
 async def test_a_leader_without_the_fleet_s_key_overwrites_nothing_newer(
-    store: Opened, bundle: Bundle, keys: dict[str, FolderSealer], tmp_path: Path, who: str
+    store: Opened, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path, who: str
 ) -> None:
     live, newer = (archive_of(bundle, number, keys["a"]) for number in (5, 9))
     await publish(store, bundle, live)
     where = tmp_path / "shelf"
     leader = worker(store, keys[who], where)
-    assert await leader.mend() is None
+    assert await leader.repair() is None
     assert lies(where) == live.raw
     # The same again is no news: it knows by the fleet's public key what lies there.
-    assert await leader.mend() is None
+    assert await leader.repair() is None
     (where / NAME).write_bytes(newer.raw)
-    told = await leader.mend()
+    told = await leader.repair()
     assert told is not None
     assert "the shelf holds revision 9" in told
     assert lies(where) == newer.raw
     # The control: what none of the keys signed is replaced, and that is told.
     (where / NAME).write_bytes(b"nothing of ours")
-    told = await leader.mend()
+    told = await leader.repair()
     assert told is not None
     assert "none of ours and is replaced" in told
     assert lies(where) == live.raw
 
 
 async def test_who_is_slow_with_the_old_key_does_not_overwrite_the_new_one(
-    store: Opened, bundle: Bundle, keys: dict[str, FolderSealer], tmp_path: Path
+    store: Opened, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path
 ) -> None:
     """As when another worker publishes with --new-key while this one reaches the shelf."""
     old, new = archive_of(bundle, 1, keys["a"]), archive_of(bundle, 2, keys["b"])
     await publish(store, bundle, old)
     where = tmp_path / "shelf"
     slow = worker(store, keys["a"], where)
-    assert await slow.place(old) is None
+    assert await slow.upload(old) is None
     await publish(store, bundle, new)
     (where / NAME).write_bytes(new.raw)
-    assert await slow.place(old) is None
+    assert await slow.upload(old) is None
     assert lies(where) == new.raw
 
 
 async def test_an_archive_that_was_kept_without_its_public_key_is_signed_anew(
-    store: Any, bundle: Bundle, keys: dict[str, FolderSealer]
+    store: Any, bundle: Bundle, keys: dict[str, FolderSigner]
 ) -> None:
     await publish(store, bundle, archive_of(bundle, 1, keys["a"]))
     mark = orjson.loads(store.meta(ARCHIVE))
@@ -124,16 +124,16 @@ async def test_an_archive_that_was_kept_without_its_public_key_is_signed_anew(
     await store.remember(ARCHIVE, orjson.dumps(mark).decode())
     assert worker(store, keys["none"], None).live is None
     leader = worker(store, keys["a"], None)
-    assert await leader.mend() is None
+    assert await leader.repair() is None
     assert leader.live is not None
-    assert leader.live.public == keys["a"].public()
+    assert leader.live.public == keys["a"].public_key()
 
 
 # --- signing what is live already -----------------------------------------------------------------
 
 
 async def test_who_signs_afterwards_does_not_overwrite_what_was_published_meanwhile(
-    store: Any, bundle: Bundle, keys: dict[str, FolderSealer]
+    store: Any, bundle: Bundle, keys: dict[str, FolderSigner]
 ) -> None:
     await store.publish(bundle, [])
     theirs = archive_of(bundle, 2, keys["b"])
@@ -148,9 +148,9 @@ async def test_who_signs_afterwards_does_not_overwrite_what_was_published_meanwh
 
     store.writer.submit = late
     leader = worker(store, keys["a"], None)
-    assert await leader.mend() is None
+    assert await leader.repair() is None
     assert met
-    assert (store.meta(KEY), Archive.kept(store)) == (theirs.key, theirs)
+    assert (store.meta(KEY), Archive.load_live(store)) == (theirs.key, theirs)
     assert leader.live == theirs
 
 
@@ -177,7 +177,7 @@ async def test_marks_are_kept_all_or_none_and_only_of_what_is_live(
 
 @pytest.mark.parametrize("led", [False, True])
 async def test_a_worker_that_does_not_lead_shows_what_the_leader_signed(
-    store: Any, bundle: Bundle, keys: dict[str, FolderSealer], monkeypatch: pytest.MonkeyPatch,
+    store: Any, bundle: Bundle, keys: dict[str, FolderSigner], monkeypatch: pytest.MonkeyPatch,
     led: bool,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("vedette.policy.distribution.LEAD_S", 0.01)
@@ -188,12 +188,12 @@ async def test_a_worker_that_does_not_lead_shows_what_the_leader_signed(
     other, leader = worker(store, keys["none"], None), worker(store, keys["a"], None)
     told: list[str] = []
     leading = [led]
-    keeping = asyncio.create_task(other.keep(lambda: leading[0], told.append))
+    keeping = asyncio.create_task(other.maintain(lambda: leading[0], told.append))
     try:
         await asyncio.sleep(0.1)
         leading[0] = False
         shown = [other.live]
-        assert await leader.mend() is None
+        assert await leader.repair() is None
         async with asyncio.timeout(5):
             while shown[-1] != leader.live:
                 await asyncio.sleep(0.01)
@@ -218,25 +218,25 @@ async def test_a_worker_that_does_not_lead_shows_what_the_leader_signed(
 @pytest.fixture
 def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gcs]:
     with serving("policies") as served:
-        monkeypatch.setenv(EMULATOR, served.url)
+        monkeypatch.setenv(EMULATOR_HOST, served.url)
         monkeypatch.setattr("vedette.adapters.bundles.bucket.TIMEOUT_S", 0.2)
         yield served
 
 
 @pytest.mark.parametrize("how", ["cut", "reset", "stall"])
 async def test_a_bucket_that_breaks_off_is_tried_again_and_loses_nothing(
-    gcs: Gcs, store: Any, bundle: Bundle, keys: dict[str, FolderSealer], how: str,
+    gcs: Gcs, store: Any, bundle: Bundle, keys: dict[str, FolderSigner], how: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """A part of an archive is not one of ours that somebody changed, and does not end the fleet."""
     monkeypatch.setattr("vedette.policy.distribution.RETRY_S", 0.01)
     live, newer = (archive_of(bundle, number, keys["a"]) for number in (1, 2))
     await publish(store, bundle, live)
-    open_shelf("gs://policies").replace(NAME, newer.raw, None)
+    open_repository("gs://policies").replace(NAME, newer.raw, None)
     gcs.breaking = how
     leader = worker(store, keys["a"], "gs://policies")
     told: list[str] = []
-    keeping = asyncio.create_task(leader.keep(lambda: True, told.append))
+    keeping = asyncio.create_task(leader.maintain(lambda: True, told.append))
     try:
         async with asyncio.timeout(10):
             while len(told) < 2 and not keeping.done():  # noqa: ASYNC110 (a task tells)
@@ -258,7 +258,7 @@ async def test_a_bucket_that_breaks_off_is_tried_again_and_loses_nothing(
 
 def restored(folder: Path, where: Path, bundle: Bundle, number: int) -> Path:
     """Return a fleet's folder whose store knows nothing of the revision that lies on its shelf."""
-    sealer = FolderSealer(folder / "state")
+    sealer = FolderSigner(folder / "state")
     sealer.key_id(make=True)
     where.mkdir()
     (where / NAME).write_bytes(archive_of(bundle, number, sealer).raw)
@@ -276,16 +276,16 @@ async def test_a_publication_goes_above_the_shelf_though_no_fleet_runs(
     edited = copy_policies(tmp_path / "edited")
     denies = edited / "denies" / "data.yaml"
     denies.write_text(denies.read_text() + "# looked at\n")
-    edges = Edges(policy=PolicyPlan(bundles=str(where)))
+    edges = Deployment(policy=PolicyPlan(bundles=str(where)))
     async with FleetHarness(folder, edges=edges) as fleet:
-        assert fleet.app.store.revision()[0] == 1
-        done = await fleet.apply(edited)
+        assert fleet.app.store.live_revision()[0] == 1
+        done = await fleet.apply_policy(edited)
         assert (done["ok"], done["revision"], done["told"]) == (True, 8, None)
-    assert FolderSealer(folder / "state").read(lies(where)) == (8, done["digest"])
+    assert FolderSigner(folder / "state").read(lies(where)) == (8, done["digest"])
 
 
 async def test_who_is_told_to_publish_again_may_do_so_in_another_process(
-    store: Any, bundle: Bundle, keys: dict[str, FolderSealer], tmp_path: Path,
+    store: Any, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("vedette.policy.distribution.LOOK_S", 0)  # as with a shelf that is slow
@@ -297,18 +297,18 @@ async def test_who_is_told_to_publish_again_may_do_so_in_another_process(
     made = partial(worker, store, keys["a"], where)
     first = made()
     await first.warm()
-    assert (first.next_number(1), first.behind(1)) == (2, False)
-    told = await first.place(live)
+    assert (first.next_number(1), first.is_behind(1)) == (2, False)
+    told = await first.upload(live)
     assert told is not None
     assert "Publish again; it becomes a higher revision" in told
     # The same content is a change now, and its number is above.
-    assert (made().next_number(1), made().behind(1)) == (8, True)
+    assert (made().next_number(1), made().is_behind(1)) == (8, True)
     await publish(store, bundle, archive_of(bundle, 8, keys["a"]))
-    assert not made().behind(8)
+    assert not made().is_behind(8)
 
 
 async def test_a_look_at_the_shelf_sees_what_the_record_does_not_know(
-    store: Any, bundle: Bundle, keys: dict[str, FolderSealer], tmp_path: Path
+    store: Any, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path
 ) -> None:
     where = tmp_path / "shelf"
     await publish(store, bundle, archive_of(bundle, 3, keys["a"]))

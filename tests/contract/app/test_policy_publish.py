@@ -12,17 +12,23 @@ import pytest
 from tests.gcs import serving
 
 from vedette.adapters.bundles import PUBLIC_FILE, unpack
-from vedette.adapters.bundles.bucket import EMULATOR
-from vedette.adapters.bundles.repository import open_shelf
+from vedette.adapters.bundles.bucket import EMULATOR_HOST
+from vedette.adapters.bundles.repository import open_repository
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
-from vedette.app.policy_publication import FolderSealer
-from vedette.config.deployment import Edges, PolicyPlan
-from vedette.domain.base.errors import AlreadyDone, BadCommand, BadPolicy, Outrun, Unavailable
+from vedette.app.policy_publication import FolderSigner
+from vedette.config.deployment import Deployment, PolicyPlan
+from vedette.domain.base.errors import (
+    AlreadyDone,
+    BadCommand,
+    BadPolicy,
+    Unavailable,
+    WriteConflict,
+)
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding
 from vedette.ledger.history.policy_history import differences, history
 from vedette.operations.commands import Order
-from vedette.policy.distribution import Archive, Shelving, on_shelf
+from vedette.policy.distribution import Archive, BundleDistributor, read_repository
 from vedette.testing.harness import FleetHarness, copy_policies
 
 NAME = "harbour.tar.gz"
@@ -35,12 +41,12 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield str(tmp_path / "shelf")
         return
     with serving("policies") as gcs, pytest.MonkeyPatch.context() as patch:
-        patch.setenv(EMULATOR, gcs.url)
+        patch.setenv(EMULATOR_HOST, gcs.url)
         yield "gs://policies"
 
 
 def harness(folder: Path, where: str | None) -> FleetHarness:
-    return FleetHarness(folder, edges=Edges(policy=PolicyPlan(bundles=where)))
+    return FleetHarness(folder, edges=Deployment(policy=PolicyPlan(bundles=where)))
 
 
 @pytest.fixture
@@ -57,8 +63,8 @@ def edited(folder: Path, number: int) -> Path:
     return to
 
 
-def shelving_of(fleet: FleetHarness) -> Shelving:
-    found = fleet.app.rollout.shelving
+def shelving_of(fleet: FleetHarness) -> BundleDistributor:
+    found = fleet.app.rollout.distributor
     assert found is not None
     return found
 
@@ -66,7 +72,9 @@ def shelving_of(fleet: FleetHarness) -> Shelving:
 def lies(fleet: FleetHarness, where: str) -> tuple[int, str] | None:
     """Return what lies on the shelf, verified; refused if it is older than what was live."""
     state = fleet.folder / "state"
-    return on_shelf(open_shelf(where), NAME, FolderSealer(state), fleet.app.store.revision()[0])
+    return read_repository(
+        open_repository(where), NAME, FolderSigner(state), fleet.app.store.live_revision()[0]
+    )
 
 
 async def apply(fleet: FleetHarness, folder: Path, **more: Any) -> dict[str, Any]:
@@ -82,19 +90,19 @@ async def test_who_why_and_which_commit_are_recorded_and_signed(
     entry = fleet.entries("policy.published")[-1]
     state = fleet.folder / "state"
     public = (state / PUBLIC_FILE).read_bytes()
-    found = open_shelf(where).get(NAME)
+    found = open_repository(where).get(NAME)
     assert found is not None
     bundle, manifest = unpack(found[0], public)
-    assert entry["archive"] == done["archive"] == Archive.of(2, "", "", found[0]).digest
+    assert entry["archive"] == done["archive"] == Archive.from_raw(2, "", "", found[0]).digest
     assert entry["signer"] == manifest.key_id
     assert (entry["actor"], entry["commit"]) == ("person:tester", "3f9c2ab")
     assert fleet.body(entry["seq"])["reason"] == "it must be"
-    assert (manifest.number, manifest.digest) == fleet.app.store.revision()
+    assert (manifest.number, manifest.digest) == fleet.app.store.live_revision()
     assert (manifest.number, manifest.signer) == (done["revision"], "person:tester")
     assert manifest.commit == "3f9c2ab"
     assert bundle == read_bundle(tmp_path / "edit-0")
     # The same under a name that never changes; and what was erasable stays erasable.
-    kept = open_shelf(where).get(f"archives/{done['archive']}.tar.gz")
+    kept = open_repository(where).get(f"archives/{done['archive']}.tar.gz")
     assert kept is not None
     assert kept[0] == found[0]
     assert b"it must be" not in found[0]
@@ -103,12 +111,12 @@ async def test_who_why_and_which_commit_are_recorded_and_signed(
 async def test_a_rollback_is_a_new_revision_with_old_content(
     fleet: FleetHarness, where: str, tmp_path: Path
 ) -> None:
-    first = fleet.app.store.revision()
+    first = fleet.app.store.live_revision()
     await apply(fleet, edited(tmp_path, 0))
     commands = fleet.app.commands
     back = await commands.policy_rollback(fleet.order("back"), first[0])
     assert (back["revision"], back["digest"]) == (3, first[1])
-    assert fleet.app.store.revision() == (3, first[1]) == lies(fleet, where)
+    assert fleet.app.store.live_revision() == (3, first[1]) == lies(fleet, where)
     rows = history(fleet.app.store)
     assert [row["revision"] for row in rows] == [3, 2, 1]
     assert [row["rolled_back_to"] for row in rows] == [1, None, None]
@@ -126,7 +134,7 @@ async def test_a_repeated_command_is_one_revision(tmp_path: Path) -> None:
         await fleet.app.commands.policy_apply(order, edited(tmp_path, 0))
         with pytest.raises(AlreadyDone):
             await fleet.app.commands.policy_apply(order, edited(tmp_path, 1))
-        assert fleet.app.store.revision()[0] == 2
+        assert fleet.app.store.live_revision()[0] == 2
 
 
 async def test_a_commit_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -134,12 +142,12 @@ async def test_a_commit_that_is_none_is_refused(tmp_path: Path) -> None:
         for commit in ("", "two words", "x" * 101, "-x", "a\nb"):
             with pytest.raises(BadCommand, match="names no commit"):
                 await apply(fleet, fleet.policies, commit=commit)
-        assert fleet.app.store.revision()[0] == 1
+        assert fleet.app.store.live_revision()[0] == 1
 
 
 async def test_a_policy_that_no_longer_fits_cannot_come_back(tmp_path: Path) -> None:
     async with harness(tmp_path / "fleet", None) as fleet:
-        first = fleet.app.store.revision()
+        first = fleet.app.store.live_revision()
         await apply(fleet, edited(tmp_path, 0))
         asked: list[str] = []
 
@@ -151,7 +159,7 @@ async def test_a_policy_that_no_longer_fits_cannot_come_back(tmp_path: Path) -> 
         stage.try_out = try_out
         back = await fleet.app.commands.policy_rollback(fleet.order("back"), 1)
         assert (back["ok"], back["revision"], asked) == (False, 2, [first[1]])
-        assert fleet.app.store.revision()[0] == 2
+        assert fleet.app.store.live_revision()[0] == 2
         assert fleet.entries("policy.refused")[-1]["bundle"] == first[1]
 
 
@@ -162,16 +170,18 @@ async def test_a_publication_does_not_wait_for_a_shelf_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving("policies") as gcs:
-        monkeypatch.setenv(EMULATOR, gcs.url)
+        monkeypatch.setenv(EMULATOR_HOST, gcs.url)
         monkeypatch.setattr("vedette.policy.distribution.RETRY_S", 0.01)
         async with harness(tmp_path / "fleet", "gs://policies") as fleet:
             gcs.failing = 503
             done = await apply(fleet, edited(tmp_path, 0))
             assert done["ok"]
             assert "revision 2 is not on the shelf yet" in done["told"]
-            assert fleet.app.store.revision()[0] == 2
+            assert fleet.app.store.live_revision()[0] == 2
             troubles: list[str] = []
-            keeping = asyncio.create_task(shelving_of(fleet).keep(lambda: True, troubles.append))
+            keeping = asyncio.create_task(
+                shelving_of(fleet).maintain(lambda: True, troubles.append)
+            )
             async with asyncio.timeout(10):
                 while not troubles:  # noqa: ASYNC110 (a thread puts it there)
                     await asyncio.sleep(0.01)
@@ -184,13 +194,13 @@ async def test_a_publication_does_not_wait_for_a_shelf_that_is_away(
 
 def lies_there(objects: dict[str, Any], number: int, fleet: FleetHarness) -> bool:
     raw = objects[NAME].raw
-    return FolderSealer(fleet.folder / "state").read(raw)[0] == number
+    return FolderSigner(fleet.folder / "state").read(raw)[0] == number
 
 
 async def test_an_older_archive_put_back_is_refused_and_replaced(
     fleet: FleetHarness, where: str, tmp_path: Path
 ) -> None:
-    shelf = open_shelf(where)
+    shelf = open_repository(where)
     old = shelf.get(NAME)
     assert old is not None
     await apply(fleet, edited(tmp_path, 0))
@@ -199,15 +209,15 @@ async def test_an_older_archive_put_back_is_refused_and_replaced(
     assert shelf.replace(NAME, old[0], live[1])
     with pytest.raises(BadPolicy, match="revision 1 lies on the shelf, and 2 was live"):
         lies(fleet, where)
-    assert await shelving_of(fleet).mend() is None
-    assert lies(fleet, where) == fleet.app.store.revision()
+    assert await shelving_of(fleet).repair() is None
+    assert lies(fleet, where) == fleet.app.store.live_revision()
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "foreign", "garbage"])
 async def test_what_was_not_signed_by_us_is_refused_and_replaced(tmp_path: Path, how: str) -> None:
     where = str(tmp_path / "shelf")
     async with harness(tmp_path / "fleet", where) as fleet:
-        shelf = open_shelf(where)
+        shelf = open_repository(where)
         found = shelf.get(NAME)
         assert found is not None
         raw, bundle = found[0], read_bundle(fleet.policies)
@@ -216,16 +226,16 @@ async def test_what_was_not_signed_by_us_is_refused_and_replaced(tmp_path: Path,
         wrong = {
             "flipped": bytes(flipped),
             "cut": raw[:-20],
-            "foreign": FolderSealer(tmp_path / "other").pack(bundle, 7, "person:eve", None, 1),
+            "foreign": FolderSigner(tmp_path / "other").pack(bundle, 7, "person:eve", None, 1),
             "garbage": b"no archive at all",
         }[how]
         assert shelf.replace(NAME, wrong, found[1])
         with pytest.raises(BadPolicy):
             lies(fleet, where)
-        told = await shelving_of(fleet).mend()
+        told = await shelving_of(fleet).repair()
         assert told is not None
         assert "none of ours and is replaced" in told
-        assert lies(fleet, where) == fleet.app.store.revision()
+        assert lies(fleet, where) == fleet.app.store.live_revision()
 
 
 async def test_a_newer_revision_is_never_overwritten_by_an_older_one(tmp_path: Path) -> None:
@@ -235,8 +245,8 @@ async def test_a_newer_revision_is_never_overwritten_by_an_older_one(tmp_path: P
         first = shelving_of(fleet).live
         assert first is not None
         await apply(fleet, edited(tmp_path, 0))
-        assert await shelving_of(fleet).place(first) is None
-        assert lies(fleet, where) == fleet.app.store.revision()
+        assert await shelving_of(fleet).upload(first) is None
+        assert lies(fleet, where) == fleet.app.store.live_revision()
 
 
 async def test_after_a_restore_numbers_go_on_above_what_the_shelf_has(
@@ -255,15 +265,15 @@ async def test_after_a_restore_numbers_go_on_above_what_the_shelf_has(
         pass
     async with harness(lost, where) as fleet:
         shelving = shelving_of(fleet)
-        assert fleet.app.store.revision()[0] == 1
-        told = await shelving.mend()
+        assert fleet.app.store.live_revision()[0] == 1
+        told = await shelving.repair()
         assert told is not None
         assert "the shelf holds revision 3" in told
-        assert shelving.behind(1)
+        assert shelving.is_behind(1)
         # The same content again is a change now: it gets a number that nobody has seen.
         done = await apply(fleet, fleet.policies)
         assert (done["ok"], done["changed"], done["revision"]) == (True, True, 4)
-        assert lies(fleet, where) == fleet.app.store.revision() == (4, done["digest"])
+        assert lies(fleet, where) == fleet.app.store.live_revision() == (4, done["digest"])
         assert not (await apply(fleet, fleet.policies))["changed"]
 
 
@@ -275,19 +285,21 @@ async def test_a_number_that_is_taken_is_refused_and_a_gap_is_not(tmp_path: Path
         store = fleet.app.store
         bundle = read_bundle(edited(tmp_path, 0))
         for taken in (0, 1):
-            with pytest.raises(Outrun):
-                await store.publish(bundle, [], command="c", number=taken, marks={"m": "lost"})
-        assert (store.meta("m"), store.revision()[0]) == (None, 1)
+            with pytest.raises(WriteConflict):
+                await store.publish(bundle, [], command="c", number=taken, meta={"m": "lost"})
+        assert (store.meta("m"), store.live_revision()[0]) == (None, 1)
         # The command was not carried out, so its id is free.
         # One made from another revision than the live one: refused, also where the number is free.
         live = store.policy_rev
         for other in (live - 1, live + 1):
-            with pytest.raises(Outrun):
-                await store.publish(bundle, [], command="c", number=5, expects=other)
+            with pytest.raises(WriteConflict):
+                await store.publish(bundle, [], command="c", number=5, expected_revision=other)
         marks = {"m": "kept"}
-        published = store.publish(bundle, [], command="c", number=5, marks=marks, expects=live)
+        published = store.publish(
+            bundle, [], command="c", number=5, meta=marks, expected_revision=live
+        )
         assert await published == 5
-        assert (store.meta("m"), store.revision()) == ("kept", (5, bundle.digest))
+        assert (store.meta("m"), store.live_revision()) == ("kept", (5, bundle.digest))
         assert await store.publish(bundle, []) == 6
 
 
@@ -313,10 +325,10 @@ async def test_who_is_outrun_by_another_worker_goes_behind_it(tmp_path: Path) ->
         asked.clear()
 
         async def always(bundle: Bundle, drafts: Any, **more: Any) -> int:
-            raise Outrun("again")
+            raise WriteConflict("again")
 
         store.publish = always
-        with pytest.raises(Outrun, match="other workers publish all the time"):
+        with pytest.raises(WriteConflict, match="other workers publish all the time"):
             await apply(fleet, edited(tmp_path, 2))
 
 
@@ -337,12 +349,12 @@ async def test_a_worker_without_the_fleet_s_key_publishes_unsigned_and_says_so(
         assert "no policy.key" in done["told"]
         assert not (state / "policy.key").exists()
         assert shelving_of(fleet).live is None
-        told = await shelving_of(fleet).mend()
+        told = await shelving_of(fleet).repair()
         assert told is not None
         assert "revision 2 is not signed" in told
         signed = await apply(fleet, edited(tmp_path, 1), new_key=True)
         assert (signed["ok"], signed["archive"] is not None) == (True, True)
-        assert lies(fleet, where) == fleet.app.store.revision()
+        assert lies(fleet, where) == fleet.app.store.live_revision()
 
 
 async def test_a_broken_key_holds_up_no_policy(tmp_path: Path) -> None:
@@ -371,23 +383,26 @@ async def test_a_revision_from_before_there_were_archives_is_signed_at_the_next_
 ) -> None:
     async with harness(tmp_path / "fleet", None) as fleet:
         shelving = shelving_of(fleet)
-        old = replace(shelving.live or Archive.of(0, "", "", b""), number=0)
+        old = replace(shelving.live or Archive.from_raw(0, "", "", b""), number=0)
         await fleet.app.store.remember("policy_archive", old.marks()["policy_archive"])
         shelving.refresh()
         found = [shelving.live]
-        assert await shelving.mend() is None
+        assert await shelving.repair() is None
         found.append(shelving.live)
-        assert found == [None, Archive.kept(fleet.app.store)]
+        assert found == [None, Archive.load_live(fleet.app.store)]
         assert found[1] is not None
-        assert (found[1].number, found[1].bundle) == fleet.app.store.revision()
+        assert (found[1].number, found[1].bundle) == fleet.app.store.live_revision()
 
 
 async def test_a_reader_without_a_key_believes_nothing(tmp_path: Path) -> None:
     where = str(tmp_path / "shelf")
     async with harness(tmp_path / "fleet", where):
         with pytest.raises(BadPolicy, match="no policy key"):
-            on_shelf(open_shelf(where), NAME, FolderSealer(tmp_path / "nowhere"), 1)
-    assert on_shelf(open_shelf(str(tmp_path / "none")), NAME, FolderSealer(tmp_path), 1) is None
+            read_repository(open_repository(where), NAME, FolderSigner(tmp_path / "nowhere"), 1)
+    assert (
+        read_repository(open_repository(str(tmp_path / "none")), NAME, FolderSigner(tmp_path), 1)
+        is None
+    )
 
 
 async def test_somebody_who_keeps_changing_the_shelf_is_told_of(
@@ -397,12 +412,12 @@ async def test_somebody_who_keeps_changing_the_shelf_is_told_of(
         shelving = shelving_of(fleet)
         archive = shelving.live
         assert archive is not None
-        assert shelving.shelf is not None
+        assert shelving.repository is not None
         (tmp_path / "shelf" / NAME).unlink()
-        monkeypatch.setattr(shelving.shelf, "replace", lambda name, raw, version: False)
+        monkeypatch.setattr(shelving.repository, "replace", lambda name, raw, version: False)
         with pytest.raises(Unavailable, match="keeps changing"):
-            shelving._place(shelving.shelf, archive)
-        told = await shelving.place(archive)
+            shelving._upload(shelving.repository, archive)
+        told = await shelving.upload(archive)
         assert told is not None
         assert "not on the shelf yet" in told
 
@@ -446,7 +461,7 @@ async def test_history_of_an_archived_or_erased_entry_keeps_number_and_digest(
 
 
 def test_the_archive_that_is_kept_counts_only_for_what_is_live() -> None:
-    archive = Archive.of(3, "d" * 64, "key", b"raw")
+    archive = Archive.from_raw(3, "d" * 64, "key", b"raw")
 
     class Record:
         live = (3, "d" * 64)
@@ -454,12 +469,12 @@ def test_the_archive_that_is_kept_counts_only_for_what_is_live() -> None:
         def meta(self, name: str) -> str | None:
             return archive.marks().get(name)
 
-        def revision(self) -> tuple[int, str]:
+        def live_revision(self) -> tuple[int, str]:
             return self.live
 
     record: Any = Record()
-    assert Archive.kept(record) == archive
+    assert Archive.load_live(record) == archive
     for other in ((4, "d" * 64), (3, "e" * 64)):
         record.live = other
-        assert Archive.kept(record) is None
+        assert Archive.load_live(record) is None
     assert replace(archive, number=4).marks() != archive.marks()

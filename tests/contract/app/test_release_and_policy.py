@@ -21,14 +21,14 @@ from vedette.config.snapshot import keep_snapshot
 from vedette.domain.base.errors import BadCommand, BadFleet, StoreFailed, VedetteError
 from vedette.domain.entry import Draft
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.run import Step
-from vedette.engine.cluster import follow
-from vedette.policy.rollout import Wish
+from vedette.engine.cluster import follow_cluster
+from vedette.policy.rollout import PublishRequest
 from vedette.store.store import SqlStore
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy_fleet import World, before_commit, job, toy_fleet, until
+from vedette.testing.toy_fleet import World, intercept_commits, job, toy_fleet, wait_until
 
 BOUNDS = "input_tokens_per_call: 100, output_tokens_per_call: 100"
 LIMITED = "fleet: {tokens: {hour: 1000}}\ncomplete: true\n"
@@ -44,11 +44,11 @@ class Model(ScriptedReasoner):
         self.answers = asyncio.Event()
         self.answers.set()
 
-    async def reason(self, briefing: Briefing) -> Thought:
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         self.briefings.append(briefing)
         await self.answers.wait()
         spent = {"input_tokens": 100, "output_tokens": 100}
-        return Thought(label="x", confidence=1.0, final=True, model_calls=1, spent=spent)
+        return ReasonerJudgement(label="x", confidence=1.0, final=True, model_calls=1, spent=spent)
 
 
 class Fleet:
@@ -90,19 +90,19 @@ class Fleet:
         state = self.fleet.app.settings.state if keep else self.fleet.folder / "other"
         release = keep_snapshot(state, self.agent).release
         fields = {"agent": "worker", "release": release, "actor": "person:other"}
-        await self.fleet.app.store.note([Draft("agent.released", fields)])
+        await self.fleet.app.store.append_entries([Draft("agent.released", fields)])
         return release
 
     def bounded(self) -> bool:
         """Say whether the tokens of every agent have a bound where they are limited."""
-        agents, budgets = self.fleet.app.line.fleet.agents, self.fleet.app.line.budgets
-        return all(budgets.gaps(name, agent.budget) is None for name, agent in agents.items())
+        agents, budgets = self.fleet.app.services.fleet.agents, self.fleet.app.services.budgets
+        return all(budgets.find_gap(name, agent.budget) is None for name, agent in agents.items())
 
     async def works(self, name: str) -> bool:
         """Send an event; say whether the model was asked, with its tokens booked before."""
         event, asked = job(name, key=name), len(self.model.briefings)
         await self.fleet.send(event)
-        await self.fleet.settle()
+        await self.fleet.wait_until_idle()
         if len(self.model.briefings) == asked:
             return False
         booked = [e for e in self.fleet.entries("budget.reserved") if e["event"] == event.key]
@@ -147,20 +147,20 @@ async def test_a_release_that_waits_is_decided_again_under_what_was_published(
     """It was admitted while no tokens were limited, and waits for its agent to come to rest."""
     made = Fleet(tmp_path, bounded=True)
     async with made.fleet as fleet:
-        before = fleet.app.line.agent("worker").release
+        before = fleet.app.services.agent("worker").release
         made.model.answers.clear()
         await fleet.send(job("1"))
-        await until(lambda: len(made.model.briefings) == 1)
+        await wait_until(lambda: len(made.model.briefings) == 1)
         made.asks()
         releasing = asyncio.create_task(made.release())
-        await until(lambda: fleet.app.line.stops.agent("worker"))
-        assert (await fleet.apply(made.policy(LIMITED)))["ok"]
+        await wait_until(lambda: fleet.app.services.stops.is_agent_stopped("worker"))
+        assert (await fleet.apply_policy(made.policy(LIMITED)))["ok"]
         made.model.answers.set()
         refused = await ended(releasing)
         assert isinstance(refused, BadCommand)
         assert "tokens or money are limited" in str(refused)
         assert fleet.entries("agent.released") == []
-        assert fleet.app.line.agent("worker").release == before
+        assert fleet.app.services.agent("worker").release == before
         assert await made.works("2")
 
 
@@ -175,7 +175,7 @@ async def test_of_a_release_and_a_publication_that_do_not_fit_one_is_refused(
         release: Callable[[], Coroutine[Any, Any, Any]] = made.release
 
         async def publish() -> dict[str, Any]:
-            return await fleet.apply(made.policy(LIMITED))
+            return await fleet.apply_policy(made.policy(LIMITED))
 
         first, second = (release, publish) if verb == "note" else (publish, release)
         other: list[asyncio.Task[Any]] = []
@@ -191,19 +191,19 @@ async def test_of_a_release_and_a_publication_that_do_not_fit_one_is_refused(
         assert len(refused) == 1, answers
         assert made.bounded()
         released = [entry["release"] for entry in fleet.entries("agent.released")]
-        assert released in ([], [fleet.app.line.agent("worker").release])
+        assert released in ([], [fleet.app.services.agent("worker").release])
 
 
 async def test_a_release_is_decided_again_where_another_worker_published(tmp_path: Path) -> None:
     made = Fleet(tmp_path, bounded=True)
     async with made.fleet as fleet:
-        before = fleet.app.line.agent("worker").release
+        before = fleet.app.services.agent("worker").release
         made.asks()
         between(fleet.app.store, "note", "agent.released", lambda: made.publish_elsewhere(LIMITED))
         refused = await ended(asyncio.create_task(made.release()))
         assert isinstance(refused, BadCommand), refused
         assert fleet.entries("agent.released") == []
-        assert fleet.app.line.agent("worker").release == before
+        assert fleet.app.services.agent("worker").release == before
         assert await made.works("1")
 
 
@@ -211,26 +211,26 @@ async def test_a_publication_is_decided_again_where_another_worker_released(tmp_
     """The release is at hand here and does not run yet: it is the fleet's all the same."""
     made = Fleet(tmp_path, bounded=True)
     async with made.fleet as fleet:
-        before = fleet.app.line.gateway.policy_rev
+        before = fleet.app.services.gateway.policy_rev
         made.asks()
         between(fleet.app.store, "publish", "policy.published", made.release_elsewhere)
-        done = await fleet.apply(made.policy(LIMITED))
+        done = await fleet.apply_policy(made.policy(LIMITED))
         assert not done["ok"]
         assert "tokens or money are limited" in str(done["findings"])
-        assert fleet.app.line.gateway.policy_rev == before
+        assert fleet.app.services.gateway.policy_rev == before
         made.asks(BOUNDS)
         await made.release_elsewhere()
-        assert (await fleet.apply(made.policy(LIMITED)))["ok"], "what fits is not refused"
+        assert (await fleet.apply_policy(made.policy(LIMITED)))["ok"], "what fits is not refused"
 
 
 async def test_the_folder_is_published_behind_a_release_of_another_worker(tmp_path: Path) -> None:
     """Who publishes it expects a revision: that is still live, so it need not be told to wait."""
     made = Fleet(tmp_path, bounded=True)
     async with made.fleet as fleet:
-        live = fleet.app.line.gateway.policy_rev
+        live = fleet.app.services.gateway.policy_rev
         between(fleet.app.store, "publish", "policy.published", made.release_elsewhere)
         bundle = read_bundle(made.policy(LIMITED))
-        wish = Wish(fleet.order().principal, "a test", expects=live)
+        wish = PublishRequest(fleet.order().principal, "a test", expected_revision=live)
         assert (await fleet.app.rollout.publish(bundle, wish)).ok
 
 
@@ -246,11 +246,11 @@ async def test_an_agent_whose_tokens_have_no_bound_begins_nothing(tmp_path: Path
         (told,) = troubles
         assert "worker begins nothing here: tokens or money are limited" in told
         stricter = LIMITED.replace("1000", "900")
-        assert (await fleet.apply(made.policy(stricter)))["ok"], "it is nothing new"
+        assert (await fleet.apply_policy(made.policy(stricter)))["ok"], "it is nothing new"
         assert not await made.works("1")
         made.asks(BOUNDS)
         await made.release()
-        await until(lambda: len(made.model.briefings) == 1)
+        await wait_until(lambda: len(made.model.briefings) == 1)
         assert await made.works("2")
 
 
@@ -265,7 +265,7 @@ async def test_a_turn_that_was_about_to_begin_is_not_begun_without_a_bound(tmp_p
                 await fleet.app.rollout.catch_up()
 
         published: list[bool] = []
-        before_commit(fleet, publish)
+        intercept_commits(fleet, publish)
         assert not await made.works("1")
         assert published
         assert fleet.entries("budget.reserved") == []
@@ -277,10 +277,10 @@ async def test_an_agent_goes_on_once_its_tokens_are_limited_no_more(tmp_path: Pa
         await made.publish_elsewhere(LIMITED)
         await fleet.app.rollout.catch_up()
         await fleet.send(job("1"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert made.model.briefings == []
-        assert (await fleet.apply(made.policy(OPEN)))["ok"]
-        await until(lambda: len(made.model.briefings) == 1)
+        assert (await fleet.apply_policy(made.policy(OPEN)))["ok"]
+        await wait_until(lambda: len(made.model.briefings) == 1)
 
 
 async def test_a_worker_that_starts_while_another_publishes_is_a_release_too(
@@ -288,7 +288,7 @@ async def test_a_worker_that_starts_while_another_publishes_is_a_release_too(
 ) -> None:
     made = Fleet(tmp_path, bounded=False)
     async with made.fleet as fleet:
-        note = SqlStore.note
+        note = SqlStore.append_entries
 
         async def later(store: Any, drafts: Any, *args: Any, **more: Any) -> int:
             if any(draft.kind == "fleet.loaded" for draft in drafts):
@@ -349,7 +349,7 @@ async def test_a_release_within_a_publication_is_taught_what_it_asks_for(
     without = file.read_text()
     file.write_text(without if asks else without + SCOPES)
     async with fleet:
-        curating: Any = fleet.app.commands.curating
+        curating: Any = fleet.app.commands.curation
         lessons = curating.lessons
         assert lessons.readers(BANK, "all") == ([] if asks else ["worker"])
         file.write_text(without + SCOPES if asks else without)
@@ -375,9 +375,9 @@ async def test_a_release_within_a_publication_is_taught_what_it_asks_for(
             return number
 
         store.publish = later
-        assert (await fleet.apply(newer))["ok"]
+        assert (await fleet.apply_policy(newer))["ok"]
         assert (await releasing[0])["changed"]
-        live = fleet.app.line.gateway.policy_rev
+        live = fleet.app.services.gateway.policy_rev
         assert lessons.readers(BANK, "all") == (["worker"] if asks else [])
         assert lessons.policy_rev == live
         if asks:
@@ -403,7 +403,7 @@ async def test_a_publication_within_a_release_says_what_that_is_taught(
 
         async def publish() -> None:
             if way == "here":
-                assert (await fleet.apply(newer))["ok"]
+                assert (await fleet.apply_policy(newer))["ok"]
             else:
                 await publish_elsewhere(store, newer)
                 await fleet.app.rollout.catch_up()
@@ -418,9 +418,9 @@ async def test_a_publication_within_a_release_says_what_that_is_taught(
         store.note = later
         assert (await fleet.app.releases.release(fleet.order(), "worker"))["changed"]
         await publishing[0]
-        curating: Any = fleet.app.commands.curating
+        curating: Any = fleet.app.commands.curation
         assert curating.lessons.readers(BANK, "all") == (["worker"] if granted else [])
-        assert curating.lessons.policy_rev == fleet.app.line.gateway.policy_rev
+        assert curating.lessons.policy_rev == fleet.app.services.gateway.policy_rev
         if way == "here":
             read = fleet.entries("recall.decided")[-1]
             assert read["outcome"] == ("permit" if granted else "deny")
@@ -439,13 +439,13 @@ async def test_the_last_release_of_the_record_runs_whoever_made_it_meanwhile(
         made.say("theirs")
         theirs = keep_snapshot(made.fleet.app.settings.state, made.agent).release
         made.say("ours")
-        note: Any = store.note
+        note: Any = store.append_entries
         following: list[asyncio.Task[None]] = []
 
         async def later(drafts: Any, *args: Any, **more: Any) -> int:
             seq: int = await note(drafts, *args, **more)
             if any(draft.kind == "agent.released" for draft in drafts):
-                store.note = note  # type: ignore[method-assign]
+                store.append_entries = note  # type: ignore[method-assign]
                 fields = {"agent": "worker", "release": theirs, "actor": "person:other"}
                 await note([Draft("agent.released", fields)])
                 following.append(asyncio.create_task(releases.follow(told.append)))
@@ -453,17 +453,17 @@ async def test_the_last_release_of_the_record_runs_whoever_made_it_meanwhile(
                     await asyncio.sleep(0)
             return seq
 
-        store.note = later  # type: ignore[method-assign]
+        store.append_entries = later  # type: ignore[method-assign]
         ours = (await made.release())["release"]
         await asyncio.gather(*following)
         await releases.follow(told.append)
-        assert made.fleet.app.line.agent("worker").release == theirs
+        assert made.fleet.app.services.agent("worker").release == theirs
         # A release of what ran here last is one: the fleet runs another by now.
         await note([Draft("agent.released", {"agent": "worker", "release": ours})])
         done = await made.release()
         assert (done["was"], done["changed"]) == (ours, False) or done["changed"]
         await releases.follow(told.append)
-        assert made.fleet.app.line.agent("worker").release == ours
+        assert made.fleet.app.services.agent("worker").release == ours
         assert await made.judged("1") == ("ours ours", ours)
 
 
@@ -471,17 +471,17 @@ async def test_a_release_of_what_runs_here_counts_where_another_was_made(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, "here") as made:
-        here = made.fleet.app.line.agent("worker").release
+        here = made.fleet.app.services.agent("worker").release
         made.say("theirs")
         theirs = keep_snapshot(made.fleet.app.settings.state, made.agent).release
-        await made.fleet.app.store.note(
+        await made.fleet.app.store.append_entries(
             [Draft("agent.released", {"agent": "worker", "release": theirs})]
         )
         made.say("old")
         done = await made.release()
         assert (done["was"], done["release"], done["changed"]) == (theirs, here, True)
         await made.releases.follow(lambda told: None)
-        assert made.fleet.app.line.agent("worker").release == here
+        assert made.fleet.app.services.agent("worker").release == here
 
 
 @pytest.mark.parametrize("stands", [True, False])
@@ -523,11 +523,11 @@ async def test_two_workers_that_release_at_once_run_the_last_of_both(tmp_path: P
             fleets = (one, other)
 
             def both_run(release: str) -> bool:
-                return all(f.app.line.agent("worker").release == release for f in fleets)
+                return all(f.app.services.agent("worker").release == release for f in fleets)
 
             tasks = [
                 asyncio.create_task(
-                    follow(f.app.line, f.app.rollout, lambda: None, troubles.append,
+                    follow_cluster(f.app.services, f.app.rollout, lambda: None, troubles.append,
                            f.app.releases.follow)
                 ) for f in fleets
             ]  # fmt: skip
@@ -541,7 +541,7 @@ async def test_two_workers_that_release_at_once_run_the_last_of_both(tmp_path: P
                 done = [f.app.releases.release(f.order(), "worker") for f in fleets]
                 assert all(told["changed"] for told in await asyncio.gather(*done))
                 last = one.entries("agent.released")[-1]["release"]
-                await until(partial(both_run, last), 20)
+                await wait_until(partial(both_run, last), 20)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

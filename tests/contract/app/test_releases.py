@@ -20,21 +20,21 @@ from tests.remote import Host, now_us
 from tests.said import ROOT
 
 from vedette.app.releases import Releases
-from vedette.app.remote_workers import issuer_of
+from vedette.app.remote_workers import build_issuer
 from vedette.config.agent_folder import release_digest
-from vedette.config.deployment import Edges, GatewayPlan
+from vedette.config.deployment import Deployment, GatewayPlan
 from vedette.config.settings import StorePlan
 from vedette.config.snapshot import find_snapshot, keep_snapshot, snapshot_folder
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadFleet, Forbidden, NotFound
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
-from vedette.engine.cluster import follow
+from vedette.engine.cluster import follow_cluster
 from vedette.interfaces.http.worker_gateway import serve_workers
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, toy_fleet, wait_until
 
-FAR = Edges(gateway=GatewayPlan(("127.0.0.1", 0), ("worker",), apart=True))
+FAR = Deployment(gateway=GatewayPlan(("127.0.0.1", 0), ("worker",), is_gateway=True))
 JUDGE_PY = """\
 from vedette.judging import Judge as Base
 from vedette.judging import Judgement, Proposal, Ref
@@ -74,7 +74,7 @@ class Fleet:
         """Return what is said of an event, and the release that the ledger names for it."""
         event = job(name, key=name)
         await self.fleet.send(event)
-        await until(lambda: bool(self.fleet.entries("turn.reasoned")) and self._of(event), 20)
+        await wait_until(lambda: bool(self.fleet.entries("turn.reasoned")) and self._of(event), 20)
         (turn,) = (e for e in self.fleet.entries("turn.reasoned") if e["event"] == event.key)
         return turn["label"], turn["release"]
 
@@ -101,15 +101,15 @@ async def running(
             return
         async with serve_workers(fleet.app) as address:
             assert address is not None
-            signer = issuer_of(fleet.app.settings, now_us).signer("worker")
+            signer = build_issuer(fleet.app.settings, now_us).signer("worker")
 
             async def mint() -> str:
                 return signer.mint(now_us())
 
             host = Host("worker", made.agent, address, mint, folder / "host")
             # Where the folder is edited before the host took its snapshot it has another release.
-            await until(lambda: host.relay is not None and host.relay.connections > 0)
-            await until(lambda: bool(fleet.app.line.reasoners["judge"].pool.connected))  # type: ignore[attr-defined]
+            await wait_until(lambda: host.relay is not None and host.relay.connections > 0)
+            await wait_until(lambda: bool(fleet.app.services.reasoners["judge"].pool.connected))  # type: ignore[attr-defined]
             try:
                 yield made
             finally:
@@ -127,8 +127,8 @@ async def test_an_edit_before_the_first_event_does_not_run(tmp_path: Path, way: 
         assert await made.judged("1") == ("old old", before)
         (made.agent / "judge.py").write_text("raise SystemExit('broken')\n")
         assert await made.judged("2") == ("old old", before)
-        (changed,) = made.releases.changed()
-        assert (changed.agent, changed.release, changed.now) == (
+        (changed,) = made.releases.changed_agents()
+        assert (changed.agent, changed.release, changed.digest) == (
             "worker", before, release_digest(made.agent)
         )  # fmt: skip
 
@@ -138,7 +138,7 @@ async def test_an_edit_of_tools_before_the_first_call_does_not_run(tmp_path: Pat
     async with running(tmp_path, "here", world) as made:
         (made.agent / "tools.py").write_text("def act(call):\n    raise SystemExit('edited')\n")
         await made.judged("1")
-        await made.fleet.settle()
+        await made.fleet.wait_until_idle()
         assert world.texts() == ["old old"]
 
 
@@ -150,7 +150,7 @@ async def test_a_release_takes_effect_without_a_restart(tmp_path: Path, way: str
         new = release_digest(made.agent)
         done = await made.release(reason="mended", command_id="c1")
         assert (done["was"], done["release"], done["changed"]) == (old, new, True)
-        assert made.releases.changed() == []
+        assert made.releases.changed_agents() == []
         assert await made.judged("2") == ("new new", new)
         made.say("newer")
         with pytest.raises(AlreadyDone):
@@ -226,10 +226,10 @@ async def test_agent_yaml_takes_effect_too(tmp_path: Path) -> None:
         change(made, "agent.yaml", "worker.job", "worker.task")
         change(made, "agent.yaml", "desk@example.org, note", "other@example.org, note")
         await made.release()
-        assert made.fleet.app.line.fleet.wakes(job("1")) == ()
+        assert made.fleet.app.services.fleet.matching_agents(job("1")) == ()
         event = replace(job("2"), type="worker.task")
         await made.fleet.send(event)
-        await made.fleet.settle()
+        await made.fleet.wait_until_idle()
         (row,) = made.fleet.actions(event)
         assert b"other@example.org" in row.record
 
@@ -256,7 +256,7 @@ async def test_a_call_under_way_ends_before_the_release(tmp_path: Path) -> None:
         assert made.fleet.entries("agent.released") == []
         go_on.set()
         assert (await releasing)["changed"]
-        await made.fleet.settle()
+        await made.fleet.wait_until_idle()
         kinds = [(e["kind"], e.get("release")) for e in made.fleet.entries()]
         told = [kind for kind, _ in kinds if kind in ("effect.done", "agent.released")]
         assert told == ["effect.done", "agent.released", "effect.done"]
@@ -275,7 +275,7 @@ async def test_a_snapshot_that_somebody_edited_is_not_loaded(tmp_path: Path, way
                 file.write_text('LABEL = "edited"\n')
         event = job("1")
         await made.fleet.send(event)
-        await until(lambda: made.fleet.runs(event)[0].attempts > 0
+        await wait_until(lambda: made.fleet.runs(event)[0].attempts > 0
                     or made.fleet.runs(event)[0].state == "dead", 20)  # fmt: skip
         assert made.fleet.entries("turn.reasoned") == []
         if way == "here":
@@ -298,7 +298,7 @@ async def test_a_release_of_another_worker_is_taken_up_or_not_run(
         new = release_digest(made.agent)
         made.say("other")
         released = Draft("agent.released", {"agent": "worker", "release": new})
-        await made.fleet.app.store.note([released])
+        await made.fleet.app.store.append_entries([released])
         await made.releases.follow(troubles.append)
         await made.releases.follow(troubles.append)
         (told,) = troubles
@@ -306,21 +306,21 @@ async def test_a_release_of_another_worker_is_taken_up_or_not_run(
         assert new[:12] in told
         event = job("2", key="2")
         await made.fleet.send(event)
-        await made.fleet.settle()
+        await made.fleet.wait_until_idle()
         assert made.fleet.runs(event)[0].turn == 0, "it waits for who has that release"
         made.say("new")
         await made.releases.follow(troubles.append)
-        await until(lambda: made.fleet.runs(event)[0].turn == 1)
+        await wait_until(lambda: made.fleet.runs(event)[0].turn == 1)
         assert await made.judged("3") == ("new new", new)
         # What ran here before is here still, whatever lies in the folder.
         made.say("other")
         back = Draft("agent.released", {"agent": "worker", "release": old})
-        await made.fleet.app.store.note([back])
+        await made.fleet.app.store.append_entries([back])
         await made.releases.follow(troubles.append)
         assert await made.judged("4") == ("old old", old)
         # Who came for one command decides nothing.
         visit = {"releases": {"worker": "0" * 64}, "what": "visit"}
-        await made.fleet.app.store.note([Draft("fleet.loaded", visit)])
+        await made.fleet.app.store.append_entries([Draft("fleet.loaded", visit)])
         await made.releases.follow(troubles.append)
         assert await made.judged("5") == ("old old", old)
 
@@ -333,12 +333,12 @@ async def test_a_release_made_here_is_not_undone_by_an_older_one_of_elsewhere(
         made.say("first")
         first = keep_snapshot(made.fleet.app.settings.state, made.agent).release
         fields = {"agent": "worker", "release": first, "what": "x", "actor": "person:other"}
-        await made.fleet.app.store.note([Draft("agent.released", fields)])
+        await made.fleet.app.store.append_entries([Draft("agent.released", fields)])
         made.say("second")
         told: list[str] = []
         done, _ = await asyncio.gather(made.release(), made.releases.follow(told.append))
         assert made.fleet.entries("agent.released")[-1]["release"] == done["release"]
-        assert (made.fleet.app.line.agent("worker").release, told) == (done["release"], [])
+        assert (made.fleet.app.services.agent("worker").release, told) == (done["release"], [])
 
 
 async def test_two_workers_on_one_store_run_the_release_that_one_of_them_made(
@@ -357,12 +357,12 @@ async def test_two_workers_on_one_store_run_the_release_that_one_of_them_made(
             store=plan,
         )  # fmt: skip
         async with other:
-            line, take_up = other.app.line, other.app.releases.follow
-            work = follow(line, other.app.rollout, lambda: None, troubles.append, take_up)
+            line, take_up = other.app.services, other.app.releases.follow
+            work = follow_cluster(line, other.app.rollout, lambda: None, troubles.append, take_up)
             task = asyncio.create_task(work)
             made.say("new")
             done = await made.release()
-            await until(lambda: line.agent("worker").release == done["release"], 20)
+            await wait_until(lambda: line.agent("worker").release == done["release"], 20)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             assert [told for told in troubles if "was taken up" not in told] == []

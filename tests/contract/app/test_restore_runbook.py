@@ -33,7 +33,7 @@ from tests.said import Said, vedette
 
 from vedette.domain.base.errors import BadStore, Unavailable
 from vedette.store.postgres.database import read_instance
-from vedette.store.witness import last_shown
+from vedette.store.witness import read_last_checkpoint
 from vedette.testing.harness import checkout
 from vedette.testing.toy_fleet import World
 
@@ -124,7 +124,7 @@ async def test_the_runbook(tmp_path: Path, world: World, place: Place, book: Run
         await handle(fleet, *jobs(0, 2))
         book.do("backup")
         await handle(fleet, *later)
-    seen = last_shown(place.witness())
+    seen = read_last_checkpoint(place.witness())
     book.do("restore")
     place.url_file.write_text(book.environ["RESTORED"])
     async with fleet:
@@ -195,7 +195,7 @@ async def test_a_server_that_crashed_is_the_one_that_it_was_and_a_dump_put_over_
     primary.crash()
     primary.restart()
     async with fleet:
-        assert (fleet.app.store.loss, fleet.app.line.stops.listed()) == (None, [])
+        assert (fleet.app.store.loss, fleet.app.services.stops.list_scopes()) == (None, [])
     put_over(primary, url, str(tmp_path / "fleet.dump"))
     async with fleet:
         assert is_stopped(fleet)
@@ -247,7 +247,7 @@ async def test_the_other_ways_back(tmp_path: Path, world: World, primary: Server
         assert other.app.store.loss is not None
         assert other.app.store.loss.sentence.startswith("the server was promoted")
     async with fleet:
-        assert fleet.app.store.events_counted()[0] == 6
+        assert fleet.app.store.event_counts()[0] == 6
         await nothing_happens_twice(fleet, world, later)
         assert stands(fleet, place.witness())
     copied.stop()

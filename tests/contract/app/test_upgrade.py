@@ -21,13 +21,13 @@ from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding
 from vedette.interfaces.cli import main
-from vedette.interfaces.daemon import Running
-from vedette.policy.compatibility import CHECKED, read_check
+from vedette.interfaces.daemon import Daemon
+from vedette.policy.compatibility import CHECK_MARK, read_check
 from vedette.store.banks import SqliteBank
 from vedette.store.schema import SCHEMA
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
 
 SETTINGS = """\
 fleet = "harbour"
@@ -170,7 +170,7 @@ async def test_a_live_policy_that_this_version_refuses_is_told(
     monkeypatch.setenv("VEDETTE_STATE", str(fleet.folder / "state"))
     async with fleet:
         live = fleet.app.rollout.live
-        await fleet.app.store.remember(CHECKED, "{}")  # as an older version left it
+        await fleet.app.store.remember(CHECK_MARK, "{}")  # as an older version left it
     code, told = await asyncio.to_thread(
         said, capsys, "--config", str(tmp_path), "policy", "status"
     )
@@ -179,28 +179,30 @@ async def test_a_live_policy_that_this_version_refuses_is_told(
     async with fleet:
         assert fleet.app.rollout.live == live
         fleet.app.rollout.stage = SubprocessStage()
-        running = Running(fleet.app, until_idle=False)
+        running = Daemon(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())
-        await until(lambda: any("refuses the live policy" in told for told in running.troubles), 30)
+        await wait_until(
+            lambda: any("refuses the live policy" in told for told in running.troubles), 30
+        )
         (found,) = [told for told in running.troubles if "refuses the live policy" in told]
         assert "late.rego" in found
         assert fleet.app.rollout.live == live
         assert b"vedette_policy_live_refused 1.0" in fleet.app.metrics.scrape()[0]
         running.stop()
         await task
-    store = OpenedStore(fleet.folder / "state")
+    store = SqliteReader(fleet.folder / "state")
     assert read_check(store, live.digest)
     store.close()
     _, told = await asyncio.to_thread(said, capsys, "--config", str(tmp_path), "status")
     assert "this version's check refuses the live policy" in " ".join(told.split())
     async with fleet:
-        running = Running(fleet.app, until_idle=False)
+        running = Daemon(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())
-        await until(lambda: b"policy_live_refused 1.0" in fleet.app.metrics.scrape()[0], 30)
+        await wait_until(lambda: b"policy_live_refused 1.0" in fleet.app.metrics.scrape()[0], 30)
         # Mended and published, it is refused no more.
         (fleet.policies / "vedette/denies/late.rego").unlink()
-        await fleet.apply(fleet.policies)
-        await until(lambda: b"policy_live_refused 0.0" in fleet.app.metrics.scrape()[0], 30)
+        await fleet.apply_policy(fleet.policies)
+        await wait_until(lambda: b"policy_live_refused 0.0" in fleet.app.metrics.scrape()[0], 30)
         running.stop()
         await task
 
@@ -216,12 +218,12 @@ async def test_a_check_that_cannot_be_made_ends_nothing(
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     async with toy_fleet(tmp_path, world) as fleet:
-        await fleet.app.store.remember(CHECKED, "{}")
+        await fleet.app.store.remember(CHECK_MARK, "{}")
         monkeypatch.setattr(fleet.app.rollout.stage, "try_out", fails)
-        running = Running(fleet.app, until_idle=False)
+        running = Daemon(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())
-        await until(lambda: any("is not known" in told for told in running.troubles), 30)
-        await fleet.send(job("1", send()))
-        await until(lambda: world.effects() == 1)
+        await wait_until(lambda: any("is not known" in told for told in running.troubles), 30)
+        await fleet.send(job("1", send_proposal()))
+        await wait_until(lambda: world.effects() == 1)
         running.stop()
         await task

@@ -16,9 +16,16 @@ from click.testing import CliRunner
 from tests.remote import Host, connect_as, now_us
 
 from vedette.adapters.identity.spiffe import Issuer
-from vedette.app.remote_workers import Apart, apart, as_gateway, issuer_of, tokens_of, with_tokens
+from vedette.app.remote_workers import (
+    RoutingReasoner,
+    add_google_tokens,
+    add_remote_reasoners,
+    build_issuer,
+    build_tokens,
+    gateway_settings,
+)
 from vedette.config import Settings, load_settings
-from vedette.config.deployment import Edges, GatewayPlan, TokensPlan
+from vedette.config.deployment import Deployment, GatewayPlan, TokensPlan
 from vedette.domain.base.errors import BadCommand, BadFleet, StoreFailed
 from vedette.domain.ports.tokens import BadToken
 from vedette.interfaces.cli import cli
@@ -27,9 +34,9 @@ from vedette.interfaces.http.worker_gateway import serve_workers, socket_path
 from vedette.store.store import SqlStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
 
-FAR = Edges(gateway=GatewayPlan(("127.0.0.1", 0), ("worker",), apart=True))
+FAR = Deployment(gateway=GatewayPlan(("127.0.0.1", 0), ("worker",), is_gateway=True))
 
 
 class Gate:
@@ -42,7 +49,7 @@ class Gate:
         self.troubles: list[str] = []
 
     def host(self, agent: str = "worker") -> Host:
-        signer = issuer_of(self.fleet.app.settings, now_us).signer(agent)
+        signer = build_issuer(self.fleet.app.settings, now_us).signer(agent)
 
         async def mint() -> str:
             return signer.mint(now_us())
@@ -73,13 +80,13 @@ async def test_events_are_judged_elsewhere_and_acted_on_here(tmp_path: Path) -> 
     world = World()
     async with gate(tmp_path, world) as made:
         made.host()
-        jobs = [job(str(n), send(f"t{n}"), key=f"k{n % 3}") for n in range(12)]
+        jobs = [job(str(n), send_proposal(f"t{n}"), key=f"k{n % 3}") for n in range(12)]
         await made.fleet.send(*jobs)
-        await made.fleet.settle()
+        await made.fleet.wait_until_idle()
         assert sorted(world.texts()) == sorted(f"t{n}" for n in range(12))
         assert set(world.keys().values()) == {1}
-        near: Any = made.fleet.app.line.reasoners["judge"]
-        assert isinstance(near, Apart)
+        near: Any = made.fleet.app.services.reasoners["judge"]
+        assert isinstance(near, RoutingReasoner)
         assert near._near._judges == {}, "none was made in the gateway's process"
 
 
@@ -88,18 +95,20 @@ async def test_an_agent_without_its_worker_waits_and_the_others_go_on(tmp_path: 
     world = World()
     async with gate(tmp_path, world) as made:
         fleet = made.fleet
-        away = [job(str(n), send(f"w{n}"), key=f"k{n}") for n in range(300)]
+        away = [job(str(n), send_proposal(f"w{n}"), key=f"k{n}") for n in range(300)]
         await fleet.send(*away)
         await asyncio.sleep(0.3)
-        others = [job(f"o{n}", send(f"o{n}"), key=f"k{n}", agent="other") for n in range(40)]
+        others = [
+            job(f"o{n}", send_proposal(f"o{n}"), key=f"k{n}", agent="other") for n in range(40)
+        ]
         await fleet.send(*others)
-        await until(lambda: len(world.texts()) == 40)
+        await wait_until(lambda: len(world.texts()) == 40)
         assert all(text.startswith("o") for text in world.texts())
         runs = [run for event in away for run in fleet.runs(event)]
         assert {(run.state, run.attempts) for run in runs} == {("ready", 0)}, "nobody is charged"
         made.host()
-        await until(lambda: len(world.texts()) == 340, 30)
-        await fleet.settle()
+        await wait_until(lambda: len(world.texts()) == 340, 30)
+        await fleet.wait_until_idle()
         assert set(world.keys().values()) == {1}
 
 
@@ -109,10 +118,10 @@ async def test_a_refused_token_is_in_the_ledger_and_bounded(tmp_path: Path) -> N
         settings = fleet.app.settings
         path = socket_path(settings.state)
         assert path is not None
-        stolen = issuer_of(settings, now_us).signer("other").mint(now_us())
+        stolen = build_issuer(settings, now_us).signer("other").mint(now_us())
         for _ in range(5):
             assert await asyncio.to_thread(connect_as, path, "worker", stolen) == 401
-        await until(lambda: bool(fleet.entries("identity.refused")))
+        await wait_until(lambda: bool(fleet.entries("identity.refused")))
         (entry,) = fleet.entries("identity.refused")
         told = {name: entry[name] for name in ("agent", "what", "tries")}
         assert told == {"agent": "worker", "what": "wrong-subject", "tries": 1}
@@ -125,10 +134,10 @@ async def test_a_refused_token_is_in_the_ledger_and_bounded(tmp_path: Path) -> N
 async def test_what_people_change_is_in_the_ledger_once(tmp_path: Path) -> None:
     async with gate(tmp_path, World()) as made:
         fleet = made.fleet
-        issuer = issuer_of(fleet.app.settings, now_us)
+        issuer = build_issuer(fleet.app.settings, now_us)
         key = issuer.rotate("worker", actor="person:kim", reason="yearly").key
         issuer.revoke("worker", actor="person:kim", reason="stolen")
-        await until(lambda: len(fleet.entries("identity.changed")) == 2)
+        await wait_until(lambda: len(fleet.entries("identity.changed")) == 2)
         first, second = fleet.entries("identity.changed")
         assert [e["what"] for e in (first, second)] == ["rotated", "revoked"]
         assert (first["key"], first["agent"], first["actor"]) == (key, "worker", "person:kim")
@@ -156,20 +165,20 @@ async def test_the_record_goes_on_with_a_new_book_and_with_one_out_of_a_backup(
     async with gate(tmp_path, World()) as made:
         fleet = made.fleet
         folder = fleet.app.settings.state / "identities"
-        issuer = issuer_of(fleet.app.settings, now_us)
+        issuer = build_issuer(fleet.app.settings, now_us)
         issuer.rotate("worker", reason="1")
         backup = (folder / "issuer.json").read_bytes()
         for reason in "23":
             issuer.rotate("worker", reason=reason)
-        await until(lambda: reasons(fleet) == ["1", "2", "3"])
+        await wait_until(lambda: reasons(fleet) == ["1", "2", "3"])
         (folder / "issuer.json").write_bytes(backup)
         issuer.revoke("worker", reason="stolen, after a restore")
-        await until(lambda: len(reasons(fleet)) == 4)
+        await wait_until(lambda: len(reasons(fleet)) == 4)
         for file in folder.iterdir():
             file.unlink()
         issuer.revoke("worker", reason="stolen, on a new host")
         told = ["1", "2", "3", "stolen, after a restore", "stolen, on a new host"]
-        await until(lambda: len(reasons(fleet)) == 5)
+        await wait_until(lambda: len(reasons(fleet)) == 5)
         await asyncio.sleep(0.1)
         assert reasons(fleet) == told, "and none of them twice"
 
@@ -189,11 +198,11 @@ async def test_a_change_is_recorded_once_though_it_could_not_be_marked_so(
             await remember(store, name, value)
 
         monkeypatch.setattr(SqlStore, "remember", fails)
-        issuer = issuer_of(fleet.app.settings, now_us)
+        issuer = build_issuer(fleet.app.settings, now_us)
         issuer.rotate("worker", reason="yearly")
-        await until(lambda: len(failed) == 3)
+        await wait_until(lambda: len(failed) == 3)
         issuer.revoke("worker", reason="stolen")
-        await until(lambda: "stolen" in reasons(fleet))
+        await wait_until(lambda: "stolen" in reasons(fleet))
         assert reasons(fleet) == ["yearly", "stolen"]
 
 
@@ -202,19 +211,19 @@ async def test_a_damaged_book_is_said_and_does_not_end_the_record(
 ) -> None:
     async with gate(tmp_path, World()) as made:
         fleet = made.fleet
-        issuer = issuer_of(fleet.app.settings, now_us)
+        issuer = build_issuer(fleet.app.settings, now_us)
         issuer.rotate("worker", reason="yearly")
-        await until(lambda: len(reasons(fleet)) == 1)
+        await wait_until(lambda: len(reasons(fleet)) == 1)
         book = fleet.app.settings.state / "identities" / "issuer.json"
         kept = book.read_bytes()
         book.write_bytes(b"{")
-        await until(lambda: bool(made.troubles))
+        await wait_until(lambda: bool(made.troubles))
         await asyncio.sleep(0.1)
         (told,) = made.troubles
         assert "changes of identities are not recorded: BadFleet" in told
         book.write_bytes(kept)
         issuer.revoke("worker", reason="stolen")
-        await until(lambda: reasons(fleet) == ["yearly", "stolen"])
+        await wait_until(lambda: reasons(fleet) == ["yearly", "stolen"])
 
 
 def test_a_key_that_issue_makes_is_made_by_who_issued(tmp_path: Path) -> None:
@@ -232,51 +241,55 @@ async def test_with_run_both_stay_on_one_host(tmp_path: Path) -> None:
     fleet._edges = near
     async with fleet, serve_workers(fleet.app) as address:
         assert address is None
-        await fleet.send(job("1", send("here")))
-        await fleet.settle()
+        await fleet.send(job("1", send_proposal("here")))
+        await fleet.wait_until_idle()
         assert world.texts() == ["here"]
 
 
 def test_a_gateways_agents_are_those_named_or_all(tmp_path: Path) -> None:
     settings = Settings.of(tmp_path)
-    assert not settings.edges.gateway.remote("a")
-    assert as_gateway(settings).edges.gateway.remote("a")
-    one = replace(settings, edges=Edges(gateway=GatewayPlan(None, ("a",))))
-    assert not one.edges.gateway.remote("a"), "not with `vedette run`"
-    plan = as_gateway(one).edges.gateway
-    assert (plan.remote("a"), plan.remote("b")) == (True, False)
+    assert not settings.deployment.gateway.is_remote("a")
+    assert gateway_settings(settings).deployment.gateway.is_remote("a")
+    one = replace(settings, edges=Deployment(gateway=GatewayPlan(None, ("a",))))
+    assert not one.deployment.gateway.is_remote("a"), "not with `vedette run`"
+    plan = gateway_settings(one).deployment.gateway
+    assert (plan.is_remote("a"), plan.is_remote("b")) == (True, False)
 
 
 async def test_agents_that_cannot_live_elsewhere_are_named(tmp_path: Path) -> None:
     async with toy_fleet(tmp_path, World()) as fleet:
         settings = replace(fleet.app.settings, edges=FAR)
-        given: Any = (fleet.app.line.reasoners, None, fleet.app.line.clock)
-        known = fleet.app.line.fleet
-        assert isinstance(apart(settings, known, *given)["judge"], Apart), "the control"
+        given: Any = (fleet.app.services.reasoners, None, fleet.app.services.clock)
+        known = fleet.app.services.fleet
+        assert isinstance(
+            add_remote_reasoners(settings, known, *given)["judge"], RoutingReasoner
+        ), "the control"
         model = replace(known.agents["worker"], reasoner="adk")
         with pytest.raises(BadFleet, match="reasons with a model"):
-            apart(settings, replace(known, agents={"worker": model}), *given)
+            add_remote_reasoners(settings, replace(known, agents={"worker": model}), *given)
         with pytest.raises(BadFleet, match="no agent 'worker'"):
-            apart(settings, replace(known, agents={}), *given)
-        assert apart(fleet.app.settings, known, *given) is given[0], "no gateway, no change"
+            add_remote_reasoners(settings, replace(known, agents={}), *given)
+        assert add_remote_reasoners(fleet.app.settings, known, *given) is given[0], (
+            "no gateway, no change"
+        )
 
 
 async def test_google_is_wired_where_the_settings_say_so(tmp_path: Path) -> None:
     plan = TokensPlan("google", service_account="{agent}@p.iam.gserviceaccount.com")
-    settings = replace(Settings.of(tmp_path), edges=Edges(tokens=plan))
-    tokens = tokens_of(settings, now_us)
+    settings = replace(Settings.of(tmp_path), edges=Deployment(tokens=plan))
+    tokens = build_tokens(settings, now_us)
     with pytest.raises(BadToken) as error:
-        await tokens.verify(issuer_of(settings, now_us).signer("a").mint(now_us()))
+        await tokens.verify(build_issuer(settings, now_us).signer("a").mint(now_us()))
     assert error.value.code == "bad-algorithm", "an ES256 token is none of Google's"
     hands: Any = object()
-    assert with_tokens(settings, hands) is hands
+    assert add_google_tokens(settings, hands) is hands
     asking = {"topic": {"kind": "pubsub", "google_scopes": ["s"]}}
-    assert with_tokens(replace(settings, targets=asking), hands) is not hands
+    assert add_google_tokens(replace(settings, targets=asking), hands) is not hands
     with pytest.raises(BadFleet, match="service accounts"):
-        with_tokens(replace(settings, targets=asking, edges=Edges()), hands)
+        add_google_tokens(replace(settings, targets=asking, edges=Deployment()), hands)
     odd = TokensPlan("google", service_account="everybody@p.iam.gserviceaccount.com")
     with pytest.raises(BadFleet, match="account"):
-        tokens_of(replace(settings, edges=Edges(tokens=odd)), now_us)
+        build_tokens(replace(settings, edges=Deployment(tokens=odd)), now_us)
 
 
 # --- verbs -----------------------------------------------------------------------------------
@@ -307,9 +320,9 @@ async def test_issue_rotate_and_revoke(content: Path) -> None:
     assert oct(file.stat().st_mode & 0o777) == "0o600"
     from vedette.adapters.identity.spiffe import Signer
 
-    signer = Signer.of_file(file)
+    signer = Signer.from_file(file)
     assert (signer.kid, signer.identity.agent) == (first["key"], "worker")
-    tokens = tokens_of(load_settings(content / "vedette.toml"), now_us)
+    tokens = build_tokens(load_settings(content / "vedette.toml"), now_us)
     await tokens.verify(signer.mint(now_us()), "worker")
     fresh = await asyncio.to_thread(identity, content, "rotate", "worker")
     assert fresh["key"] != first["key"]
@@ -352,7 +365,7 @@ def test_what_cannot_be_done_is_said(
 
 def test_what_is_not_known_is_revoked_only_where_that_is_meant(content: Path) -> None:
     """A misspelt name would leave the one that is meant in force."""
-    issuer = issuer_of(load_settings(content / "vedette.toml"), now_us)
+    issuer = build_issuer(load_settings(content / "vedette.toml"), now_us)
     with pytest.raises(BadCommand, match="--unknown for an agent that was removed"):
         identity(content, "revoke", "removed")
     assert issuer.revoked_agents() == {}

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from vedette.config import (
-    Loaded,
+    LoadedFleet,
     Problem,
     Settings,
     agent_schema,
@@ -25,7 +25,7 @@ from vedette.config import (
     load_fleet,
     load_module,
 )
-from vedette.config.agent_loader import judge_of
+from vedette.config.agent_loader import load_judge
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import Event
 from vedette.domain.schedule import Tick
@@ -161,7 +161,7 @@ class Small:
     def check(self) -> list[Problem]:
         return check_fleet(self.root, self.settings, read_evals)
 
-    def load(self) -> Loaded:
+    def load(self) -> LoadedFleet:
         return load_fleet(self.root, self.settings)
 
     def said(self) -> str:
@@ -479,7 +479,7 @@ def test_changed_code_is_loaded_afresh_however_soon_it_changed(small: Small) -> 
     unused: Any = None
     for label in ("ship", "boat", "raft"):
         small.put("agents/harbour_watch/words.py", f'LABEL = "{label}"\n')
-        judge = judge_of(Path(agent.folder), agent.charter, ())
+        judge = load_judge(Path(agent.folder), agent.charter, ())
         assert judge.judge(None, unused).label == label
 
 
@@ -530,7 +530,7 @@ def test_code_that_fails_is_named_by_file_and_line(
     agent = small.load().fleet.agents["harbour_watch"]
     spoil(small)
     with pytest.raises(BadFleet) as caught:
-        judge_of(Path(agent.folder), agent.charter, ())
+        load_judge(Path(agent.folder), agent.charter, ())
     assert caught.value.where == f"harbour_watch/{where}"
 
 
@@ -573,7 +573,7 @@ def with_triggers(small: Small, text: str) -> None:
 def test_every_trigger_has_a_name_and_policy_is_told_the_first_that_matches(small: Small) -> None:
     with_triggers(small, TRIGGERS)
     agent = small.load().fleet.agents["harbour_watch"]
-    assert [one.called for one in agent.subscriptions] == [
+    assert [one.trigger_name for one in agent.subscriptions] == [
         "sighted", "ship.moored,ship.left@radar:*", "ship.*#ship/1*",
     ]  # fmt: skip
     assert [one.name for one in agent.schedules] == ["morning", "every"]
@@ -587,7 +587,7 @@ def test_every_trigger_has_a_name_and_policy_is_told_the_first_that_matches(smal
     assert woken("ship.left") == "ship.moored,ship.left@radar:*"
     assert woken("ship.left", "lookout:1") == "ship.*#ship/1*"
     assert woken("ship.left", "lookout:1", "ship/2") == ""
-    made = Tick("harbour_watch", agent.schedules[0], 0, "2026-03-01").event("harbour")
+    made = Tick("harbour_watch", agent.schedules[0], 0, "2026-03-01").to_event("harbour")
     assert agent.trigger_of(made) == "morning"
     # What another sends as a tick, or as an undo, has no trigger.
     assert woken("vedette.tick", made.source, "morning") == ""

@@ -15,13 +15,13 @@ from tests.said import START, environment, vedette
 from tests.small import small
 
 from vedette.domain.base.errors import BadStore, Unavailable
-from vedette.domain.base.state_folder import StateIdentity, open_file, secure
-from vedette.interfaces.daemon import Running
+from vedette.domain.base.state_folder import StateIdentity, open_file, secure_folder
+from vedette.interfaces.daemon import Daemon
 from vedette.ledger.merkle import Checkpoint
-from vedette.store.runner_lock import own
-from vedette.store.witness import Witness, last_shown, show
+from vedette.store.runner_lock import acquire_lock
+from vedette.store.witness import Witness, append_note, read_last_checkpoint
 from vedette.testing.harness import checkout
-from vedette.testing.toy_fleet import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 SOURCE = """
 [[sources]]
@@ -92,18 +92,18 @@ def test_a_folder_of_before_is_closed_at_the_next_start_and_told_of_once(tmp_pat
         path.chmod(0o644)
     for path in (tmp_path / "state", deep.parent, deep):
         path.chmod(0o755)
-    told = secure(tmp_path / "state")
+    told = secure_folder(tmp_path / "state")
     assert len(told) == 1
     assert "and 4 more were open to other users" in told[0]
     assert open_to_others(tmp_path / "state") == []
-    assert secure(tmp_path / "state") == []
+    assert secure_folder(tmp_path / "state") == []
 
 
 def test_a_file_that_became_open_in_a_closed_folder_is_closed_too(tmp_path: Path) -> None:
-    secure(tmp_path / "state")
+    secure_folder(tmp_path / "state")
     (tmp_path / "state" / "store.db-wal").write_bytes(b"")
     (tmp_path / "state" / "store.db-wal").chmod(0o640)
-    assert len(secure(tmp_path / "state")) == 1
+    assert len(secure_folder(tmp_path / "state")) == 1
     assert open_to_others(tmp_path / "state") == []
 
 
@@ -122,7 +122,7 @@ def test_a_link_in_it_is_refused_before_anything_is_written(name: str, tmp_path:
     state.mkdir()
     (state / name).symlink_to(victim)
     with pytest.raises(BadStore, match="is a link") as refused:
-        secure(state)
+        secure_folder(state)
     assert refused.value.code == "unsafe-state"
     assert str(state / name) in str(refused.value)
     assert victim.read_bytes() == b"not the fleet's"
@@ -135,23 +135,23 @@ def test_a_link_in_a_folder_that_others_could_write_is_found_at_any_depth(tmp_pa
     for folder in (tmp_path / "state", inner.parent, inner):
         folder.chmod(0o777)
     with pytest.raises(BadStore, match="is a link"):
-        secure(tmp_path / "state")
+        secure_folder(tmp_path / "state")
 
 
 def test_a_state_folder_that_is_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "state").symlink_to(tmp_path / "there")
     with pytest.raises(BadStore, match="is a link"):
-        secure(tmp_path / "state")
+        secure_folder(tmp_path / "state")
 
 
 @pytest.mark.parametrize(
     "opening",
     [
-        lambda path: own(path),
+        lambda path: acquire_lock(path),
         lambda path: open_file(path, os.O_RDWR | os.O_CREAT),
-        lambda path: show(path, "a note"),
-        lambda path: last_shown(path),
+        lambda path: append_note(path, "a note"),
+        lambda path: read_last_checkpoint(path),
     ],
 )
 def test_what_opens_a_file_follows_no_link_that_came_after_the_check(
@@ -171,8 +171,8 @@ def test_a_witness_that_became_a_link_leaves_the_fleet_behind_and_the_victim_alo
     victim = tmp_path / "victim"
     (tmp_path / "witness.log").symlink_to(victim)
     witness = Witness(tmp_path / "witness.log")
-    witness.show("a note", Checkpoint("vedette/harbour", 1, bytes(32)))
-    assert witness.behind
+    witness.add_checkpoint("a note", Checkpoint("vedette/harbour", 1, bytes(32)))
+    assert witness.is_behind
     assert not victim.exists()
 
 
@@ -187,11 +187,11 @@ def test_a_reader_follows_no_link_either(busy: Path, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
 def test_what_belongs_to_somebody_else_is_refused(tmp_path: Path) -> None:
-    secure(tmp_path / "state")
+    secure_folder(tmp_path / "state")
     (tmp_path / "state" / "store.db").write_bytes(b"")
     os.chown(tmp_path / "state" / "store.db", 12345, -1)
     with pytest.raises(BadStore, match="belongs to user 12345"):
-        secure(tmp_path / "state")
+        secure_folder(tmp_path / "state")
 
 
 # --- watched -------------------------------------------------------------------------------------
@@ -243,13 +243,13 @@ async def test_a_fleet_whose_state_goes_away_ends(
     world = World()
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.app.dispatcher.close()
-        running = Running(fleet.app, until_idle=False)
+        running = Daemon(fleet.app, until_idle=False)
         ended = asyncio.create_task(running.run())
         async with asyncio.timeout(20):
             served = fleet.app.settings.state / "api.sock"
             while not served.exists():  # noqa: ASYNC110 (a real fleet is waited for)
                 await asyncio.sleep(0.01)
-            await fleet.app.intake.accept([job("1", send("hello"))])
+            await fleet.app.intake.accept([job("1", send_proposal("hello"))])
             while not world.effects():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             moving(fleet.app.settings.state)
@@ -260,7 +260,7 @@ async def test_a_fleet_whose_state_goes_away_ends(
 
 
 def test_a_state_that_stays_is_not_complained_of(tmp_path: Path) -> None:
-    secure(tmp_path / "state")
+    secure_folder(tmp_path / "state")
     (tmp_path / "state" / "store.db").write_bytes(b"1")
     identity = StateIdentity.of(tmp_path / "state")
     (tmp_path / "state" / "store.db").write_bytes(b"22")

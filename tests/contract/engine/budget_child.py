@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.budget import Cap
-from vedette.domain.run import Answer, Run
+from vedette.domain.run import CommitStatus, Run
 from vedette.store.postgres import PostgresStore
-from vedette.testing.sample_steps import accepted, closing, event
+from vedette.testing.sample_steps import accept_events, closing_step, event
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 ATTEMPTS = 16
@@ -27,11 +27,11 @@ EVENTS = 400
 TOKENS = (Cap("fleet", "tokens", "day", 37), Cap("agent", "tokens", "hour", 1000))
 
 
-async def reserve(store: PostgresStore, run: Run) -> Answer:
+async def reserve(store: PostgresStore, run: Run) -> CommitStatus:
     """Reserve a token for a run, and close it."""
     spend = {"tokens": 1}
-    step = closing(store, run, spend=spend, limits=TOKENS, epoch=store.lease(run) or 0)
-    return (await store.commit(step)).answer
+    step = closing_step(store, run, spend=spend, limits=TOKENS, epoch=store.lease_epoch(run) or 0)
+    return (await store.commit(step)).status
 
 
 async def main(url: str, folder: Path, name: str, careless: bool) -> None:
@@ -42,23 +42,25 @@ async def main(url: str, folder: Path, name: str, careless: bool) -> None:
     )  # fmt: skip
     if careless:
         # The control: what others have spent since is not looked at.
-        store._steps.forget = lambda: None  # type: ignore[method-assign]
+        store._step_writer.forget = lambda: None  # type: ignore[method-assign]
     events = [event(n, source=name, subject=f"{name}{n}") for n in range(EVENTS)]
-    runs = await accepted(store, *events)
+    runs = await accept_events(store, *events)
     print("ready", flush=True)
     await asyncio.to_thread(sys.stdin.readline)
-    answers: list[Answer] = []
+    answers: list[CommitStatus] = []
     while len(answers) < ATTEMPTS:
         # Leases still move from worker to worker: what was fenced did not reserve anything.
         most = min(AT_ONCE, ATTEMPTS - len(answers))
-        held = [run for run in runs if store.lease(run) is not None][:most]
+        held = [run for run in runs if store.lease_epoch(run) is not None][:most]
         runs = [run for run in runs if run not in held]
         if not held:
             await asyncio.sleep(0.01)
         given = await asyncio.gather(*(reserve(store, run) for run in held))
-        answers += [answer for answer in given if answer is not Answer.FENCED_LEASE]
+        answers += [answer for answer in given if answer is not CommitStatus.FENCED_LEASE]
     store.close()
-    print(answers.count(Answer.COMMITTED), answers.count(Answer.OVER_BUDGET), flush=True)
+    print(
+        answers.count(CommitStatus.COMMITTED), answers.count(CommitStatus.OVER_BUDGET), flush=True
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from tests.contract.engine.test_dead_letters import world as world
 from vedette.domain.effect import Call, Outcome
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, send, until
+from vedette.testing.toy_fleet import World, job, send_proposal, wait_until
 
 MINUTE_US = 60_000_000
 TOOL = "order.place"
@@ -44,35 +44,35 @@ async def test_a_target_that_is_asked_knows_nothing_of_it(
         return Outcome("retry", error="closed on mondays")
 
     world.answer = answer
-    event = job("1", send(tool=TOOL))
+    event = job("1", send_proposal(tool=TOOL))
     await fleet.send(event)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     clock.advance(MINUTE_US)
-    await until(lambda: len(world.calls) == 2)
+    await wait_until(lambda: len(world.calls) == 2)
     assert fleet.actions(event)[0].effect == "started"
     assert_told(fleet, "asked")
     closed.set()
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert fleet.actions(event)[0].effect == "intended"
     assert_told(fleet, "asked", "answered")
 
 
 async def test_a_target_turns_the_call_away(fleet: FleetHarness, world: World) -> None:
     world.answer = lambda _: Outcome("retry", error="closed on mondays")
-    event = job("1", send(tool=TOOL))
+    event = job("1", send_proposal(tool=TOOL))
     await fleet.send(event)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert (fleet.actions(event)[0].effect, fleet.actions(event)[0].tries) == ("intended", 1)
     assert_told(fleet, "answered")
 
 
 def open_breaker(fleet: FleetHarness, clock: ManualClock) -> None:
     """Have the target given up, and due for a trial."""
-    breaker = fleet.app.line.breakers.of("world")
+    breaker = fleet.app.services.breakers.for_target("world")
     while breaker.state == "closed":
-        leave = breaker.enter(clock.now_us())
+        leave = breaker.acquire(clock.now_us())
         assert leave is not None
-        breaker.leave(leave, False, clock.now_us())
+        breaker.release(leave, False, clock.now_us())
     clock.advance(MINUTE_US)
 
 
@@ -81,8 +81,8 @@ async def test_a_target_that_is_tried_turns_the_call_away(
 ) -> None:
     open_breaker(fleet, clock)
     world.answer = lambda _: Outcome("retry", error="closed on mondays")
-    await fleet.send(job("1", send(tool=TOOL)))
-    await fleet.settle()
+    await fleet.send(job("1", send_proposal(tool=TOOL)))
+    await fleet.wait_until_idle()
     assert len(world.calls) == 1
     assert_told(fleet, "answered")
 
@@ -92,9 +92,9 @@ async def test_a_start_was_made_durable_and_another_call_tries_the_target_meanwh
 ) -> None:
     open_breaker(fleet, clock)
     world.answer = lambda _: (closed.wait(20), None)[1]
-    events = [job(name, send(tool=TOOL), key=name) for name in ("a", "b")]
+    events = [job(name, send_proposal(tool=TOOL), key=name) for name in ("a", "b")]
     await fleet.send(*events)
-    await until(lambda: bool(fleet.entries("effect.absent")) and len(world.calls) == 1)
+    await wait_until(lambda: bool(fleet.entries("effect.absent")) and len(world.calls) == 1)
     assert sorted(str(fleet.actions(event)[0].effect) for event in events) == [
         "intended", "started",
     ]  # fmt: skip

@@ -18,7 +18,15 @@ from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, denying, do, job, send, toy_fleet, write_policies
+from vedette.testing.toy_fleet import (
+    World,
+    deny_policy,
+    job,
+    propose,
+    send_proposal,
+    toy_fleet,
+    write_policies,
+)
 
 SECOND = 1_000_000
 HOUR_US = 3_600 * SECOND
@@ -61,24 +69,24 @@ def row_of(fleet: FleetHarness, event: Event) -> ActionRow:
 
 async def published(fleet: FleetHarness, name: str, *denied: str) -> None:
     """Publish another policy, which denies some tools."""
-    extra = {path: text for tool in denied for path, text in denying(tool).items()}
+    extra = {path: text for tool in denied for path, text in deny_policy(tool).items()}
     extra = extra or {f"vedette/denies/{name}.rego": f"package vedette.denies\n\n# {name}\n"}
-    await fleet.apply(write_policies(fleet.folder / name, extra=extra))
-    await fleet.settle()
+    await fleet.apply_policy(write_policies(fleet.folder / name, extra=extra))
+    await fleet.wait_until_idle()
 
 
 async def approved_and_lost(
     fleet: FleetHarness, world: World, tool: str, *, happened: bool
 ) -> Event:
     """Let a person approve a call whose answer is lost, behind the effect or before it."""
-    event = job("1", send(tool=tool))
+    event = job("1", send_proposal(tool=tool))
     await fleet.send(event)
-    await fleet.settle()
-    world.answer, world.after = lambda _: ConnectionError("lost"), happened
+    await fleet.wait_until_idle()
+    world.answer, world.loses_answer = lambda _: ConnectionError("lost"), happened
     if tool == "big.send":
         world.answer = lambda _: Outcome("unknown", error="lost")
     await fleet.approve(row_of(fleet, event))
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert len(world.calls) == 1
     world.answer = None
     return event
@@ -86,7 +94,7 @@ async def approved_and_lost(
 
 async def later(fleet: FleetHarness, clock: ManualClock, by_us: int = CALL_US) -> None:
     clock.advance(by_us)
-    await fleet.settle()
+    await fleet.wait_until_idle()
 
 
 @pytest.mark.parametrize(
@@ -157,14 +165,14 @@ async def test_an_approval_that_has_ended_is_asked_for_again(
 async def test_an_approval_is_over_once_its_effect_is(
     fleet: FleetHarness, world: World, clock: ManualClock
 ) -> None:
-    event = job("1", send(tool="big.send"))
+    event = job("1", send_proposal(tool="big.send"))
     await fleet.send(event)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     await fleet.approve(row_of(fleet, event))
-    await fleet.settle()
-    again = job("2", send(tool="big.send"))
+    await fleet.wait_until_idle()
+    again = job("2", send_proposal(tool="big.send"))
     await fleet.send(again)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert row_of(fleet, again).hold == "open"
     await published(fleet, "p2")
     await later(fleet, clock)
@@ -176,9 +184,9 @@ async def test_an_approval_is_over_once_its_effect_is(
 
 async def lost(fleet: FleetHarness, world: World, event: Event, *, happened: bool) -> None:
     """Let the answer of an idempotent call be lost."""
-    world.answer, world.after = lambda _: Outcome("unknown", error="lost"), happened
+    world.answer, world.loses_answer = lambda _: Outcome("unknown", error="lost"), happened
     await fleet.send(event)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     world.answer = None
 
 
@@ -190,7 +198,7 @@ async def lost(fleet: FleetHarness, world: World, event: Event, *, happened: boo
 async def test_a_denial_of_an_instant_leaves_nothing_unknown(
     fleet: FleetHarness, world: World, clock: ManualClock, happened: bool, restart: bool
 ) -> None:
-    event = job("1", send())
+    event = job("1", send_proposal())
     await lost(fleet, world, event, happened=happened)
     await published(fleet, "p2", "wire.send")
     await later(fleet, clock, SECOND)
@@ -198,7 +206,7 @@ async def test_a_denial_of_an_instant_leaves_nothing_unknown(
     assert (row.waits, len(world.calls)) == ("policy", 1), "nothing is called while it is denied"
     if restart:
         await fleet.restart()
-        await fleet.settle()
+        await fleet.wait_until_idle()
     await published(fleet, "p3")
     await later(fleet, clock, 2 * SECOND)
     assert (row_of(fleet, event).effect, len(world.keys())) == ("done", 1)
@@ -210,7 +218,7 @@ async def test_a_denial_of_an_instant_leaves_nothing_unknown(
 async def test_a_denial_that_lasts_says_that_nobody_knows(
     fleet: FleetHarness, world: World, clock: ManualClock
 ) -> None:
-    event = job("1", send())
+    event = job("1", send_proposal())
     await lost(fleet, world, event, happened=True)
     await published(fleet, "p2", "wire.send")
     for _ in range(40):
@@ -231,15 +239,15 @@ async def test_what_never_began_is_cancelled_at_once(
     """The control: only what may have happened is looked at again."""
     world.answer = lambda _: Outcome("retry", error="not now")
     for number in range(6):
-        await fleet.send(job(f"b{number}", do("book.look", name="x"), key=f"b{number}"))
-        await fleet.settle()
-    event = job("1", send(), key="other")
+        await fleet.send(job(f"b{number}", propose("book.look", name="x"), key=f"b{number}"))
+        await fleet.wait_until_idle()
+    event = job("1", send_proposal(), key="other")
     await fleet.send(event)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert row_of(fleet, event).tries == 0, "its target is left alone"
     await published(fleet, "p2", "wire.send")
     await later(fleet, clock, 2 * HOUR_US)
-    if fleet.app.store.several:
+    if fleet.app.store.multi_worker:
         # What this process did not decide itself another worker may have begun.
         assert row_of(fleet, event).waits == "policy"
     else:
@@ -252,19 +260,19 @@ async def test_what_never_began_is_cancelled_at_once(
 async def test_a_burial_of_what_is_denied_says_that_nobody_knows(
     fleet: FleetHarness, world: World, clock: ManualClock
 ) -> None:
-    from vedette.engine.handle import bury
+    from vedette.engine.handle import dead_letter
 
-    event = job("1", send())
+    event = job("1", send_proposal())
     await lost(fleet, world, event, happened=False)
     await published(fleet, "p2", "wire.send")
     await later(fleet, clock, SECOND)
     (run,) = fleet.runs(event)
-    epoch = fleet.app.store.lease(run)
+    epoch = fleet.app.store.lease_epoch(run)
     assert epoch is not None
-    await bury(fleet.app.line, run, epoch, "a test")
+    await dead_letter(fleet.app.services, run, epoch, "a test")
     assert len(fleet.entries("effect.unknown")) == 1
     await published(fleet, "p3")
-    await fleet.confirmed("redrive", runs=[run.id])
+    await fleet.submit_confirmed("redrive", runs=[run.id])
     await later(fleet, clock, SECOND)
     assert (row_of(fleet, event).effect, len(world.keys())) == ("done", 1)
     view_agrees(fleet)

@@ -11,11 +11,11 @@ import pytest
 
 from vedette.domain.base.errors import BadCommand, StoreFailed
 from vedette.domain.effect import Outcome
-from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.interfaces.http.local_api import live_status
-from vedette.testing.clock import ManualClock, settle
+from vedette.testing.clock import ManualClock, run_ready_tasks
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -26,13 +26,13 @@ async def pass_time(fleet: FleetHarness, clock: ManualClock, seconds: float) -> 
     """Let time pass in steps, each followed by all that is due then."""
     for _ in range(int(seconds * 2)):
         clock.advance(SECOND // 2)
-        await fleet.settle()
+        await fleet.wait_until_idle()
 
 
 async def told(fleet: FleetHarness) -> list[str]:
     """Return what was recorded of jumps, once the fleet has looked."""
-    await until(lambda: fleet.app.line.clock.jump is not None)
-    await until(lambda: bool(fleet.entries("clock.jumped")))
+    await wait_until(lambda: fleet.app.services.clock.jump is not None)
+    await wait_until(lambda: bool(fleet.entries("clock.jumped")))
     return [entry["what"] for entry in fleet.entries("clock.jumped")]
 
 
@@ -40,8 +40,8 @@ async def failing(fleet: FleetHarness, world: World, keys: int) -> None:
     """Have effects fail for now: with five and more their target is left alone."""
     world.answer = lambda call: DOWN
     for number in range(keys):
-        await fleet.send(job(f"e{number}", send(f"t{number}"), key=f"k{number}"))
-    await fleet.settle()
+        await fleet.send(job(f"e{number}", send_proposal(f"t{number}"), key=f"k{number}"))
+    await fleet.wait_until_idle()
     assert world.effects() == 0
     world.answer = None
 
@@ -56,7 +56,7 @@ async def test_a_retry_comes_after_its_time_whatever_the_wall_clock_says(
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         await failing(fleet, world, keys)
         clock.set_wall(clock.now_us() + hours * HOUR)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects() == 0  # a jump forward is no wait that is over
         await pass_time(fleet, clock, 10)
         assert world.effects() >= (4 if keys == 4 else 1)
@@ -74,9 +74,9 @@ async def test_what_waits_moves_with_a_confirmed_clock(
         wall = clock.now_us() + hours * HOUR
         clock.set_wall(wall)
         await told(fleet)
-        done = await carry_out(fleet.app.commands, "clock_confirm", fleet.order(), {})
+        done = await dispatch(fleet.app.commands, "clock_confirm", fleet.order(), {})
         assert done["by_us"] == hours * HOUR
-        assert fleet.app.line.clock.now_us() == wall
+        assert fleet.app.services.clock.now_us() == wall
         assert live_status(fleet.app.commands)["clock"] is None
         await asyncio.sleep(0.1)  # the waker looks
         await pass_time(fleet, clock, 10)
@@ -93,15 +93,15 @@ async def test_a_stop_holds_over_a_jump_and_nothing_is_done_twice(
     tmp_path: Path, hours: int, restarted: bool
 ) -> None:
     """Also a stop with an end, of which nobody can tell whether it is over. A person says so."""
-    clock, world = ManualClock(boot="one"), World(after=True)
+    clock, world = ManualClock(boot="one"), World(loses_answer=True)
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         world.answer = lambda call: Outcome("unknown", error="the answer was lost")
         world.query = lambda call: Outcome("unknown", error="no answer")
         tools = ("wire.send", "order.place")
         for number in range(8):
-            doing = send(f"t{number}", tool=tools[number % 2])
+            doing = send_proposal(f"t{number}", tool=tools[number % 2])
             await fleet.send(job(f"e{number}", doing, key=f"k{number}"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await fleet.app.commands.stop(fleet.order(), all=True, for_us=2 * HOUR)
         calls = len(world.calls)
         clock.set_wall(clock.now_us() + hours * HOUR)
@@ -111,9 +111,9 @@ async def test_a_stop_holds_over_a_jump_and_nothing_is_done_twice(
         world.answer = world.query = None
         await pass_time(fleet, clock, 60)
         assert len(world.calls) == calls
-        assert fleet.app.store.stops() == [("all", "")]
-        await carry_out(fleet.app.commands, "clock_confirm", fleet.order(), {})
-        await until(lambda: bool(fleet.app.store.stops()) is (hours < 0))
+        assert fleet.app.store.stop_scopes() == [("all", "")]
+        await dispatch(fleet.app.commands, "clock_confirm", fleet.order(), {})
+        await wait_until(lambda: bool(fleet.app.store.stop_scopes()) is (hours < 0))
         if hours < 0:
             assert len(world.calls) == calls
             await fleet.app.commands.resume(fleet.order(), all=True)
@@ -126,9 +126,9 @@ async def test_a_stop_holds_over_a_jump_and_nothing_is_done_twice(
 
 async def held(fleet: FleetHarness, name: str = "h") -> str:
     """Have an action wait for a person; return its hold."""
-    event = job(name, send(name, tool="big.send"), key=name)
+    event = job(name, send_proposal(name, tool="big.send"), key=name)
     await fleet.send(event)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     (row,) = fleet.actions(event)
     assert row.hold == "open"
     return row.id
@@ -146,14 +146,14 @@ async def test_no_approval_expires_by_a_jump_and_all_do_in_their_time(tmp_path: 
         row = fleet.app.store.action(answered)
         assert row is not None
         await fleet.approve(row)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects("big.send") == 1
         found = fleet.app.store.action(kept)
         assert found is not None
         assert found.hold == "open"
         # In its own time it is over, though nobody has confirmed anything.
         clock.advance(73 * HOUR)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         found = fleet.app.store.action(kept)
         assert found is not None
         assert found.hold == "expired"
@@ -166,11 +166,13 @@ async def test_what_is_over_by_the_confirmed_time_expires_then(tmp_path: Path) -
         await fleet.app.commands.stop(fleet.order(), tool="bell.ring", for_us=2 * HOUR)
         clock.set_wall(clock.now_us() + 80 * HOUR)
         await told(fleet)
-        await settle()
-        assert fleet.app.store.stops() == [("tool", "bell.ring")]  # it does not lift itself either
+        await run_ready_tasks()
+        assert fleet.app.store.stop_scopes() == [
+            ("tool", "bell.ring")
+        ]  # it does not lift itself either
         await fleet.app.commands.clock_confirm(fleet.order())
-        await until(lambda: not fleet.app.store.stops())
-        await fleet.settle()
+        await wait_until(lambda: not fleet.app.store.stop_scopes())
+        await fleet.wait_until_idle()
         row = fleet.app.store.action(waits)
         assert row is not None
         assert row.hold == "expired"
@@ -179,18 +181,18 @@ async def test_what_is_over_by_the_confirmed_time_expires_then(tmp_path: Path) -
 async def test_a_clock_that_is_slewed_or_comes_back_is_no_jump(tmp_path: Path) -> None:
     clock = ManualClock()
     async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
-        line = fleet.app.line
+        line = fleet.app.services
         for _ in range(60):  # 500 parts in a million, for an hour: 1.8 s in all
             clock.advance(60 * SECOND)
             clock.set_wall(clock.now_us() + 30_000)
-            line.clock.look()
+            line.clock.check_wall_clock()
         assert line.clock.jump is None
         assert abs(line.clock.now_us() - clock.now_us()) < 100_000
         clock.set_wall(clock.now_us() - HOUR)
         await told(fleet)
         assert b"vedette_clock_jump_seconds -3600.0" in fleet.app.metrics.scrape()[0]
         clock.set_wall(clock.now_us() + HOUR)
-        await until(lambda: line.clock.jump is None)
+        await wait_until(lambda: line.clock.jump is None)
         assert not fleet.entries("clock.confirmed")
         assert b"vedette_clock_jump_seconds 0.0" in fleet.app.metrics.scrape()[0]
 
@@ -207,13 +209,15 @@ async def test_a_jump_that_cannot_be_recorded_is_told_as_soon_as_it_can(tmp_path
 
         store.note = away
         clock.set_wall(clock.now_us() - HOUR)
-        await until(lambda: bool(tried))
+        await wait_until(lambda: bool(tried))
         clock.set_wall(clock.now_us() - 2 * HOUR)
-        await until(lambda: b"vedette_clock_jump_seconds -10800.0" in fleet.app.metrics.scrape()[0])
+        await wait_until(
+            lambda: b"vedette_clock_jump_seconds -10800.0" in fleet.app.metrics.scrape()[0]
+        )
         assert fleet.app.metrics.total("clock_jumps") == 0
         store.note = note
         # Counted a moment after it is durable.
-        await until(lambda: fleet.app.metrics.total("clock_jumps") == 2)
+        await wait_until(lambda: fleet.app.metrics.total("clock_jumps") == 2)
         assert await told(fleet) == ["-3600", "-10800"]
 
 
@@ -225,17 +229,17 @@ async def test_a_restart_within_a_boot_goes_on_with_the_time_that_has_passed(
     clock = ManualClock(boot="one")
     async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
         waits = await held(fleet)
-        before = fleet.app.line.clock.now_us()
+        before = fleet.app.services.clock.now_us()
         await fleet.close()
         clock.advance(HOUR)
         clock.set_wall(clock.now_us() + hours * HOUR)
         await fleet.open()
-        assert fleet.app.line.clock.now_us() == before + HOUR
+        assert fleet.app.services.clock.now_us() == before + HOUR
         assert await told(fleet) == [f"{hours * 3600:+d}"]
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await fleet.restart()  # it is not forgotten either
-        assert fleet.app.line.clock.jump is not None
-        await fleet.settle()
+        assert fleet.app.services.clock.jump is not None
+        await fleet.wait_until_idle()
         row = fleet.app.store.action(waits)
         assert row is not None
         assert row.hold == "open"
@@ -269,19 +273,19 @@ async def test_a_start_a_day_later_lets_nothing_expire_before_a_person_has_looke
         await fleet.open()
         assert await told(fleet) == ["away"]
         clock.advance(HOUR)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await fleet.restart()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         row = fleet.app.store.action(waits)
         assert row is not None
         assert row.hold == "open"
         if answer == "approve":
             await fleet.approve(row)
-            await fleet.settle()
+            await fleet.wait_until_idle()
             assert world.effects("big.send") == 1
             return
         await fleet.app.commands.clock_confirm(fleet.order())
-        await fleet.settle()
+        await fleet.wait_until_idle()
         row = fleet.app.store.action(waits)
         assert row is not None
         assert row.hold == "expired"
@@ -310,12 +314,12 @@ async def test_nothing_expires_by_a_jump_that_was_not_confirmed_before_a_reboot(
         clock.boot = "three"
         clock.set_wall(clock.now_us() + hours * HOUR)
         await fleet.open()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         row = fleet.app.store.action(waits)
         assert row is not None
         assert row.hold == "open"
         await fleet.app.commands.clock_confirm(fleet.order())
-        await fleet.settle()
+        await fleet.wait_until_idle()
         row = fleet.app.store.action(waits)
         assert row is not None
         assert row.hold == "expired"
@@ -338,7 +342,7 @@ async def test_nothing_expires_by_entries_that_are_later_than_the_wall_clock(
         clock.boot = "three"
         clock.set_wall(right + HOUR)
         await fleet.open()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         row = fleet.app.store.action(waits)
         assert row is not None
         assert row.hold == "open"
@@ -347,14 +351,14 @@ async def test_nothing_expires_by_entries_that_are_later_than_the_wall_clock(
 async def test_a_fleet_that_was_away_with_nothing_waiting_asks_nobody(tmp_path: Path) -> None:
     clock = ManualClock(boot="one")
     async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
-        await fleet.send(job("1", send()))
-        await fleet.settle()
+        await fleet.send(job("1", send_proposal()))
+        await fleet.wait_until_idle()
         await fleet.close()
         clock.boot = "two"
         clock.set_wall(clock.now_us() + 80 * HOUR)
         await fleet.open()
-        assert fleet.app.line.clock.jump is None
-        assert fleet.app.line.clock.now_us() == clock.now_us()
+        assert fleet.app.services.clock.jump is None
+        assert fleet.app.services.clock.now_us() == clock.now_us()
 
 
 # --- a confirmation is of one jump -------------------------------------------------------------
@@ -384,24 +388,24 @@ async def test_a_jump_that_comes_while_another_is_confirmed_is_not_confirmed_wit
             if drafts[0].kind == "clock.confirmed":
                 # Something sets the clock wrong meanwhile, and the fleet looks.
                 clock.set_wall(clock.now_us() + years * 365 * 24 * HOUR)
-                await until(lambda: len(fleet.entries("clock.jumped")) == 2)
+                await wait_until(lambda: len(fleet.entries("clock.jumped")) == 2)
             return seq
 
         store.note = commit_slowly
-        before = fleet.app.line.clock.now_us()
-        done = await carry_out(fleet.app.commands, "clock_confirm", fleet.order("a look"), {})
+        before = fleet.app.services.clock.now_us()
+        done = await dispatch(fleet.app.commands, "clock_confirm", fleet.order("a look"), {})
         store.note = note
         (entry,) = fleet.entries("clock.confirmed")
         said = fleet.body(entry["seq"])
         assert done["by_us"] == said["by_us"] == (0 if away else ahead * SECOND)
-        assert fleet.app.line.clock.now_us() == before + done["by_us"]
-        await fleet.settle()
+        assert fleet.app.services.clock.now_us() == before + done["by_us"]
+        await fleet.wait_until_idle()
         row = fleet.app.store.action(waits)
         assert row is not None
         assert row.hold == ("expired" if away else "open")
         # What is off since then is a jump of its own, to be confirmed by itself.
-        await until(lambda: fleet.app.line.clock.jump is not None)
-        jump = fleet.app.line.clock.jump
+        await wait_until(lambda: fleet.app.services.clock.jump is not None)
+        jump = fleet.app.services.clock.jump
         assert jump is not None
         assert jump.by_us == years * 365 * 24 * HOUR
 
@@ -416,5 +420,5 @@ async def test_two_confirmations_at_once_move_the_clock_once(tmp_path: Path) -> 
         both = [confirm(fleet.order(name)) for name in ("one", "other")]
         answers = await asyncio.gather(*both, return_exceptions=True)
         assert [type(answer) for answer in answers] == [dict, BadCommand]
-        assert fleet.app.line.clock.now_us() == wall
+        assert fleet.app.services.clock.now_us() == wall
         assert len(fleet.entries("clock.confirmed")) == 1

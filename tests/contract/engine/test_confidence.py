@@ -16,15 +16,15 @@ import pytest
 from tests.remote import Host, now_us
 
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
-from vedette.app.remote_workers import issuer_of
-from vedette.config.deployment import Edges, GatewayPlan
+from vedette.app.remote_workers import build_issuer
+from vedette.config.deployment import Deployment, GatewayPlan
 from vedette.domain.base.errors import BadConfidence
 from vedette.domain.confidence import check_confidence, proposal_confidence
 from vedette.domain.event import Event
 from vedette.interfaces.http.worker_gateway import serve_workers
 from vedette.testing.harness import FleetHarness
-from vedette.testing.scripted import Calls, ScriptedModel
-from vedette.testing.toy_fleet import World, toy_fleet, until
+from vedette.testing.scripted import ScriptedModel, ToolCall
+from vedette.testing.toy_fleet import World, toy_fleet, wait_until
 
 # What the judge says stands in the event as Python, so that it may be anything at all.
 JUDGE_PY = """\
@@ -42,7 +42,7 @@ class Judge(Base):
         proposals = (Proposal("wire.send", args, **own), Proposal("wire.send", args))
         return Judgement("so", eval(data["sure"]), proposals if "both" in data else proposals[:1])
 """
-FAR = Edges(gateway=GatewayPlan(("127.0.0.1", 0), ("worker",), apart=True))
+FAR = Deployment(gateway=GatewayPlan(("127.0.0.1", 0), ("worker",), is_gateway=True))
 # No probabilities, in Python; and with which words the refusal names each.
 NONE_AT_ALL = {
     "7": "7", "-0.1": "-0.1", "1.0000001": "1", "float('nan')": "NaN", "float('inf')": "inf",
@@ -64,7 +64,7 @@ async def judging(folder: Path, way: str) -> AsyncIterator[FleetHarness]:
             return
         async with serve_workers(fleet.app) as address:
             assert address is not None
-            signer = issuer_of(fleet.app.settings, now_us).signer("worker")
+            signer = build_issuer(fleet.app.settings, now_us).signer("worker")
 
             async def mint() -> str:
                 return signer.mint(now_us())
@@ -101,7 +101,7 @@ async def test_what_is_unsure_waits_and_what_is_no_probability_is_refused(
         await fleet.send(*events)
         # Where no worker has come yet runs look again later: that is idle, and not the end.
         ends = ("done", "dead", "waiting")
-        await until(lambda: all(fleet.runs(event)[0].state in ends for event in events), 60)
+        await wait_until(lambda: all(fleet.runs(event)[0].state in ends for event in events), 60)
 
         def stands(event: Event) -> list[tuple[str | None, str | None]]:
             return [(row.decided, row.rule) for row in fleet.actions(event)]
@@ -139,13 +139,15 @@ async def test_a_model_that_nobody_measured_is_below_the_bar(
     text = yaml.read_text()
     assert 'model_confidence: "0.95"' in text
     yaml.write_text(text.replace(', model_confidence: "0.95"', f", {charter}" if charter else ""))
-    model = ScriptedModel([Calls("wire.send", {"to": "ref:/charter/desk", "text": "hello"}), "."])
+    model = ScriptedModel(
+        [ToolCall("wire.send", {"to": "ref:/charter/desk", "text": "hello"}), "."]
+    )
     folders = {"worker": yaml.parent}
     fleet._reasoners = {"adk": AdkReasoner(folders, model_for=model.model_for)}
     async with fleet:
         event = Event("test", "1", "worker.job", "k", None, {})
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (row,) = fleet.actions(event)
         assert row.decided == outcome
         assert world.effects() == (outcome == "permit")

@@ -21,21 +21,25 @@ from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, Store
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.identity import Principal
-from vedette.domain.run import ActionRow, Committed, Run, Step
-from vedette.engine.handle import bury
-from vedette.ledger.history.dead_letters import dead_named, dead_page, dead_show
+from vedette.domain.run import ActionRow, CommitResult, Run, Step
+from vedette.engine.handle import dead_letter
+from vedette.ledger.history.dead_letters import (
+    dead_letter_page,
+    list_dead_letters,
+    show_dead_letter,
+)
 from vedette.ledger.history.explain import explain
-from vedette.ledger.history.projection import folded, told_of
+from vedette.ledger.history.projection import fold_entries, to_ledger_entry
 from vedette.store import dead_letters as dead_orders
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import (
     JUDGE_PY,
     World,
-    denying,
+    deny_policy,
     job,
-    note,
-    send,
+    note_proposal,
+    send_proposal,
     toy_fleet,
     write_policies,
 )
@@ -100,17 +104,17 @@ def only_row(fleet: FleetHarness, event: Event) -> ActionRow:
 
 async def handled(fleet: FleetHarness, *events: Event) -> None:
     await fleet.send(*events)
-    await fleet.settle()
+    await fleet.wait_until_idle()
 
 
 async def buried(fleet: FleetHarness, event: Event) -> Run:
     """Bury a run that waits, as a handler does that meets what it cannot handle."""
     run = only_run(fleet, event)
     assert run.state == "waiting"
-    epoch = fleet.app.store.lease(run)
+    epoch = fleet.app.store.lease_epoch(run)
     assert epoch is not None
-    await bury(fleet.app.line, run, epoch, "Test: buried by hand")
-    fleet.app.line.parking.leave(run)
+    await dead_letter(fleet.app.services, run, epoch, "Test: buried by hand")
+    fleet.app.services.parked_runs.unpark(run)
     store: Any = fleet.app.store
     assert list(store.audit()) == []
     return only_run(fleet, event)
@@ -125,7 +129,7 @@ async def redriven(
     done = await fleet.app.commands.redrive(order, runs)
     store: Any = fleet.app.store
     assert (list(store.audit()) == []) is stands
-    await fleet.settle()
+    await fleet.wait_until_idle()
     return done
 
 
@@ -141,7 +145,7 @@ def view_agrees(fleet: FleetHarness) -> None:
     store: Any = fleet.app.store
     assert list(store.audit()) == []
     walked = store.walk()
-    rows = folded(told_of(seq, json.loads(raw)) for seq, raw, _, _ in walked)
+    rows = fold_entries(to_ledger_entry(seq, json.loads(raw)) for seq, raw, _, _ in walked)
     told = {
         name: number
         for name, number in rows[("agent", "worker")].data.items()
@@ -161,8 +165,11 @@ def view_agrees(fleet: FleetHarness) -> None:
 async def test_a_run_that_was_never_judged_is_judged_anew_in_its_place(
     fleet: FleetHarness, world: World
 ) -> None:
-    first = job("1", send("one"), value=1, **FAILS)
-    second, third = job("2", send("two"), value=2), job("3", send("three"), value=4)
+    first = job("1", send_proposal("one"), value=1, **FAILS)
+    second, third = (
+        job("2", send_proposal("two"), value=2),
+        job("3", send_proposal("three"), value=4),
+    )
     await handled(fleet, first, second)
     assert only_run(fleet, first).state == "dead"
     assert world.texts() == ["two"]
@@ -189,8 +196,8 @@ async def test_a_dead_letter_is_handled_no_more_though_nobody_heard_of_its_buria
     store: Any = fleet.app.store
     commit = store.commit
 
-    async def unheard(step: Step) -> Committed:
-        answer: Committed = await commit(step)
+    async def unheard(step: Step) -> CommitResult:
+        answer: CommitResult = await commit(step)
         if step.state != "dead":
             return answer
         store.commit = commit
@@ -198,12 +205,12 @@ async def test_a_dead_letter_is_handled_no_more_though_nobody_heard_of_its_buria
         raise StoreFailed("the connection broke")
 
     store.commit = unheard
-    dead, after = job("1", note("a"), **FAILS), job("2", note("b"))
+    dead, after = job("1", note_proposal("a"), **FAILS), job("2", note_proposal("b"))
     await fleet.send(dead, after)
     for _ in range(10):
         clock.advance(200_000)
         await asyncio.sleep(0.06)
-        await fleet.settle()
+        await fleet.wait_until_idle()
     assert [run.state for each in (dead, after) for run in fleet.runs(each)] == ["dead", "done"]
     (told,) = fleet.entries("turn.reasoned")
     assert told["event"] == after.key
@@ -212,14 +219,14 @@ async def test_a_dead_letter_is_handled_no_more_though_nobody_heard_of_its_buria
 async def test_the_order_survives_a_restart_before_it_is_acted_on(
     fleet: FleetHarness, world: World
 ) -> None:
-    event = job("1", send("one"), **FAILS)
+    event = job("1", send_proposal("one"), **FAILS)
     await handled(fleet, event)
     mend(fleet)
     await fleet.app.dispatcher.close()
     await fleet.app.commands.redrive(fleet.order(), [only_run(fleet, event).id])
     assert only_run(fleet, event).state == "waiting"
     await fleet.restart()
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert only_run(fleet, event).state == "done"
     assert world.texts() == ["one"]
 
@@ -227,7 +234,7 @@ async def test_the_order_survives_a_restart_before_it_is_acted_on(
 async def test_what_is_not_mended_dies_again_and_may_be_taken_up_again(
     fleet: FleetHarness, world: World
 ) -> None:
-    event = job("1", send("one"), **FAILS)
+    event = job("1", send_proposal("one"), **FAILS)
     await handled(fleet, event)
     await redriven(fleet, event, command_id="first")
     assert only_run(fleet, event).state == "dead"
@@ -248,9 +255,9 @@ async def test_what_is_not_mended_dies_again_and_may_be_taken_up_again(
 async def test_a_queryable_effect_that_happened_is_found_and_not_repeated(
     fleet: FleetHarness, world: World, clock: ManualClock
 ) -> None:
-    world.answer, world.after = lambda _: ConnectionError("lost"), True
+    world.answer, world.loses_answer = lambda _: ConnectionError("lost"), True
     world.query = lambda _: ConnectionError("not there")
-    event = job("1", send(tool="order.place"))
+    event = job("1", send_proposal(tool="order.place"))
     await handled(fleet, event)
     run = await buried(fleet, event)
     assert (run.state, only_row(fleet, event).effect) == ("dead", "unknown")
@@ -269,14 +276,14 @@ async def test_a_queryable_effect_that_did_not_happen_is_decided_again_and_made(
 ) -> None:
     world.answer = lambda _: ConnectionError("lost")
     world.query = lambda _: ConnectionError("not there")
-    event = job("1", send(tool="order.place"))
+    event = job("1", send_proposal(tool="order.place"))
     await handled(fleet, event)
     await buried(fleet, event)
     world.answer, world.query = None, None
-    asked, decided = len(world.asked), len(fleet.entries("action.decided"))
+    asked, decided = len(world.queries), len(fleet.entries("action.decided"))
     clock.advance(A_CALL_US)
     await redriven(fleet, event)
-    assert len(world.asked) > asked, "it is asked before anything is repeated"
+    assert len(world.queries) > asked, "it is asked before anything is repeated"
     assert len(fleet.entries("action.decided")) == decided + 1
     assert (only_row(fleet, event).effect, world.effects()) == ("done", 1)
     view_agrees(fleet)
@@ -285,19 +292,19 @@ async def test_a_queryable_effect_that_did_not_happen_is_decided_again_and_made(
 async def test_an_effect_that_nobody_can_ask_about_is_left_to_a_person(
     fleet: FleetHarness, world: World, clock: ManualClock
 ) -> None:
-    world.answer, world.after = lambda _: ConnectionError("lost"), True
-    event = job("1", send(tool="bell.ring"))
+    world.answer, world.loses_answer = lambda _: ConnectionError("lost"), True
+    event = job("1", send_proposal(tool="bell.ring"))
     await handled(fleet, event)
     await buried(fleet, event)
     world.answer = None
     await redriven(fleet, event)
     clock.advance(600 * 1_000_000)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     row = only_row(fleet, event)
     assert (row.effect, row.hold, row.waits) == ("unknown", "open", "approval")
     assert world.effects() == 1, "nothing is repeated before somebody says so"
     await fleet.approve(row, "ring again")
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert world.effects() == 2
     assert only_run(fleet, event).state == "done"
     view_agrees(fleet)
@@ -306,8 +313,8 @@ async def test_an_effect_that_nobody_can_ask_about_is_left_to_a_person(
 async def test_an_idempotent_effect_is_decided_again_and_repeated_under_its_key(
     fleet: FleetHarness, world: World, clock: ManualClock
 ) -> None:
-    world.answer, world.after = lambda _: Outcome("unknown", error="lost"), True
-    event = job("1", send())
+    world.answer, world.loses_answer = lambda _: Outcome("unknown", error="lost"), True
+    event = job("1", send_proposal())
     await handled(fleet, event)
     await buried(fleet, event)
     world.answer = None
@@ -323,15 +330,15 @@ async def test_what_policy_denies_by_now_is_not_repeated(
     fleet: FleetHarness, world: World, tmp_path: Path, clock: ManualClock
 ) -> None:
     world.answer = lambda _: Outcome("unknown", error="lost")
-    event = job("1", send())
+    event = job("1", send_proposal())
     await handled(fleet, event)
     await buried(fleet, event)
     calls = len(world.calls)
-    await fleet.apply(write_policies(tmp_path / "stricter", extra=denying("wire.send")))
+    await fleet.apply_policy(write_policies(tmp_path / "stricter", extra=deny_policy("wire.send")))
     await redriven(fleet, event)
     for _ in range(2):
         clock.advance(A_CALL_US)
-        await fleet.settle()
+        await fleet.wait_until_idle()
     row = only_row(fleet, event)
     assert (len(world.calls), row.decided) == (calls, "deny")
     told = [entry["kind"] for entry in fleet.entries("effect.unknown", "effect.cancelled")]
@@ -342,13 +349,15 @@ async def test_what_policy_denies_by_now_is_not_repeated(
 async def test_what_waited_for_a_person_waits_for_one_again(
     fleet: FleetHarness, world: World
 ) -> None:
-    event = job("1", send(tool="big.send"), note("kept"))
+    event = job("1", send_proposal(tool="big.send"), note_proposal("kept"))
     await handled(fleet, event)
     held = next(row for row in fleet.actions(event) if row.tool == "big.send")
     await fleet.app.dispatcher.close()
     await fleet.approve(held)
     run = only_run(fleet, event)
-    await bury(fleet.app.line, run, fleet.app.store.lease(run) or 0, "Test: buried by hand")
+    await dead_letter(
+        fleet.app.services, run, fleet.app.store.lease_epoch(run) or 0, "Test: buried by hand"
+    )
     await fleet.restart()
     await redriven(fleet, event)
     held = next(row for row in fleet.actions(event) if row.tool == "big.send")
@@ -356,7 +365,7 @@ async def test_what_waited_for_a_person_waits_for_one_again(
     texts = fleet.app.store.row("worker_notes", "k")
     assert texts == {"texts": ["kept"]}, "what was done stays done, once"
     await fleet.approve(held)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert world.effects("big.send") == 1
     view_agrees(fleet)
 
@@ -371,8 +380,8 @@ async def test_without_finding_out_first_it_would_happen_twice(
         row.not_before_us = 0
 
     monkeypatch.setattr(dead_orders, "take_up", forgetful)
-    world.answer, world.after = lambda _: ConnectionError("lost"), True
-    event = job("1", send(tool="bell.ring"))
+    world.answer, world.loses_answer = lambda _: ConnectionError("lost"), True
+    event = job("1", send_proposal(tool="bell.ring"))
     await handled(fleet, event)
     await buried(fleet, event)
     world.answer = None
@@ -387,13 +396,13 @@ async def test_a_dropped_run_stays_closed_and_its_content_can_go(
     fleet: FleetHarness, world: World
 ) -> None:
     world.answer = lambda _: ConnectionError("lost")
-    event = job("1", send(tool="bell.ring"))
+    event = job("1", send_proposal(tool="bell.ring"))
     await handled(fleet, event)
     run = await buried(fleet, event)
     calls = len(world.calls)
     done = await fleet.app.commands.drop(fleet.order("of no use any more"), [run.id])
     assert done == {"moved": [run.id], "refused": []}
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert (only_run(fleet, event).state, len(world.calls)) == ("done", calls)
     (entry,) = fleet.entries("run.dropped")
     assert fleet.body(entry["seq"])["reason"] == "of no use any more"
@@ -446,34 +455,37 @@ async def test_pages_filters_and_one_letter(
     poisoned = [job(f"p{n}", key=f"p{n}", poison=True) for n in range(3)]
     raising = [job(f"r{n}", key=f"r{n}", **FAILS) for n in range(4)]
     world.answer = lambda _: ConnectionError("lost")
-    ringing = job("1", send(tool="bell.ring"), key="bell")
+    ringing = job("1", send_proposal(tool="bell.ring"), key="bell")
     await handled(fleet, *poisoned, *raising, ringing, job("fine"))
     await buried(fleet, ringing)
     store, now = fleet.app.store, clock.now_us()
     found: list[str] = []
     cursor = None
     for _ in range(3):
-        page = dead_page(store, now, before=cursor, limit=3)
+        page = dead_letter_page(store, now, before=cursor, limit=3)
         found += [item["run"] for item in page["items"]]
         cursor = page["older"]
     assert cursor is None
     expected = [only_run(fleet, event).id for event in (*poisoned, *raising, ringing)]
     assert found == expected[::-1]
-    by_error = dead_page(store, now, error="Test")["items"]
+    by_error = dead_letter_page(store, now, error="Test")["items"]
     assert [item["run"] for item in by_error] == [only_run(fleet, ringing).id]
     assert by_error[0]["unknown"] == [only_row(fleet, ringing).id]
-    assert dead_page(store, now, agent="worker", error="RuntimeError", limit=200)["older"] is None
-    assert dead_named(store, error="RuntimeError", most=7) == (expected[-2::-1], False)
-    assert dead_named(store, error="RuntimeError", most=6) == (expected[-2:0:-1], True)
-    assert dead_named(store, error="KeyError") == ([], False)
-    assert dead_named(store, agent="nobody") == ([], False)
-    shown = dead_show(store, expected[3][:24])
+    assert (
+        dead_letter_page(store, now, agent="worker", error="RuntimeError", limit=200)["older"]
+        is None
+    )
+    assert list_dead_letters(store, error="RuntimeError", most=7) == (expected[-2::-1], False)
+    assert list_dead_letters(store, error="RuntimeError", most=6) == (expected[-2:0:-1], True)
+    assert list_dead_letters(store, error="KeyError") == ([], False)
+    assert list_dead_letters(store, agent="nobody") == ([], False)
+    shown = show_dead_letter(store, expected[3][:24])
     assert (shown["error"], shown["why"]) == ("RuntimeError", "RuntimeError: the judge gave up")
     assert "judge.py" in shown["trace"]
     assert shown["timeline"][-1]["kind"] == "run.dead"
     with pytest.raises(BadCommand, match="is no dead letter, it is done"):
-        dead_show(store, only_run(fleet, job("fine")).id)
+        show_dead_letter(store, only_run(fleet, job("fine")).id)
     wrong: list[dict[str, Any]] = [{"limit": 0}, {"limit": 201}, {"before": "x"}]
     for bad in wrong:
         with pytest.raises(BadCommand):
-            dead_page(store, now, **bad)
+            dead_letter_page(store, now, **bad)

@@ -12,26 +12,26 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.tools.in_process import LocalHands
+from vedette.adapters.tools.in_process import InProcessTools
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
-from vedette.engine.handle import bury
-from vedette.engine.tool_calls import make
+from vedette.engine.handle import dead_letter
+from vedette.engine.tool_calls import make_call
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import (
     World,
-    denying,
+    deny_policy,
     job,
-    note,
-    send,
+    note_proposal,
+    send_proposal,
     toy_fleet,
-    until,
+    wait_until,
     write_policies,
 )
 
@@ -84,14 +84,14 @@ def only_row(fleet: FleetHarness, event: Event) -> ActionRow:
 
 async def handled(fleet: FleetHarness, *events: Event) -> None:
     await fleet.send(*events)
-    await fleet.settle()
+    await fleet.wait_until_idle()
 
 
 async def in_time(fleet: FleetHarness, clock: ManualClock, hours: int = 6) -> None:
     """Let retries come back."""
     for _ in range(hours):
         clock.advance(HOUR_US)
-        await fleet.settle()
+        await fleet.wait_until_idle()
 
 
 def word(fleet: FleetHarness, event: Event) -> str | None:
@@ -107,20 +107,20 @@ async def test_an_outcome_is_the_targets_word_or_only_the_tools(
     tmp_path: Path, world: World, clock: ManualClock
 ) -> None:
     async with fleet_with(tmp_path, world, clock, "wire.send", "bell.ring") as fleet:
-        sent, looked = job("1", send()), job("2", send(tool="slow.send"))
-        rung, noted = job("3", send(tool="bell.ring")), job("4", note("x"))
+        sent, looked = job("1", send_proposal()), job("2", send_proposal(tool="slow.send"))
+        rung, noted = job("3", send_proposal(tool="bell.ring")), job("4", note_proposal("x"))
         await handled(fleet, sent, looked, rung, noted)
         words = [word(fleet, event) for event in (sent, looked, rung, noted)]
         assert words == ["verified", "claimed", "verified", "verified"]
-        assert sorted(call.tool for call in world.asked) == ["bell.ring", "wire.send"]
+        assert sorted(call.tool for call in world.queries) == ["bell.ring", "wire.send"]
         assert {only_row(fleet, e).effect for e in (sent, looked, rung, noted)} == {"done"}
         told = {e["tool"]: e.get("verified") for e in fleet.entries("effect.done")}
         assert told["wire.send"] is True
         assert told["slow.send"] is None
         lines = [line for _, line in explain_text(explain(fleet.app.store, sent.key))]
         assert "  verified at its target" in lines
-        assert "verify" in fleet.app.line.fleet.agents["worker"].tools["wire.send"].facts()
-        assert "verify" not in fleet.app.line.fleet.agents["worker"].tools["slow.send"].facts()
+        assert "verify" in fleet.app.services.fleet.agents["worker"].tools["wire.send"].facts()
+        assert "verify" not in fleet.app.services.fleet.agents["worker"].tools["slow.send"].facts()
 
 
 @pytest.mark.parametrize("misses", [1, 2, 9])
@@ -128,11 +128,11 @@ async def test_what_the_target_does_not_know_of_is_repeated_under_its_key_while_
     tmp_path: Path, world: World, clock: ManualClock, misses: int
 ) -> None:
     def know(call: Call) -> Outcome | None:
-        return None if len(world.asked) <= misses else Outcome("done")
+        return None if len(world.queries) <= misses else Outcome("done")
 
     world.query = know
     async with fleet_with(tmp_path, world, clock, "wire.send") as fleet:
-        event = job("1", send())
+        event = job("1", send_proposal())
         await handled(fleet, event)
         assert only_row(fleet, event).effect == "intended"
         await in_time(fleet, clock)
@@ -152,7 +152,7 @@ async def test_what_can_be_asked_about_is_unknown_until_it_was(
     answers: list[Outcome | None] = [None, Outcome("done", {"id": "late"})]
     world.query = lambda _: answers.pop(0)
     async with fleet_with(tmp_path, world, clock, "order.place") as fleet:
-        event = job("1", send(tool="order.place"))
+        event = job("1", send_proposal(tool="order.place"))
         await handled(fleet, event)
         assert only_row(fleet, event).effect == "unknown"
         assert len(fleet.entries("effect.unknown")) == 1
@@ -166,7 +166,7 @@ async def test_what_nobody_can_repeat_is_left_to_a_person(
 ) -> None:
     world.query = lambda _: None
     async with fleet_with(tmp_path, world, clock, "bell.ring") as fleet:
-        event = job("1", send(tool="bell.ring"))
+        event = job("1", send_proposal(tool="bell.ring"))
         await handled(fleet, event)
         row = only_row(fleet, event)
         assert (row.effect, row.hold) == ("unknown", None), "it may still be on its way"
@@ -176,7 +176,7 @@ async def test_what_nobody_can_repeat_is_left_to_a_person(
         assert len(world.calls) == 1
         world.query = None
         await fleet.approve(row, "again")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert (only_row(fleet, event).effect, len(world.calls)) == ("done", 2)
 
 
@@ -185,7 +185,7 @@ async def test_a_target_that_says_it_failed_is_believed(
 ) -> None:
     world.query = lambda _: Outcome("failed", error="it bounced")
     async with fleet_with(tmp_path, world, clock, "wire.send") as fleet:
-        event = job("1", send())
+        event = job("1", send_proposal())
         await handled(fleet, event)
         assert only_row(fleet, event).effect == "failed"
         assert b"it bounced" in (only_row(fleet, event).answer or b"")
@@ -197,7 +197,7 @@ async def test_without_an_answer_it_is_claimed_unless_policy_obliges_to_verify(
 ) -> None:
     world.query = lambda _: ConnectionError("not there")
     async with fleet_with(tmp_path / "plain", world, clock, tool) as fleet:
-        event = job("1", send(tool=tool))
+        event = job("1", send_proposal(tool=tool))
         await handled(fleet, event)
         assert (only_row(fleet, event).effect, word(fleet, event)) == ("done", "claimed")
     async with fleet_with(tmp_path / "strict", world, clock, tool, extra=OBLIGES) as fleet:
@@ -213,8 +213,8 @@ async def test_a_permit_that_obliges_to_verify_is_refused_where_nothing_can(
     tmp_path: Path, world: World, clock: ManualClock
 ) -> None:
     async with fleet_with(tmp_path, world, clock, extra=OBLIGES) as fleet:
-        blind, asked = job("1", send()), job("2", send(tool="order.place"))
-        noted = job("3", note("x"))
+        blind, asked = job("1", send_proposal()), job("2", send_proposal(tool="order.place"))
+        noted = job("3", note_proposal("x"))
         await handled(fleet, blind, asked, noted)
         row = only_row(fleet, blind)
         assert (row.decided, row.effect) == ("deny", None)
@@ -224,7 +224,8 @@ async def test_a_permit_that_obliges_to_verify_is_refused_where_nothing_can(
         assert "declares no verify" in fleet.body(refused["seq"])["why"]
         assert [run.state for run in fleet.runs(blind)] == ["done"]
         assert (
-            fleet.app.line.gateway.counts.total("worker", "actions", clock.now_us(), HOUR_US) == 2
+            fleet.app.services.gateway.counts.total("worker", "actions", clock.now_us(), HOUR_US)
+            == 2
         )
 
 
@@ -256,14 +257,14 @@ async def test_a_late_answer_of_the_tool_verifies_nothing() -> None:
             asked.append(call)
             return None
 
-    hands = LocalHands(lambda _: Module)  # type: ignore[arg-type,return-value]
+    hands = InProcessTools(lambda _: Module)  # type: ignore[arg-type,return-value]
     call = Call("t", {}, "key", "a", "run_1", {}, ("a",), 1, 1_000_000)
-    hands._late[("a", "t", "key")] = Outcome("done")
+    hands._late_outcomes[("a", "t", "key")] = Outcome("done")
     query = Tool("t", "do", "thing", {}, (), "queryable", "f", query="ask")
-    assert (await hands.ask(query, call)) == Outcome("done")
+    assert (await hands.query(query, call)) == Outcome("done")
     assert asked == []
     verify = Tool("t", "do", "thing", {}, (), "queryable", "f", query="ask", verify="ask")
-    assert await hands.ask(verify, call) is None
+    assert await hands.query(verify, call) is None
     assert asked == [call]
     hands.close()
 
@@ -282,7 +283,10 @@ async def test_a_tool_that_wants_to_end_the_process_ends_its_call_only(
 ) -> None:  # fmt: skip
     world.answer = lambda _: error if len(world.calls) == 1 else None
     async with fleet_with(tmp_path, world, clock) as fleet:
-        event, other = job("1", send(tool=tool)), job("2", send("other"), key="other")
+        event, other = (
+            job("1", send_proposal(tool=tool)),
+            job("2", send_proposal("other"), key="other"),
+        )
         await handled(fleet, event)
         await in_time(fleet, clock)
         row = only_row(fleet, event)
@@ -301,9 +305,11 @@ async def test_a_coroutine_that_wants_to_end_the_process_does_not(
         async def act(call: Call) -> Outcome:
             raise kind
 
-    hands = LocalHands(lambda _: Module)  # type: ignore[arg-type,return-value]
+    hands = InProcessTools(lambda _: Module)  # type: ignore[arg-type,return-value]
     call = Call("t", {}, "key", "a", "run_1", {}, ("a",), 1, 1_000_000)
-    outcome = await make(hands, Tool("t", "do", "thing", {}, (), "none", "act"), call, lambda: True)
+    outcome = await make_call(
+        hands, Tool("t", "do", "thing", {}, (), "none", "act"), call, lambda: True
+    )
     assert outcome is not None
     assert outcome.state == "unknown"
     hands.close()
@@ -317,15 +323,15 @@ async def test_a_handler_that_is_told_to_end_still_does() -> None:
             await asyncio.Event().wait()
             return None
 
-        def rows(self, tool: Tool, call: Call, row: Any) -> list[Any]:
+        def compute_rows(self, tool: Tool, call: Call, row: Any) -> list[Any]:
             raise AssertionError
 
-        async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+        async def query(self, tool: Tool, call: Call) -> Outcome | None:
             raise AssertionError
 
     call = Call("t", {}, "key", "a", "run_1", {}, ("a",), 1, 1_000_000)
     tool = Tool("t", "do", "thing", {}, (), "none", "act")
-    task = asyncio.create_task(make(Hands(), tool, call, lambda: True))
+    task = asyncio.create_task(make_call(Hands(), tool, call, lambda: True))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -340,7 +346,7 @@ class Lost:
 
     def __init__(self, hands: Any) -> None:
         self.hands, self.made = hands, 0
-        self.rows, self.ask, self.close = hands.rows, hands.ask, hands.close
+        self.compute_rows, self.query, self.close = hands.rows, hands.ask, hands.close
 
     async def perform(self, tool: Tool, call: Call, may_start: Callable[[], bool]) -> Outcome:
         """Call, and then wait for ever."""
@@ -351,8 +357,8 @@ class Lost:
 
 
 def lose(fleet: FleetHarness) -> Lost:
-    lost = Lost(fleet.app.line.performer)
-    fleet.app.line.performer = lost
+    lost = Lost(fleet.app.services.tool_executor)
+    fleet.app.services.tool_executor = lost
     return lost
 
 
@@ -361,15 +367,15 @@ async def test_an_effect_in_flight_at_a_crash_and_denied_since_is_unknown_not_ca
 ) -> None:
     fleet = fleet_with(tmp_path, world, clock)
     await fleet.open()
-    lost, event = lose(fleet), job("1", send())
+    lost, event = lose(fleet), job("1", send_proposal())
     await fleet.send(event)
-    await until(lambda: lost.made == 1)
+    await wait_until(lambda: lost.made == 1)
     await fleet.close()
     # What a folder says at a start is live by itself only where it loosens nothing, as a deny does.
     denied = {"denies/data.yaml": "agents: []\ntools: [wire.send]\ncomplete: true\n"}
     fleet.policies = write_policies(tmp_path / "stricter", extra=denied)
     async with fleet:
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert only_row(fleet, event).waits == "policy", "it could still be known"
         await in_time(fleet, clock, 2)
         assert (only_row(fleet, event).decided, len(world.calls)) == ("deny", 1)
@@ -383,26 +389,26 @@ async def test_what_is_known_not_to_have_begun_is_cancelled(
 ) -> None:
     """Negative control: the revision changes between the permit and the call, which is not made."""
     async with fleet_with(tmp_path, world, clock) as fleet:
-        hands = fleet.app.line.performer
-        stricter = write_policies(tmp_path / "stricter", extra=denying("wire.send"))
+        hands = fleet.app.services.tool_executor
+        stricter = write_policies(tmp_path / "stricter", extra=deny_policy("wire.send"))
 
         applied: list[asyncio.Task[Any]] = []
 
         class Late(Lost):
             async def perform(self, tool: Tool, call: Call, may: Callable[[], bool]) -> Any:
                 # Its end waits for this call.
-                applied.append(asyncio.create_task(fleet.apply(stricter)))
-                revision = fleet.app.line.gateway.policy_rev
-                await until(lambda: fleet.app.line.gateway.policy_rev > revision)
+                applied.append(asyncio.create_task(fleet.apply_policy(stricter)))
+                revision = fleet.app.services.gateway.policy_rev
+                await wait_until(lambda: fleet.app.services.gateway.policy_rev > revision)
                 return await hands.perform(tool, call, may)
 
-        fleet.app.line.performer = Late(hands)
-        event = job("1", send())
+        fleet.app.services.tool_executor = Late(hands)
+        event = job("1", send_proposal())
         await handled(fleet, event)
         assert (only_row(fleet, event).decided, world.calls) == ("deny", [])
         kinds = [e["kind"] for e in fleet.entries("effect.unknown", "effect.cancelled")]
         assert kinds == ["effect.cancelled"]
-        assert not fleet.app.line.called
+        assert not fleet.app.services.unrecorded_calls
         assert (await applied[0])["ok"]
 
 
@@ -412,17 +418,19 @@ async def test_a_burial_says_what_is_not_known(
 ) -> None:
     fleet = fleet_with(tmp_path, world, clock)
     await fleet.open()
-    stuck = Stuck(fleet.app.line.performer)
-    fleet.app.line.performer, event = stuck, job("1", send())
+    stuck = Stuck(fleet.app.services.tool_executor)
+    fleet.app.services.tool_executor, event = stuck, job("1", send_proposal())
     await fleet.send(event)
-    await until(lambda: stuck.reached)
+    await wait_until(lambda: stuck.reached)
     await fleet.app.dispatcher.close()
     if restarted:
         await fleet.close()
         await fleet.open()
         await fleet.app.dispatcher.close()
     (run,) = fleet.runs(event)
-    await bury(fleet.app.line, run, fleet.app.store.lease(run) or 0, "Test: buried by hand")
+    await dead_letter(
+        fleet.app.services, run, fleet.app.store.lease_epoch(run) or 0, "Test: buried by hand"
+    )
     assert only_row(fleet, event).effect == effect
     await fleet.close()
 
@@ -448,12 +456,12 @@ async def test_a_permit_that_a_person_is_to_be_told_of_is_an_entry(
     tmp_path: Path, world: World, clock: ManualClock
 ) -> None:
     async with fleet_with(tmp_path, world, clock) as fleet:
-        event = job("1", send(tool="big.send"), send("plain"))
+        event = job("1", send_proposal(tool="big.send"), send_proposal("plain"))
         await handled(fleet, event)
         assert not fleet.entries("notice.raised"), "it is only held so far"
         held = next(row for row in fleet.actions(event) if row.hold == "open")
         await fleet.approve(held)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (notice,) = fleet.entries("notice.raised")
         assert (notice["action"], notice["tool"]) == (held.id, "big.send")
         caused = fleet.entries("action.decided")[-1]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from vedette.domain.event import Event
-from vedette.domain.run import Committed, Step
+from vedette.domain.run import CommitResult, Step
 from vedette.judging.series import generate
 from vedette.testing.harness import FleetHarness
 
@@ -45,7 +45,7 @@ async def judged(fleet: FleetHarness, order: list[Event]) -> dict[str, tuple[Any
     for start in range(0, len(order), 64):
         await fleet.send(*order[start : start + 64])
     for _ in range(40):
-        await fleet.settle(60)
+        await fleet.wait_until_idle(60)
         if not fleet.app.dispatcher.pending:
             break
         await asyncio.sleep(0.1)
@@ -64,7 +64,7 @@ def disturb(fleet: FleetHarness, seed: int, share: float) -> list[int]:
     send = store.send
     refused: list[int] = []
 
-    def sometimes(step: Step) -> asyncio.Future[Committed]:
+    def sometimes(step: Step) -> asyncio.Future[CommitResult]:
         if step.policy_rev is not None and draw.random() < share:
             refused.append(step.policy_rev)
             step.policy_rev -= 1
@@ -95,12 +95,12 @@ async def test_several_events_of_a_key_are_on_their_way_at_once(tmp_path: Path) 
         store = fleet.app.store
         send = store.send
 
-        def counted(step: Step) -> asyncio.Future[Committed]:
+        def counted(step: Step) -> asyncio.Future[CommitResult]:
             nonlocal on_their_way, most
             on_their_way += 1
             most = max(most, on_their_way)
 
-            def landed(_: asyncio.Future[Committed]) -> None:
+            def landed(_: asyncio.Future[CommitResult]) -> None:
                 nonlocal on_their_way
                 on_their_way -= 1
 

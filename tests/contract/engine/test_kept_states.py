@@ -20,19 +20,19 @@ from tests.contract.engine.test_order import leases
 from tests.contract.store.test_store import ADAPTERS, Opened, by_person
 from tests.pg import server
 
-from vedette.adapters.reasoners.in_process import LocalJudges
+from vedette.adapters.reasoners.in_process import InProcessReasoner
 from vedette.config import build_judge
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, Permanent
 from vedette.domain.event import Event
-from vedette.domain.judge_state import made_of
+from vedette.domain.judge_state import judge_digest
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import Thought
-from vedette.domain.run import Answer, Run, Step
+from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.run import CommitStatus, Run, Step
 from vedette.store.postgres.schema import shard_of
 from vedette.testing.harness import FleetHarness
-from vedette.testing.sample_steps import accepted, closing, entry, event, step
-from vedette.testing.toy_fleet import World, job, toy_fleet, until, write_policies
+from vedette.testing.sample_steps import accept_events, closing_step, entry, event, step
+from vedette.testing.toy_fleet import World, job, toy_fleet, wait_until, write_policies
 
 AGENT, KEY, ALL = "watcher", "pump", 2**62
 
@@ -66,18 +66,18 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
 
 
 def judged(store: Any, run: Run, after: int, **fields: Any) -> Step:
-    return closing(store, run, order=(run.key, after, run.position), **fields)
+    return closing_step(store, run, order=(run.key, after, run.position), **fields)
 
 
 async def with_dead(store: Any, late: int) -> list[Run]:
     """Have three events judged but one, a dead letter that is redriven."""
-    runs, last = await accepted(store, *(event(n) for n in range(3))), 0
+    runs, last = await accept_events(store, *(event(n) for n in range(3))), 0
     for number, run in enumerate(runs):
         if number == late:
             dead = step(store, run, entry(run, "run.dead"), state="dead")
-            assert (await store.commit(dead)).answer is Answer.COMMITTED
+            assert (await store.commit(dead)).answer is CommitStatus.COMMITTED
             continue
-        assert (await store.commit(judged(store, run, last))).answer is Answer.COMMITTED
+        assert (await store.commit(judged(store, run, last))).answer is CommitStatus.COMMITTED
         last = run.position
     await store.redrive([runs[late].id], by_person("run.redriven"))
     found = store.run(runs[late].id)
@@ -88,9 +88,9 @@ async def with_dead(store: Any, late: int) -> list[Run]:
 
 async def test_a_history_is_read_as_of_one_moment(store: Any) -> None:
     """A state and the events after it that were read apart would lack what went in between."""
-    runs = await accepted(store, *(event(n) for n in range(3)))
+    runs = await accept_events(store, *(event(n) for n in range(3)))
     for run in runs:
-        await store.commit(closing(store, run))
+        await store.commit(closing_step(store, run))
     history = store.history(AGENT, KEY, ALL)
     begun, erased = threading.Event(), threading.Event()
 
@@ -114,12 +114,12 @@ async def test_a_state_is_not_kept_of_another_history_than_there_is(store: Any) 
     runs = await with_dead(store, 1)
     folded = store.history(AGENT, KEY, ALL)
     made = judged(store, runs[1], runs[0].position)
-    assert (await store.commit(made)).answer is Answer.COMMITTED
+    assert (await store.commit(made)).answer is CommitStatus.COMMITTED
     assert not await store.keep_state(AGENT, KEY, folded, b"first and last")
     assert store.states() == []
     # What is observed after it changes nothing of it.
     whole = store.history(AGENT, KEY, ALL)
-    (later,) = await accepted(store, event(9))
+    (later,) = await accept_events(store, event(9))
     await store.commit(judged(store, later, runs[2].position))
     assert await store.keep_state(AGENT, KEY, whole, b"all three")
     assert store.states() == [(AGENT, KEY, runs[2].position, b"all three")]
@@ -135,7 +135,7 @@ async def test_a_late_event_gives_up_the_state_that_lacks_it(store: Any) -> None
     assert await store.keep_state(AGENT, KEY, store.history(AGENT, KEY, ALL), b"first and last")
     assert store.history(AGENT, KEY, ALL)[:2] == (b"first and last", position)
     made = judged(store, runs[1], runs[0].position)
-    assert (await store.commit(made)).answer is Answer.COMMITTED
+    assert (await store.commit(made)).answer is CommitStatus.COMMITTED
     found = store.history(AGENT, KEY, ALL)
     assert (found.at, [at for at, _ in found.since]) == (0, [run.position for run in runs])
 
@@ -150,45 +150,47 @@ async def test_a_late_event_is_refused_once_no_state_can_hold_it(
     kept, head = store.states(), store.head()
     for after in (0, runs[0].position):
         made = judged(store, runs[late], after, checkpoint=(KEY, runs[late].position, b"x"))
-        assert (await store.commit(made)).answer is Answer.BEHIND
+        assert (await store.commit(made)).answer is CommitStatus.STATE_ERASED
     assert (store.states(), store.head()) == (kept, head)
     # Nobody is held up by it.
-    (later,) = await accepted(store, event(9))
-    assert (await store.commit(judged(store, later, runs[2].position))).answer is (Answer.COMMITTED)
+    (later,) = await accept_events(store, event(9))
+    assert (await store.commit(judged(store, later, runs[2].position))).answer is (
+        CommitStatus.COMMITTED
+    )
 
 
 # --- one worker -------------------------------------------------------------------------------
 
 
-class Refusing(LocalJudges):
+class Refusing(InProcessReasoner):
     """The fleet's judges, which make dead letters of the events that are `refused`."""
 
     refused: set[str]
 
-    async def reason(self, briefing: Briefing) -> Thought:
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         if briefing.event.id in self.refused:
             raise Permanent("it cannot be judged now")
-        return self.think(briefing)
+        return self.reason_sync(briefing)
 
 
 def refuse(fleet: FleetHarness, *events: Event, every: int = 256) -> None:
-    agent = fleet.app.line.agent("worker")
+    agent = fleet.app.services.agent("worker")
     judges = Refusing(
         lambda _: build_judge(agent, ()), checkpoint_every=every,
-        made=lambda _: made_of(agent.release, ()),
+        digest_of=lambda _: judge_digest(agent.release, ()),
     )  # fmt: skip
     judges.refused = {one.id for one in events}
-    fleet.app.line.reasoners = {"judge": judges}
+    fleet.app.services.reasoners = {"judge": judges}
 
 
 async def judge_late(fleet: FleetHarness, event: Event) -> Run:
     """Have a dead letter judged after all, and return its run."""
-    judges: Any = fleet.app.line.reasoners["judge"]
+    judges: Any = fleet.app.services.reasoners["judge"]
     judges.refused = set()
     (run,) = fleet.runs(event)
     assert run.state == "dead"
     await fleet.app.commands.redrive(fleet.order(), [run.id])
-    await fleet.settle(10)
+    await fleet.wait_until_idle(10)
     (run,) = fleet.runs(event)
     return run
 
@@ -196,7 +198,7 @@ async def judge_late(fleet: FleetHarness, event: Event) -> Run:
 async def some(fleet: FleetHarness, *events: Event) -> None:
     for one in events:
         await fleet.send(one)
-        await fleet.settle()
+        await fleet.wait_until_idle()
 
 
 def labels(fleet: FleetHarness) -> list[str]:
@@ -302,9 +304,9 @@ async def two_workers(folder: Path, *other: str) -> AsyncIterator[tuple[Any, Any
 
             def shared() -> bool:
                 held = [leases(fleet) for fleet in (one, two)]
-                return all(len(of.epochs) == 32 and not of.leaving for of in held)
+                return all(len(of.epochs) == 32 and not of.drain_shards for of in held)
 
-            await until(shared, 20)
+            await wait_until(shared, 20)
             mine = leases(one).epochs
             names = (f"k{n}" for n in range(9999))
             yield one, two, next(k for k in names if shard_of("second", k) in mine)
@@ -317,7 +319,7 @@ def is_closed(fleet: Any, event: Event) -> bool:
 async def judge_each(fleet: Any, *events: Event) -> str:
     for one in events:
         await fleet.send(one)
-        await until(partial(is_closed, fleet, one), 20)
+        await wait_until(partial(is_closed, fleet, one), 20)
     return labels(fleet)[-1]
 
 

@@ -18,12 +18,19 @@ from vedette.domain.base.errors import BadCommand, Temporary
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import Run
-from vedette.engine.circuit_breaker import Breakers, Limits
-from vedette.engine.kill_switch import lift_ended, park_agent
-from vedette.engine.scheduler.backpressure import Bounds, Supply
+from vedette.engine.circuit_breaker import CircuitBreakers, Limits
+from vedette.engine.kill_switch import lift_expired_stops, park_agent
+from vedette.engine.scheduler.backpressure import Bounds, RunBuffer
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, note, send, toy_fleet, until
+from vedette.testing.toy_fleet import (
+    World,
+    job,
+    note_proposal,
+    send_proposal,
+    toy_fleet,
+    wait_until,
+)
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -45,7 +52,7 @@ def state(fleet: FleetHarness, event: Event) -> str:
 
 
 def breaker_state(fleet: FleetHarness) -> str:
-    return fleet.app.line.breakers.of("world").state
+    return fleet.app.services.breakers.for_target("world").state
 
 
 def declare(fleet: FleetHarness, agent: str, old: str, new: str) -> None:
@@ -60,7 +67,7 @@ async def pass_time(fleet: FleetHarness, clock: ManualClock, seconds: float) -> 
     """Let time pass in steps, each followed by all that is due then."""
     for _ in range(int(seconds * 2)):
         clock.advance(SECOND // 2)
-        await fleet.settle()
+        await fleet.wait_until_idle()
 
 
 # --- targets ----------------------------------------------------------------------------------
@@ -80,24 +87,26 @@ async def test_a_target_that_is_down_is_left_alone_and_found_to_be_back(
     )
     fleet.targets = {**fleet.targets, "other": {"kind": "world", "world": world}}
     async with fleet:
-        down = [job(f"{k}{n}", send(f"w{k}{n}"), key=k) for n in range(3) for k in "abcdefgh"]
+        down = [
+            job(f"{k}{n}", send_proposal(f"w{k}{n}"), key=k) for n in range(3) for k in "abcdefgh"
+        ]
         await fleet.send(*down)
-        await fleet.settle()
-        breaker = fleet.app.line.breakers.of("world")
+        await fleet.wait_until_idle()
+        breaker = fleet.app.services.breakers.for_target("world")
         assert breaker_state(fleet) == "open"
         calls = len(world.calls)
         assert calls < 8 + 5, "one for each key at most, and no more once it was open"
-        late = job("late", send("w late"), key="late")
+        late = job("late", send_proposal("w late"), key="late")
         await fleet.send(late)
-        await fleet.send(job("bell", send("ring", "bell.ring"), key="x"))
-        await fleet.settle()
+        await fleet.send(job("bell", send_proposal("ring", "bell.ring"), key="x"))
+        await fleet.wait_until_idle()
         assert world.texts("bell.ring") == ["ring"]
         assert len(world.calls) == calls + 1, "the target that is down was not called again"
         assert {state(fleet, event) for event in [*down, late]} == {"waiting"}
         assert fleet.app.dispatcher.pending == 0
 
         await pass_time(fleet, clock, 100)
-        assert breaker.opened > 3
+        assert breaker.open_count > 3
         assert len(world.calls) - calls < 25, "a trial now and then"
         world.answer = None
         await pass_time(fleet, clock, 400)
@@ -127,18 +136,20 @@ async def test_soon_after_a_long_outage_everything_is_done(
     """However long a target was away: no effect waits by how often it was tried meanwhile."""
     world.answer, world.query = lambda call: lost, lambda call: NO_ANSWER
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        events = [job(f"{k}{n}", send(f"{k}{n}", tool), key=k) for n in range(2) for k in keys]
+        events = [
+            job(f"{k}{n}", send_proposal(f"{k}{n}", tool), key=k) for n in range(2) for k in keys
+        ]
         await fleet.send(*events)
-        breaker, tried = fleet.app.line.breakers.of("world"), 0
+        breaker, tried = fleet.app.services.breakers.for_target("world"), 0
         for second in range(0, 1200, 2):
             # It comes back when it has just been tried.
-            if second > 480 and breaker.opened > tried:
+            if second > 480 and breaker.open_count > tried:
                 break
-            tried = breaker.opened
+            tried = breaker.open_count
             clock.advance(2 * SECOND)
-            await fleet.settle()
+            await fleet.wait_until_idle()
         assert breaker_state(fleet) == "open"
-        assert not world.happened
+        assert not world.record
         world.answer = world.query = None
         await pass_time(fleet, clock, 33)
         assert {state(fleet, event) for event in events} == {"done"}
@@ -148,7 +159,7 @@ async def test_soon_after_a_long_outage_everything_is_done(
 def order(world: World) -> list[tuple[str, str]]:
     """Return (tool, text) of what happened, in the order in which it did."""
     texts = {call.key: str(call.args["text"]) for call in world.calls}
-    return [(tool, texts[key]) for tool, key in world.happened]
+    return [(tool, texts[key]) for tool, key in world.record]
 
 
 async def test_a_restart_finds_who_is_parked_and_tries_the_target_anew(
@@ -157,16 +168,16 @@ async def test_a_restart_finds_who_is_parked_and_tries_the_target_anew(
     world.answer = lambda call: DOWN
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         keys = "abcdefghijklmnopqrstuvwxyz"
-        events = [job(f"{k}{n}", send(f"{k}{n}"), key=k) for n in range(2) for k in keys]
+        events = [job(f"{k}{n}", send_proposal(f"{k}{n}"), key=k) for n in range(2) for k in keys]
         await fleet.send(*events)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert breaker_state(fleet) == "open"
         world.answer = None
         await fleet.restart()
         assert breaker_state(fleet) == "closed"
-        await fleet.settle()
+        await fleet.wait_until_idle()
         # Those that were tried and failed wait for their retry; the parked went on at once.
-        assert len(world.happened) >= 5
+        assert len(world.record) >= 5
         await pass_time(fleet, clock, 5)
         assert {state(fleet, event) for event in events} == {"done"}
         assert sorted(world.keys().values()) == [1] * 52
@@ -180,9 +191,9 @@ async def test_effects_of_a_key_keep_their_order_over_retries(
     failures = iter([DOWN, DOWN])
     world.answer = lambda call: next(failures, None) if call.args["text"] == "1" else None
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        await fleet.send(*(job(str(n), send(str(n)), key="k") for n in range(1, 5)))
-        await fleet.send(job("other", send("other"), key="free"))
-        await fleet.settle()
+        await fleet.send(*(job(str(n), send_proposal(str(n)), key="k") for n in range(1, 5)))
+        await fleet.send(job("other", send_proposal("other"), key="free"))
+        await fleet.wait_until_idle()
         assert [text for _, text in order(world)] == ["other"]
         await pass_time(fleet, clock, 5)
         assert [text for _, text in order(world)] == ["other", "1", "2", "3", "4"]
@@ -194,27 +205,27 @@ async def test_a_key_that_is_parked_goes_on_when_what_was_in_front_is_gone(
     """The one in front fails for good: it is settled too, and the key goes on."""
     world.answer = lambda call: DOWN if call.args["text"] == "1" else None
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        fleet.app.line.breakers = Breakers(Limits(in_a_row=100))
-        await fleet.send(*(job(str(n), send(str(n)), key="k") for n in range(1, 4)))
+        fleet.app.services.breakers = CircuitBreakers(Limits(in_a_row=100))
+        await fleet.send(*(job(str(n), send_proposal(str(n)), key="k") for n in range(1, 4)))
         await pass_time(fleet, clock, 10)
         assert [text for _, text in order(world)] == ["2", "3"]
         assert len(fleet.entries("effect.failed")) == 1
-        assert fleet.app.line.parking.keys == 0
+        assert fleet.app.services.parked_runs.key_count == 0
 
 
 async def test_an_effect_marked_as_started_but_not_called_is_not_in_doubt(
     tmp_path: Path, world: World, clock: ManualClock
 ) -> None:
     """A tool nobody can ask: had its call been made, only a person could go on."""
-    ring = send("ring", "bell.ring")
+    ring = send_proposal("ring", "bell.ring")
     world.answer = lambda call: DOWN
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         for n in range(6):
-            await fleet.send(job(f"w{n}", send(f"w{n}"), key=f"w{n}"))
-        await fleet.settle()
+            await fleet.send(job(f"w{n}", send_proposal(f"w{n}"), key=f"w{n}"))
+        await fleet.wait_until_idle()
         assert breaker_state(fleet) == "open"
         await fleet.send(job("bell", ring, key="bell"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         world.answer = None
         await pass_time(fleet, clock, 200)
         assert world.effects("bell.ring") == 1
@@ -233,15 +244,19 @@ async def test_one_that_hangs_at_its_target_takes_no_slot_from_others(
     world.answer = hang
     async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
         try:
-            await fleet.send(*(job(f"h{n}", send(f"h{n}"), key=f"k{n}") for n in range(100)))
-            await until(lambda: len(world.calls) >= 12)
-            others = [job(f"o{n}", send(f"o{n}"), key=f"k{n}", agent="helper") for n in range(40)]
+            await fleet.send(
+                *(job(f"h{n}", send_proposal(f"h{n}"), key=f"k{n}") for n in range(100))
+            )
+            await wait_until(lambda: len(world.calls) >= 12)
+            others = [
+                job(f"o{n}", send_proposal(f"o{n}"), key=f"k{n}", agent="helper") for n in range(40)
+            ]
             await fleet.send(*others)
-            await until(lambda: all(state(fleet, event) == "done" for event in others))
+            await wait_until(lambda: all(state(fleet, event) == "done" for event in others))
             assert len([call for call in world.calls if call.agent == "worker"]) <= 16
         finally:
             release.set()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects() == 140
 
 
@@ -257,27 +272,27 @@ async def test_an_agent_over_its_error_ceiling_is_parked_and_its_events_are_kept
         for n in range(20):
             bad: dict[str, Any] = {"raise": n < 12}
             await fleet.send(job(f"bad{n}", key=f"k{n}", **bad))
-            await fleet.settle()
+            await fleet.wait_until_idle()
         dead = len(fleet.entries("run.dead"))
         assert dead == 5
         (parked,) = fleet.entries("stop.set")
         assert (parked["what"], parked["actor"]) == ("agent:worker", "engine:vedette")
         assert "5 errors within an hour" in fleet.body(parked["seq"])["reason"]
-        await fleet.send(job("ok", send("ok"), agent="helper"))
-        await fleet.settle()
+        await fleet.send(job("ok", send_proposal("ok"), agent="helper"))
+        await fleet.wait_until_idle()
         assert world.texts() == ["ok"]
         await fleet.restart()
-        await fleet.settle()
-        assert fleet.app.store.backlogged() == {"worker": 15}, "kept, over a restart too"
+        await fleet.wait_until_idle()
+        assert fleet.app.store.ready_counts() == {"worker": 15}, "kept, over a restart too"
 
         await fleet.app.commands.resume(fleet.order("mended"), agent="worker")
-        await until(lambda: len(fleet.entries("stop.set")) == 2)
+        await wait_until(lambda: len(fleet.entries("stop.set")) == 2)
         # A clean sheet, and then the same again; what was in hand just then is counted too.
         assert 10 <= len(fleet.entries("run.dead")) <= 12
         await fleet.app.commands.resume(fleet.order("mended"), agent="worker")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(fleet.entries("run.dead")) == 12
-        assert fleet.app.store.backlogged() == {}
+        assert fleet.app.store.ready_counts() == {}
 
 
 async def test_an_agent_at_its_effect_ceiling_starts_no_call_more(
@@ -286,14 +301,14 @@ async def test_an_agent_at_its_effect_ceiling_starts_no_call_more(
     fleet = toy_fleet(tmp_path, world, clock=clock)
     declare(fleet, "worker", "max_turns: 4", "max_turns: 4\nceilings: {effects_per_minute: 7}")
     async with fleet:
-        await fleet.send(*(job(str(n), send(str(n)), key=f"k{n}") for n in range(20)))
-        await fleet.settle()
+        await fleet.send(*(job(str(n), send_proposal(str(n)), key=f"k{n}") for n in range(20)))
+        await fleet.wait_until_idle()
         assert [entry["what"] for entry in fleet.entries("stop.set")] == ["agent:worker"]
         minutes = [len(world.calls)]
-        while ("agent", "worker") in fleet.app.line.stops.listed():
+        while ("agent", "worker") in fleet.app.services.stops.list_scopes():
             clock.advance(120 * SECOND)
             await fleet.app.commands.resume(fleet.order(), agent="worker")
-            await fleet.settle()
+            await fleet.wait_until_idle()
             minutes.append(len(world.calls) - sum(minutes))
         assert max(minutes) <= 7
         assert len(minutes) >= 3
@@ -312,22 +327,22 @@ async def test_a_stop_for_some_time_lifts_itself(
             fleet.order("a while"), agent="worker", for_us=2 * HOUR
         )
         assert done["until"] == clock.now_us() + 2 * HOUR
-        await fleet.send(job("1", send("1"), note("1")))
-        await fleet.settle()
+        await fleet.send(job("1", send_proposal("1"), note_proposal("1")))
+        await fleet.wait_until_idle()
         if restart:
             await fleet.restart()
         clock.advance(2 * HOUR - 1)
         await asyncio.sleep(0.15)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.calls == []
         clock.advance(1)
-        await until(lambda: world.effects() == 1)
+        await wait_until(lambda: world.effects() == 1)
         (was,) = fleet.entries("stop.set")
         (lifted,) = fleet.entries("stop.lifted")
         assert (lifted["actor"], lifted["cause"]) == ("engine:vedette", was["seq"])
         assert was["until"] == done["until"]
         await fleet.restart()
-        assert fleet.app.line.stops.listed() == []
+        assert fleet.app.services.stops.list_scopes() == []
 
 
 async def test_a_stop_without_an_end_does_not_end(
@@ -340,7 +355,7 @@ async def test_a_stop_without_an_end_does_not_end(
         await fleet.app.commands.resume(fleet.order(), tool="wire.send")
         clock.advance(1000 * HOUR)
         await asyncio.sleep(0.15)
-        assert fleet.app.line.stops.listed() == [("all", "")]
+        assert fleet.app.services.stops.list_scopes() == [("all", "")]
         assert len(fleet.entries("stop.lifted")) == 1
         for wrong in (0, -1, 4000 * 24 * HOUR):
             with pytest.raises(BadCommand):
@@ -358,16 +373,16 @@ async def test_a_stop_for_some_time_can_be_made_to_last(
             await commands.stop(fleet.order(), all=True, for_us=HOUR)
         done = await commands.stop(fleet.order("for good"), all=True)
         assert done["until"] is None
-        await fleet.send(job("1", send("1")))
+        await fleet.send(job("1", send_proposal("1")))
         if restart:
             await fleet.restart()
         clock.advance(1000 * HOUR)
         await asyncio.sleep(0.15)
-        await fleet.settle()
-        assert fleet.app.line.stops.listed() == [("all", "")]
+        await fleet.wait_until_idle()
+        assert fleet.app.services.stops.list_scopes() == [("all", "")]
         assert (fleet.entries("stop.lifted"), world.calls) == ([], [])
         await fleet.app.commands.resume(fleet.order(), all=True)
-        await until(lambda: world.effects() == 1)
+        await wait_until(lambda: world.effects() == 1)
 
 
 async def test_a_stop_made_longer_as_its_end_comes_is_not_lifted(
@@ -375,15 +390,15 @@ async def test_a_stop_made_longer_as_its_end_comes_is_not_lifted(
 ) -> None:
     """The engine still knows the old end when it lifts; what stands by then is another stop."""
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        line = fleet.app.line
+        line = fleet.app.services
         await fleet.app.commands.stop(fleet.order(), agent="worker", for_us=HOUR)
-        known = line.stops.ends
+        known = line.stops.timed_stops
         await fleet.app.commands.stop(fleet.order(), agent="worker")
-        assert line.stops.ends == []
-        line.stops.ends = known
-        await lift_ended(line, clock.now_us() + HOUR)
-        assert (line.stops.listed(), line.stops.ends) == ([("agent", "worker")], [])
-        assert fleet.app.store.stops() == [("agent", "worker")]
+        assert line.stops.timed_stops == []
+        line.stops.timed_stops = known
+        await lift_expired_stops(line, clock.now_us() + HOUR)
+        assert (line.stops.list_scopes(), line.stops.timed_stops) == ([("agent", "worker")], [])
+        assert fleet.app.store.stop_scopes() == [("agent", "worker")]
 
 
 @pytest.mark.parametrize("what", [{"agent": "worker"}, {"all": True}])
@@ -394,14 +409,14 @@ async def test_who_is_over_a_ceiling_is_parked_though_stopped_for_some_time(
     """Under a stop without an end there is nothing to add: a person looks at it anyway."""
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         await fleet.app.commands.stop(fleet.order(), **what, for_us=HOUR if timed else None)
-        await park_agent(fleet.app.line, "worker", "5 errors within an hour")
-        await park_agent(fleet.app.line, "worker", "5 errors within an hour")
+        await park_agent(fleet.app.services, "worker", "5 errors within an hour")
+        await park_agent(fleet.app.services, "worker", "5 errors within an hour")
         assert len(fleet.entries("stop.set")) == 1 + timed
         clock.advance(2 * HOUR)
-        await fleet.settle()
-        await until(lambda: fleet.app.line.stops.ends == [])
-        assert fleet.app.line.stops.agent("worker")
-        assert fleet.app.line.stops.agent("helper") == (not timed and "all" in what)
+        await fleet.wait_until_idle()
+        await wait_until(lambda: fleet.app.services.stops.timed_stops == [])
+        assert fleet.app.services.stops.is_agent_stopped("worker")
+        assert fleet.app.services.stops.is_agent_stopped("helper") == (not timed and "all" in what)
 
 
 async def test_a_stop_that_could_not_be_made_durable_holds_nobody_up(
@@ -418,21 +433,21 @@ async def test_a_stop_that_could_not_be_made_durable_holds_nobody_up(
         with pytest.raises(Temporary):
             await fleet.app.commands.stop(fleet.order(), all=True)
         store.stop = stop
-        await fleet.send(job("1", send("1")))
-        await fleet.settle()
+        await fleet.send(job("1", send_proposal("1")))
+        await fleet.wait_until_idle()
         assert world.effects() == 1
 
 
 # --- what is accepted and not finished --------------------------------------------------------
 
 
-def narrow(fleet: FleetHarness, **bounds: int) -> Supply:
+def narrow(fleet: FleetHarness, **bounds: int) -> RunBuffer:
     """Give a fleet that has nothing to do yet less room than usual."""
     dispatcher = fleet.app.dispatcher
-    dispatcher.supply.__init__(  # type: ignore[misc]
-        fleet.app.line, dispatcher._put, Bounds(**bounds)
+    dispatcher.buffer.__init__(  # type: ignore[misc]
+        fleet.app.services, dispatcher._enqueue, Bounds(**bounds)
     )
-    return dispatcher.supply
+    return dispatcher.buffer
 
 
 @pytest.mark.parametrize("bounds", [{"credits": 64}, {"credit_octets": 64 * 400}])
@@ -454,10 +469,10 @@ async def test_intake_waits_for_an_agent_that_is_slow_and_for_no_other(
         async def pour() -> None:
             nonlocal accepted
             for n in range(100):
-                event = job(f"w{n}", send(f"w{n}"), key=f"k{n}", pad="x" * 100)
+                event = job(f"w{n}", send_proposal(f"w{n}"), key=f"k{n}", pad="x" * 100)
                 await fleet.send(event)
                 accepted += 1
-                supply._moved_us["worker"] = fleet.app.line.clock.monotonic_us()
+                supply._last_release_us["worker"] = fleet.app.services.clock.monotonic_us()
 
         pouring = asyncio.create_task(pour())
         try:
@@ -466,17 +481,19 @@ async def test_intake_waits_for_an_agent_that_is_slow_and_for_no_other(
                 before = accepted
                 await asyncio.sleep(0.5)
             assert 15 < accepted < 60, accepted
-            others = [job(f"o{n}", send(f"o{n}"), key=f"k{n}", agent="helper") for n in range(10)]
+            others = [
+                job(f"o{n}", send_proposal(f"o{n}"), key=f"k{n}", agent="helper") for n in range(10)
+            ]
             await asyncio.wait_for(fleet.send(*others), 5)
-            await until(lambda: all(state(fleet, event) == "done" for event in others))
+            await wait_until(lambda: all(state(fleet, event) == "done" for event in others))
             assert accepted == before
         finally:
             release.set()
         await asyncio.wait_for(pouring, 20)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects() == 110
-        assert supply.credits.room.total == (0, 0)
-        assert supply.room.total == (0, 0)
+        assert supply.credits.quota.total == (0, 0)
+        assert supply.quota.total == (0, 0)
 
 
 async def test_an_agent_that_finishes_nothing_holds_up_no_source_that_it_shares(
@@ -489,14 +506,14 @@ async def test_an_agent_that_finishes_nothing_holds_up_no_source_that_it_shares(
         clock.advance(60 * SECOND)
         try:
             for n in range(60):
-                pair = [job(f"{a}{n}", send(f"{a}{n}"), key=f"k{n}", agent=a)
+                pair = [job(f"{a}{n}", send_proposal(f"{a}{n}"), key=f"k{n}", agent=a)
                         for a in ("worker", "helper")]  # fmt: skip
                 await asyncio.wait_for(fleet.send(*pair), 5)
-                await until(lambda n=n: f"helper{n}" in world.texts())  # type: ignore[misc]
-            assert len(fleet.app.dispatcher.supply.known) <= 32
+                await wait_until(lambda n=n: f"helper{n}" in world.texts())  # type: ignore[misc]
+            assert len(fleet.app.dispatcher.buffer.loaded_runs) <= 32
         finally:
             release.set()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert sorted(world.keys().values()) == [1] * 120
 
 
@@ -510,27 +527,27 @@ async def test_one_agents_backlog_in_the_store_is_in_nobodys_way(
     async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
         await fleet.app.commands.stop(fleet.order(), all=True)
         await fleet.send(*(job(f"w{n}", key=f"k{n % 5}", value=1) for n in range(600)))
-        await fleet.send(job("h", send("mine"), agent="helper"))
+        await fleet.send(job("h", send_proposal("mine"), agent="helper"))
         await fleet.restart()
         await fleet.app.dispatcher.close()
         supply = narrow(fleet, room=64)
         read: list[tuple[str | None, int]] = []
-        backlog = fleet.app.store.backlog
+        backlog = fleet.app.store.ready_runs
 
         def told(after: int, limit: int, agent: str | None = None) -> list[Run]:
             found = backlog(after, limit, agent)
             read.append((agent, len(found)))
             return found
 
-        fleet.app.store.backlog = told  # type: ignore[method-assign]
+        fleet.app.store.ready_runs = told  # type: ignore[method-assign]
         fleet.app.dispatcher.start()
         await fleet.app.commands.resume(fleet.order(), all=True)
-        fleet.app.dispatcher.wake()
+        fleet.app.dispatcher.wake_due()
         assert ("helper", 1) in read
-        assert len(supply.known) <= 64
-        await fleet.settle()
+        assert len(supply.loaded_runs) <= 64
+        await fleet.wait_until_idle()
         assert world.texts() == ["mine"]
-        assert fleet.app.store.backlogged() == {}
+        assert fleet.app.store.ready_counts() == {}
         labels = [entry["label"] for entry in fleet.entries("run.closed") if "label" in entry]
         assert labels.count("sum 120 of 120") == 5, "in the order of each key"
 
@@ -546,14 +563,14 @@ class Hand:
         self.now: list[str] = []
         self.seen: list[str] = []
 
-    def take(self, run: str) -> None:
+    def begin(self, run: str) -> None:
         self.now.append(run)
         self.seen.append(run)
 
-    def put_back(self, run: str) -> None:
+    def end(self, run: str) -> None:
         self.now.remove(run)
 
-    def left_over(self) -> list[str]:
+    def unfinished(self) -> list[str]:
         return self.left
 
     def close(self) -> None: ...
@@ -562,7 +579,10 @@ class Hand:
 async def test_an_event_that_kills_its_process_is_given_up_and_others_are_not(
     tmp_path: Path, world: World
 ) -> None:
-    bad, good = job("bad", send("bad"), key="k"), job("good", send("good"), key="k")
+    bad, good = (
+        job("bad", send_proposal("bad"), key="k"),
+        job("good", send_proposal("good"), key="k"),
+    )
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.app.commands.stop(fleet.order(), all=True)
         await fleet.send(bad, good)
@@ -574,25 +594,25 @@ async def test_an_event_that_kills_its_process_is_given_up_and_others_are_not(
             await fleet.app.dispatcher.close()
             run = fleet.runs(bad)[0]
             assert (run.state, run.attempts) == ("ready", died - 1)
-            fleet.app.line.in_hand = Hand([run.id])
+            fleet.app.services.run_journal = Hand([run.id])
             if died < 5:
                 # The judge takes the process with it once more.
                 async def dies(*_: Any) -> None:
                     await asyncio.Event().wait()
 
-                fleet.app.line.reasoners["judge"].reason = dies  # type: ignore[method-assign, assignment]
+                fleet.app.services.reasoners["judge"].reason = dies  # type: ignore[method-assign, assignment]
             fleet.app.dispatcher.start()
             if died < 5:
-                await until(lambda: fleet.runs(bad)[0].attempts == died)  # noqa: B023
-                await until(lambda: fleet.app.line.in_hand.now != [])  # type: ignore[union-attr]
+                await wait_until(lambda: fleet.runs(bad)[0].attempts == died)  # noqa: B023
+                await wait_until(lambda: fleet.app.services.run_journal.now != [])  # type: ignore[union-attr]
                 await fleet.close()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (dead,) = fleet.entries("run.dead")
         assert dead["event"] == bad.key
         assert "died 5 times" in fleet.body(dead["seq"])["why"]
         assert state(fleet, good) == "done"
         assert world.texts() == ["good"]
-        assert fleet.app.line.in_hand.now == []  # type: ignore[union-attr]
+        assert fleet.app.services.run_journal.now == []  # type: ignore[union-attr]
 
 
 # --- leases -----------------------------------------------------------------------------------
@@ -612,12 +632,14 @@ async def test_runs_that_are_another_workers_are_let_go_and_taken_up_when_they_c
             return [run for run in backlog(after, limit, agent) if run.key in ours]
 
         store.backlog = mine
-        await fleet.send(*(job(f"{k}{n}", send(f"{k}{n}"), key=k) for n in range(5) for k in "ab"))
-        await fleet.settle()
+        await fleet.send(
+            *(job(f"{k}{n}", send_proposal(f"{k}{n}"), key=k) for n in range(5) for k in "ab")
+        )
+        await fleet.wait_until_idle()
         assert world.texts() == [f"a{n}" for n in range(5)]
         assert fleet.app.dispatcher.pending == 0
         assert counts() == {"worker": 5}
         ours.add("b")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.texts()[5:] == [f"b{n}" for n in range(5)]
-        assert fleet.app.dispatcher.supply.credits.room.total == (0, 0)
+        assert fleet.app.dispatcher.buffer.credits.quota.total == (0, 0)

@@ -18,17 +18,19 @@ from tests.pg import server
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
-from vedette.engine.cluster import follow
-from vedette.interfaces.daemon import feeding
+from vedette.engine.cluster import follow_cluster
+from vedette.interfaces.daemon import build_bank_feed
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy_fleet import until
+from vedette.testing.toy_fleet import wait_until
 
 
 def following(fleet: FleetHarness) -> asyncio.Task[None]:
     """Follow the others as the runner does."""
     app = fleet.app
-    return asyncio.create_task(follow(app.line, app.rollout, feeding(app), print))
+    return asyncio.create_task(
+        follow_cluster(app.services, app.rollout, build_bank_feed(app), print)
+    )
 
 
 def pair(folder: Path, **more: Any) -> tuple[FleetHarness, FleetHarness]:
@@ -55,7 +57,7 @@ async def promoted(fleet: FleetHarness, text: str = "The pier is shut.") -> tupl
 
 
 def state(fleet: FleetHarness, id: str) -> str:
-    found = [one["state"] for one in fleet.app.banks.listed() if one["id"] == id]
+    found = [one["state"] for one in fleet.app.banks.list_memories() if one["id"] == id]
     return found[0] if found else "gone"
 
 
@@ -70,10 +72,10 @@ async def test_an_idle_worker_hears_of_what_a_visitor_takes_back_and_erases(
             (off, _), (erased, entry) = await promoted(one), await promoted(one, "Call 555-0199.")
             async with visitor:
                 await order(visitor, "memory_off", id=off)
-                await until(lambda: state(one, off) == "off", 20)
+                await wait_until(lambda: state(one, off) == "off", 20)
                 await order(visitor, "erase", entry=entry)
-                await until(lambda: state(one, erased) == "gone", 20)
-            assert not one.app.store.shared, "nobody else works here"
+                await wait_until(lambda: state(one, erased) == "gone", 20)
+            assert not one.app.store.is_shared, "nobody else works here"
             files = [path for path in (tmp_path / "one/state").rglob("*") if path.is_file()]
             assert not [path for path in files if b"555-0199" in path.read_bytes()]
         finally:
@@ -91,7 +93,7 @@ async def test_what_is_ordered_while_a_worker_starts_reaches_it(tmp_path: Path) 
             assert state(other, id) == "active", "it has read the ledger, and follows nobody yet"
             task = following(other)
             try:
-                await until(lambda: state(other, id) == "off", 20)
+                await wait_until(lambda: state(other, id) == "off", 20)
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
@@ -107,21 +109,21 @@ async def test_a_worker_whose_disk_takes_no_order_of_another_lives_and_takes_it_
         id, _ = await promoted(one)
         with broken_disk("memory.db") as disk:
             async with other:
-                task, recall = following(other), other.app.line.recall
+                task, recall = following(other), other.app.services.recall
                 try:
-                    await until(lambda: state(other, id) == "active", 20)
+                    await wait_until(lambda: state(other, id) == "active", 20)
                     disk.full = full
                     disk.fail(tmp_path / "other" / "state" / "memory.db")
                     await order(one, "memory_off", id=id)
-                    await until(lambda: recall.behind != "" or task.done(), 20)
+                    await wait_until(lambda: recall.lag_reason != "" or task.done(), 20)
                     assert not task.done()
-                    agent = other.app.line.fleet.agents["inbox_triage"]
+                    agent = other.app.services.fleet.agents["inbox_triage"]
                     event = Event("maildir:test", "late", "mail.received", "late")
                     with pytest.raises(StoreFailed, match="behind what people ordered"):
-                        recall.brief(agent, event, other.app.line.clock.now_us())
-                    assert "disk" in recall.behind
+                        recall.find_memories(agent, event, other.app.services.clock.now_us())
+                    assert "disk" in recall.lag_reason
                     disk.broken = False
-                    await until(lambda: not recall.behind, 20)
+                    await wait_until(lambda: not recall.lag_reason, 20)
                     assert state(other, id) == "off"
                 finally:
                     disk.broken = False
@@ -141,10 +143,12 @@ async def test_a_follower_that_the_disk_refuses_anything_tries_again(tmp_path: P
 
     async with desk(tmp_path, reasoners={"judge": ScriptedReasoner([])}) as one:
         app = one.app
-        work = follow(app.line, app.rollout, feeding(app), troubles.append, releases)
+        work = follow_cluster(
+            app.services, app.rollout, build_bank_feed(app), troubles.append, releases
+        )
         task = asyncio.create_task(work)
         try:
-            await until(lambda: len(tried) == 2 or task.done(), 20)
+            await wait_until(lambda: len(tried) == 2 or task.done(), 20)
             assert not task.done()
             assert ["snapshots: the disk is full" in told for told in troubles] == [True]
         finally:
@@ -160,7 +164,7 @@ async def test_an_order_that_was_overtaken_does_not_undo_the_later_one(
         share_key(tmp_path)
         id, _ = await promoted(one)
         async with other:
-            hears, other_hears = feeding(one.app), feeding(other.app)
+            hears, other_hears = build_bank_feed(one.app), build_bank_feed(other.app)
             commit = one.app.store.curate
 
             async def overtaken(*moves: Any, command: str | None = None) -> Any:
@@ -185,8 +189,8 @@ async def test_what_a_person_proposed_and_another_erased_never_enters_the_bank(
     async with one:
         share_key(tmp_path)
         async with other:
-            hears, store = feeding(one.app), one.app.store
-            commit, learned_of = store.propose, store.learned
+            hears, store = build_bank_feed(one.app), one.app.store
+            commit, learned_of = store.propose_memory, store.memories
 
             def away() -> Any:
                 raise StoreFailed("the server is away")
@@ -205,9 +209,9 @@ async def test_what_a_person_proposed_and_another_erased_never_enters_the_bank(
             assert state(one, told["candidate"]) == "gone"
             files = [path for path in (tmp_path / "one/state").rglob("*") if path.is_file()]
             assert not [path for path in files if b"555-0199" in path.read_bytes()]
-            assert bool(one.app.line.recall.behind) == (read == "away")
+            assert bool(one.app.services.recall.lag_reason) == (read == "away")
             monkeypatch.setattr(store, "learned", learned_of)
-            await until(lambda: not one.app.line.recall.behind, 20)
+            await wait_until(lambda: not one.app.services.recall.lag_reason, 20)
             assert state(one, told["candidate"]) == "gone"
 
 
@@ -229,11 +233,11 @@ async def test_what_one_worker_promotes_and_takes_back_the_other_teaches(tmp_pat
                 )
                 await order(one, "memory_approve", id=proposed["candidate"])
                 assert taught(one) != before
-                await until(lambda: taught(other) != before, 20)
+                await wait_until(lambda: taught(other) != before, 20)
                 assert taught(other) == taught(one)
                 await order(other, "memory_off", id=proposed["candidate"])
                 assert taught(other) == before
-                await until(lambda: taught(one) == before, 20)
+                await wait_until(lambda: taught(one) == before, 20)
                 assert [each["state"] for each in await learned(one)] == ["off"]
             finally:
                 for task in tasks:

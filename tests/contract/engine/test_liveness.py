@@ -15,13 +15,21 @@ from vedette.domain.base.errors import StoreFailed
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.run import Step
-from vedette.interfaces.http.server import application
+from vedette.interfaces.http.server import build_application
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy_fleet import World, before_commit, do, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import (
+    World,
+    intercept_commits,
+    job,
+    propose,
+    send_proposal,
+    toy_fleet,
+    wait_until,
+)
 
 SECOND = 1_000_000
 
@@ -46,11 +54,11 @@ async def test_a_look_that_waited_for_the_store_is_not_followed_by_minutes_of_bl
             return due(now_us, limit, without)
 
         store.due = stalled
-        await until(lambda: not stalls)
+        await wait_until(lambda: not stalls)
         await fleet.app.commands.stop(fleet.order(), agent="worker")
-        await fleet.send(job("1", send("late")))
+        await fleet.send(job("1", send_proposal("late")))
         await fleet.app.commands.resume(fleet.order(), agent="worker")
-        await until(lambda: world.effects() == 1, 5)
+        await wait_until(lambda: world.effects() == 1, 5)
 
 
 async def test_what_waits_behind_other_attempts_of_its_key_takes_nobody_s_room(
@@ -68,10 +76,10 @@ async def test_what_waits_behind_other_attempts_of_its_key_takes_nobody_s_room(
         await fleet.send(*poison, *behind, *healthy)
         await fleet.app.commands.resume(fleet.order(), agent="bad")
         # No time passes, so no second attempt is made.
-        await until(lambda: closed(fleet) == 150, 20)
+        await wait_until(lambda: closed(fleet) == 150, 20)
         for _ in range(8):
             clock.advance(30 * SECOND)
-            await fleet.settle()
+            await fleet.wait_until_idle()
         assert len(fleet.entries("run.dead")) == 9
         assert closed(fleet) == 150 + len(behind)
         assert labels(fleet, behind[-1]) == {f"seen {len(behind) // 9}"}
@@ -85,13 +93,13 @@ async def test_a_target_that_is_back_while_a_run_is_parked_for_it_wakes_that_run
     answer = Outcome("retry", error="503")
     world = World(answer=lambda call: answer if down else None)
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        await fleet.send(*(job(f"e{n}", send(f"t{n}"), key=f"k{n}") for n in range(8)))
-        await fleet.settle()
-        assert fleet.app.line.breakers.listed()
+        await fleet.send(*(job(f"e{n}", send_proposal(f"t{n}"), key=f"k{n}") for n in range(8)))
+        await fleet.wait_until_idle()
+        assert fleet.app.services.breakers.list_tripped()
         down.clear()
         for _ in range(10):
             clock.advance(SECOND // 2)
-            await fleet.settle()
+            await fleet.wait_until_idle()
         assert world.effects() == 8
 
 
@@ -106,14 +114,17 @@ async def test_what_waits_for_two_targets_goes_on_when_either_is_back(tmp_path: 
     path.write_text(before + look + after.replace("target: world", "target: book", 1))
     fleet.targets = {name: {"kind": "world", "world": world} for name in ("world", "book")}
     async with fleet:
-        both = [job(f"e{n}", send("a"), do("book.look", name="b"), key=f"k{n}") for n in range(8)]
+        both = [
+            job(f"e{n}", send_proposal("a"), propose("book.look", name="b"), key=f"k{n}")
+            for n in range(8)
+        ]
         await fleet.send(*both)
-        await fleet.settle()
-        assert len(fleet.app.line.breakers.listed()) == 2
+        await fleet.wait_until_idle()
+        assert len(fleet.app.services.breakers.list_tripped()) == 2
         down.discard("wire.send")
         for _ in range(15):
             clock.advance(2 * SECOND)
-            await fleet.settle()
+            await fleet.wait_until_idle()
         assert world.effects("wire.send") == 8
 
 
@@ -141,17 +152,17 @@ async def test_a_trial_whose_end_is_not_durable_holds_its_key_no_longer_than_its
             raise StoreFailed("the commit failed")
 
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        before_commit(fleet, fail)
-        events = [job(key, send(key, tool), key=key) for key in keys]
+        intercept_commits(fleet, fail)
+        events = [job(key, send_proposal(key, tool), key=key) for key in keys]
         await fleet.send(*events)
-        breaker = fleet.app.line.breakers.of("world")
-        while breaker.opened < 4:
+        breaker = fleet.app.services.breakers.for_target("world")
+        while breaker.open_count < 4:
             clock.advance(SECOND)
-            await fleet.settle()
+            await fleet.wait_until_idle()
         failing[0] = True
         for _ in range(240):
             clock.advance(SECOND // 2)
-            await fleet.settle()
+            await fleet.wait_until_idle()
         assert not failing[0]
         assert [run.state for event in events for run in fleet.runs(event)] == ["done"] * len(keys)
 
@@ -166,7 +177,7 @@ class Silent(ScriptedReasoner):
         super().__init__(())
         self.answers = asyncio.Event()
 
-    async def reason(self, briefing: Briefing) -> Thought:
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         await self.answers.wait()
         return await super().reason(briefing)
 
@@ -176,7 +187,7 @@ async def pass_time(fleet: FleetHarness, clock: ManualClock, seconds: int) -> No
     for _ in range(seconds // 5):
         clock.advance(5 * SECOND)
         await asyncio.sleep(0.06)
-        fleet.app.watchdog.look()
+        fleet.app.watchdog.check()
 
 
 async def test_a_run_that_was_lost_sight_of_is_read_again_before_the_bound(
@@ -187,20 +198,20 @@ async def test_a_run_that_was_lost_sight_of_is_read_again_before_the_bound(
         app, store = fleet.app, cast(Any, fleet.app.store)
         backlog = store.backlog
         await app.commands.stop(fleet.order(), agent="worker")
-        await fleet.send(*(job(f"{n}", send(f"{n}"), key=f"k{n % 3}") for n in range(6)))
+        await fleet.send(*(job(f"{n}", send_proposal(f"{n}"), key=f"k{n % 3}") for n in range(6)))
         store.backlog = lambda *asked: [run for run in backlog(*asked) if run.key != "k1"]
         await app.commands.resume(fleet.order(), agent="worker")
-        await until(lambda: world.effects() == 4, 10)
+        await wait_until(lambda: world.effects() == 4, 10)
         store.backlog = backlog
         await pass_time(fleet, clock, 25)
-        assert app.watchdog.why == []
+        assert app.watchdog.problems == []
         assert world.effects() == 4, "nothing else finds them"
         await pass_time(fleet, clock, 20)
-        await until(lambda: world.effects() == 6, 10)
+        await wait_until(lambda: world.effects() == 6, 10)
         assert world.texts()[-2:] == ["1", "4"]
         assert app.metrics.total("stuck_mended") == 1
         await pass_time(fleet, clock, 100)
-        assert app.watchdog.why == []
+        assert app.watchdog.problems == []
 
 
 async def test_what_does_not_move_is_named_and_the_worker_is_not_ready_until_it_does(
@@ -209,7 +220,7 @@ async def test_what_does_not_move_is_named_and_the_worker_is_not_ready_until_it_
     clock, judge = ManualClock(), Silent()
     fleet = toy_fleet(tmp_path, world, clock=clock, reasoners={"judge": judge})
     async with fleet:
-        ready = Client(application(fleet.app))
+        ready = Client(build_application(fleet.app))
         (receipt, *_) = await fleet.send(*(job(f"{n}", key=f"k{n}") for n in range(3)))
         # Three at a time may each take what a call may, thrice, beyond the bound.
         await pass_time(fleet, clock, 60 + 3 * 90)
@@ -220,7 +231,7 @@ async def test_what_does_not_move_is_named_and_the_worker_is_not_ready_until_it_
         assert "and 2 more" in ready.told
         assert fleet.app.metrics.total("stuck", reason="judge") == 3
         judge.answers.set()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await pass_time(fleet, clock, 10)
         assert await ready.status() == 200
 
@@ -240,13 +251,13 @@ async def test_a_store_that_does_not_answer_is_told(
 
         setattr(store, read, away)
         await pass_time(fleet, clock, 55)
-        assert fleet.app.watchdog.why == []
+        assert fleet.app.watchdog.problems == []
         await pass_time(fleet, clock, 20)
-        assert fleet.app.watchdog.why == ["runs: the store does not answer"]
+        assert fleet.app.watchdog.problems == ["runs: the store does not answer"]
         setattr(store, read, before)
         await asyncio.sleep(1.1)  # for so long it looks for nothing after a failure
         await pass_time(fleet, clock, 10)
-        assert fleet.app.watchdog.why == []
+        assert fleet.app.watchdog.problems == []
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["ready", "woken"])
@@ -259,7 +270,7 @@ async def test_a_run_that_its_store_refuses_again_and_again_is_named(
     world = World()
     world.answer = lambda call: later if waits and len(world.calls) == 1 else None
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        ready = Client(application(fleet.app))
+        ready = Client(build_application(fleet.app))
 
         store: Any = fleet.app.store
         read, before = ("turns", store.turns) if waits else ("send", store.send)
@@ -272,13 +283,13 @@ async def test_a_run_that_its_store_refuses_again_and_again_is_named(
 
         if not waits:
             store.send = broken
-        (receipt,) = await fleet.send(job("1", send("x")))
-        await fleet.settle()
+        (receipt,) = await fleet.send(job("1", send_proposal("x")))
+        await fleet.wait_until_idle()
         if waits:
             assert fleet.runs(job("1"))[0].state == "waiting"
             store.turns = broken
             await pass_time(fleet, clock, 20)
-        await until(lambda: bool(tried))
+        await wait_until(lambda: bool(tried))
         await pass_time(fleet, clock, 55)
         assert await ready.status() == 200
         await pass_time(fleet, clock, 20)
@@ -294,7 +305,7 @@ async def test_a_run_that_its_store_refuses_again_and_again_is_named(
         assert await ready.status() == 503
         setattr(store, read, before)
         await pass_time(fleet, clock, 10)
-        await until(lambda: fleet.runs(job("1"))[0].state == "done")
+        await wait_until(lambda: fleet.runs(job("1"))[0].state == "done")
         await pass_time(fleet, clock, 10)
         assert (await ready.status(), world.effects()) == (200, 1)
 
@@ -311,21 +322,23 @@ async def test_a_woken_run_whose_outcome_is_never_recorded_is_named(tmp_path: Pa
             if refuses[0]:
                 raise StoreFailed("a page of the file is broken")
 
-        before_commit(fleet, work)
-        (receipt,) = await fleet.send(job("1", send("x")))
-        await fleet.settle()
+        intercept_commits(fleet, work)
+        (receipt,) = await fleet.send(job("1", send_proposal("x")))
+        await fleet.wait_until_idle()
         refuses[0] = True
         await pass_time(fleet, clock, 20)
-        await until(lambda: len(world.calls) == 2)
+        await wait_until(lambda: len(world.calls) == 2)
         # As long as its call may take, thrice, beyond the bound, and for each that is in hand.
         await pass_time(fleet, clock, 60 + 90)
-        assert fleet.app.watchdog.why == []
+        assert fleet.app.watchdog.problems == []
         await pass_time(fleet, clock, 120)
-        assert f"{receipt.runs[0]} of worker has effects under way" in fleet.app.watchdog.why[0]
+        assert (
+            f"{receipt.runs[0]} of worker has effects under way" in fleet.app.watchdog.problems[0]
+        )
         refuses[0] = False
-        await until(lambda: fleet.runs(job("1"))[0].state == "done")
+        await wait_until(lambda: fleet.runs(job("1"))[0].state == "done")
         await pass_time(fleet, clock, 10)
-        assert (fleet.app.watchdog.why, world.effects(), len(world.calls)) == ([], 1, 2)
+        assert (fleet.app.watchdog.problems, world.effects(), len(world.calls)) == ([], 1, 2)
 
 
 async def test_a_key_whose_next_runs_cannot_be_read_is_named(tmp_path: Path, world: World) -> None:
@@ -341,19 +354,19 @@ async def test_a_key_whose_next_runs_cannot_be_read_is_named(tmp_path: Path, wor
         def broken(*asked: Any) -> Any:
             raise StoreFailed("a page of the file is broken")
 
-        before_commit(fleet, work)
-        await fleet.send(*(job(f"{n}", send(f"{n}")) for n in range(3)))
-        await fleet.settle()
+        intercept_commits(fleet, work)
+        await fleet.send(*(job(f"{n}", send_proposal(f"{n}")) for n in range(3)))
+        await fleet.wait_until_idle()
         store.unjudged, refuses[0] = broken, False
         await pass_time(fleet, clock, 10)
         assert world.effects() == 1
         await pass_time(fleet, clock, 75)
-        assert "is in the store and nobody reads it" in fleet.app.watchdog.why[0]
+        assert "is in the store and nobody reads it" in fleet.app.watchdog.problems[0]
         store.unjudged = unjudged
         await pass_time(fleet, clock, 10)
-        await until(lambda: world.effects() == 3)
+        await wait_until(lambda: world.effects() == 3)
         await pass_time(fleet, clock, 10)
-        assert fleet.app.watchdog.why == []
+        assert fleet.app.watchdog.problems == []
 
 
 async def test_a_store_that_says_it_cannot_commit_is_told_by_itself(
@@ -378,18 +391,18 @@ async def test_a_store_that_says_it_cannot_commit_is_told_by_itself(
             await probe()
 
         store.probe = probed
-        before_commit(fleet, work)
-        await fleet.send(job("1", send()))
+        intercept_commits(fleet, work)
+        await fleet.send(job("1", send_proposal()))
         for _ in range(3):
             await pass_time(fleet, clock, 50)
-            assert fleet.app.watchdog.why == []
-        assert not fleet.app.store.ready
+            assert fleet.app.watchdog.problems == []
+        assert not fleet.app.store.is_ready
         assert fleet.runs(job("1"))[0].state == "ready"
         full.clear()
         for _ in range(4):
             await pass_time(fleet, clock, 5)
-            assert fleet.app.watchdog.why == []
-        await until(lambda: fleet.runs(job("1"))[0].state == "done")
+            assert fleet.app.watchdog.problems == []
+        await wait_until(lambda: fleet.runs(job("1"))[0].state == "done")
 
 
 async def test_what_a_person_has_repeated_is_woken_in_its_turn(tmp_path: Path) -> None:
@@ -397,23 +410,23 @@ async def test_what_a_person_has_repeated_is_woken_in_its_turn(tmp_path: Path) -
     clock, world = ManualClock(), World()
     lost, later = Outcome("unknown", error="lost"), Outcome("retry", retry_after_us=20 * SECOND)
     world.answer = lambda call: lost if call.tool == "bell.ring" else None
-    front = job("1", send("front", tool="big.send"))
-    rings = (send(text, tool="bell.ring") for text in ("one", "two"))
-    behind = job("2", send("held", tool="big.send"), *rings)
+    front = job("1", send_proposal("front", tool="big.send"))
+    rings = (send_proposal(text, tool="bell.ring") for text in ("one", "two"))
+    behind = job("2", send_proposal("held", tool="big.send"), *rings)
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
 
         def waits() -> list[str | None]:
             return [row.waits for event in (front, behind) for row in fleet.actions(event)]
 
         await fleet.send(front, behind)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await pass_time(fleet, clock, 60)
-        await until(lambda: waits() == 4 * ["approval"])
+        await wait_until(lambda: waits() == 4 * ["approval"])
         (first,), (held, one, two) = fleet.actions(front), fleet.actions(behind)
         world.answer = lambda call: later
         for row in (first, held, one):
             await fleet.approve(row)
-            await fleet.settle()
+            await fleet.wait_until_idle()
         assert waits() == [*(3 * ["target"]), "approval"]
         world.answer = None
         given: list[str] = []
@@ -423,9 +436,9 @@ async def test_what_a_person_has_repeated_is_woken_in_its_turn(tmp_path: Path) -
                 given.append(two.id)
                 await fleet.approve(two)
 
-        before_commit(fleet, work)
+        intercept_commits(fleet, work)
         await pass_time(fleet, clock, 25)
-        await until(lambda: waits() == 4 * [None])
+        await wait_until(lambda: waits() == 4 * [None])
         assert (given, world.effects()) == ([two.id], 4)
 
 
@@ -433,8 +446,8 @@ async def test_whose_turn_comes_is_tried_no_sooner_than_its_target_asked_for(
     tmp_path: Path,
 ) -> None:
     clock, world = ManualClock(), World()
-    front = job("1", send("front", tool="big.send"))
-    behind = job("2", send("put off"), send("held", tool="big.send"))
+    front = job("1", send_proposal("front", tool="big.send"))
+    behind = job("2", send_proposal("put off"), send_proposal("held", tool="big.send"))
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
 
         def texts() -> list[object]:
@@ -442,20 +455,20 @@ async def test_whose_turn_comes_is_tried_no_sooner_than_its_target_asked_for(
 
         world.answer = lambda call: Outcome("retry", retry_after_us=100 * SECOND)
         await fleet.send(front, behind)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (first,), (_, held) = fleet.actions(front), fleet.actions(behind)
         world.answer = lambda call: Outcome("retry", retry_after_us=20 * SECOND)
         for row in (first, held):
             await fleet.approve(row)
-            await fleet.settle()
+            await fleet.wait_until_idle()
         assert texts() == ["put off", "front"]
         world.answer = None
         await pass_time(fleet, clock, 25)
-        await until(lambda: world.effects() == 2)
+        await wait_until(lambda: world.effects() == 2)
         await pass_time(fleet, clock, 25)
         assert texts() == ["put off", "front", "front", "held"]
         await pass_time(fleet, clock, 100)
-        await until(lambda: world.effects() == 3)
+        await wait_until(lambda: world.effects() == 3)
         assert fleet.runs(behind)[0].state == "done"
 
 
@@ -467,11 +480,15 @@ async def test_who_waits_with_reason_is_not_accused(tmp_path: Path) -> None:
     (fleet.content / "agents" / "bad" / "judge.py").write_text(JUDGE_PY)
     async with fleet:
         await fleet.app.commands.stop(fleet.order(), agent="halted")
-        await fleet.send(job("h", agent="halted"), job("w", send("w")), event("p", "p", do="again"))
+        await fleet.send(
+            job("h", agent="halted"), job("w", send_proposal("w")), event("p", "p", do="again")
+        )
         for number in range(60):
-            await fleet.send(event(f"b{number}", f"k{number}"), job(f"w{number}", send("w")))
+            await fleet.send(
+                event(f"b{number}", f"k{number}"), job(f"w{number}", send_proposal("w"))
+            )
             await pass_time(fleet, clock, 5)
-            assert fleet.app.watchdog.why == []
+            assert fleet.app.watchdog.problems == []
         assert fleet.app.metrics.total("stuck_mended") == 0
 
 

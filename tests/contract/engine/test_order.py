@@ -22,9 +22,9 @@ from vedette.domain.run import Run
 from vedette.store.postgres import PostgresStore
 from vedette.store.postgres.database import PostgresDatabase
 from vedette.store.postgres.leases import Leases
-from vedette.store.postgres.schema import prepare, shard_of
+from vedette.store.postgres.schema import create_tables, shard_of
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, note, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, note_proposal, toy_fleet, wait_until
 
 LEASE_US = 1_000_000
 
@@ -45,7 +45,7 @@ class Told:
         self._number += 1
         self.sent[key].append(self._number)
         number = self._number
-        return job(f"e{number}", note(str(number)), key=key, value=number)
+        return job(f"e{number}", note_proposal(str(number)), key=key, value=number)
 
     def check(self, fleet: FleetHarness) -> None:
         """Compare every judgement, in the order of the ledger, with an undisturbed one."""
@@ -72,7 +72,7 @@ async def test_events_that_come_with_a_resume_do_not_overtake_those_put_away(
             await fleet.send(*(told.event(key) for key in "abab"))
             await fleet.app.commands.resume(fleet.order(), agent="worker")
             await fleet.send(*(told.event(key) for key in "aabb"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         told.check(fleet)
 
 
@@ -95,7 +95,7 @@ async def test_an_event_that_was_not_found_in_the_store_is_not_passed_over(
 
         store.backlog = incomplete
         await fleet.app.commands.resume(fleet.order(), agent="worker")
-        await until(lambda: len(fleet.entries("turn.reasoned")) == 70, 20)
+        await wait_until(lambda: len(fleet.entries("turn.reasoned")) == 70, 20)
         assert not hidden, "nothing was hidden, so nothing was shown"
         told.check(fleet)
 
@@ -134,19 +134,19 @@ async def test_a_key_that_has_just_come_is_read_from_its_oldest_event(
     one_folder, other_folder = tmp_path / "one", tmp_path / "other"
     async with worker(one_folder, world, url_file) as one:
         async with worker(other_folder, world, url_file, like=one_folder) as other:
-            await until(lambda: 50 in leases(other).epochs and 3 in leases(one).epochs, 20)
+            await wait_until(lambda: 50 in leases(other).epochs and 3 in leases(one).epochs, 20)
             dispatcher: Any = other.app.dispatcher
             dispatcher.wake = lambda: None  # it gets to nothing before it ends
             await one.send(*(told.event(key) for _ in range(3)))
             await one.send(told.event(here))
-            await until(lambda: len(one.entries("turn.reasoned")) == 1, 10)
+            await wait_until(lambda: len(one.entries("turn.reasoned")) == 1, 10)
             dispatcher = one.app.dispatcher
             dispatcher.wake = lambda: None
-        await until(lambda: 50 in leases(one).epochs, 20)
+        await wait_until(lambda: 50 in leases(one).epochs, 20)
         await one.send(told.event(key), told.event(here))
-        await until(lambda: len(one.entries("turn.reasoned")) >= 1)
+        await wait_until(lambda: len(one.entries("turn.reasoned")) >= 1)
         del dispatcher.wake
-        await until(lambda: len(one.entries("turn.reasoned")) == 6, 10)
+        await wait_until(lambda: len(one.entries("turn.reasoned")) == 6, 10)
         told.check(one)
 
 
@@ -159,7 +159,7 @@ def hook() -> Iterator[Any]:
 def test_a_lease_that_ran_out_while_its_beat_was_on_its_way_is_taken_up_anew(hook: Any) -> None:
     """Whoever asked meanwhile was told no, and let go of runs: they are looked for again."""
     database = PostgresDatabase(server(fsync=False).fresh(), name="test")
-    prepare(database)
+    create_tables(database)
     now: list[int] = [0]
     told: list[tuple[int | None, int]] = []
     held = Leases(database, "wrk_a", "a", lease_us=LEASE_US, own_head=lambda: 0, now=lambda: now[0])

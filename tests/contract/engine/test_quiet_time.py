@@ -25,7 +25,15 @@ from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, denying, job, send, toy_fleet, until, write_policies
+from vedette.testing.toy_fleet import (
+    World,
+    deny_policy,
+    job,
+    send_proposal,
+    toy_fleet,
+    wait_until,
+    write_policies,
+)
 
 SECOND = 1_000_000
 TIMEOUT_US = 30 * SECOND  # of `order.place`
@@ -81,12 +89,12 @@ async def fleet(
         made._store = StorePlan("postgresql", url_file=str(file), lease_us=1_000_000)
     await made.open()
     await made.send(ORDER)
-    await until(lambda: len(target.taken) == 1)
+    await wait_until(lambda: len(target.taken) == 1)
     yield made
     await made.close()
 
 
-ORDER = job("1", send(tool="order.place"))
+ORDER = job("1", send_proposal(tool="order.place"))
 
 
 def row_of(fleet: FleetHarness, event: Event = ORDER) -> ActionRow:
@@ -96,13 +104,13 @@ def row_of(fleet: FleetHarness, event: Event = ORDER) -> ActionRow:
 
 async def restarted(fleet: FleetHarness) -> None:
     await fleet.restart()
-    await fleet.settle()
+    await fleet.wait_until_idle()
 
 
 async def answer_lost(fleet: FleetHarness, target: Late) -> None:
     target.lost.set()
-    await until(lambda: row_of(fleet).effect == "unknown")
-    await fleet.settle()
+    await wait_until(lambda: row_of(fleet).effect == "unknown")
+    await fleet.wait_until_idle()
 
 
 async def restarted_after_the_answer_was_lost(fleet: FleetHarness, target: Late) -> None:
@@ -118,21 +126,23 @@ async def restarted_twice(fleet: FleetHarness, clock: ManualClock) -> None:
 
 async def redriven(fleet: FleetHarness, target: Late) -> None:
     """A person takes up the run again as soon as it was buried."""
-    from vedette.engine.handle import bury
+    from vedette.engine.handle import dead_letter
 
     await answer_lost(fleet, target)
     (run,) = fleet.runs(ORDER)
-    epoch = fleet.app.store.lease(run)
+    epoch = fleet.app.store.lease_epoch(run)
     assert epoch is not None
-    await bury(fleet.app.line, run, epoch, "a test")
-    await fleet.confirmed("redrive", runs=[run.id])
-    await fleet.settle()
+    await dead_letter(fleet.app.services, run, epoch, "a test")
+    await fleet.submit_confirmed("redrive", runs=[run.id])
+    await fleet.wait_until_idle()
 
 
 async def published(fleet: FleetHarness, target: Late) -> None:
     await answer_lost(fleet, target)
-    await fleet.apply(write_policies(fleet.folder / "next", extra=denying("nothing.real")))
-    await fleet.settle()
+    await fleet.apply_policy(
+        write_policies(fleet.folder / "next", extra=deny_policy("nothing.real"))
+    )
+    await fleet.wait_until_idle()
 
 
 async def wall_set(fleet: FleetHarness, target: Late, clock: ManualClock) -> None:
@@ -171,7 +181,7 @@ async def test_a_late_effect_is_done_once_however_it_comes_to_be_asked_about(
     target.lost.set()
     for _ in range(40):
         clock.advance(SECOND)
-        await fleet.settle()
+        await fleet.wait_until_idle()
     assert min(target.asked) >= begun + WHOLE_US
     assert (len(target.taken), row_of(fleet).effect) == (1, "done")
 
@@ -182,14 +192,14 @@ async def test_what_never_happened_is_done_again_once_that_is_certain(
     target.late_us = 10 * WHOLE_US
     await restarted(fleet)
     clock.advance(WHOLE_US - 1)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert (target.asked, len(target.taken)) == ([], 1)
     told = [line for _, line in explain_text(explain(fleet.app.store, ORDER.key))]
     assert any("nobody knows yet, and nobody is asked before" in line for line in told), told
     (run,) = fleet.runs(ORDER)
     assert (run.state, run.waits) == ("waiting", "target")
     clock.advance(1)
-    await until(lambda: len(target.taken) == 2)
+    await wait_until(lambda: len(target.taken) == 2)
     assert len(target.asked) == 1
     (absent,) = fleet.entries("effect.absent")
     assert (absent["what"], absent["action"]) == ("asked", row_of(fleet).id)
@@ -204,12 +214,12 @@ async def test_a_person_who_is_asked_instead_of_a_target_is_not_asked_sooner(
     before, place, after = path.read_text().partition("name: order.place")
     path.write_text(before + place + after.replace("query: ask,", "query: ask, verify: ask,", 1))
     await fleet.open()
-    await fleet.settle()
+    await fleet.wait_until_idle()
     clock.advance(WHOLE_US - 1)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert (row_of(fleet).effect, row_of(fleet).hold) == ("started", None)
     clock.advance(1)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert (row_of(fleet).effect, row_of(fleet).hold) == ("unknown", "open")
     assert (len(target.taken), target.asked) == (1, [])
 
@@ -218,13 +228,13 @@ async def test_only_the_key_of_the_call_waits(
     fleet: FleetHarness, target: Late, clock: ManualClock
 ) -> None:
     await restarted(fleet)
-    behind, beside = job("2", send("b")), job("3", send("c"), key="other")
+    behind, beside = job("2", send_proposal("b")), job("3", send_proposal("c"), key="other")
     target.lost.set()
     await fleet.send(behind, beside)
-    await until(lambda: len(target.taken) == 2)
+    await wait_until(lambda: len(target.taken) == 2)
     assert target.taken[1][0] == row_of(fleet, beside).id.removeprefix("act_")
     clock.advance(WHOLE_US)
-    await until(lambda: any(key == row_of(fleet, behind).id[4:] for key, _ in target.taken))
+    await wait_until(lambda: any(key == row_of(fleet, behind).id[4:] for key, _ in target.taken))
 
 
 async def test_the_time_that_counts_is_the_one_the_call_was_given(
@@ -237,12 +247,12 @@ async def test_the_time_that_counts_is_the_one_the_call_was_given(
     path.write_text(path.read_text().replace("timeout: 30s", "timeout: 1s"))
     await fleet.close()
     await fleet.open()
-    await fleet.settle()
+    await fleet.wait_until_idle()
     clock.advance(WHOLE_US - 1)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert target.asked == []
     clock.advance(1)
-    await until(lambda: row_of(fleet).effect == "done")
+    await wait_until(lambda: row_of(fleet).effect == "done")
     assert len(target.taken) == 1
 
 
@@ -261,10 +271,10 @@ async def test_another_worker_asks_no_sooner_than_the_one_that_called(
         fleet._store = StorePlan("postgresql", url_file=str(file), lease_us=1_000_000)
         made.append(fleet)
     one, other = made
-    jobs = [job(f"q{n}", send(tool="order.place"), key=f"k{n}") for n in range(6)]
+    jobs = [job(f"q{n}", send_proposal(tool="order.place"), key=f"k{n}") for n in range(6)]
     await one.open()
     await one.send(*jobs)
-    await until(lambda: len(target.taken) == len(jobs))
+    await wait_until(lambda: len(target.taken) == len(jobs))
     state = other.content.parent / "state"
     state.mkdir()
     shutil.copy(one.content.parent / "state" / "ledger.key", state / "ledger.key")
@@ -273,7 +283,9 @@ async def test_another_worker_asks_no_sooner_than_the_one_that_called(
     taken_us = clock.monotonic_us()
     target.lost.set()
     try:
-        await until(lambda: all(other.app.store.lease(other.runs(each)[0]) for each in jobs), 60)
+        await wait_until(
+            lambda: all(other.app.store.lease(other.runs(each)[0]) for each in jobs), 60
+        )
         for _ in range(100):
             clock.advance(SECOND)
             await other.settle()
@@ -290,33 +302,33 @@ async def test_another_worker_asks_no_sooner_than_the_one_that_called(
 
 def test_a_call_of_ones_own_is_counted_from_when_it_was_let_go() -> None:
     quiet = QuietTimes()
-    quiet.hold(1, 0)
-    quiet.begin("act_1", 1, 5 * SECOND)
-    assert quiet.left_us("act_1", 1, 2 * SECOND, 6 * SECOND) == SECOND + MARGIN_US
-    assert quiet.left_us("act_1", 1, 2 * SECOND, 7 * SECOND + MARGIN_US) == 0
-    assert quiet.left_us("act_2", 1, 2 * SECOND, 6 * SECOND) == 0, "before this lease, if ever"
+    quiet.note_lease(1, 0)
+    quiet.begin_call("act_1", 1, 5 * SECOND)
+    assert quiet.remaining_us("act_1", 1, 2 * SECOND, 6 * SECOND) == SECOND + MARGIN_US
+    assert quiet.remaining_us("act_1", 1, 2 * SECOND, 7 * SECOND + MARGIN_US) == 0
+    assert quiet.remaining_us("act_2", 1, 2 * SECOND, 6 * SECOND) == 0, "before this lease, if ever"
 
 
 def test_what_was_done_under_a_lease_that_was_lost_counts_for_nothing() -> None:
     """Another worker may have called in between: the new lease begins a quiet time of its own."""
     quiet = QuietTimes()
-    quiet.begin("act_1", 1, 0)
-    quiet.hold(2, 60 * SECOND)
-    assert quiet.left_us("act_1", 2, 2 * SECOND, 60 * SECOND) == 2 * SECOND + MARGIN_US
+    quiet.begin_call("act_1", 1, 0)
+    quiet.note_lease(2, 60 * SECOND)
+    assert quiet.remaining_us("act_1", 2, 2 * SECOND, 60 * SECOND) == 2 * SECOND + MARGIN_US
 
 
 def test_a_lease_is_held_since_it_was_first_seen_and_never_longer() -> None:
     quiet = QuietTimes()
-    assert quiet.left_us("act_1", 1, SECOND, 50 * SECOND) == SECOND + MARGIN_US
-    assert quiet.left_us("act_1", 1, SECOND, 51 * SECOND) == MARGIN_US
+    assert quiet.remaining_us("act_1", 1, SECOND, 50 * SECOND) == SECOND + MARGIN_US
+    assert quiet.remaining_us("act_1", 1, SECOND, 51 * SECOND) == MARGIN_US
     for epoch in range(2, 5000):
-        quiet.hold(epoch, 60 * SECOND)
-    assert quiet.left_us("act_1", 1, SECOND, 61 * SECOND) == SECOND + MARGIN_US
+        quiet.note_lease(epoch, 60 * SECOND)
+    assert quiet.remaining_us("act_1", 1, SECOND, 61 * SECOND) == SECOND + MARGIN_US
 
 
 def test_what_is_settled_is_forgotten() -> None:
     quiet = QuietTimes()
-    quiet.hold(1, 0)
-    quiet.begin("act_1", 1, 9 * SECOND)
-    quiet.end("act_1")
-    assert quiet.left_us("act_1", 1, SECOND, 9 * SECOND) == 0
+    quiet.note_lease(1, 0)
+    quiet.begin_call("act_1", 1, 9 * SECOND)
+    quiet.end_call("act_1")
+    assert quiet.remaining_us("act_1", 1, SECOND, 9 * SECOND) == 0

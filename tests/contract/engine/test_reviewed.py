@@ -11,10 +11,17 @@ import pytest
 import vedette.engine.services
 from vedette.domain.budget import HOUR_US, Cap
 from vedette.domain.effect import Outcome
-from vedette.domain.run import Committed, Step
-from vedette.domain.spend import Total, Totals
+from vedette.domain.run import CommitResult, Step
+from vedette.domain.spend import SpendCache, SpendTotal
 from vedette.testing.clock import ManualClock
-from vedette.testing.toy_fleet import World, job, note, send, toy_fleet, until
+from vedette.testing.toy_fleet import (
+    World,
+    job,
+    note_proposal,
+    send_proposal,
+    toy_fleet,
+    wait_until,
+)
 
 
 @pytest.fixture
@@ -32,23 +39,23 @@ async def test_a_query_that_answers_retry_is_no_leave_to_call_again(
         store: Any = fleet.app.store
         onward = store.send
 
-        def lost(step: Step) -> asyncio.Future[Committed]:
+        def lost(step: Step) -> asyncio.Future[CommitResult]:
             if any(draft.kind == "effect.done" for draft in step.drafts):
                 return asyncio.get_running_loop().create_future()
-            answer: asyncio.Future[Committed] = onward(step)
+            answer: asyncio.Future[CommitResult] = onward(step)
             return answer
 
         store.send = lost
-        event = job("1", send("once", tool="order.place"), key="a")
+        event = job("1", send_proposal("once", tool="order.place"), key="a")
         await fleet.send(event)
-        await until(lambda: world.effects("order.place") == 1)
+        await wait_until(lambda: world.effects("order.place") == 1)
         busy = [Outcome("retry", error="503")]
         world.query = lambda call: busy.pop() if busy else Outcome("done", {"id": call.key})
         await fleet.restart()
         for _ in range(2):
-            await fleet.settle()
+            await fleet.wait_until_idle()
             clock.advance(40_000_000)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert fleet.actions(event)[0].effect == "done"
         assert not busy
         assert world.effects("order.place") == 1
@@ -63,7 +70,7 @@ async def test_stop_and_resume_under_load_leave_every_part_alive(
         events = []
         for round in range(3):
             batch = [
-                job(f"{round}-{n}-{key}", note("a"), key=f"k{key}")
+                job(f"{round}-{n}-{key}", note_proposal("a"), key=f"k{key}")
                 for n in range(4)
                 for key in range(150)
             ]
@@ -74,11 +81,11 @@ async def test_stop_and_resume_under_load_leave_every_part_alive(
                 if len(dispatcher._lanes) > 50:
                     break
             await fleet.app.commands.stop(fleet.order(), agent="worker")
-            assert not [key for key in dispatcher._parked if key not in dispatcher._lanes]
+            assert not [key for key in dispatcher._parked_until if key not in dispatcher._lanes]
             await asyncio.sleep(0.1)
             await fleet.app.commands.resume(fleet.order(), agent="worker")
             await sending
-        await fleet.settle(60)
+        await fleet.wait_until_idle(60)
         assert not [task for task in dispatcher._tasks if task.done()]
         # Those beyond the minute's limit wait for the next; none is left behind.
         left = [fleet.runs(event)[0] for event in events]
@@ -94,11 +101,11 @@ async def test_a_ceiling_that_is_reached_stops_no_event_loop(
     text = file.read_text()
     file.write_text(text.replace("budget: {", "ceilings: {effects_per_minute: 1}\nbudget: {", 1))
     async with fleet:
-        await fleet.send(job("1", send("a", tool), key="a"))
-        await fleet.settle()
-        second = job("2", send("b", tool), key="b")
+        await fleet.send(job("1", send_proposal("a", tool), key="a"))
+        await fleet.wait_until_idle()
+        second = job("2", send_proposal("b", tool), key="b")
         await fleet.send(second)
-        await until(lambda: bool(fleet.app.line.stops.listed()))
+        await wait_until(lambda: bool(fleet.app.services.stops.list_scopes()))
         async with asyncio.timeout(5):
             for _ in range(20):
                 await asyncio.sleep(0.01)
@@ -113,15 +120,18 @@ async def test_keys_that_nothing_is_under_way_for_are_let_go(
     async with toy_fleet(tmp_path, world) as fleet:
         for part in range(3):
             await fleet.send(
-                *(job(f"{part}-{n}", note("x"), key=f"{part}-{n}", value=n) for n in range(60))
+                *(
+                    job(f"{part}-{n}", note_proposal("x"), key=f"{part}-{n}", value=n)
+                    for n in range(60)
+                )
             )
-            await fleet.settle()
-        line = fleet.app.line
-        assert len(line.heads) + len(line._rows) <= 22
+            await fleet.wait_until_idle()
+        line = fleet.app.services
+        assert len(line.positions) + len(line._rows) <= 22
         # What was let go is taken up again from the store.
-        again = job("again", note("y"), key="0-7", value=1)
+        again = job("again", note_proposal("y"), key="0-7", value=1)
         await fleet.send(again)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (run,) = fleet.runs(again)
         assert fleet.app.store.turns(run.id)[0]["label"] == "sum 8 of 2"
         assert fleet.app.store.row("worker_notes", "0-7") == {"texts": ["x", "y"]}
@@ -129,8 +139,8 @@ async def test_keys_that_nothing_is_under_way_for_are_let_go(
 
 def test_what_comes_back_of_an_hour_that_is_over_makes_no_room_in_this_one() -> None:
     now = 10 * HOUR_US
-    totals = Totals(lambda name, unit: Total(now - HOUR_US, 5, 0, 0, 5, 0), lambda at: ())
+    totals = SpendCache(lambda name, unit: SpendTotal(now - HOUR_US, 5, 0, 0, 5, 0), lambda at: ())
     caps = (Cap("agent", "actions", "hour", 1),)
     returns = [("actions", now - HOUR_US, 1)]
-    assert totals.shortage("a", caps, {"actions": 1}, returns, now) is None
-    assert totals.shortage("a", caps, {"actions": 2}, returns, now) is not None
+    assert totals.find_shortage("a", caps, {"actions": 1}, returns, now) is None
+    assert totals.find_shortage("a", caps, {"actions": 2}, returns, now) is not None

@@ -12,14 +12,22 @@ from vedette.config.settings import read_settings
 from vedette.domain.action import Proposal
 from vedette.domain.event import Event
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Thought
-from vedette.domain.readers import Readers, Rule
-from vedette.engine.ingest import LineIntake
-from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.readers import ReaderRule, Readers
+from vedette.engine.ingest import EventIntake
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.testing import toy_fleet as toy
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy_fleet import DESK, World, do, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import (
+    DESK,
+    World,
+    job,
+    note_proposal,
+    propose,
+    send_proposal,
+    toy_fleet,
+)
 
 HOUSE = frozenset({"@example.org"})
 OTHERS = frozenset({"@elsewhere.example"})
@@ -28,7 +36,7 @@ TEXT = Ref("/event/data/told")
 
 async def decided(fleet: FleetHarness, *events: Any) -> list[tuple[str | None, str | None]]:
     await fleet.send(*events)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     return [(row.decided, row.rule) for event in events for row in fleet.actions(event)]
 
 
@@ -41,9 +49,9 @@ async def decided(fleet: FleetHarness, *events: Any) -> list[tuple[str | None, s
 async def test_an_event_goes_to_its_readers(tmp_path: Path, readers: Readers, outcome: str) -> None:
     world = World()
     async with toy_fleet(tmp_path, world) as fleet:
-        bare = replace(job("1", send("what it says")), readers=readers)
+        bare = replace(job("1", send_proposal("what it says")), readers=readers)
         drawn = replace(
-            job("2", do("wire.send", to=DESK, text=TEXT), told="a text"), readers=readers
+            job("2", propose("wire.send", to=DESK, text=TEXT), told="a text"), readers=readers
         )
         found = await decided(fleet, bare, drawn)
         assert [each[0] for each in found[:1]] == [outcome]
@@ -55,7 +63,7 @@ async def test_an_event_goes_to_its_readers(tmp_path: Path, readers: Readers, ou
 async def test_what_is_drawn_from_the_charter_is_public_all_the_same(tmp_path: Path) -> None:
     world = World()
     async with toy_fleet(tmp_path, world) as fleet:
-        fixed = do("wire.send", to=DESK, text=Ref("/charter/note"))
+        fixed = propose("wire.send", to=DESK, text=Ref("/charter/note"))
         secret = replace(job("1", fixed), readers=frozenset[str]())
         assert await decided(fleet, secret) == [("permit", "permit.tool")]
 
@@ -63,13 +71,19 @@ async def test_what_is_drawn_from_the_charter_is_public_all_the_same(tmp_path: P
 async def test_it_is_kept_in_rows_and_no_tool_sees_that(tmp_path: Path) -> None:
     world = World()
     async with toy_fleet(tmp_path, world) as fleet:
-        written = replace(job("1", note("a secret")), readers=OTHERS)
+        written = replace(job("1", note_proposal("a secret")), readers=OTHERS)
         assert await decided(fleet, written) == [("permit", "permit.tool")]
-        drawn = do("wire.send", to=DESK, text=Ref("/row/texts/0"))
-        later = [job("2", drawn), job("3", send("I recall it")), job("4", note("more"))]
+        drawn = propose("wire.send", to=DESK, text=Ref("/row/texts/0"))
+        later = [
+            job("2", drawn),
+            job("3", send_proposal("I recall it")),
+            job("4", note_proposal("more")),
+        ]
         assert [each[0] for each in await decided(fleet, *later)] == ["deny", "deny", "permit"]
         # Another key has another row.
-        assert (await decided(fleet, job("5", send("hello"), key="other")))[0][0] == "permit"
+        assert (await decided(fleet, job("5", send_proposal("hello"), key="other")))[0][
+            0
+        ] == "permit"
         await fleet.restart()
         assert (await decided(fleet, job("6", drawn)))[0] == ("deny", "secrecy.readers")
         assert world.texts() == ["hello"]
@@ -83,19 +97,19 @@ async def test_it_is_kept_by_what_a_tool_answers(tmp_path: Path) -> None:
     sent = Proposal("wire.send", {"to": DESK, "text": ref}, confidence=1.0)
     for name, first, outcome in (("drawn", looked, "deny"), ("bare", said, "deny")):
         reasoner = ScriptedReasoner(
-            [Thought(proposals=(first,), final=False, confidence=1.0),
-             Thought(proposals=(sent,), confidence=1.0)]
+            [ReasonerJudgement(proposals=(first,), final=False, confidence=1.0),
+             ReasonerJudgement(proposals=(sent,), confidence=1.0)]
         )  # fmt: skip
         async with toy_fleet(tmp_path / name, world, reasoners={"judge": reasoner}) as fleet:
             secret = frozenset({"@elsewhere.example", "resource:wire"})
             event = replace(job("1", value="v"), readers=secret)
             await fleet.send(event)
-            await fleet.settle()
+            await fleet.wait_until_idle()
             # Looking is within the readers, and so is what came of it; a stranger is not.
             assert [row.decided for row in fleet.actions(event)] == ["permit", "permit"]
             narrow = replace(job("2", value="v"), readers=frozenset({"target:book"}))
             await fleet.send(narrow)
-            await fleet.settle()
+            await fleet.wait_until_idle()
             assert {row.decided for row in fleet.actions(narrow)} == {outcome}
 
 
@@ -130,20 +144,20 @@ async def test_a_row_that_an_undo_brings_back_is_as_secret_as_it_was(
     )
     world = World()
     async with toy_fleet(tmp_path, world) as fleet:
-        line = fleet.app.line
-        await decided(fleet, replace(job("1", note("a secret")), readers=OTHERS))
-        before = line.row("worker_notes", "k")
-        dropped = job("2", do("note.drop", key=Ref("/event/subject")))
+        line = fleet.app.services
+        await decided(fleet, replace(job("1", note_proposal("a secret")), readers=OTHERS))
+        before = line.collection_row("worker_notes", "k")
+        dropped = job("2", propose("note.drop", key=Ref("/event/subject")))
         assert await decided(fleet, dropped) == [("permit", "permit.tool")]
-        assert line.row("worker_notes", "k") == {}
+        assert line.collection_row("worker_notes", "k") == {}
         (row,) = fleet.actions(dropped)
         effect = row.id.replace("act_", "eff_")
-        await carry_out(fleet.app.commands, "undo", fleet.order("back"), {"effect": effect})
-        await fleet.settle()
-        assert line.row("worker_notes", "k") == before
+        await dispatch(fleet.app.commands, "undo", fleet.order("back"), {"effect": effect})
+        await fleet.wait_until_idle()
+        assert line.collection_row("worker_notes", "k") == before
         assert before["texts"] == ["a secret"]
         assert await decided(
-            fleet, job("3", do("wire.send", to=DESK, text=Ref("/row/texts/0")))
+            fleet, job("3", propose("wire.send", to=DESK, text=Ref("/row/texts/0")))
         ) == [("deny", "secrecy.readers")]
 
 
@@ -153,10 +167,10 @@ async def test_a_correction_is_as_secret_as_what_its_run_read(tmp_path: Path) ->
 
         async def corrected(event: Event) -> Readers:
             await fleet.send(event)
-            await fleet.settle()
+            await fleet.wait_until_idle()
             (run,) = store.runs_of_event(event.key)
             args = {"run": run.id, "should": "other", "new_label": True}
-            done = await carry_out(fleet.app.commands, "correct", fleet.order("looked"), args)
+            done = await dispatch(fleet.app.commands, "correct", fleet.order("looked"), args)
             told = store.event(done["event"])
             assert told is not None
             return told.readers
@@ -164,8 +178,8 @@ async def test_a_correction_is_as_secret_as_what_its_run_read(tmp_path: Path) ->
         assert await corrected(job("0")) is None
         assert await corrected(replace(job("1", told="a secret"), readers=HOUSE)) == HOUSE
         # The event is public, but the row that the run read is not.
-        await fleet.send(replace(job("2", note("a secret"), key="row"), readers=OTHERS))
-        await fleet.settle()
+        await fleet.send(replace(job("2", note_proposal("a secret"), key="row"), readers=OTHERS))
+        await fleet.wait_until_idle()
         assert await corrected(job("3", key="row")) == OTHERS
 
 
@@ -178,15 +192,15 @@ async def test_the_settings_label_events_by_source_and_type(tmp_path: Path) -> N
     settings, problems = read_settings(file)
     assert problems == []
     assert settings is not None
-    assert settings.secrecy == (Rule("te*", "worker.*", OTHERS),)
+    assert settings.secrecy == (ReaderRule("te*", "worker.*", OTHERS),)
     world = World()
     async with toy_fleet(tmp_path, world) as fleet:
         app = fleet.app
-        intake = LineIntake(
-            app.line, app.dispatcher, max_event_bytes=1 << 16, secrecy=settings.secrecy
+        intake = EventIntake(
+            app.services, app.dispatcher, max_event_bytes=1 << 16, secrecy=settings.secrecy
         )
-        await intake.accept([job("1", send("secret"))])
-        await fleet.settle()
+        await intake.accept([job("1", send_proposal("secret"))])
+        await fleet.wait_until_idle()
         assert [row.rule for row in fleet.actions(job("1"))] == ["secrecy.readers"]
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tests.contract.store.test_store import ADAPTERS, by_person
 
-from vedette.domain.base.canonical import canonical
-from vedette.domain.base.errors import AlreadyDone, BadCommand, NotShown
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.base.errors import AlreadyDone, BadCommand, DisplayMismatch
 from vedette.domain.decision import Decision
-from vedette.domain.display import DISPLAYS, Display
+from vedette.domain.display import DISPLAYS_KEY, Display
 from vedette.domain.effect import Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.run import ActionRow
@@ -20,8 +20,15 @@ from vedette.ledger.history.lists import hold_item
 from vedette.operations.commands import Order
 from vedette.testing import toy_fleet as toy
 from vedette.testing.harness import FleetHarness
-from vedette.testing.sample_steps import accepted, decided, entry, event, held, step
-from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
+from vedette.testing.sample_steps import (
+    accept_events,
+    decision_entry,
+    entry,
+    event,
+    held_action,
+    step,
+)
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
 
 LOST = Outcome("unknown", error="no answer")
 
@@ -30,9 +37,9 @@ LOST = Outcome("unknown", error="no answer")
 
 
 async def hold_one(store: Any) -> ActionRow:
-    (run,) = await accepted(store, event(1))
-    row = held(run)
-    asked = decided(
+    (run,) = await accept_events(store, event(1))
+    row = held_action(run)
+    asked = decision_entry(
         run, row, Decision("hold", "impact.high", ("high impact",), wait="approval"), back=1
     )
     turn = entry(run, "turn.reasoned", turn=1, text="t")
@@ -83,7 +90,7 @@ async def test_an_answer_to_what_became_another_is_refused_in_its_commit(
     shown = shown_of(store, row.id)
     if became == "shown otherwise":
         other = Display("metric.point", title="/data/value").to_json()
-        await store.remember(DISPLAYS, canonical([other]).decode())
+        await store.remember(DISPLAYS_KEY, canonical_json([other]).decode())
     else:
         # Another person was faster, for the very same.
         await answer(store, row.id, "approved", shown)
@@ -93,7 +100,7 @@ async def test_an_answer_to_what_became_another_is_refused_in_its_commit(
             await make_call(store, row.id)
     head, before = store.head(), store.action(row.id)
     assert before.hold == "open"
-    with pytest.raises(NotShown, match="is not what was shown"):
+    with pytest.raises(DisplayMismatch, match="is not what was shown"):
         await answer(store, row.id, to, shown, command="late")
     assert (store.head(), store.action(row.id)) == (head, before)
     # The control: what is there by now is answered, by the same order.
@@ -128,12 +135,12 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     at = toy.AGENT_YAML.index(short[0])
     yaml = toy.AGENT_YAML[:at] + toy.AGENT_YAML[at:].replace(*short[1:], 1)
     monkeypatch.setattr(toy, "AGENT_YAML", yaml)
-    return World(answer=lambda call: LOST, after=True)
+    return World(answer=lambda call: LOST, loses_answer=True)
 
 
 async def hold_bell(fleet: FleetHarness) -> ActionRow:
-    await fleet.send(job("1", send("hello", tool="bell.ring")))
-    await fleet.settle()
+    await fleet.send(job("1", send_proposal("hello", tool="bell.ring")))
+    await fleet.wait_until_idle()
     (row,) = fleet.actions(job("1"))
     assert (row.hold, row.waits, row.effect) == ("open", "approval", None)
     return row
@@ -162,7 +169,7 @@ async def test_two_people_saw_one_hold_and_the_slower_answers_no_other(
         row, commands = await hold_bell(fleet), fleet.app.commands
         if rung:  # then both holds look alike: nobody knows whether it rang
             await fleet.approve(row)
-            await until(lambda: asked_again(fleet, row.id, 1, world))
+            await wait_until(lambda: asked_again(fleet, row.id, 1, world))
         now = fleet.app.store.action(row.id)
         assert now is not None
         digest = fleet.shown_digest(now)
@@ -172,7 +179,7 @@ async def test_two_people_saw_one_hold_and_the_slower_answers_no_other(
         async def be_faster() -> None:
             store.settle_hold = settle_hold
             await commands.approve(by(fleet, "kim"), row.id, digest)
-            await until(lambda: asked_again(fleet, row.id, rung + 1, world))
+            await wait_until(lambda: asked_again(fleet, row.id, rung + 1, world))
 
         async def commit_later(*args: Any, **more: Any) -> Any:
             await be_faster()
@@ -182,9 +189,9 @@ async def test_two_people_saw_one_hold_and_the_slower_answers_no_other(
             store.settle_hold = commit_later
         else:
             await be_faster()
-        with pytest.raises(NotShown):
+        with pytest.raises(DisplayMismatch):
             await getattr(commands, verb)(by(fleet, "dee"), row.id, digest)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert asked_again(fleet, row.id, rung + 1, world)
 
 
@@ -204,21 +211,21 @@ async def test_an_answer_while_the_call_is_under_way_is_for_no_hold_that_comes_o
         digest = fleet.shown_digest(row)
         store: Any = fleet.app.store
         await commands.approve(by(fleet, "kim"), row.id, digest)
-        await until(lambda: bool(world.calls))
+        await wait_until(lambda: bool(world.calls))
         assert store.action(row.id).hold == "used"
         settle_hold = store.settle_hold
 
         async def commit_later(*args: Any, **more: Any) -> Any:
             gate.set()
-            await until(lambda: asked_again(fleet, row.id, 1, world))
+            await wait_until(lambda: asked_again(fleet, row.id, 1, world))
             return await settle_hold(*args, **more)
 
         store.settle_hold = commit_later
         with pytest.raises(BadCommand):
             await commands.approve(by(fleet, "dee"), row.id, digest)
         gate.set()
-        await until(lambda: asked_again(fleet, row.id, 1, world))
-        await fleet.settle()
+        await wait_until(lambda: asked_again(fleet, row.id, 1, world))
+        await fleet.wait_until_idle()
         assert len(fleet.entries("hold.approved")) == world.effects() == 1
 
 
@@ -232,6 +239,6 @@ async def test_a_repeated_answer_is_one_also_where_it_was_acted_on(
         await commands.approve(order, row.id, digest)
         with pytest.raises(AlreadyDone):
             await commands.approve(order, row.id, digest)
-        await until(lambda: asked_again(fleet, row.id, 1, world))
+        await wait_until(lambda: asked_again(fleet, row.id, 1, world))
         with pytest.raises(AlreadyDone):
             await commands.approve(order, row.id, digest)

@@ -16,13 +16,13 @@ from tests.small import AGENT, small
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.adapters.schedule.source import cron_walls
-from vedette.app.stores import open_reading
+from vedette.app.stores import open_reader
 from vedette.config import load_fleet, load_settings
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
-from vedette.interfaces.http.command_dispatch import carry_out
-from vedette.ledger.history.observe_mode import lacking, wilson
-from vedette.operations.permissions import Asked, rights
+from vedette.interfaces.http.command_dispatch import dispatch
+from vedette.ledger.history.observe_mode import reviews_needed, wilson_interval
+from vedette.operations.permissions import PermissionQuery, effective_permissions
 from vedette.policy.bundle_data import mount
 from vedette.testing.harness import FleetHarness, checkout
 
@@ -49,20 +49,20 @@ async def _observe(root: Path) -> None:
     ]
     async with FleetHarness(root / "fleet", content=root) as fleet:
         for to, some in (("observe", mails[:-1]), ("ask", mails[-1:])):
-            await fleet.confirmed("mode", agent=AGENT, mode=to)
+            await fleet.submit_confirmed("mode", agent=AGENT, mode=to)
             await fleet.send(*some)
-            await fleet.settle()
+            await fleet.wait_until_idle()
         runs = [fleet.runs(mail)[0] for mail in mails]
         for run, should in ((runs[0], None), (runs[1], None), (runs[2], "legal")):
             args: dict[str, Any] = {"run": run.id, "right": True}
             if should is not None:
                 args = {"run": run.id, "should": should}
-            await carry_out(fleet.app.commands, "correct", fleet.order("looked at it"), args)
-        await fleet.settle()
+            await dispatch(fleet.app.commands, "correct", fleet.order("looked at it"), args)
+        await fleet.wait_until_idle()
 
 
 def ledger(root: Path) -> list[tuple[dict[str, Any], Any]]:
-    store = open_reading(load_settings(root / "vedette.toml"))
+    store = open_reader(load_settings(root / "vedette.toml"))
     try:
         return [(json.loads(raw), json.loads(b) if b else None) for _, raw, _, b in store.walk()]
     finally:
@@ -102,21 +102,21 @@ def test_the_report_says_how_often_people_agree_and_what_is_lacking(fleet: Path)
     whole = json.loads(said(fleet, "report", "--json").out)
     assert not [one for one in whole["exceptions"] if one["why"] == "mode.observe"]
     out = said(fleet, "report", "--agent", AGENT).out
-    low, high = wilson(2, 3)
+    low, high = wilson_interval(2, 3)
     assert f"people agree with 2 of 3 reviewed (67%; 95 %: {int(low * 1000) / 10} to " in out
-    assert f"to earn act: {lacking(2, 3)} more reviewed, all agreed with" in out
+    assert f"to earn act: {reviews_needed(2, 3)} more reviewed, all agreed with" in out
     assert max(len(line) for line in out.splitlines()) <= 80
     assert 0 < low < 2 / 3 < high < 1
 
 
 def test_the_interval_is_wilsons_and_a_single_disagreement_costs() -> None:
     # Agresti and Coull 1998, the example of 10 in 10; and what nothing says of nothing.
-    assert wilson(10, 10)[0] == pytest.approx(0.7225, abs=1e-4)
-    assert wilson(0, 0) == (0.0, 1.0)
-    assert lacking(0, 0) == 35
-    assert lacking(35, 35) == 0
-    assert (lacking(34, 35) or 0) > 0
-    assert wilson(34, 34)[0] < 0.9 <= wilson(35, 35)[0]
+    assert wilson_interval(10, 10)[0] == pytest.approx(0.7225, abs=1e-4)
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+    assert reviews_needed(0, 0) == 35
+    assert reviews_needed(35, 35) == 0
+    assert (reviews_needed(34, 35) or 0) > 0
+    assert wilson_interval(34, 34)[0] < 0.9 <= wilson_interval(35, 35)[0]
 
 
 # --- try -----------------------------------------------------------------------------------------
@@ -186,8 +186,8 @@ def asked(root: Path, edit: tuple[str, str] = ("", "")) -> dict[str, Any]:
     files["grants/data.yaml"] = text.replace(*edit).encode() if edit[0] else text.encode()
     loaded = loaded_of(root)
     bundle = Bundle.of(files)
-    return rights(
-        Asked(
+    return effective_permissions(
+        PermissionQuery(
             loaded.agents[AGENT], RegorusEngine(bundle), 1, files, mount(files), 10**15, cron_walls
         ),
         loaded, [("tool", "mail.send")],

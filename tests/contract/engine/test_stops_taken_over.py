@@ -16,7 +16,7 @@ from vedette.domain.base.errors import BadCommand, StoreFailed
 from vedette.domain.entry import Draft
 from vedette.store.loss_detection import Loss
 from vedette.testing.clock import ManualClock
-from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
 
 MINUTE_US = 60_000_000
 
@@ -53,7 +53,7 @@ async def test_what_is_decided_while_a_stop_is_being_committed_does_not_pass_for
     judge = Silent()
     async with toy_fleet(tmp_path, World(), reasoners={"judge": judge}) as fleet:
         store: Any = fleet.app.store
-        stops, stop = fleet.app.line.stops, store.stop
+        stops, stop = fleet.app.services.stops, store.stop
 
         async def away(*args: Any, **more: Any) -> int:
             raise StoreFailed("the disk is full")
@@ -63,19 +63,19 @@ async def test_what_is_decided_while_a_stop_is_being_committed_does_not_pass_for
         failpoint.hook = commits.pass_point
         assert not (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
         store.stop = stop
-        await until(commits.first.is_set)
+        await wait_until(commits.first.is_set)
         ordered = asyncio.create_task(fleet.app.commands.stop(fleet.order(), agent="worker"))
         await asyncio.sleep(0.05)  # it is in the queue
         commits.go_on.set()
-        await until(lambda: commits.second.is_set() and not stops.unrecorded)
+        await wait_until(lambda: commits.second.is_set() and not stops.unrecorded)
         judge.answers.set()
         await asyncio.sleep(0.2)  # what is decided now is in the queue behind it
         commits.stand.set()
         assert (await ordered)["recorded"]
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert [entry["kind"] for entry in fleet.entries()][-2:] == ["stop.set", "stop.set"]
         await fleet.app.commands.resume(fleet.order(), agent="worker")
-        await until(lambda: bool(fleet.entries("run.closed")))
+        await wait_until(lambda: bool(fleet.entries("run.closed")))
 
 
 async def test_a_resume_that_could_not_be_read_back_is_taken_over_all_the_same(
@@ -95,8 +95,8 @@ async def test_a_resume_that_could_not_be_read_back_is_taken_over_all_the_same(
         store.doubt = away
         with pytest.raises(StoreFailed):
             await fleet.app.commands.resume(fleet.order(), agent="worker")
-        await fleet.send(job("1", send()))
-        await until(lambda: world.effects() == 1)
+        await fleet.send(job("1", send_proposal()))
+        await wait_until(lambda: world.effects() == 1)
 
 
 @pytest.mark.parametrize("fails", ["commit", "read"])
@@ -105,7 +105,7 @@ async def test_a_doubt_that_a_person_ended_is_over_here_too(tmp_path: Path, fail
     async with toy_fleet(tmp_path, World()) as fleet:
         store: Any = fleet.app.store
         await store.restored(Loss(0), actor="person:kim", reason="a test")
-        fleet.app.line.doubt = store.doubt()
+        fleet.app.services.loss_window = store.doubt()
         await fleet.app.commands.resume(fleet.order(), all=True)
         await fleet.send(job("before"))
         settled, doubt = store.settled, store.doubt
@@ -124,13 +124,13 @@ async def test_a_doubt_that_a_person_ended_is_over_here_too(tmp_path: Path, fail
         store.settled = first
         if fails == "commit":
             with pytest.raises(StoreFailed):
-                await fleet.confirmed("settle_restore")
+                await fleet.submit_confirmed("settle_restore")
             with pytest.raises(BadCommand, match="no doubt to end"):
-                await fleet.confirmed("settle_restore")
+                await fleet.submit_confirmed("settle_restore")
         else:
-            await fleet.confirmed("settle_restore")
+            await fleet.submit_confirmed("settle_restore")
         (entry,) = fleet.entries("store.settled")
-        found = fleet.app.line.doubt
+        found = fleet.app.services.loss_window
         assert found is not None
         assert (found.covers(entry["seq"]), found.covers(entry["seq"] + 1)) == (True, False)
         assert found == doubt()
@@ -166,10 +166,10 @@ async def test_a_stop_that_is_recorded_late_gives_way_to_a_resume_that_came_afte
             clock.advance(minutes * MINUTE_US)
             await lift()
         store.stop = stop
-        stops = fleet.app.line.stops
-        await until(lambda: not stops.unrecorded and (stands or not stops.listed()))
-        await fleet.settle()
-        assert stops.listed() == ([("tool", "bell.ring")] if stands else [])
+        stops = fleet.app.services.stops
+        await wait_until(lambda: not stops.unrecorded and (stands or not stops.list_scopes()))
+        await fleet.wait_until_idle()
+        assert stops.list_scopes() == ([("tool", "bell.ring")] if stands else [])
         kinds = [entry["kind"] for entry in fleet.entries() if entry["kind"].startswith("stop.")]
         late = ["stop.set"] if stands else ["stop.set", "stop.lifted"]
         assert kinds == ["stop.set", "stop.lifted", *late]
@@ -210,8 +210,8 @@ async def test_a_late_stop_gives_way_to_a_resume_that_comes_as_it_is_recorded(
             store.stop = commit_later
         else:
             await lift()
-        stops = fleet.app.line.stops
-        await until(lambda: not stops.unrecorded)
+        stops = fleet.app.services.stops
+        await wait_until(lambda: not stops.unrecorded)
         await store.probe()  # whatever was sent to the store by then stands
-        await fleet.settle()
-        assert stops.listed() == store.stops() == ([tool] if by == "engine:vedette" else [])
+        await fleet.wait_until_idle()
+        assert stops.list_scopes() == store.stops() == ([tool] if by == "engine:vedette" else [])

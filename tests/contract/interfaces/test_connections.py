@@ -12,16 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from vedette.domain.base.connections import RESERVE, Connections, room
+from vedette.domain.base.connections import (
+    RESERVED_DESCRIPTORS,
+    ConnectionLimiter,
+    connection_capacity,
+)
 from vedette.domain.base.errors import BadFleet
-from vedette.interfaces.http.deadlines import protocol
+from vedette.interfaces.http.deadlines import build_protocol
 
 # Seconds: short enough to wait for, long enough to tell one part from another.
 HEADER, BODY, READING = 0.3, 0.6, 0.6
 
 
 @contextlib.asynccontextmanager
-async def served(connections: Connections) -> AsyncIterator[tuple[str, int]]:
+async def served(connections: ConnectionLimiter) -> AsyncIterator[tuple[str, int]]:
     """A server of uvicorn's with our protocol: /slow thinks, /large answers much."""
     import uvicorn
     from starlette.applications import Starlette
@@ -42,7 +46,7 @@ async def served(connections: Connections) -> AsyncIterator[tuple[str, int]]:
     routes = [
         Route("/slow", slow), Route("/large", large), Route("/", quick, methods=["GET", "POST"])
     ]  # fmt: skip
-    made = protocol(connections, header_s=HEADER, body_s=BODY, reading_s=READING)
+    made = build_protocol(connections, header_s=HEADER, body_s=BODY, reading_s=READING)
     config = uvicorn.Config(
         Starlette(routes=routes), http=made, ws="none", lifespan="off", log_config=None
     )
@@ -92,7 +96,7 @@ async def until_cut(
     ids=["nothing", "one-long-header", "many-headers"],
 )
 async def test_a_header_that_does_not_end_is_cut_off(before: bytes, trickle: bytes) -> None:
-    connections = Connections(8)
+    connections = ConnectionLimiter(8)
     async with served(connections) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(before)
@@ -102,7 +106,7 @@ async def test_a_header_that_does_not_end_is_cut_off(before: bytes, trickle: byt
 
 
 async def test_the_header_of_a_later_request_has_its_time_too() -> None:
-    async with served(Connections(8)) as address:
+    async with served(ConnectionLimiter(8)) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
@@ -112,7 +116,7 @@ async def test_the_header_of_a_later_request_has_its_time_too() -> None:
 
 
 async def test_a_body_that_does_not_end_is_cut_off() -> None:
-    async with served(Connections(8)) as address:
+    async with served(ConnectionLimiter(8)) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 9999\r\n\r\n")
         took = await until_cut(reader, writer, b"x" * 400)
@@ -120,7 +124,7 @@ async def test_a_body_that_does_not_end_is_cut_off() -> None:
 
 
 async def test_an_answer_that_nobody_reads_is_cut_off() -> None:
-    connections = Connections(8)
+    connections = ConnectionLimiter(8)
     async with served(connections) as address:
         reader, writer = await asyncio.open_connection(*address, limit=1024)
         writer.write(b"GET /large HTTP/1.1\r\nHost: here\r\n\r\n")
@@ -132,7 +136,7 @@ async def test_an_answer_that_nobody_reads_is_cut_off() -> None:
 
 
 async def test_an_answer_that_takes_long_is_waited_for() -> None:
-    async with served(Connections(8)) as address:
+    async with served(ConnectionLimiter(8)) as address:
         reader, writer = await asyncio.open_connection(*address)
         writer.write(b"GET /slow HTTP/1.1\r\nHost: here\r\n\r\n")
         async with asyncio.timeout(8):
@@ -141,13 +145,13 @@ async def test_an_answer_that_takes_long_is_waited_for() -> None:
 
 
 async def test_no_more_are_let_in_than_there_is_room_for_and_each_goes_out_again() -> None:
-    connections = Connections(8)
+    connections = ConnectionLimiter(8)
     async with served(connections) as address:
         held = [await asyncio.open_connection(*address) for _ in range(20)]
         await asyncio.sleep(0.1)
         # One peer has half of the room.
         assert connections.open == 4
-        assert connections.refused == 16
+        assert connections.refusals == 16
         for _, writer in held:
             writer.close()
         async with asyncio.timeout(5):
@@ -160,22 +164,22 @@ async def test_no_more_are_let_in_than_there_is_room_for_and_each_goes_out_again
 
 
 def test_one_peer_leaves_room_for_another() -> None:
-    connections = Connections(6)
-    assert [connections.enter("10.0.0.1") for _ in range(5)] == [True] * 3 + [False] * 2
-    assert [connections.enter(f"10.0.1.{n}") for n in range(4)] == [True] * 3 + [False]
-    connections.leave("10.0.0.1")
-    assert connections.enter("10.0.0.2")
+    connections = ConnectionLimiter(6)
+    assert [connections.acquire("10.0.0.1") for _ in range(5)] == [True] * 3 + [False] * 2
+    assert [connections.acquire(f"10.0.1.{n}") for n in range(4)] == [True] * 3 + [False]
+    connections.release("10.0.0.1")
+    assert connections.acquire("10.0.0.2")
 
 
 def test_a_process_with_next_to_no_descriptors_is_told_before_it_serves() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = sum(1 for _ in Path("/dev/fd").iterdir())
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (used + RESERVE + 40, hard))
-        assert 30 <= room() <= 41
-        resource.setrlimit(resource.RLIMIT_NOFILE, (used + RESERVE + 4, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + RESERVED_DESCRIPTORS + 40, hard))
+        assert 30 <= connection_capacity() <= 41
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + RESERVED_DESCRIPTORS + 4, hard))
         with pytest.raises(BadFleet) as told:
-            room()
+            connection_capacity()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert told.value.code == "too-few-descriptors"

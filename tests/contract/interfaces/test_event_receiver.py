@@ -14,7 +14,7 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
-from vedette.config.reserved import SOURCE_PREFIXES, source_kinds
+from vedette.config.reserved_names import SOURCE_PREFIXES, source_kinds
 from vedette.config.settings_file import settings_schema
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.cloudevents import BATCH, STRUCTURED
@@ -333,12 +333,12 @@ async def test_a_body_that_does_not_come_is_not_waited_for(serve: Serve) -> None
 async def test_a_store_that_fails_is_503_and_the_same_may_be_sent_again(serve: Serve) -> None:
     intake = ListIntake()
     client = await serve(intake, retry_after_seconds=7)
-    intake.failing = StoreFailed("the disk is full")
+    intake.failure = StoreFailed("the disk is full")
     answer = await post(client, event())
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "7"
     assert answer.json()["error"]["code"] == "store-failed"
-    intake.failing = None
+    intake.failure = None
     assert (await post(client, event())).json()["receipts"][0]["status"] == "accepted"
 
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from vedette.config import read_settings
-from vedette.interfaces.http.hosts import Hosts
-from vedette.interfaces.http.server import application
+from vedette.interfaces.http.hosts import AllowedHosts
+from vedette.interfaces.http.server import build_application
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, toy_fleet
 
@@ -35,7 +35,7 @@ async def asked(folder: Path, *, anonymous: bool = False) -> AsyncIterator[httpx
 def client_of(fleet: FleetHarness, *, anonymous: bool) -> httpx.AsyncClient:
     app = fleet.app
     app.settings = replace(app.settings, hosts=("metrics.example.com",), anonymous=anonymous)
-    transport = httpx.ASGITransport(application(app))
+    transport = httpx.ASGITransport(build_application(app))
     return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
 
 
@@ -63,8 +63,8 @@ async def test_nobody_sends_events_under_another_name_without_a_token(tmp_path: 
 
 
 def test_a_request_without_a_name_is_refused() -> None:
-    assert not Hosts(()).takes("")
-    assert not Hosts(("",)).takes("evil.example")
+    assert not AllowedHosts(()).is_allowed("")
+    assert not AllowedHosts(("",)).is_allowed("evil.example")
 
 
 @pytest.mark.parametrize("name", ["a b", "http://here", "here:80", "", "-x", "*.example.com"])

@@ -33,11 +33,17 @@ from vedette.interfaces.http import local_api, unix_socket
 from vedette.interfaces.http.command_dispatch import VERBS
 from vedette.interfaces.http.local_api import serve_local
 from vedette.interfaces.http.local_client import LocalClient
-from vedette.interfaces.http.unix_socket import MAX_PATH_BYTES, POINTER, SOCKET, person, socket_of
+from vedette.interfaces.http.unix_socket import (
+    MAX_PATH_BYTES,
+    POINTER,
+    SOCKET,
+    find_person,
+    socket_of,
+)
 from vedette.operations import approvals, corrections, curation, maintenance, modes, undo
 from vedette.operations.commands import Commands, Order
 
-ME = person(os.getuid())
+ME = find_person(os.getuid())
 
 
 @dataclass
@@ -46,7 +52,7 @@ class Recorder:
 
     asked: list[tuple[str, Order, dict[str, Any]]] = field(default_factory=list)
     failing: Exception | None = None
-    line: Any = field(
+    services: Any = field(
         default_factory=lambda: SimpleNamespace(
             fleet=SimpleNamespace(name="harbour", agents={"gull": None}),
             store=SimpleNamespace(ready=True, entries=lambda column, value: []),
@@ -124,7 +130,7 @@ async def command(
     state: Path, verb: str, args: dict[str, Any], reason: str = "why", command_id: str | None = None
 ) -> dict[str, Any]:
     client = LocalClient(state)
-    return await asyncio.to_thread(client.command, verb, reason, args, command_id)
+    return await asyncio.to_thread(client.send_command, verb, reason, args, command_id)
 
 
 EVENT = {"specversion": "1.0", "id": "1", "source": "cli:me", "type": "ping", "data": {"v": 1}}
@@ -173,7 +179,7 @@ async def test_every_verb_can_be_given(state: Path) -> None:
     assert given <= {name for name in dir(Commands) if not name.startswith("_")}
     for verb in maintenance.VERBS:
         with pytest.raises(BadCommand, match="kept up elsewhere"):
-            await maintenance.carry_out(None, verb, ME, "because", None, {})
+            await maintenance.dispatch(None, verb, ME, "because", None, {})
 
 
 async def test_a_claimed_principal_changes_nothing(state: Path) -> None:
@@ -193,7 +199,7 @@ async def test_health_and_status(state: Path) -> None:
     async with serving(state, Recorder()) as path:
         health = (await raw(path, "GET", "/v1/health")).json()
         status = await asyncio.to_thread(LocalClient(state).status)
-        assert await asyncio.to_thread(LocalClient(state).alive)
+        assert await asyncio.to_thread(LocalClient(state).is_alive)
     assert health == {"fleet": "harbour", "pid": os.getpid(), "ready": True}
     assert status["policy"] == {"revision": 7, "digest": "d" * 64}
     assert status["stopped"] == ["agent:gull", "all:"]
@@ -288,7 +294,7 @@ async def test_another_user_is_forbidden(state: Path, monkeypatch: pytest.Monkey
             assert answer.json()["error"]["code"] == "forbidden"
         # There is a fleet: whoever may not speak to it is told so, not that its store is taken.
         with pytest.raises(Forbidden, match="does not own"):
-            await asyncio.to_thread(LocalClient(state).alive)
+            await asyncio.to_thread(LocalClient(state).is_alive)
     assert commands.asked == []
 
 
@@ -322,7 +328,7 @@ async def test_only_the_owner_can_open_it_and_it_goes_with_its_runner(state: Pat
         assert path == state / SOCKET
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not path.exists()
-    assert not LocalClient(state).alive()
+    assert not LocalClient(state).is_alive()
 
 
 async def test_a_dead_runners_socket_is_no_runner_and_in_nobodys_way(state: Path) -> None:
@@ -330,15 +336,15 @@ async def test_a_dead_runners_socket_is_no_runner_and_in_nobodys_way(state: Path
         dead.bind(str(state / SOCKET))
     assert (state / SOCKET).exists()
     client = LocalClient(state)
-    assert not client.alive()
+    assert not client.is_alive()
     with pytest.raises(Unavailable, match="no fleet runs here"):
-        client.command("stop", "why", {"all": True})
+        client.send_command("stop", "why", {"all": True})
     async with serving(state, Recorder()):
-        assert await asyncio.to_thread(LocalClient(state).alive)
+        assert await asyncio.to_thread(LocalClient(state).is_alive)
 
 
 def test_no_state_folder_is_no_runner(state: Path) -> None:
-    assert not LocalClient(state / "nowhere").alive()
+    assert not LocalClient(state / "nowhere").is_alive()
 
 
 async def test_a_long_state_path_gets_a_short_socket(

@@ -11,7 +11,7 @@ import pytest
 from tests.said import said, vedette
 
 from vedette.domain.base.errors import BadCommand
-from vedette.testing.toy_fleet import World, job, note, toy_fleet
+from vedette.testing.toy_fleet import World, job, note_proposal, toy_fleet
 
 SETTINGS = """\
 fleet = "harbour"
@@ -29,8 +29,8 @@ kind = "world"
 async def fleet(tmp_path: Path) -> Path:
     """A fleet that has handled a few events, and stands still."""
     async with toy_fleet(tmp_path, World()) as made:
-        await made.send(*(job(str(n), note(f"note {n}"), value=n) for n in range(4)))
-        await made.settle()
+        await made.send(*(job(str(n), note_proposal(f"note {n}"), value=n) for n in range(4)))
+        await made.wait_until_idle()
     (tmp_path / "vedette.toml").write_text(SETTINGS)
     return tmp_path
 

@@ -16,17 +16,17 @@ import pytest
 from tests.oidc import Provider, find_node, new_key
 
 from vedette.app import releases
-from vedette.config.deployment import Edges, PeoplePlan
+from vedette.config.deployment import Deployment, PeoplePlan
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import Forbidden
 from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.domain.ports.tokens import Claims
-from vedette.domain.roles import NEEDS, READS, ROLES, WRITES, may
+from vedette.domain.roles import READ_VERBS, REQUIRED_ROLES, ROLES, WRITE_VERBS, may_use_verb
 from vedette.interfaces.http.command_dispatch import VERBS
 from vedette.interfaces.http.operator_api import MAX_WAITING, person_of
 from vedette.interfaces.http.server import serve_http
-from vedette.ledger.pruned_log import Archived
+from vedette.ledger.pruned_log import ArchivedPrefix
 from vedette.operations import approvals, corrections, curation, modes, undo
 from vedette.operations.commands import Order
 from vedette.testing.harness import FleetHarness, checkout
@@ -102,7 +102,7 @@ async def serving(folder: Path, people: PeoplePlan) -> AsyncIterator[Served]:
     async with FleetHarness(folder, clock=clock) as fleet:
         app = fleet.app
         app.settings = replace(
-            app.settings, http=("127.0.0.1", 0), edges=replace(Edges(), people=people)
+            app.settings, http=("127.0.0.1", 0), edges=replace(Deployment(), people=people)
         )
         async with serve_http(app) as address, httpx.AsyncClient(trust_env=False) as client:
             assert address is not None
@@ -123,14 +123,14 @@ async def test_every_role_with_every_verb(
     async with serving(tmp_path, plan) as served:
         for verb in VERBS:
             for role in ROLES:
-                head = served.fleet.app.store.head()
+                head = served.fleet.app.store.last_seq()
                 status, told = await served.command(verb, tokens[role])
-                if may((role,), verb) != (status != 403):
+                if may_use_verb((role,), verb) != (status != 403):
                     wrong.append((role, verb, status, told))
-                if not may((role,), verb):
+                if not may_use_verb((role,), verb):
                     assert told["error"]["code"] == "forbidden"
-                    assert served.fleet.app.store.head() == head
-        for read in READS:
+                    assert served.fleet.app.store.last_seq() == head
+        for read in READ_VERBS:
             if read in VERBS:
                 continue
             path = {
@@ -144,7 +144,7 @@ async def test_every_role_with_every_verb(
                     wrong.append((role, read, status, told))
         assert not wrong
         refused = served.fleet.app.metrics.total("operator_refusals", code="forbidden")
-        assert refused == sum(not may((role,), verb) for verb in VERBS for role in ROLES)
+        assert refused == sum(not may_use_verb((role,), verb) for verb in VERBS for role in ROLES)
 
 
 async def test_who_did_it_is_on_record_with_the_issuer_of_the_name(
@@ -161,7 +161,7 @@ async def test_who_did_it_is_on_record_with_the_issuer_of_the_name(
         viewer = provider.token("viewer")
         _, me = await served.ask("GET", "me", viewer)
         assert me["result"]["roles"] == ["viewer"]
-        assert set(me["result"]["may"]) == set(READS)
+        assert set(me["result"]["may"]) == set(READ_VERBS)
         _, seen = await served.ask("GET", "status", viewer)
         assert seen["result"]["stopped"] == ["agent:inbox_triage"]
         _, page = await served.ask("GET", f"entries?actor={entry['actor']}", viewer)
@@ -173,10 +173,10 @@ async def test_a_token_that_lives_too_long_is_refused_however_good_it_is(
 ) -> None:
     async with serving(tmp_path / "day", plan) as served:
         for who, code in (("day", None), ("morrow", "too-long"), ("decade", "too-long")):
-            head = served.fleet.app.store.head()
+            head = served.fleet.app.store.last_seq()
             status, told = await served.command("stop", provider.token(who), all=True)
             assert (status, told.get("error", {}).get("code")) == (401 if code else 200, code)
-            assert (served.fleet.app.store.head() == head) == (code is not None)
+            assert (served.fleet.app.store.last_seq() == head) == (code is not None)
     hour = replace(plan, max_token_life_us=3_600_000_000)
     async with serving(tmp_path / "hour", hour) as served:
         status, told = await served.ask("GET", "me", provider.token("day"))
@@ -429,9 +429,13 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
     nobody = Order(Principal("person", "kim", frozenset({"viewer"})), "because")
     who, why = nobody.principal, nobody.reason
     async with FleetHarness(tmp_path) as fleet:
-        commands, upkeep, head = fleet.app.commands, fleet.app.commands.upkeep, fleet.app.store.head
+        commands, upkeep, head = (
+            fleet.app.commands,
+            fleet.app.commands.maintenance,
+            fleet.app.store.last_seq,
+        )
         assert upkeep is not None
-        archived = Archived()
+        archived = ArchivedPrefix()
         asked: list[tuple[str, Callable[[], Awaitable[Any]]]] = [
             ("send", lambda: commands.send(nobody, [Event("a", "1", "ping")])),
             ("approve", lambda: commands.approve(nobody, "hold_1", "0" * 64)),
@@ -444,32 +448,32 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
             ("policy_apply", lambda: commands.policy_apply(nobody, tmp_path)),
             ("policy_rollback", lambda: commands.policy_rollback(nobody, 1)),
             ("erase", lambda: commands.erase(nobody, subject="x")),
-            ("rotate_key", lambda: upkeep.rotate(who, why)),
+            ("rotate_key", lambda: upkeep.rotate_key(who, why)),
             ("expire", lambda: upkeep.expire(who, why, 1)),
-            ("let_go", lambda: upkeep.let_go(who, why, archived)),
-            ("settle_restore", lambda: upkeep.settled(who, why)),
+            ("let_go", lambda: upkeep.prune_archived(who, why, archived)),
+            ("settle_restore", lambda: upkeep.close_loss_window(who, why)),
             ("pubsub_redrive", lambda: upkeep.redrive(who, why, "s", 1, None)),
-            ("correct", lambda: corrections.carry_out(commands, nobody, {"run": "run_1"})),
-            ("mode", lambda: modes.carry_out(commands, nobody, {"agent": "x", "mode": "ask"})),
+            ("correct", lambda: corrections.dispatch(commands, nobody, {"run": "run_1"})),
+            ("mode", lambda: modes.dispatch(commands, nobody, {"agent": "x", "mode": "ask"})),
             ("clock_confirm", lambda: commands.clock_confirm(nobody)),
-            ("agent_release", lambda: releases.carry_out(commands, nobody, {"agent": "x"})),
+            ("agent_release", lambda: releases.dispatch(commands, nobody, {"agent": "x"})),
         ]
         asked += [
-            (verb, partial(curation.carry_out, commands.curating, verb, who, why, None, {}))
-            for verb in WRITES.keys() & curation.VERBS.keys()
+            (verb, partial(curation.dispatch, commands.curation, verb, who, why, None, {}))
+            for verb in WRITE_VERBS.keys() & curation.VERBS.keys()
         ]
         named = {"hold": "hold_1", "holds": {"hold_1": "d"}, "text": "x", "effect": "eff_1"}
         for module in (approvals, undo):
             asked += [
                 (verb, partial(module.carry_out, commands, verb, nobody, named))
-                for verb in WRITES.keys() & module.VERBS.keys()
+                for verb in WRITE_VERBS.keys() & module.VERBS.keys()
             ]
         before = head()
         for verb, work in asked:
             with pytest.raises(Forbidden, match=f"{verb} needs "):
                 await work()
         assert head() == before
-        assert {verb for verb, _ in asked} >= set(WRITES)
+        assert {verb for verb, _ in asked} >= set(WRITE_VERBS)
         # Control: with the role it is done.
         await commands.stop(fleet.order(), all=True)
         assert head() > before
@@ -485,5 +489,5 @@ def test_without_a_provider_a_person_skips_and_ci_fails(tmp_path: Path) -> None:
 def test_the_matrix_has_refusals_for_every_role() -> None:
     """Control: a table that grants everything to everybody would pass nothing off as refused."""
     for role in ROLES:
-        assert any(not may((role,), verb) for verb in WRITES)
-    assert set(VERBS) <= set(NEEDS)
+        assert any(not may_use_verb((role,), verb) for verb in WRITE_VERBS)
+    assert set(VERBS) <= set(REQUIRED_ROLES)

@@ -46,13 +46,13 @@ async def hold_some(folder: Path, root: Path) -> None:
         folder, content=root, reasoners={"judge": reasoner}, targets=targets
     ) as fleet:
         await fleet.send(*(mail(name) for name in NAMES))
-        await fleet.settle()
+        await fleet.wait_until_idle()
 
 
 async def act_on_it(folder: Path, root: Path) -> None:
     targets = {"mailbox": {"kind": "maildir", "path": str(folder / "mail")}}
     async with FleetHarness(folder, content=root, targets=targets) as fleet:
-        await fleet.settle()
+        await fleet.wait_until_idle()
 
 
 class Cli:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from vedette.domain.base.errors import BadPolicy
-from vedette.interfaces.daemon import Running
-from vedette.testing.toy_fleet import DENY_TOOL, World, job, send, toy_fleet
+from vedette.interfaces.daemon import Daemon
+from vedette.testing.toy_fleet import DENY_TOOL, World, job, send_proposal, toy_fleet
 
 
 def not_utf8(policies: Path) -> None:
@@ -49,10 +49,10 @@ async def test_the_last_good_revision_goes_on_and_the_refusal_is_told(
         (refused,) = fleet.entries("policy.refused")
         assert refused["actor"] == "engine:vedette"
         assert fleet.body(refused["seq"])["findings"]
-        (told,) = Running(fleet.app, until_idle=True).troubles
+        (told,) = Daemon(fleet.app, until_idle=True).troubles
         assert told.startswith("policy refused, revision 1 stays: ")
-        await fleet.send(job("1", send("hello")))
-        await fleet.settle()
+        await fleet.send(job("1", send_proposal("hello")))
+        await fleet.wait_until_idle()
         assert world.effects() == 1
 
 
@@ -79,7 +79,7 @@ async def test_a_folder_that_is_spoilt_while_the_fleet_runs_is_recorded_too(
 ) -> None:
     async with toy_fleet(tmp_path, World()) as fleet:
         data_yml(fleet.policies)
-        running = Running(fleet.app, until_idle=True)
+        running = Daemon(fleet.app, until_idle=True)
         await running.offer_policy()
         assert len(fleet.entries("policy.refused")) == 1
         assert running.troubles[0].startswith("policy refused, revision 1 stays: ")
@@ -94,7 +94,7 @@ async def test_a_recorded_bundle_that_was_edited_neither_decides_nor_comes_back(
         if how == "rollback":
             limits = fleet.policies / "limits/data.yaml"
             limits.write_text(limits.read_text().replace("hops: 8", "hops: 7"))
-            await fleet.apply(fleet.policies)
+            await fleet.apply_policy(fleet.policies)
         digest = {number: known for number, known, _ in fleet.app.store.revisions()}[1]
     (database,) = (
         path
@@ -114,7 +114,7 @@ async def test_a_recorded_bundle_that_was_edited_neither_decides_nor_comes_back(
         # The folder's bytes are taken for it where they are exactly that policy.
         denies.unlink()
         async with fleet:
-            assert fleet.app.store.bundle(digest) is not None
+            assert fleet.app.store.bundle_files(digest) is not None
             assert fleet.app.rollout.live.digest == digest
             assert fleet.app.troubles == []
         return

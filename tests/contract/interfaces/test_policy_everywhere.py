@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.interfaces.cli.policy import told_of
+from vedette.interfaces.cli.policy import publication_text
 from vedette.store.store import SqlStore
 from vedette.testing.harness import FleetHarness, copy_policies
 
@@ -40,8 +40,8 @@ async def test_who_is_behind_is_told_and_the_next_publication_goes_on(
             applied = commands.policy_apply(fleet.order("it must be"), edited(tmp_path, words))
             done = await asyncio.wait_for(applied, 30)
             assert (done["ok"], done["revision"], done["behind"]) == (True, number, ["quay-2"])
-            assert fleet.app.line.gateway.policy_rev == number
-            said = told_of(done)
+            assert fleet.app.services.gateway.policy_rev == number
+            said = publication_text(done)
             assert "not known to be in force at worker quay-2" in said
             assert "everywhere" not in said
 
@@ -52,4 +52,4 @@ async def test_where_all_have_heard_nobody_is_named(tmp_path: Path) -> None:
         order = fleet.order("it must be")
         done = await fleet.app.commands.policy_apply(order, edited(tmp_path, "one"))
         assert (done["ok"], done["behind"]) == (True, [])
-        assert "is live everywhere after" in told_of(done)
+        assert "is live everywhere after" in publication_text(done)

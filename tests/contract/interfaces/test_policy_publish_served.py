@@ -20,30 +20,30 @@ import uvicorn
 from starlette.applications import Starlette
 from tests.opa import find_opa
 
-from vedette.adapters.bundles import PUBLIC_FILE, revision_text, unpack
+from vedette.adapters.bundles import PUBLIC_FILE, format_revision, unpack
 from vedette.adapters.bundles.tar import read_tar, write_tar
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.bundle import Bundle
 from vedette.interfaces.http.bundle_server import (
     CONTENT_TYPE,
-    MOST_WAIT_S,
+    MAX_WAIT_S,
     PLAIN_TYPE,
-    Readers,
-    _asked,
+    BundleAccess,
+    _parse_wait,
     routes,
 )
-from vedette.policy.distribution import Archive, Shelving
+from vedette.policy.distribution import Archive, BundleDistributor
 from vedette.testing.harness import FleetHarness, copy_policies
 
 NAME = "harbour.tar.gz"
 PATH = f"/v1/bundles/{NAME}"
 TOKEN = "token-of-the-lighthouse"
-OPEN = Readers.of(None, "127.0.0.1")
+OPEN = BundleAccess.of(None, "127.0.0.1")
 
 
 @asynccontextmanager
 async def serving(
-    shelving: Shelving, readers: Readers = OPEN, host: str = "127.0.0.1"
+    shelving: BundleDistributor, readers: BundleAccess = OPEN, host: str = "127.0.0.1"
 ) -> AsyncIterator[httpx.AsyncClient]:
     app = Starlette(routes=routes(shelving, readers, NAME))
     config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None, access_log=False)
@@ -68,15 +68,15 @@ class Nothing:
         raise AssertionError(f"{name} was asked for")
 
 
-def shelving(archive: Archive | None) -> Shelving:
+def shelving(archive: Archive | None) -> BundleDistributor:
     nothing: Any = Nothing()
-    made = Shelving(nothing, nothing, None, NAME, lambda: 0)
-    made.show(archive)
+    made = BundleDistributor(nothing, nothing, None, NAME, lambda: 0)
+    made.set_live(archive)
     return made
 
 
-FIRST = Archive.of(1, "a" * 64, "key", b"the first")
-SECOND = Archive.of(2, "b" * 64, "key", b"the second")
+FIRST = Archive.from_raw(1, "a" * 64, "key", b"the first")
+SECOND = Archive.from_raw(2, "b" * 64, "key", b"the second")
 
 
 # --- who may read --------------------------------------------------------------------------------
@@ -103,25 +103,25 @@ SECOND = Archive.of(2, "b" * 64, "key", b"the second")
 def test_who_may_read(
     token: str | None, host: str, peer: str | None, shows: str, status: int | None
 ) -> None:
-    refused = Readers.of(token, host).refused(peer, shows)
+    refused = BundleAccess.of(token, host).refusal(peer, shows)
     assert (refused[0] if refused else None) == status
 
 
 def test_a_token_that_can_be_guessed_is_refused() -> None:
     with pytest.raises(BadFleet, match="fewer than 16"):
-        Readers.of("short", "0.0.0.0")
+        BundleAccess.of("short", "0.0.0.0")
 
 
 async def test_refusals_over_http() -> None:
     held = shelving(FIRST)
-    async with serving(held, Readers.of(TOKEN, "127.0.0.1")) as client:
+    async with serving(held, BundleAccess.of(TOKEN, "127.0.0.1")) as client:
         answer = await client.get(PATH)
         assert answer.status_code == 401
         assert answer.headers["www-authenticate"] == "Bearer"
         assert "the first" not in answer.text
         shown = await client.get(PATH, headers={"Authorization": f"Bearer {TOKEN}"})
         assert (shown.status_code, shown.content) == (200, b"the first")
-    async with serving(shelving(FIRST), Readers.of(None, "0.0.0.0")) as client:
+    async with serving(shelving(FIRST), BundleAccess.of(None, "0.0.0.0")) as client:
         answer = await client.get(PATH)
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
 
@@ -140,7 +140,7 @@ async def test_an_archive_a_reader_has_is_not_sent_again() -> None:
         same = await client.get(PATH, headers={"If-None-Match": f'"other", {etag}'})
         assert (same.status_code, same.content) == (304, b"")
         assert same.headers["content-type"] == CONTENT_TYPE
-        held.show(SECOND)
+        held.set_live(SECOND)
         other = await client.get(PATH, headers={"If-None-Match": etag})
         assert (other.status_code, other.content) == (200, b"the second")
 
@@ -152,7 +152,7 @@ async def test_a_reader_that_waits_is_answered_when_there_is_another() -> None:
         waiting = asyncio.create_task(client.get(PATH, headers=has))
         done, _ = await asyncio.wait({waiting}, timeout=0.3)
         assert not done
-        held.show(SECOND)
+        held.set_live(SECOND)
         answer = await asyncio.wait_for(waiting, 5)
         assert (answer.status_code, answer.content) == (200, b"the second")
         # It does not wait for what it has not got; and a short wait ends by itself.
@@ -205,7 +205,7 @@ async def test_who_hangs_up_gives_its_place_back(monkeypatch: pytest.MonkeyPatch
         # The place is of use: the next reader is held back in it, and answered.
         waiting = asyncio.create_task(client.get(PATH, headers=has))
         await until(False)
-        held.show(SECOND)
+        held.set_live(SECOND)
         assert (await asyncio.wait_for(waiting, 5)).content == b"the second"
 
 
@@ -219,11 +219,11 @@ async def test_without_a_signed_archive_the_reader_keeps_what_it_has() -> None:
     ("prefer", "seconds"),
     [
         ("", 0), ("wait=10", 10), ("modes=snapshot,delta;wait=30", 30), ("wait=0", 0),
-        ("wait=999999", MOST_WAIT_S), ("await=10", 0), ("wait=1e9", 0), ("wait=-1", 0),
+        ("wait=999999", MAX_WAIT_S), ("await=10", 0), ("wait=1e9", 0), ("wait=-1", 0),
     ],
 )  # fmt: skip
 def test_how_long_a_reader_wants_to_wait(prefer: str, seconds: int) -> None:
-    assert _asked(prefer) == seconds
+    assert _parse_wait(prefer) == seconds
 
 
 # --- a real OPA ----------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ def tampered(archive: Archive) -> Archive:
     changed = members["data.json"].replace(b'"denies":{"agents":[]', b'"denies":{"agents":["x"]')
     assert changed != members["data.json"]
     raw = write_tar({**members, "data.json": changed})
-    return Archive.of(archive.number, archive.bundle, archive.key, raw)
+    return Archive.from_raw(archive.number, archive.bundle, archive.key, raw)
 
 
 @pytest.mark.timeout(90)
@@ -315,35 +315,35 @@ async def test_a_real_opa_has_a_revision_a_moment_after_it_is_live_and_refuses_a
     find_opa()
     policies = copy_policies(tmp_path / "edited")
     async with FleetHarness(tmp_path / "fleet") as fleet:
-        held = fleet.app.rollout.shelving
+        held = fleet.app.rollout.distributor
         assert held is not None
         public = tmp_path / "fleet" / "state" / PUBLIC_FILE
         async with serving(held) as client:
             with polling_opa(str(client.base_url), public) as (port, log):
                 opa = Opa(port, log, client)
-                await opa.until(revision_text(*fleet.app.store.revision()))
+                await opa.until(format_revision(*fleet.app.store.live_revision()))
                 lags = []
                 for number in range(3):
                     denies = policies / "denies" / "data.yaml"
                     denies.write_text(denies.read_text() + f"# {number}\n")
-                    done = await fleet.apply(policies)
+                    done = await fleet.apply_policy(policies)
                     live = time.monotonic()
-                    wanted = revision_text(done["revision"], done["digest"])
+                    wanted = format_revision(done["revision"], done["digest"])
                     lags.append(await opa.until(wanted) - live)
                 # Long polling, or the least of three would be a whole polling interval.
                 assert min(lags) < 1.0, lags
                 good = held.live
                 assert good is not None
                 assert "Bundle load failed" not in opa.trouble()
-                held.show(tampered(good))
+                held.set_live(tampered(good))
                 async with asyncio.timeout(30):
                     while "data.json" not in opa.trouble():  # noqa: ASYNC110 (another process)
                         await asyncio.sleep(0.02)
                 assert await opa.revision() == wanted
                 assert "Bundle load failed" in opa.trouble()
-                held.show(good)
-                done = await fleet.apply(fleet.policies)
-                await opa.until(revision_text(done["revision"], done["digest"]))
+                held.set_live(good)
+                done = await fleet.apply_policy(fleet.policies)
+                await opa.until(format_revision(done["revision"], done["digest"]))
                 bundle, manifest = unpack((await client.get(PATH)).content, public.read_bytes())
                 assert manifest.number == done["revision"]
                 assert bundle.digest == Bundle.of(bundle.files).digest == done["digest"]

@@ -26,7 +26,7 @@ from vedette.domain.identity import ENGINE, Principal
 from vedette.domain.schedule import Tick
 from vedette.domain.trigger import Schedule
 from vedette.interfaces.cli import exit_code
-from vedette.interfaces.daemon import Running
+from vedette.interfaces.daemon import Daemon
 from vedette.interfaces.http import server
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.interfaces.signals import Signals
@@ -34,7 +34,7 @@ from vedette.ledger.history.explain import explain
 from vedette.operations.commands import Order
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
 
 
 @pytest.fixture
@@ -56,15 +56,15 @@ async def opened(tmp_path: Path, world: World, **more: Any) -> AsyncIterator[Fle
         yield fleet
 
 
-async def run(fleet: FleetHarness, *, until_idle: bool = True, within_s: float = 20) -> Running:
-    running = Running(fleet.app, until_idle=until_idle)
+async def run(fleet: FleetHarness, *, until_idle: bool = True, within_s: float = 20) -> Daemon:
+    running = Daemon(fleet.app, until_idle=until_idle)
     async with asyncio.timeout(within_s):
         await running.run()
     return running
 
 
 async def test_it_ends_when_nothing_is_left(fleet: FleetHarness, world: World) -> None:
-    await fleet.app.intake.accept([job("1", send("hello"))])
+    await fleet.app.intake.accept([job("1", send_proposal("hello"))])
     running = await run(fleet)
     assert running.failure is None
     assert world.effects() == 1
@@ -147,7 +147,7 @@ async def test_a_broken_part_ends_the_run_with_its_error(
     breaking: Callable[[FleetHarness, pytest.MonkeyPatch], None],
     kind: type[Exception],
 ) -> None:
-    await fleet.app.intake.accept([job("1", send("hello"))])
+    await fleet.app.intake.accept([job("1", send_proposal("hello"))])
     breaking(fleet, monkeypatch)
     with pytest.raises(kind) as raised:
         await run(fleet, until_idle=False)
@@ -161,13 +161,13 @@ async def test_a_store_that_is_away_at_the_end_hides_no_failure(
 ) -> None:
     """The last line of the view is read from the store."""
 
-    def tick(running: Running) -> None:
+    def tick(running: Daemon) -> None:
         raise StoreFailed("PostgreSQL does not answer")
 
     break_waker(fleet, monkeypatch)
     async with asyncio.timeout(20):
         with pytest.raises(KeyError, match="a bug of the waker"):
-            await Running(fleet.app, until_idle=False).run(tick)
+            await Daemon(fleet.app, until_idle=False).run(tick)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -175,7 +175,7 @@ async def test_a_dead_writer_ends_the_run(
     fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever waits for a commit would wait for ever."""
-    await fleet.app.intake.accept([job("1", send("hello"))])
+    await fleet.app.intake.accept([job("1", send_proposal("hello"))])
 
     def committed() -> None:
         raise KeyError("a bug of the writer")
@@ -203,7 +203,7 @@ async def test_what_agents_code_raises_ends_its_run_only(
 ) -> None:
     """A cancellation that escapes from a tool is no order to the handler: the call broke off."""
     world.answer = lambda call: error if call.args["text"] == "bad" else None
-    bad, good = job("1", send("bad"), key="a"), job("2", send("good"), key="b")
+    bad, good = job("1", send_proposal("bad"), key="a"), job("2", send_proposal("good"), key="b")
     await fleet.app.intake.accept([bad, good])
     running = await run(fleet)
     assert running.failure is None
@@ -220,7 +220,7 @@ async def test_a_policy_that_could_not_be_stored_is_offered_again(
         yield None
         await asyncio.Event().wait()
 
-    async def offer(self: Running) -> None:
+    async def offer(self: Daemon) -> None:
         offered.append(1)
         if len(offered) == 1:
             raise StoreFailed("the disk is full")
@@ -230,33 +230,33 @@ async def test_a_policy_that_could_not_be_stored_is_offered_again(
         await asyncio.sleep(0)
 
     monkeypatch.setattr(watch, "saved", saved)
-    monkeypatch.setattr(Running, "offer_policy", offer)
-    monkeypatch.setattr(fleet.app.line.clock, "sleep_until", at_once, raising=False)
+    monkeypatch.setattr(Daemon, "offer_policy", offer)
+    monkeypatch.setattr(fleet.app.services.clock, "sleep_until", at_once, raising=False)
     running = await run(fleet, until_idle=False)
     assert len(offered) == 2
     assert any("the disk is full" in told for told in running.troubles)
 
 
 async def test_a_bank_that_is_behind_is_told_once_and_so_is_its_end(fleet: FleetHarness) -> None:
-    recall = fleet.app.line.recall
-    mended = recall.bring_up
+    recall = fleet.app.services.recall
+    mended = recall.rebuild_banks
 
     def refused() -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    recall.bring_up = refused
-    recall.follow(refused, order=True)
+    recall.rebuild_banks = refused
+    recall.update_banks(refused, order=True)
 
-    def told(running: Running) -> list[str]:
+    def told(running: Daemon) -> list[str]:
         return [told for told in running.troubles if "the memory bank" in told]
 
-    def look(running: Running) -> None:
+    def look(running: Daemon) -> None:
         if told(running):
-            recall.bring_up = mended
+            recall.rebuild_banks = mended
         if len(told(running)) == 2:
             running.stop()
 
-    running = Running(fleet.app, until_idle=False)
+    running = Daemon(fleet.app, until_idle=False)
     async with asyncio.timeout(20):
         await running.run(look)
     assert ["Input/output error" in one for one in told(running)] == [True, False]
@@ -271,18 +271,18 @@ async def test_it_does_not_stay_up_for_what_is_far_off_or_stopped(
     clock = ManualClock()
     async with opened(tmp_path, world, clock=clock) as fleet:
         world.answer = lambda call: Outcome("retry", retry_after_us=2 * MINUTE_US, error="later")
-        event = job("1", send("hello"))
+        event = job("1", send_proposal("hello"))
         await fleet.app.intake.accept([event])
-        running = Running(fleet.app, until_idle=False)
+        running = Daemon(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())
-        await until(lambda: fleet.runs(event)[0].state == "waiting")
-        await until(lambda: fleet.app.dispatcher.idle)
+        await wait_until(lambda: fleet.runs(event)[0].state == "waiting")
+        await wait_until(lambda: fleet.app.dispatcher.is_idle)
         # The retry is far off; when it is near it stays up for it.
-        assert running._idle()
+        assert running._is_idle()
         clock.advance(3 * MINUTE_US // 2)
-        assert not running._idle()
+        assert not running._is_idle()
         await fleet.app.commands.stop(fleet.order(), agent="worker")
-        assert running._idle()
+        assert running._is_idle()
         running.until_idle = True
         async with asyncio.timeout(10):
             await task
@@ -296,7 +296,7 @@ def test_a_signal_before_there_is_anything_to_end_is_not_lost() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with Signals() as signals:
         signal.raise_signal(signal.SIGTERM)
-        signals.ask(lambda: asked.append(1))
+        signals.set_handler(lambda: asked.append(1))
     assert (signals.first, asked) == (signal.SIGTERM, [1])
     assert signal.getsignal(signal.SIGTERM) is before
 
@@ -309,17 +309,17 @@ def test_the_second_signal_leaves_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(sys.modules["os"], "_exit", leave)
     with Signals() as signals:
-        signals.ask(lambda: None)
+        signals.set_handler(lambda: None)
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(Left, match="130"):
             signal.raise_signal(signal.SIGTERM)
 
 
 async def test_the_first_signal_ends_the_run(fleet: FleetHarness) -> None:
-    running = Running(fleet.app, until_idle=False)
+    running = Daemon(fleet.app, until_idle=False)
     ticks: list[int] = []
 
-    def tick(_: Running) -> None:
+    def tick(_: Daemon) -> None:
         if not ticks:
             signal.raise_signal(signal.SIGINT)
         ticks.append(1)
@@ -383,7 +383,7 @@ async def test_nobody_sends_without_a_name_and_a_reason(
 ) -> None:
     with pytest.raises(error):
         await fleet.app.commands.send(order, [PING])
-    assert fleet.app.store.events_counted() == (0, 0)
+    assert fleet.app.store.event_counts() == (0, 0)
 
 
 # --- what a source may vouch for ---------------------------------------------------------------
@@ -400,7 +400,7 @@ async def test_no_source_vouches_for_data(fleet: FleetHarness, type: str) -> Non
 
 async def test_the_engine_vouches_for_the_data_of_its_ticks(fleet: FleetHarness) -> None:
     tick = Tick("worker", Schedule("s", every_us=MINUTE_US, data={"n": 1}), MINUTE_US, None)
-    event = tick.event("harbour")
+    event = tick.to_event("harbour")
     await fleet.app.intake.accept([event])
     stored = fleet.app.store.event(event.key)
     assert stored is not None
@@ -417,5 +417,5 @@ async def test_a_line_of_a_file_that_calls_itself_a_tick_is_refused(
     }  # fmt: skip
     path = tmp_path / "ticks.jsonl"
     path.write_text(json.dumps(line) + "\n")
-    await JsonlSource("forger", str(path), fleet.app.line.clock).deliver(fleet.app.intake)
+    await JsonlSource("forger", str(path), fleet.app.services.clock).deliver(fleet.app.intake)
     assert fleet.app.store.event(Event(source, "forged", "vedette.tick").key) is None

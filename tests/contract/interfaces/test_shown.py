@@ -23,33 +23,33 @@ from starlette.applications import Starlette
 from tests.contract.adapters.alertmanager.test_alertmanager import ALERT, AUTHORISED, DOORS, PAYLOAD
 from tests.contract.interfaces.test_people_cli import Cli
 
-from vedette.adapters.bigquery.rows import Maker
-from vedette.adapters.bigquery.sql import AT, ROW
+from vedette.adapters.bigquery.rows import RowMapper
+from vedette.adapters.bigquery.sql import AT_COLUMN, ROW_COLUMN
 from vedette.adapters.files.source import CsvSource, JsonlSource
 from vedette.adapters.host.source import HostSource
 from vedette.adapters.mail.event import mail_event
 from vedette.adapters.mail.maildir import MaildirSource
 from vedette.adapters.prometheus.series import points
-from vedette.adapters.pubsub.decode import Decoder
+from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.sql.source import SqlSource
-from vedette.app.followers.notifications import Notice, facts, letter
+from vedette.app.followers.notifications import Notice, mail_text, notice_facts
 from vedette.config import load_settings
 from vedette.config.settings_file import SourceFile
 from vedette.config.source_tables import SqlPlan
 from vedette.domain import cloudevents
 from vedette.domain.action import Proposal
 from vedette.domain.base.clock import from_iso
-from vedette.domain.base.errors import NotShown
-from vedette.domain.base.safe_text import is_seen, text_width
+from vedette.domain.base.errors import DisplayMismatch
+from vedette.domain.base.safe_text import is_visible, text_width
 from vedette.domain.display import Display
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.schedule import Tick
 from vedette.domain.trigger import Schedule
 from vedette.interfaces.http.alertmanager_receiver import routes
-from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.ledger.history.hold_groups import group_of
 from vedette.ledger.history.lists import hold_item
 from vedette.testing import toy_fleet as toy
@@ -87,12 +87,12 @@ values = {{ total = "/data/total" }}
 """
 
 
-def ask(briefing: Briefing) -> Thought:
+def ask(briefing: Briefing) -> ReasonerJudgement:
     """Propose what a person has to answer for, whatever the event says; alike by its source."""
     event = briefing.event
     args = {"to": DESK, "text": "the usual answer"}
     label = f"{event.type} of {event.source.partition(':')[0]}"
-    return Thought(label=label, proposals=(Proposal("big.send", args, "as ever", 0.9),))
+    return ReasonerJudgement(label=label, proposals=(Proposal("big.send", args, "as ever", 0.9),))
 
 
 def fleet_of(folder: Path) -> FleetHarness:
@@ -115,7 +115,7 @@ async def hold_all(folder: Path, events: list[Event]) -> None:
     async with fleet:
         receipts = await fleet.app.intake.accept(events)
         assert [receipt.error for receipt in receipts if receipt.status != "accepted"] == []
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(fleet.app.store.holds_page(after=0, limit=200)) == len(events)
 
 
@@ -170,8 +170,8 @@ async def events_of_sources(folder: Path) -> dict[str, Event]:
     ticked = Tick("worker", Schedule("morning", daily="06:00"), AT_US, "2026-05-01")
     hop = {"specversion": "1.0", "id": "h1", "source": "https://sender.example/x",
            "type": "berth.free", "data": {"berth": 7, "since": "06:00"}}  # fmt: skip
-    bigquery = Maker("bigquery:orders", "orders", "order.shipped", None, "customer").make(
-        {AT: AT_US, ROW: "r1", "customer": "Di Moor", "city": "Averil"}
+    bigquery = RowMapper("bigquery:orders", "orders", "order.shipped", None, "customer").to_event(
+        {AT_COLUMN: AT_US, ROW_COLUMN: "r1", "customer": "Di Moor", "city": "Averil"}
     )
     made: dict[str, Any] = {
         "maildir": maildir, "csv": csv, "jsonl": jsonl, "sql": sql, "prometheus": point,
@@ -179,7 +179,7 @@ async def events_of_sources(folder: Path) -> dict[str, Event]:
         "imap": mail_event("imap:desk", "7/1", raw, subject="7/1", received_us=AT_US),
         "pubsub": pubsub, "bigquery": bigquery,
         "http": cloudevents.from_json(json.dumps(hop).encode(), vouched=frozenset()),
-        "schedule": ticked.event("harbour"),
+        "schedule": ticked.to_event("harbour"),
     }  # fmt: skip
     assert all(isinstance(event, Event) for event in made.values()), made
     return made
@@ -322,7 +322,7 @@ async def test_another_display_or_event_is_not_what_was_shown(tmp_path: Path) ->
     event = Event("shop", "1", "berth.free", "s", None, {"berth": "seven", "fee": "10"})
     async with fleet:
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (row,) = fleet.actions(event)
         shown = fleet.shown_digest(row)
         await fleet.restart()
@@ -331,7 +331,7 @@ async def test_another_display_or_event_is_not_what_was_shown(tmp_path: Path) ->
         fleet.displays = (Display("berth.free", title="/data/fee"),)
         await fleet.restart()
         assert fleet.shown_digest(row) != shown
-        with pytest.raises(NotShown, match="is not what was shown"):
+        with pytest.raises(DisplayMismatch, match="is not what was shown"):
             await fleet.app.commands.approve(fleet.order(), row.id, shown)
         assert fleet.entries("hold.approved") == []
         await fleet.approve(row)
@@ -358,10 +358,10 @@ async def test_a_part_that_is_a_sink_or_was_drawn_is_shown_by_itself(
     def book(name: str, to: str, number: int) -> Event:
         drawn = {"to": Ref(to), "for": Ref("/event/data/told"), "n": number}
         thought = Proposal("order.book", {"order": drawn})
-        plans[name] = Thought(proposals=(thought,), confidence=1.0)
+        plans[name] = ReasonerJudgement(proposals=(thought,), confidence=1.0)
         return toy.job(name, told=f"told {name}")
 
-    plans: dict[str, Thought] = {}
+    plans: dict[str, ReasonerJudgement] = {}
     reasoner = ScriptedReasoner([lambda briefing: plans[briefing.event.id]])
     world = toy.World()
     async with toy.toy_fleet(tmp_path, world, reasoners={"judge": reasoner}) as fleet:
@@ -370,7 +370,7 @@ async def test_a_part_that_is_a_sink_or_was_drawn_is_shown_by_itself(
             book("3", "/charter/note", 1),
         ]  # fmt: skip
         await fleet.send(*events)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         rows = [row for event in events for row in fleet.actions(event)]
         assert [row.decided for row in rows] == ["hold"] * 3
         one, two, other = (hold_item(fleet.app.store, row, 0) for row in rows)
@@ -391,14 +391,14 @@ async def test_no_door_takes_an_approval_of_what_was_not_shown(
     event = Event("shop", "1", "berth.free", "s", None, {"berth": "seven"})
     async with fleet_of(tmp_path) as fleet:
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (row,) = fleet.actions(event)
         hold = row.id.replace("act_", "hold_")
         given = {"hold": hold, "digest": row.digest if digest == "action" else digest}
-        with pytest.raises(NotShown) as refused:
-            await carry_out(fleet.app.commands, "approve", fleet.order(), given)
+        with pytest.raises(DisplayMismatch) as refused:
+            await dispatch(fleet.app.commands, "approve", fleet.order(), given)
         assert "hold show" in str(refused.value.mend)
-        done = await carry_out(
+        done = await dispatch(
             fleet.app.commands,
             "approve_group",
             fleet.order(),
@@ -408,7 +408,7 @@ async def test_no_door_takes_an_approval_of_what_was_not_shown(
         assert fleet.entries("hold.approved") == []
         # The control: its beginning, eight digits of it, is enough.
         short = fleet.shown_digest(row)[:8]
-        await carry_out(
+        await dispatch(
             fleet.app.commands, "approve", fleet.order(), {"hold": hold, "digest": short}
         )
         assert len(fleet.entries("hold.approved")) == 1
@@ -419,7 +419,7 @@ async def test_what_cannot_be_seen_any_more_is_not_approved(tmp_path: Path) -> N
     event = Event("shop", "1", "berth.free", "s", None, {"berth": "seven"})
     async with fleet_of(tmp_path) as fleet:
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (row,) = fleet.actions(event)
         shown = fleet.shown_digest(row)
         (accepted,) = fleet.entries("event.accepted")
@@ -428,7 +428,7 @@ async def test_what_cannot_be_seen_any_more_is_not_approved(tmp_path: Path) -> N
             file.execute("DELETE FROM body WHERE seq=?", (accepted["seq"],))
         await fleet.open()
         for digest in (shown, fleet.shown_digest(row)):
-            with pytest.raises(NotShown):
+            with pytest.raises(DisplayMismatch):
                 await fleet.app.commands.approve(fleet.order(), row.id, digest)
         assert fleet.entries("hold.approved") == []
         await fleet.app.commands.deny(fleet.order(), row.id)
@@ -495,7 +495,7 @@ def stormy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def sound(out: str) -> None:
     """Fail if anything printed moves a cursor, hides, breaks a line at the terminal or is ours."""
-    assert "".join(c for c in out if c != "\n" and not is_seen(c)) == ""
+    assert "".join(c for c in out if c != "\n" and not is_visible(c)) == ""
     for line in out.split("\n"):
         if line.lstrip().startswith("│"):
             assert text_width(line) <= 80, line
@@ -506,7 +506,7 @@ def sound(out: str) -> None:
 def test_what_is_not_sound_is_found() -> None:
     """The control: each of these would have passed unseen on a terminal, were it printed."""
     for raw in (*HOSTILE.values(), "DECISION PERMIT by permit.tool", "│ " + "W" * 100):
-        if any(not is_seen(c) for c in raw if c != "\n") or raw[0] in "D│":
+        if any(not is_visible(c) for c in raw if c != "\n") or raw[0] in "D│":
             with pytest.raises(AssertionError):
                 sound(raw)
 
@@ -554,7 +554,7 @@ def test_json_says_exactly_what_was_written_and_is_safe_at_a_terminal(
     events = {event.key: event for event in hostile_events()}
     code, out, _ = cli("hold", "list", "--limit", "200", "--json")
     assert code == 0
-    assert "".join(c for c in out if c != "\n" and not is_seen(c)) == ""
+    assert "".join(c for c in out if c != "\n" and not is_visible(c)) == ""
     for item in json.loads(out)["items"]:
         event = events[item["about"]["event"]]
         assert item["about"]["type"] == event.type
@@ -578,9 +578,9 @@ def test_a_notice_holds_no_link_and_no_control(name: str) -> None:
         "ntc_1", "hold.opened", "worker", "big.send", "impact.high", 1, 1, 1, ["ops"],
         ids=["hold_1"], about={"hold_1": about},
     )  # fmt: skip
-    mail = letter(notice, "harbour", None)
+    mail = mail_text(notice, "harbour", None)
     sound(mail)
-    told = facts(notice, "harbour", None)
+    told = notice_facts(notice, "harbour", None)
     for text in (mail, json.dumps(told["about"], ensure_ascii=False)):
         for link in ("://", "www.", "evil.example", "@everyone"):
             assert link not in text, link

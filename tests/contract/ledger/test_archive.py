@@ -16,42 +16,50 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.adapters.ledger_export import (
     Archive,
-    Exported,
-    Joined,
-    archive,
-    archived_of,
+    JoinedLedger,
+    LedgerExport,
+    archived_part,
+    checkpoint_size_before,
     export,
-    last_before,
-    prove,
-    prove_growth,
-    verify_growth,
-    verify_proof,
+    prove_consistency,
+    prove_inclusion,
+    verify_consistency_proof,
+    verify_inclusion_proof,
     verify_store,
+    write_segment,
 )
-from vedette.adapters.signing_keys import line_of
+from vedette.adapters.signing_keys import format_verifier_key
 from vedette.config import Settings
 from vedette.domain.base import failpoint
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
 from vedette.ledger.merkle import Frontier
-from vedette.ledger.pruned_log import NOTHING, Archived
+from vedette.ledger.pruned_log import EMPTY_PREFIX, ArchivedPrefix
 from vedette.ledger.verify import Code, Report
-from vedette.store.sqlite import OpenedStore, SqliteStore
+from vedette.store.sqlite import SqliteReader, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.sample_steps import accepted, agents_of, closing, entry, event, held, step
-from vedette.testing.toy_fleet import World, job, send, toy_fleet
+from vedette.testing.sample_steps import (
+    accept_events,
+    agents_of,
+    closing_step,
+    entry,
+    event,
+    held_action,
+    step,
+)
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 NAME = "vedette/harbour"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))
-VERIFIER = line_of(NAME, KEY)
+VERIFIER = format_verifier_key(NAME, KEY)
 DAY = 86_400_000_000
 
 
 def draft(kind: str) -> Draft:
-    return Draft(kind, {"actor": "person:kim"}, body=Body(canonical({"reason": "old"})))
+    return Draft(kind, {"actor": "person:kim"}, body=Body(canonical_json({"reason": "old"})))
 
 
 def open_store(folder: Path, clock: ManualClock, key: Ed25519PrivateKey = KEY) -> SqliteStore:
@@ -62,8 +70,8 @@ def open_store(folder: Path, clock: ManualClock, key: Ed25519PrivateKey = KEY) -
 
 async def grow(store: SqliteStore, numbers: range) -> None:
     for number in numbers:
-        (run,) = await accepted(store, event(number))
-        await store.commit(closing(store, run))
+        (run,) = await accept_events(store, event(number))
+        await store.commit(closing_step(store, run))
 
 
 @pytest.fixture
@@ -84,9 +92,9 @@ async def folder(tmp_path: Path, clock: ManualClock) -> Path:
 
 
 def verified(folder: Path, archives: Path | None = None) -> Report:
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     try:
-        record = store if archives is None else Joined(Archive(archives), store)
+        record = store if archives is None else JoinedLedger(Archive(archives), store)
         return verify_store(record, VERIFIER, folder / "witness.log")
     finally:
         store.close()
@@ -94,16 +102,16 @@ def verified(folder: Path, archives: Path | None = None) -> Report:
 
 async def put_away(
     folder: Path, archives: Path, clock: ManualClock, days: int, key: Ed25519PrivateKey = KEY
-) -> Archived:
+) -> ArchivedPrefix:
     """Archive everything but the last days, as the verb does."""
-    reading = OpenedStore(folder)
-    size = last_before(reading, clock.now_us() - days * DAY, reading.open_from())
-    archived = archive(reading, archives, size, VERIFIER)
+    reading = SqliteReader(folder)
+    size = checkpoint_size_before(reading, clock.now_us() - days * DAY, reading.first_open_entry())
+    archived = write_segment(reading, archives, size, VERIFIER)
     reading.close()
     store = open_store(folder, clock, key)
-    while rows := store.expiring(archived.size):
+    while rows := store.expiring_bodies(archived.size):
         await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
-    await store.let_go(archived, draft("ledger.archived"))
+    await store.record_archive(archived, draft("ledger.archived"))
     while await store.trim():
         pass
     store.close()
@@ -133,13 +141,13 @@ async def test_store_and_archive_verify_together_and_each_by_itself(
     assert (together.archived, together.size, together.root) == (0, alone.size, alone.root)
     assert together.erased == archived.size // 2  # each event's body
     (segment,) = archives.iterdir()
-    read = Exported(segment)
+    read = LedgerExport(segment)
     assert verify_store(read, VERIFIER, None, bodies=False).ok
     # The rows are gone, and what a later event is compared with is not.
     assert counted(folder, "entry") == alone.size - archived.size
     assert counted(folder, "checkpoint") < before.checkpoints
     store = open_store(folder, clock)
-    assert await accepted(store, event(0)) == []
+    assert await accept_events(store, event(0)) == []
     await grow(store, range(200, 203))
     store.close()
     assert verified(folder, archives).ok
@@ -159,10 +167,10 @@ async def test_an_archive_grows_segment_by_segment(
     assert verified(folder).ok
     assert verified(folder, archives).ok
     for path in archives.iterdir():
-        report = verify_store(Exported(path), VERIFIER, None, bodies=False)
+        report = verify_store(LedgerExport(path), VERIFIER, None, bodies=False)
         assert report.findings == ()
         growth = json.loads((path / "growth.json").read_bytes())
-        before, after = verify_growth(growth, VERIFIER)
+        before, after = verify_consistency_proof(growth, VERIFIER)
         assert (before.size, before.root) == (report.size, report.root)
         assert after.size > before.size
 
@@ -172,16 +180,16 @@ async def test_proofs_reach_over_the_archive(
 ) -> None:
     archives = tmp_path / "archive"
     archived = await put_away(folder, archives, clock, 4)
-    store = OpenedStore(folder)
-    size = store.head()
+    store = SqliteReader(folder)
+    size = store.last_seq()
     for seq in (archived.size + 1, size - 7, size):
-        assert verify_proof(prove(store, seq), VERIFIER).size == size
+        assert verify_inclusion_proof(prove_inclusion(store, seq), VERIFIER).size == size
     with pytest.raises(BadCommand, match="was archived"):
-        prove(store, archived.size)
-    joined = Joined(Archive(archives), store)
+        prove_inclusion(store, archived.size)
+    joined = JoinedLedger(Archive(archives), store)
     for seq in (1, archived.size, archived.size + 1, size):
-        assert verify_proof(prove(joined, seq), VERIFIER).size == size
-    before, after = verify_growth(prove_growth(store, archived.size), VERIFIER)
+        assert verify_inclusion_proof(prove_inclusion(joined, seq), VERIFIER).size == size
+    before, after = verify_consistency_proof(prove_consistency(store, archived.size), VERIFIER)
     assert (before.size, after.size) == (archived.size, size)
     store.close()
 
@@ -191,14 +199,14 @@ async def test_an_export_of_what_is_left_verifies(
 ) -> None:
     archives = tmp_path / "archive"
     archived = await put_away(folder, archives, clock, 4)
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     out = tmp_path / "out"
     export(store, out, verifier_key=VERIFIER, witness=folder / "witness.log", bodies=True)
     store.close()
-    read = Exported(out)
+    read = LedgerExport(out)
     report = verify_store(read, VERIFIER, read.witness)
     assert (report.ok, report.archived) == (True, archived.size)
-    assert verify_store(Joined(Archive(archives), read), VERIFIER, read.witness).ok
+    assert verify_store(JoinedLedger(Archive(archives), read), VERIFIER, read.witness).ok
 
 
 async def test_keys_are_followed_over_an_archived_rotation(
@@ -207,7 +215,7 @@ async def test_keys_are_followed_over_an_archived_rotation(
     folder, archives = tmp_path / "state", tmp_path / "archive"
     store = open_store(folder, clock)
     await grow(store, range(3))
-    await store.rotate(NEXT, line_of(NAME, NEXT), draft("key.rotated"))
+    await store.rotate(NEXT, format_verifier_key(NAME, NEXT), draft("key.rotated"))
     await grow(store, range(3, 6))
     store.close()
     clock.advance(9 * DAY)
@@ -219,11 +227,14 @@ async def test_keys_are_followed_over_an_archived_rotation(
     report = verified(folder)
     assert (report.ok, report.keys) == (True, 2)
     assert verified(folder, archives).ok
-    reading = OpenedStore(folder)
-    assert verify_proof(prove(reading, reading.head()), VERIFIER).size == reading.head()
+    reading = SqliteReader(folder)
+    assert (
+        verify_inclusion_proof(prove_inclusion(reading, reading.last_seq()), VERIFIER).size
+        == reading.last_seq()
+    )
     reading.close()
     # Without the handover nobody can know the key that signs now.
-    edit(folder, Archived(archived.size, archived.peaks))
+    edit(folder, ArchivedPrefix(archived.size, archived.peaks))
     assert Code.BAD_NOTE in verified(folder).counts
 
 
@@ -236,24 +247,24 @@ async def test_an_open_run_keeps_everything_from_its_event_on(
     folder = tmp_path / "state"
     store = open_store(folder, clock)
     await grow(store, range(5))
-    (run,) = await accepted(store, event(100))
-    row = held(run)
+    (run,) = await accept_events(store, event(100))
+    row = held_action(run)
     turn = entry(run, "turn.reasoned", turn=1, text="proposed")
     await store.commit(step(store, run, turn, actions=[row], state="waiting", turn=1))
     clock.advance(DAY)
     await grow(store, range(5, 10))
     clock.advance(9 * DAY)
-    rows = store.expiring(store.head())
+    rows = store.expiring_bodies(store.last_seq())
     assert run.position not in [row[0] for row in rows]
     store.close()
     archived = await put_away(folder, tmp_path / "archive", clock, 1)
     assert archived.size < run.position
     store = open_store(folder, clock)
     assert store.event(run.event) is not None
-    assert store.open_from() == run.position
+    assert store.first_open_entry() == run.position
     told = {"actor": "person:kim", "agent": run.agent, "action": row.id, "tool": row.tool}
-    answer = Draft("hold.denied", told, body=Body(canonical({"reason": "no"})))
-    await store.settle_hold(row.id, "denied", answer, approver="person:kim", until_us=0)
+    answer = Draft("hold.denied", told, body=Body(canonical_json({"reason": "no"})))
+    await store.transition_hold(row.id, "denied", answer, approver="person:kim", until_us=0)
     store.close()
     assert verified(folder, tmp_path / "archive").ok
 
@@ -261,33 +272,33 @@ async def test_an_open_run_keeps_everything_from_its_event_on(
 async def test_nothing_old_is_nothing_to_archive(
     folder: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
-    store = OpenedStore(folder)
-    assert last_before(store, clock.now_us() - 100 * DAY, None) == 0
-    assert archived_of(store) == NOTHING
+    store = SqliteReader(folder)
+    assert checkpoint_size_before(store, clock.now_us() - 100 * DAY, None) == 0
+    assert archived_part(store) == EMPTY_PREFIX
     store.close()
 
 
 async def test_what_is_not_let_go_loses_no_content(tmp_path: Path) -> None:
     async with toy_fleet(tmp_path, World(), clock=ManualClock()) as fleet:
-        upkeep, store = fleet.app.commands.upkeep, fleet.app.store
+        upkeep, store = fleet.app.commands.maintenance, fleet.app.store
         assert upkeep is not None
-        await fleet.send(job("1", send("one"), value=1))
-        await fleet.settle()
+        await fleet.send(job("1", send_proposal("one"), value=1))
+        await fleet.wait_until_idle()
         order = replace(fleet.order("a while"), command_id=None)
         await fleet.app.commands.stop(order, agent="worker")
-        await fleet.send(job("2", send("two"), value=2))  # it stays open
+        await fleet.send(job("2", send_proposal("two"), value=2))  # it stays open
         line = (tmp_path / "state" / "ledger.pub").read_text().strip()
-        reading = OpenedStore(tmp_path / "state")
-        archived = archive(reading, tmp_path / "archive", reading.head(), line)
+        reading = SqliteReader(tmp_path / "state")
+        archived = write_segment(reading, tmp_path / "archive", reading.last_seq(), line)
         reading.close()
         with pytest.raises(BadCommand, match="open again"):
-            await upkeep.let_go(order.principal, "old", archived)
+            await upkeep.prune_archived(order.principal, "old", archived)
         assert fleet.entries("body.erased", "ledger.archived") == []
         # The control: once it has ended the same archive is taken.
         await fleet.app.commands.resume(order, agent="worker")
-        await fleet.settle()
-        assert store.open_from() is None
-        done = await upkeep.let_go(order.principal, "old", archived)
+        await fleet.wait_until_idle()
+        assert store.first_open_entry() is None
+        done = await upkeep.prune_archived(order.principal, "old", archived)
         assert done["archived"] == archived.size
         assert fleet.entries("body.erased")
 
@@ -303,44 +314,46 @@ async def test_what_is_refused_leaves_no_segment_behind(
     archives = tmp_path / "archive"
     given = {"reason": "old", "command_id": None}
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        await fleet.send(*(job(str(n), send(f"{n}"), value=n) for n in range(3)))
-        await fleet.settle()
+        await fleet.send(*(job(str(n), send_proposal(f"{n}"), value=n) for n in range(3)))
+        await fleet.wait_until_idle()
         end = clock.now_us() + DAY
-        upkeep = fleet.app.commands.upkeep
+        upkeep = fleet.app.commands.maintenance
         assert upkeep is not None
 
         def refused(*_: Any) -> dict[str, Any]:
             (segment,) = archives.iterdir()
-            assert Exported(segment).told["entries"] > 0
+            assert LedgerExport(segment).summary["entries"] > 0
             raise BadCommand("a run is open again", mend="archive again")
 
         monkeypatch.setattr(verb, "obey", refused)
         with pytest.raises(BadCommand, match="open again"):
-            verb._archive(settings, archives, end, given, {"erased": 0})
+            verb._archive_entries(settings, archives, end, given, {"erased": 0})
         assert list(archives.iterdir()) == []
         # The control: an answer that is lost after the entries went; they are only there now.
         loop = asyncio.get_running_loop()
 
         def unheard(_: Settings, __: str, reason: str, args: Any, ___: Any) -> dict[str, Any]:
-            archived = Archived.from_bytes(args["archived"].encode())
-            doing = upkeep.let_go(fleet.order().principal, reason, archived)
+            archived = ArchivedPrefix.from_bytes(args["archived"].encode())
+            doing = upkeep.prune_archived(fleet.order().principal, reason, archived)
             asyncio.run_coroutine_threadsafe(doing, loop).result()
             raise BadCommand("carried out before")
 
         monkeypatch.setattr(verb, "obey", unheard)
         with pytest.raises(BadCommand, match="carried out before"):
-            await asyncio.to_thread(verb._archive, settings, archives, end, given, {"erased": 0})
+            await asyncio.to_thread(
+                verb._archive_entries, settings, archives, end, given, {"erased": 0}
+            )
         assert len(list(archives.iterdir())) == 1
-    store = OpenedStore(tmp_path / "state")
+    store = SqliteReader(tmp_path / "state")
     line = (tmp_path / "state" / "ledger.pub").read_text().strip()
-    assert verify_store(Joined(Archive(archives), store), line).ok
+    assert verify_store(JoinedLedger(Archive(archives), store), line).ok
     store.close()
 
 
 # --- what is refused, and found ---------------------------------------------------------------
 
 
-def edit(folder: Path, archived: Archived) -> None:
+def edit(folder: Path, archived: ArchivedPrefix) -> None:
     connection = apsw.Connection(str(folder / "store.db"))
     connection.execute(
         "UPDATE meta SET value=? WHERE name='archived'", (archived.to_bytes().decode(),)
@@ -348,12 +361,12 @@ def edit(folder: Path, archived: Archived) -> None:
     connection.close()
 
 
-def shorter(archived: Archived) -> Archived:
-    return Archived(archived.size - 1, _peaks(archived.size - 1), archived.handovers)
+def shorter(archived: ArchivedPrefix) -> ArchivedPrefix:
+    return ArchivedPrefix(archived.size - 1, _peaks(archived.size - 1), archived.handovers)
 
 
-def other(archived: Archived) -> Archived:
-    return Archived(archived.size, _peaks(archived.size), archived.handovers)
+def other(archived: ArchivedPrefix) -> ArchivedPrefix:
+    return ArchivedPrefix(archived.size, _peaks(archived.size), archived.handovers)
 
 
 def _peaks(size: int) -> tuple[bytes, ...]:
@@ -365,7 +378,10 @@ def _peaks(size: int) -> tuple[bytes, ...]:
 
 @pytest.mark.parametrize("change", [shorter, other])
 async def test_another_beginning_than_the_archived_one_is_found(
-    folder: Path, tmp_path: Path, clock: ManualClock, change: Callable[[Archived], Archived]
+    folder: Path,
+    tmp_path: Path,
+    clock: ManualClock,
+    change: Callable[[ArchivedPrefix], ArchivedPrefix],
 ) -> None:
     archived = await put_away(folder, tmp_path / "archive", clock, 4)
     edit(folder, change(archived))
@@ -407,22 +423,22 @@ async def test_a_segment_that_does_not_verify_lets_nothing_go(
     folder: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
     archives = tmp_path / "archive"
-    reading = OpenedStore(folder)
-    size = last_before(reading, clock.now_us() - 4 * DAY, None)
-    archived = archive(reading, archives, size, VERIFIER)
+    reading = SqliteReader(folder)
+    size = checkpoint_size_before(reading, clock.now_us() - 4 * DAY, None)
+    archived = write_segment(reading, archives, size, VERIFIER)
     (segment,) = archives.iterdir()
     path = segment / "entries.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"watcher"', b'"watches"', 1))
     with pytest.raises(BadStore, match="does not verify"):
-        archive(reading, archives, size, VERIFIER)
+        write_segment(reading, archives, size, VERIFIER)
     reading.close()
     store = open_store(folder, clock)
-    head = store.head()
+    head = store.last_seq()
     with pytest.raises(BadCommand, match="not those of this store"):
-        await store.let_go(other(archived), draft("ledger.archived"))
+        await store.record_archive(other(archived), draft("ledger.archived"))
     with pytest.raises(BadCommand, match="not those of this store"):
-        await store.let_go(shorter(archived), draft("ledger.archived"))
-    assert (store.head(), await store.trim()) == (head, 0)
+        await store.record_archive(shorter(archived), draft("ledger.archived"))
+    assert (store.last_seq(), await store.trim()) == (head, 0)
     store.close()
     assert verified(folder).ok
 
@@ -471,11 +487,16 @@ async def test_a_segment_whose_entries_were_not_let_go_of_is_taken_up(
     folder: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
     archives = tmp_path / "archive"
-    reading = OpenedStore(folder)
-    size = last_before(reading, clock.now_us() - 8 * DAY, reading.open_from())
-    archive(reading, archives, size, VERIFIER)
+    reading = SqliteReader(folder)
+    size = checkpoint_size_before(reading, clock.now_us() - 8 * DAY, reading.first_open_entry())
+    write_segment(reading, archives, size, VERIFIER)
     with pytest.raises(BadCommand, match=f"up to entry {size} was written"):
-        archive(reading, archives, last_before(reading, clock.now_us() - 9 * DAY, None), VERIFIER)
+        write_segment(
+            reading,
+            archives,
+            checkpoint_size_before(reading, clock.now_us() - 9 * DAY, None),
+            VERIFIER,
+        )
     reading.close()
     assert (await put_away(folder, archives, clock, 4)).size == size
     assert (await put_away(folder, archives, clock, 4)).size > size
@@ -487,14 +508,14 @@ async def test_a_trimming_broken_off_shows_no_difference(
 ) -> None:
     """From the entry on, what is still to be deleted is not looked at any more."""
     archives = tmp_path / "archive"
-    reading = OpenedStore(folder)
-    size = last_before(reading, clock.now_us() - 4 * DAY, None)
-    archived = archive(reading, archives, size, VERIFIER)
+    reading = SqliteReader(folder)
+    size = checkpoint_size_before(reading, clock.now_us() - 4 * DAY, None)
+    archived = write_segment(reading, archives, size, VERIFIER)
     reading.close()
     store = open_store(folder, clock)
-    while rows := store.expiring(size):
+    while rows := store.expiring_bodies(size):
         await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
-    await store.let_go(archived, draft("ledger.archived"))
+    await store.record_archive(archived, draft("ledger.archived"))
     store.close()
     assert verified(folder).ok
     assert verified(folder, archives).ok
@@ -511,12 +532,12 @@ async def test_expiring_goes_on_where_it_was(
     monkeypatch.setattr("vedette.store.retention.CHUNK", 3)
     clock = ManualClock()
     async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
-        upkeep = fleet.app.commands.upkeep
+        upkeep = fleet.app.commands.maintenance
         assert upkeep is not None
-        await fleet.send(*(job(str(n), send(str(n)), value=n) for n in range(4)))
-        await fleet.settle()
+        await fleet.send(*(job(str(n), send_proposal(str(n)), value=n) for n in range(4)))
+        await fleet.wait_until_idle()
         clock.advance(10 * DAY)
-        real, afters, ends = fleet.app.store.expiring, [], [0]
+        real, afters, ends = fleet.app.store.expiring_bodies, [], [0]
 
         def expiring(upto: int, *, after: int = 0) -> Any:
             afters.append(after)
@@ -541,23 +562,23 @@ async def test_content_expires_and_judges_keep_what_they_learned(tmp_path: Path)
         ]
 
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        upkeep = fleet.app.commands.upkeep
+        upkeep = fleet.app.commands.maintenance
         assert upkeep is not None
-        await fleet.send(*(job(str(n), send("a phrase"), value=n) for n in range(1, 4)))
-        await fleet.settle()
+        await fleet.send(*(job(str(n), send_proposal("a phrase"), value=n) for n in range(1, 4)))
+        await fleet.wait_until_idle()
         clock.advance(10 * DAY)
-        await fleet.send(job("4", send("another"), value=4))
-        await fleet.settle()
+        await fleet.send(job("4", send_proposal("another"), value=4))
+        await fleet.wait_until_idle()
         done = await upkeep.expire(fleet.order().principal, "ten days", clock.now_us() - DAY)
         assert done["erased"] >= 3
         assert b"a phrase" not in (tmp_path / "state" / "store.db").read_bytes()
         runs = fleet.runs(job("1"))
         assert fleet.app.store.event(runs[0].event) is None
         await fleet.restart()
-        await fleet.send(job("5", send("last"), value=5))
-        await fleet.settle()
+        await fleet.send(job("5", send_proposal("last"), value=5))
+        await fleet.wait_until_idle()
         assert any("sum 15 of 5" in label for label in values(fleet))
-    store = OpenedStore(tmp_path / "state")
+    store = SqliteReader(tmp_path / "state")
     line = (tmp_path / "state" / "ledger.pub").read_text().strip()
     report = verify_store(store, line, tmp_path / "state" / "witness.log")
     store.close()

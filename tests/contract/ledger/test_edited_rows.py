@@ -25,12 +25,12 @@ from vedette.domain.entry import Draft
 from vedette.domain.ports import Refused
 from vedette.ledger.verify import Report
 from vedette.policy.replay import replay
-from vedette.store.audit import PROVED, UNTOLD, audit
+from vedette.store.row_check import PROVED_TABLES, UNCHECKED, find_mismatches
 from vedette.store.schema import TABLES
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, TrustingStage
-from vedette.testing.toy_fleet import DENY_TOOL, World, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import DENY_TOOL, World, job, note_proposal, send_proposal, toy_fleet
 
 # Of the schema itself, so that a new column is either found or listed.
 _TABLE = re.compile(r"CREATE TABLE (\w+)\((.*?)\n?\) STRICT", re.DOTALL)
@@ -50,7 +50,7 @@ def columns() -> list[tuple[str, str, str]]:
 COLUMNS = columns()
 EDITED = [
     (table, column, kind) for table, column, kind in COLUMNS
-    if table not in PROVED and (table, column) not in UNTOLD
+    if table not in PROVED_TABLES and (table, column) not in UNCHECKED
 ]  # fmt: skip
 
 
@@ -58,8 +58,8 @@ def test_each_column_of_the_schema_is_found_or_listed_with_its_reason() -> None:
     assert {table for table, _, _ in COLUMNS} >= {"entry", "run", "action", "policy", "view"}
     assert len(COLUMNS) > 110
     names = {(table, column) for table, column, _ in COLUMNS}
-    assert UNTOLD.keys() <= names
-    assert all(len(reason) > 20 for reason in UNTOLD.values())
+    assert UNCHECKED.keys() <= names
+    assert all(len(reason) > 20 for reason in UNCHECKED.values())
     assert {("action", "hold"), ("action", "approver"), ("policy", "digest")} <= {
         (table, column) for table, column, _ in EDITED
     }
@@ -82,18 +82,21 @@ async def test_what_an_audit_asks_does_not_grow_with_rows_of_equal_content(
     async with opened(tmp_path, plan, World(), ManualClock(START)) as fleet:
         times = []
         for upto in (4, 40):
-            events = [job(at := f"{upto}-{number}", note("open"), key=at) for number in range(upto)]
+            events = [
+                job(at := f"{upto}-{number}", note_proposal("open"), key=at)
+                for number in range(upto)
+            ]
             await fleet.send(*events)
-            await fleet.settle()
+            await fleet.wait_until_idle()
             asked = Asked(fleet.app.store._database)
-            assert list(audit(asked)) == []
+            assert list(find_mismatches(asked)) == []
             times.append(asked.times)
         assert len(fleet.app.store._database.rows('SELECT key FROM "row"')) >= 44
         assert times[0] == times[1]
         # The control: a row under a key that none of them wrote it under.
         assert edit(fleet, "UPDATE \"row\" SET key='another' WHERE key='40-3'") == 1
         (odd,) = fleet.app.store.audit()
-        assert (odd.table, odd.column, odd.says) == ("row", "key", "another")
+        assert (odd.table, odd.column, odd.actual) == ("row", "key", "another")
 
 
 def verified(fleet: FleetHarness, folder: Path, **more: Any) -> Report:
@@ -104,8 +107,8 @@ def verified(fleet: FleetHarness, folder: Path, **more: Any) -> Report:
 async def laid(fleet: FleetHarness, clock: ManualClock) -> None:
     """Let there be a row in each table that an edit is tried in."""
     await three_hours(fleet, clock)
-    await fleet.send(job("5", send("five", tool="big.send")))
-    await fleet.settle()
+    await fleet.send(job("5", send_proposal("five", tool="big.send")))
+    await fleet.wait_until_idle()
     refused = Refused("test", "no event", b"x", event="evt_0", subject="k")
     await fleet.app.store.accept([refused], None)
     await fleet.app.commands.stop(fleet.order("x"), agent="worker", for_us=10**9)
@@ -116,7 +119,7 @@ def edit(fleet: FleetHarness, sql: str, *values: Any) -> int:
     database = fleet.app.store._write
     database.begin()
     try:
-        changed = database.run(sql, values)
+        changed = database.execute(sql, values)
     finally:
         database.commit()
     return changed
@@ -213,21 +216,21 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextmanager
-def forged(kept: Path, folder: Path, sql: str, *values: Any) -> Iterator[OpenedStore]:
+def forged(kept: Path, folder: Path, sql: str, *values: Any) -> Iterator[SqliteReader]:
     """A copy of a store in which somebody changed a row, opened to be looked at."""
     state = shutil.copytree(kept, folder / "state")
     connection = apsw.Connection(str(state / "store.db"))
     connection.execute(sql, values)
     assert connection.changes() >= 1
     connection.close()
-    store = OpenedStore(state)
+    store = SqliteReader(state)
     try:
         yield store
     finally:
         store.close()
 
 
-def codes(store: OpenedStore, folder: Path) -> set[str]:
+def codes(store: SqliteReader, folder: Path) -> set[str]:
     key = (folder / "state" / "ledger.pub").read_text().strip()
     report = verify_store(store, key, folder / "state" / "witness.log")
     return {finding.code for finding in report.findings}
@@ -261,39 +264,39 @@ async def test_an_edited_bundle_of_a_running_fleet_is_neither_signed_nor_publish
 ) -> None:
     """While it runs nothing decides by the row; the next to read it must not take it for policy."""
     async with opened(tmp_path, StorePlan(), World(), ManualClock(START)) as fleet:
-        await fleet.send(job("1", send("one")))
-        await fleet.settle()
+        await fleet.send(job("1", send_proposal("one")))
+        await fleet.wait_until_idle()
         app = fleet.app
-        first = app.store.bundle(app.rollout.live.digest)
+        first = app.store.bundle_files(app.rollout.live.digest)
         assert first is not None
         (fleet.policies / "vedette/denies/more.rego").write_text(DENY_TOOL.format("bell.ring"))
-        assert (await fleet.apply(fleet.policies))["ok"]
+        assert (await fleet.apply_policy(fleet.policies))["ok"]
         edited = {path: raw.decode().replace("bell.ring", "x") for path, raw in first.items()}
         for files in (orjson.dumps(edited), b"[]", b"no json"):
             assert edit(fleet, "UPDATE bundle SET files=?", files) == 2
             edit(fleet, "DELETE FROM meta WHERE name='policy_archive'")
-            shelving = app.rollout.shelving
+            shelving = app.rollout.distributor
             assert shelving is not None
             with pytest.raises(BadPolicy, match="was changed"):
-                await shelving.mend()
+                await shelving.repair()
             assert app.store.meta("policy_archive") is None
             for verb, args in (
                 ("mode", {"agent": "worker", "mode": "ask"}), ("policy_rollback", {"number": 1}),
             ):  # fmt: skip
                 with pytest.raises(BadPolicy, match="was changed"):
-                    await fleet.confirmed(verb, **args)
+                    await fleet.submit_confirmed(verb, **args)
             report = replay(app.store, TrustingStage().load)
             assert report.unreplayable == {"bad bundle": report.decisions}
         # Another policy can be published all the same; what it loosens is not known, so it asks.
         (fleet.policies / "vedette/denies/more.rego").unlink()
-        done = await fleet.apply(fleet.policies)
+        done = await fleet.apply_policy(fleet.policies)
         assert done["ok"]
         assert done["loosens"] == ["the live policy's bytes are not in the store"]
         # What is published again is right again: its bytes come from who publishes it.
-        assert app.store.bundle(app.rollout.live.digest) == first
+        assert app.store.bundle_files(app.rollout.live.digest) == first
         assert edit(fleet, "UPDATE bundle SET files=?", b"[]") == 2
-        assert not (await fleet.apply(fleet.policies))["changed"]
-        assert app.store.bundle(app.rollout.live.digest) == first
+        assert not (await fleet.apply_policy(fleet.policies))["changed"]
+        assert app.store.bundle_files(app.rollout.live.digest) == first
 
 
 @pytest.mark.parametrize(
@@ -327,19 +330,19 @@ async def test_a_row_that_was_decided_again_after_a_try_is_accused_of_nothing(
     world, clock = World(), ManualClock(START)
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         world.answer = lambda *_, **__: Outcome("retry")
-        event = job("1", send("hello"))
+        event = job("1", send_proposal("hello"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         rule = {
             "holds": 'package vedette.holds\n\nstops contains "house" if true\n',
             "denies": DENY_TOOL.format("wire.send"),
         }[kind]
         (fleet.policies / "vedette" / kind).mkdir(exist_ok=True)
         (fleet.policies / "vedette" / kind / "house.rego").write_text(rule)
-        await fleet.apply(fleet.policies)
+        await fleet.apply_policy(fleet.policies)
         for _ in range(2):  # a denial is looked at again before it is the last word
             clock.advance(3_700_000_000)
-            await fleet.settle()
+            await fleet.wait_until_idle()
         (row,) = fleet.actions(event)
         assert row.decided == decided
         assert len(fleet.entries("effect.unknown")) == 1
@@ -364,7 +367,7 @@ ODD_ENTRIES = [
 async def test_a_signed_entry_that_is_none_is_named(tmp_path: Path, draft: Draft) -> None:
     """Whoever has the key can write anything: it is a finding, and no traceback."""
     async with opened(tmp_path, StorePlan(), World(), ManualClock(START)) as fleet:
-        seq = await fleet.app.store.note([draft])
+        seq = await fleet.app.store.append_entries([draft])
         told = [odd for odd in fleet.app.store.audit() if odd.table == "entry"]
         assert [(odd.row, odd.column) for odd in told] == [(str(seq), "bytes")]
         assert f"what a {draft.kind} says" in str(told[0])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.decision import Decision
 from vedette.domain.entry import Body, Draft
 from vedette.domain.run import Run
@@ -18,19 +18,19 @@ from vedette.engine import held_actions
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import inbox, runs_page, status
-from vedette.ledger.history.reader import Record
-from vedette.store.sqlite import OpenedStore, SqliteStore
+from vedette.ledger.history.reader import LedgerReader
+from vedette.store.sqlite import SqliteReader, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import (
-    accepted,
+    accept_events,
     action,
     agents_of,
     arrival,
-    closing,
-    decided,
+    closing_step,
+    decision_entry,
     entry,
     event,
-    held,
+    held_action,
     step,
 )
 
@@ -62,44 +62,46 @@ def fresh(store: SqliteStore, run: Run) -> Run:
 
 async def live(store: SqliteStore, clock: ManualClock) -> Run:
     """Let one run be held, approved and permitted, with the effect recorded."""
-    (run,) = await accepted(store, event(1))
-    row = held(run, until_us=clock.now_us() + held_actions.EXPIRES_US)
+    (run,) = await accept_events(store, event(1))
+    row = held_action(run, until_us=clock.now_us() + held_actions.HOLD_EXPIRY_US)
     turn = entry(run, "turn.reasoned", turn=1, text="x", label="alarm", proposals=1)
     await store.commit(
-        step(store, run, turn, decided(run, row, HOLD, back=1), actions=[row], turn=1,
+        step(store, run, turn, decision_entry(run, row, HOLD, back=1), actions=[row], turn=1,
              state="waiting", waits="approval", wake_us=row.until_us)
     )  # fmt: skip
     clock.advance(60_000_000)
     draft = Draft(
         "hold.approved",
         {"actor": "person:kim", "action": row.id, "agent": run.agent, "tool": row.tool},
-        body=Body(canonical({"reason": "seen"})),
+        body=Body(canonical_json({"reason": "seen"})),
     )
-    await store.settle_hold(row.id, "approved", draft, approver="person:kim", until_us=row.until_us)
+    await store.transition_hold(
+        row.id, "approved", draft, approver="person:kim", until_us=row.until_us
+    )
     run = fresh(store, run)
     after = store.action(row.id)
     assert after is not None
-    held_actions.apply(after, PERMIT, 2, clock.now_us())
+    held_actions.apply_decision(after, PERMIT, 2, clock.now_us())
     after.effect, after.tries = "done", 1
-    after.answer = canonical({"state": "done", "data": {}, "error": ""})
+    after.answer = canonical_json({"state": "done", "data": {}, "error": ""})
     done = entry(run, "effect.done", back=1, action=row.id, tool=row.tool, policy_rev=2)
     await store.commit(
-        step(store, run, decided(run, after, PERMIT, revision=2),
+        step(store, run, decision_entry(run, after, PERMIT, revision=2),
              replace(done, body=Body(after.answer, "pump")), actions=[after], state="done")
     )  # fmt: skip
     return run
 
 
 def test_a_store_is_a_record(store: SqliteStore) -> None:
-    fits: Record = store
-    assert fits.head() == 0
+    fits: LedgerReader = store
+    assert fits.last_seq() == 0
 
 
 async def test_explain_is_the_same_beside_the_runner_and_in_it(
     store: SqliteStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     run = await live(store, clock)
-    beside = OpenedStore(tmp_path)
+    beside = SqliteReader(tmp_path)
     with beside.snapshot():
         told = explain(beside, run.id[:10])
     beside.close()
@@ -120,7 +122,7 @@ async def test_explain_after_an_erasure_still_says_who_and_why(
     store: SqliteStore, clock: ManualClock
 ) -> None:
     run = await live(store, clock)
-    reason = Body(canonical({"reason": "asked to"}))
+    reason = Body(canonical_json({"reason": "asked to"}))
     draft = Draft("body.erased", {"actor": "person:kim"}, body=reason)
     await store.erase(event=run.event, subject=None, draft=draft, stateless=agents_of(store))
     told = explain(store, run.id)
@@ -147,21 +149,21 @@ async def test_pages_of_runs_meet_where_one_event_woke_several(store: SqliteStor
 
 @pytest.mark.parametrize("state", ["ready", "waiting", "dead", "done"])
 async def test_runs_are_found_by_state(store: SqliteStore, state: str) -> None:
-    runs = await accepted(store, *(event(n) for n in range(8)))
+    runs = await accept_events(store, *(event(n) for n in range(8)))
     for run, to in zip(runs, ["ready", "waiting", "dead", "done"] * 2, strict=True):
         await store.commit(step(store, run, entry(run, "turn.reasoned"), state=to, waits="time"))
     found = runs_page(store, 0, state=state, agent="watcher")["items"]
     assert [item["state"] for item in found] == [state, state]
     assert runs_page(store, 0, state=state, agent="nobody")["items"] == []
-    assert store.waiting() == {"time": 2}
+    assert store.wait_counts() == {"time": 2}
 
 
 async def test_pages_of_the_inbox_meet_within_one_step(store: SqliteStore) -> None:
-    (run,) = await accepted(store, event(1))
-    rows = [held(run, ordinal) for ordinal in range(7)]
+    (run,) = await accept_events(store, event(1))
+    rows = [held_action(run, ordinal) for ordinal in range(7)]
     await store.commit(
         step(store, run, entry(run, "turn.reasoned", text="t"),
-             *(decided(run, row, HOLD, back=1) for row in rows), actions=rows,
+             *(decision_entry(run, row, HOLD, back=1) for row in rows), actions=rows,
              state="waiting", waits="approval", turn=1)
     )  # fmt: skip
     assert len({row.seq for row in rows}) == 1
@@ -178,14 +180,16 @@ async def test_pages_of_the_inbox_meet_within_one_step(store: SqliteStore) -> No
 
 
 async def test_status_counts_what_observe_would_have_done(store: SqliteStore) -> None:
-    runs = await accepted(store, *(event(n) for n in range(3)))
+    runs = await accept_events(store, *(event(n) for n in range(3)))
     for run in runs[:2]:
         would = Decision("deny", "mode.observe", ("mode.observe",), would="permit")
         row = action(run, decided="deny", rule="mode.observe")
-        await store.commit(step(store, run, decided(run, row, would), actions=[row], state="done"))
+        await store.commit(
+            step(store, run, decision_entry(run, row, would), actions=[row], state="done")
+        )
     plain = action(runs[2], decided="deny", rule="sinks")
     await store.commit(
-        step(store, runs[2], decided(runs[2], plain, Decision("deny", "sinks", ("s",))),
+        step(store, runs[2], decision_entry(runs[2], plain, Decision("deny", "sinks", ("s",))),
              actions=[plain], state="done")
     )  # fmt: skip
     told = status(store, 2**52)
@@ -196,8 +200,8 @@ async def test_status_counts_what_observe_would_have_done(store: SqliteStore) ->
 
 async def test_no_page_reads_more_than_it_shows(store: SqliteStore) -> None:
     """Every filter goes by an index: the plans say SEARCH, never SCAN, and sort nothing."""
-    (run,) = await accepted(store, event(1))
-    await store.commit(closing(store, run))
+    (run,) = await accept_events(store, event(1))
+    await store.commit(closing_step(store, run))
     plans: list[str] = []
 
     def traced(sql: str, values: tuple[object, ...] = ()) -> None:
@@ -217,7 +221,7 @@ async def test_no_page_reads_more_than_it_shows(store: SqliteStore) -> None:
             store.runs_page(agent=agent, state=state, before=None, after=9, limit=3)
     store.holds_page(after=0, limit=3)
     explain(store, run.id)
-    store.waiting()
+    store.wait_counts()
     store.would()
     bad = [plan for plan in plans if plan.startswith("SCAN") and "subquery" not in plan]
     assert len(plans) > 20

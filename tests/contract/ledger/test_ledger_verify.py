@@ -19,20 +19,28 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.adapters.ledger_export import (
     COLUMNS,
-    Exported,
+    LedgerExport,
     export,
-    prove,
-    verify_proof,
+    prove_inclusion,
+    verify_inclusion_proof,
     verify_store,
 )
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
 from vedette.ledger.merkle import Frontier, ProofError, leaf_hash, read_notes, verifier_key
 from vedette.ledger.verify import Code, Report
-from vedette.store.sqlite import OpenedStore, SqliteStore
+from vedette.store.sqlite import SqliteReader, SqliteStore
 from vedette.testing.clock import ManualClock
-from vedette.testing.sample_steps import accepted, agents_of, closing, entry, event, held, step
+from vedette.testing.sample_steps import (
+    accept_events,
+    agents_of,
+    closing_step,
+    entry,
+    event,
+    held_action,
+    step,
+)
 
 NAME = "vedette/harbour"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -52,19 +60,19 @@ async def grow(folder: Path, numbers: range) -> None:
     """Let a store grow by some runs: quiet ones, and each third one with a hold and its answer."""
     store = open_store(folder)
     for number in numbers:
-        (run,) = await accepted(store, event(number))
+        (run,) = await accept_events(store, event(number))
         if number % 3:
-            await store.commit(closing(store, run))
+            await store.commit(closing_step(store, run))
             continue
-        row = held(run)
+        row = held_action(run)
         turn = entry(run, "turn.reasoned", turn=1, text=f"proposed {number}")
         await store.commit(step(store, run, turn, actions=[row], state="waiting", turn=1))
         draft = Draft(
             "hold.denied",
             {"actor": "person:kim", "agent": run.agent, "action": row.id, "tool": row.tool},
-            body=Body(canonical({"reason": "no"})),
+            body=Body(canonical_json({"reason": "no"})),
         )
-        await store.settle_hold(row.id, "denied", draft, approver="person:kim", until_us=0)
+        await store.transition_hold(row.id, "denied", draft, approver="person:kim", until_us=0)
     store.close()
 
 
@@ -76,7 +84,7 @@ async def folder(tmp_path: Path) -> Path:
 
 
 def verified(folder: Path, witness: Path | None = None, **options: bool) -> Report:
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     try:
         return verify_store(store, VERIFIER, witness or folder / "witness.log", **options)
     finally:
@@ -93,7 +101,7 @@ def edit(folder: Path, *statements: tuple[str, tuple[Any, ...]]) -> None:
 
 
 def bytes_of(folder: Path, seq: int) -> bytes:
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     found = store.entry(seq)
     store.close()
     assert found is not None
@@ -101,9 +109,9 @@ def bytes_of(folder: Path, seq: int) -> bytes:
 
 
 def size_of(folder: Path) -> int:
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     try:
-        return store.head()
+        return store.last_seq()
     finally:
         store.close()
 
@@ -128,10 +136,10 @@ def test_it_passes_while_the_fleet_runs_on(folder: Path) -> None:
         loop = asyncio.get_running_loop()
         fresh = iter(range(100, 200))
 
-        class Busy(OpenedStore):
+        class Busy(SqliteReader):
             def notes(self) -> Iterator[str]:
                 yield from super().notes()
-                work = accepted(store, event(next(fresh)))
+                work = accept_events(store, event(next(fresh)))
                 asyncio.run_coroutine_threadsafe(work, loop).result(30)
 
         class Torn:
@@ -207,7 +215,7 @@ def test_an_entry_too_many_is_found(folder: Path) -> None:
     size = size_of(folder)
     value = {"v": 1, "seq": size + 1, "at": 1, "kind": "run.dead", "agent": "watcher"}
     put = "INSERT INTO entry(seq,at,kind,agent,bytes) VALUES(?,1,'run.dead','watcher',?)"
-    edit(folder, (put, (size + 1, canonical(value))))
+    edit(folder, (put, (size + 1, canonical_json(value))))
     assert set(verified(folder).counts) == {Code.UNSIGNED_TAIL}
 
 
@@ -255,7 +263,9 @@ def test_a_body_beside_an_entry_that_has_none_is_found(folder: Path) -> None:
 async def test_after_an_erasure_it_passes_and_says_so(folder: Path) -> None:
     store = open_store(folder)
     before = verified(folder)
-    draft = Draft("body.erased", {"actor": "person:kim"}, body=Body(canonical({"reason": "law"})))
+    draft = Draft(
+        "body.erased", {"actor": "person:kim"}, body=Body(canonical_json({"reason": "law"}))
+    )
     digests = (
         await store.erase(event=event(1).key, draft=draft, stateless=agents_of(store))
     ).digests
@@ -328,7 +338,7 @@ async def test_a_forked_tree_is_found(folder: Path, tmp_path: Path) -> None:
 
 
 def test_another_key_vouches_for_nothing(folder: Path) -> None:
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     report = verify_store(store, FORGER, folder / "witness.log")
     assert report.counts[Code.BAD_NOTE] == report.checkpoints + report.witness_checkpoints
     assert (report.signed, report.witnessed) == (0, 0)
@@ -342,7 +352,7 @@ def test_another_key_vouches_for_nothing(folder: Path) -> None:
 
 @pytest.fixture
 def exported(folder: Path, tmp_path: Path) -> Path:
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     to = tmp_path / "export"
     told = export(store, to, verifier_key=VERIFIER, witness=folder / "witness.log", bodies=True)
     store.close()
@@ -351,7 +361,7 @@ def exported(folder: Path, tmp_path: Path) -> Path:
 
 
 def of_export(folder: Path) -> Report:
-    read = Exported(folder)
+    read = LedgerExport(folder)
     return verify_store(read, read.key, read.witness, bodies=read.has_bodies)
 
 
@@ -411,42 +421,42 @@ def test_an_export_without_one_of_its_files_is_refused(exported: Path, name: str
 
 
 def test_what_is_no_complete_export_is_refused(exported: Path, tmp_path: Path) -> None:
-    store = Exported(exported)
+    store = LedgerExport(exported)
     with pytest.raises(BadCommand, match="not empty"):
         export(store, exported, verifier_key=VERIFIER, witness=None)
     again = tmp_path / "again"
     export(store, again, verifier_key=VERIFIER, witness=store.witness)  # an export can be exported
     assert of_export(again).ok
-    assert not Exported(again).has_bodies
+    assert not LedgerExport(again).has_bodies
     (exported / "export.json").write_text('{"schema":"other"}')
     with pytest.raises(BadStore, match="not a complete"):
-        Exported(exported)
+        LedgerExport(exported)
     (exported / "export.json").unlink()
     with pytest.raises(BadStore, match="not a complete"):
-        Exported(exported)
+        LedgerExport(exported)
 
 
 # --- proofs of one entry --------------------------------------------------------------------
 
 
 def test_every_entry_can_be_proved_offline(folder: Path, exported: Path) -> None:
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     for seq in range(1, size_of(folder) + 1):
-        proof = orjson.loads(orjson.dumps(prove(store, seq)))
-        assert verify_proof(proof, VERIFIER).size == size_of(folder)
+        proof = orjson.loads(orjson.dumps(prove_inclusion(store, seq)))
+        assert verify_inclusion_proof(proof, VERIFIER).size == size_of(folder)
         assert orjson.loads(proof["entry"])["seq"] == seq
-    assert prove(Exported(exported), 3) == prove(store, 3)
+    assert prove_inclusion(LedgerExport(exported), 3) == prove_inclusion(store, 3)
     for outside in (0, -1, size_of(folder) + 1):
         with pytest.raises(BadCommand, match="newest checkpoint"):
-            prove(store, outside)
+            prove_inclusion(store, outside)
     store.close()
 
 
 def test_nothing_else_is_proved(folder: Path) -> None:
-    store = OpenedStore(folder)
-    proof, other = prove(store, 5), prove(store, 6)
+    store = SqliteReader(folder)
+    proof, other = prove_inclusion(store, 5), prove_inclusion(store, 6)
     store.close()
-    verify_proof(proof, VERIFIER)
+    verify_inclusion_proof(proof, VERIFIER)
     twisted: list[dict[str, Any]] = [
         {**proof, "seq": 6},
         {**proof, "seq": True},
@@ -460,15 +470,15 @@ def test_nothing_else_is_proved(folder: Path) -> None:
     ]
     for bad in twisted:
         with pytest.raises(ProofError):
-            verify_proof(bad, VERIFIER)
+            verify_inclusion_proof(bad, VERIFIER)
     with pytest.raises(ProofError):
-        verify_proof(proof, FORGER)
+        verify_inclusion_proof(proof, FORGER)
 
 
 def test_an_empty_ledger_has_nothing_to_prove(tmp_path: Path) -> None:
     open_store(tmp_path / "new").close()
-    store = OpenedStore(tmp_path / "new")
+    store = SqliteReader(tmp_path / "new")
     assert verify_store(store, VERIFIER, tmp_path / "nowhere").ok
     with pytest.raises(BadCommand, match="no checkpoint"):
-        prove(store, 1)
+        prove_inclusion(store, 1)
     store.close()

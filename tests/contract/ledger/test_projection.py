@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.decision import Decision
 from vedette.domain.entry import Body, Draft
@@ -27,26 +27,26 @@ from vedette.ledger.history.projection import (
     KEEP_MINUTES,
     MINUTE_US,
     Key,
-    Row,
-    Told,
-    View,
+    LedgerEntry,
+    Projection,
+    ViewRow,
     bucket,
-    folded,
+    fold_entries,
 )
 from vedette.store.sqlite import SqliteStore
 from vedette.store.store import SqlStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import (
-    accepted,
+    accept_events,
     action,
-    closing,
-    decided,
+    closing_step,
+    decision_entry,
     entry,
     event,
-    held,
+    held_action,
     step,
 )
-from vedette.testing.toy_fleet import World, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, note_proposal, send_proposal, toy_fleet
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PERMIT = Decision("permit", "permit.small", ("p",))
@@ -112,7 +112,9 @@ def stored(store: SqlStore) -> list[tuple[Any, ...]]:
 
 
 def by_person(kind: str, **fields: Any) -> Draft:
-    return Draft(kind, {"actor": "person:kim", **fields}, body=Body(canonical({"reason": "why"})))
+    return Draft(
+        kind, {"actor": "person:kim", **fields}, body=Body(canonical_json({"reason": "why"}))
+    )
 
 
 # --- a history by hand ----------------------------------------------------------------------
@@ -129,22 +131,24 @@ async def wander(
         what = dice.randrange(10)
         if what < 3 or not open_runs:
             agent = dice.choice(["watcher", "sorter", "caller"])
-            runs = await accepted(store, event(base + number), agent=agent)
+            runs = await accept_events(store, event(base + number), agent=agent)
             if dice.random() < 0.4:
-                await store.commit(closing(store, runs[0]))
+                await store.commit(closing_step(store, runs[0]))
                 # The same step again is a duplicate and leaves nothing.
-                await store.commit(closing(store, runs[0]))
+                await store.commit(closing_step(store, runs[0]))
             else:
                 open_runs += runs
         elif what == 3:
-            await store.note([Draft("policy.refused", {"actor": "engine", "bundle": "b" * 64})])
+            await store.append_entries(
+                [Draft("policy.refused", {"actor": "engine", "bundle": "b" * 64})]
+            )
         elif what == 4:
             await both_ways(store, dice)
         elif what == 5:
             # The second has no canonical form: neither has a place.
             bad = by_person("stop.set", what="agent:x", spend={"a": object()})
             with pytest.raises(TypeError):
-                await store.note([by_person("stop.set", what="agent:x"), bad])
+                await store.append_entries([by_person("stop.set", what="agent:x"), bad])
         else:
             run = open_runs.pop(dice.randrange(len(open_runs)))
             if await onward(store, dice, fresh(store, run)):
@@ -153,7 +157,7 @@ async def wander(
 
 async def both_ways(store: SqlStore, dice: random.Random) -> None:
     name = dice.choice(["watcher", "sorter"])
-    on = ("agent", name) not in store.stops()
+    on = ("agent", name) not in store.stop_scopes()
     kind = "stop.set" if on else "stop.lifted"
     await store.stop(by_person(kind, what=f"agent:{name}"), "agent", name, on)
     with pytest.raises(BadCommand):
@@ -169,12 +173,12 @@ async def onward(store: SqlStore, dice: random.Random, run: Run) -> bool:
         row = action(run, decided="permit", rule="r", effect="intended")
         decision = dice.choice([PERMIT, HOLD, DENY])
         if decision is HOLD:
-            row = held(run)
+            row = held_action(run)
         elif decision is DENY:
             row = action(run, decided="deny", rule="r")
         drafts = [
             entry(run, "turn.reasoned", text="t", turn=1),
-            decided(run, row, decision, back=1),
+            decision_entry(run, row, decision, back=1),
         ]
         if decision is PERMIT:
             drafts.append(entry(run, "effect.intended", back=1, action=row.id, tool=row.tool))
@@ -190,11 +194,11 @@ async def onward(store: SqlStore, dice: random.Random, run: Run) -> bool:
     if row.hold == "open":
         to = dice.choice(["approved", "denied"])
         draft = by_person(f"hold.{to}", agent=run.agent, **about)
-        await store.settle_hold(row.id, to, draft, approver="person:kim", until_us=2**50)  # type: ignore[arg-type]
+        await store.transition_hold(row.id, to, draft, approver="person:kim", until_us=2**50)  # type: ignore[arg-type]
         return True
     if row.hold == "approved":
         row.decided, row.hold, row.effect = "permit", "used", "intended"
-        drafts = [decided(run, row, PERMIT)]
+        drafts = [decision_entry(run, row, PERMIT)]
         drafts.append(entry(run, "effect.intended", back=1, **about))
         await store.commit(step(store, run, *drafts, actions=[row]))
         return True
@@ -234,14 +238,14 @@ async def test_the_tables_are_what_the_entries_come_to(
 ) -> None:
     store = opener()
     await wander(store, clock, seed)
-    assert store.spoilt() == []
+    assert store.find_wrong_rows() == []
     names = {row[0] for row in stored(store)}
     assert {"fleet", "agent", "minute", "rollout"} <= names
     # Nothing of before is in memory, and it goes on from the rows as they stand.
     store.close()
     again = opener()
     await wander(again, clock, seed + 100, steps=30, base=1000)
-    assert again.spoilt() == []
+    assert again.find_wrong_rows() == []
 
 
 async def test_rebuilt_tables_have_equal_bytes(store: SqlStore, clock: ManualClock) -> None:
@@ -258,33 +262,33 @@ async def test_a_spoilt_row_is_found_and_mended(store: SqlStore, clock: ManualCl
     before = stored(store)
     write = store._write
     write.begin()
-    write.run("UPDATE view SET version=version+1 WHERE name='fleet'")
-    write.run("DELETE FROM view WHERE name='agent' AND id='watcher'")
-    write.run("INSERT INTO view VALUES('hold', 'act_0', 1, 1, ?)", (b"{}",))
+    write.execute("UPDATE view SET version=version+1 WHERE name='fleet'")
+    write.execute("DELETE FROM view WHERE name='agent' AND id='watcher'")
+    write.execute("INSERT INTO view VALUES('hold', 'act_0', 1, 1, ?)", (b"{}",))
     write.commit()
-    assert store.spoilt() == [("agent", "watcher"), ("fleet", ""), ("hold", "act_0")]
+    assert store.find_wrong_rows() == [("agent", "watcher"), ("fleet", ""), ("hold", "act_0")]
     await store.rebuild_views()
-    assert store.spoilt() == []
+    assert store.find_wrong_rows() == []
     assert stored(store) == before
 
 
 async def test_what_was_rolled_back_left_nothing(store: SqlStore, clock: ManualClock) -> None:
-    (run,) = await accepted(store, event(1))
+    (run,) = await accept_events(store, event(1))
     before = stored(store)
 
     def broken() -> None:
         store._ledger.append([by_person("stop.set", what="agent:x")], None, 0, clock.now_us())
         store._ledger.append([entry(run, "run.dead")], run.id, run.entries, clock.now_us(), 1)
         # Written, and seen within the transaction; then it is all taken back.
-        store.writer._pending.flush()
+        store.writer._buffer.flush()
         assert ("stop", "agent:x") in [tuple(row[:2]) for row in store._write.rows(ALL)]
         raise BadCommand("not after all")
 
     with pytest.raises(BadCommand):
         await store.writer.submit(broken)
     assert stored(store) == before
-    await store.commit(closing(store, run))
-    assert store.spoilt() == []
+    await store.commit(closing_step(store, run))
+    assert store.find_wrong_rows() == []
     assert store.counts() == {"watcher": {"run.done": 1}}
 
 
@@ -292,34 +296,34 @@ async def test_what_was_rolled_back_left_nothing(store: SqlStore, clock: ManualC
 async def test_several_workers_keep_one_set_of_tables(opener: Opener, clock: ManualClock) -> None:
     one, two = opener("one"), opener("two")
     for number in range(6):
-        (run,) = await accepted(one if number % 2 else two, event(number))
-        row = held(run)
-        at = one if one.lease(run) is not None else two
+        (run,) = await accept_events(one if number % 2 else two, event(number))
+        row = held_action(run)
+        at = one if one.lease_epoch(run) is not None else two
         other = two if at is one else one
-        if at.lease(run) is None:
+        if at.lease_epoch(run) is None:
             continue
         turn = entry(run, "turn.reasoned", text="t", turn=1)
         await at.commit(
-            step(at, run, turn, decided(run, row, HOLD, back=1), actions=[row], turn=1,
+            step(at, run, turn, decision_entry(run, row, HOLD, back=1), actions=[row], turn=1,
                  state="waiting", waits="approval")
         )  # fmt: skip
         draft = by_person("hold.approved", action=row.id, agent=run.agent, tool=row.tool)
-        await other.settle_hold(row.id, "approved", draft, approver="kim", until_us=2**50)
+        await other.transition_hold(row.id, "approved", draft, approver="kim", until_us=2**50)
         kept = fresh(at, run)
-        done = [decided(run, row, PERMIT), entry(run, "effect.done", back=1, action=row.id)]
+        done = [decision_entry(run, row, PERMIT), entry(run, "effect.done", back=1, action=row.id)]
         await at.commit(step(at, kept, *done, state="done"))
-        assert one.spoilt() == []
-    assert two.spoilt() == []
+        assert one.find_wrong_rows() == []
+    assert two.find_wrong_rows() == []
 
 
 async def test_archived_entries_are_not_counted_again(store: SqlStore, clock: ManualClock) -> None:
     for number in range(4):
-        (run,) = await accepted(store, event(number))
-        await store.commit(closing(store, run))
+        (run,) = await accept_events(store, event(number))
+        await store.commit(closing_step(store, run))
     before = stored(store)
     write = store._write
     write.begin()
-    write.run("DELETE FROM entry WHERE seq<=2")
+    write.execute("DELETE FROM entry WHERE seq<=2")
     write.commit()
     with pytest.raises(BadCommand, match="archived"):
         await store.rebuild_views()
@@ -348,27 +352,27 @@ async def test_counts_over_a_real_line_and_a_restart(tmp_path: Path) -> None:
     async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
         jobs = [
             job("quiet", key="a"),
-            job("sent", send(), key="b"),
-            job("noted", note("hello"), key="c"),
-            job("held", send(tool="big.send"), key="d"),
-            job("held too", send(tool="big.send"), key="e"),
-            job("held three", send(tool="big.send"), key="f"),
+            job("sent", send_proposal(), key="b"),
+            job("noted", note_proposal("hello"), key="c"),
+            job("held", send_proposal(tool="big.send"), key="d"),
+            job("held too", send_proposal(tool="big.send"), key="e"),
+            job("held three", send_proposal(tool="big.send"), key="f"),
         ]
         await fleet.send(*jobs)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         store = fleet.app.store
         (first, second) = (fleet.actions(jobs[3])[0], fleet.actions(jobs[4])[0])
         assert store.counts() == by_tables(store)
         assert store.counts()["worker"]["hold.open"] == 3
         assert {id for id, *_ in store.view_page("hold", limit=9)} >= {first.id, second.id}
         await fleet.approve(first)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await fleet.restart()
         store = fleet.app.store
         await fleet.app.commands.deny(fleet.order(), second.id)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert store.counts() == by_tables(store)
-        assert store.spoilt() == []
+        assert store.find_wrong_rows() == []
         (waiting,) = store.view_page("hold", limit=9)
         assert waiting[3]["tool"] == "big.send"
         assert [id for id, *_ in store.view_page("run", limit=9)] == [waiting[3]["run"]]
@@ -385,9 +389,9 @@ _KINDS = (
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[Told]:
+def histories(draw: st.DrawFn) -> list[LedgerEntry]:
     """Entries of a few runs in any order, sensible or not; instants may go back."""
-    told: list[Told] = []
+    told: list[LedgerEntry] = []
     numbers: dict[str, int] = {}
     at = 10 * KEEP_MINUTES * MINUTE_US
     for seq in range(1, draw(st.integers(1, 40)) + 1):
@@ -408,36 +412,39 @@ def histories(draw: st.DrawFn) -> list[Told]:
 
 @given(histories(), st.data())
 @hypothesis_settings(max_examples=200)
-def test_groups_of_any_size_come_to_the_same(told: list[Told], data: st.DataObject) -> None:
+def test_groups_of_any_size_come_to_the_same(told: list[LedgerEntry], data: st.DataObject) -> None:
     """Written group by group, forgetting now and then, it is what one fold over all comes to."""
     tables: dict[Key, tuple[int, int, bytes]] = {}
 
-    def fetch(key: Key) -> Row | None:
+    def fetch(key: Key) -> ViewRow | None:
         if key not in tables:
             return None
         version, sort, raw = tables[key]
-        return Row(version, sort, orjson.loads(raw), stored=True)
+        return ViewRow(version, sort, orjson.loads(raw), stored=True)
 
-    def again(run: str, about: int | None, before: int) -> list[Told]:
+    def again(run: str, about: int | None, before: int) -> list[LedgerEntry]:
         return [one for one in told if one[3] == run and one[0] < before]
 
-    view, at = View(fetch, again), 0
+    view, at = Projection(fetch, again), 0
     while at < len(told):
         to = data.draw(st.integers(at + 1, len(told)))
-        view.take(told[at:to])
-        for key in view.gone:
+        view.add_entries(told[at:to])
+        for key in view.dropped_keys:
             tables.pop(key, None)
-        for key in view.changed:
+        for key in view.changed_keys:
             row = view.rows[key]
-            tables[key] = (row.version, row.sort, canonical(row.data))
-        if view.turned:
+            tables[key] = (row.version, row.sort, canonical_json(row.data))
+        if view.has_new_minute:
             first = view.first_minute
             tables = {k: v for k, v in tables.items() if k[0] != "minute" or v[1] >= first}
-        view.written()
+        view.mark_stored()
         if data.draw(st.booleans()):
             view.forget(runs=data.draw(st.booleans()))
         at = to
-    whole = {key: (row.version, row.sort, canonical(row.data)) for key, row in folded(told).items()}
+    whole = {
+        key: (row.version, row.sort, canonical_json(row.data))
+        for key, row in fold_entries(told).items()
+    }
     assert tables == whole
 
 
@@ -465,16 +472,16 @@ async def test_a_person_checks_and_rebuilds(tmp_path: Path, clock: ManualClock) 
 
     from click.testing import CliRunner
 
-    from vedette.adapters.signing_keys import ledger_key
+    from vedette.adapters.signing_keys import open_ledger_key
     from vedette.interfaces.cli import cli
 
     state = tmp_path / "state"
     store = SqliteStore(
-        state, fleet="harbour", key=ledger_key(state, "vedette/harbour", lambda: None),
+        state, fleet="harbour", key=open_ledger_key(state, "vedette/harbour", lambda: None),
         key_name="vedette/harbour", now_us=clock.now_us, synchronous="OFF",
     )  # fmt: skip
     await wander(store, clock, 9, steps=20)
-    store._write.run("UPDATE view SET version=1 WHERE name='fleet'")
+    store._write.execute("UPDATE view SET version=1 WHERE name='fleet'")
     store.close()
     settings = tmp_path / "vedette.toml"
     settings.write_text(SETTINGS)

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 from tests.pg import server
 
-from vedette.adapters.ledger_export import Archive, Exported, Joined, archive, export, last_before
+from vedette.adapters.ledger_export import (
+    Archive,
+    JoinedLedger,
+    LedgerExport,
+    checkpoint_size_before,
+    export,
+    write_segment,
+)
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.effect import Call, Outcome
@@ -20,7 +27,7 @@ from vedette.ledger.history.report import report
 from vedette.ledger.history.target_match import match
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, do, job, note, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, note_proposal, propose, send_proposal, toy_fleet
 
 START = 1_750_000_000_000_000
 HOUR = 3_600_000_000
@@ -51,19 +58,24 @@ async def answer(fleet: FleetHarness, verb: str) -> None:
         await fleet.approve(row, "it is right")
     else:
         await fleet.app.commands.deny(fleet.order("it is right"), row.id.replace("act_", "hold_"))
-    await fleet.settle()
+    await fleet.wait_until_idle()
 
 
 async def three_hours(fleet: FleetHarness, clock: ManualClock) -> None:
     """In the first hour something is held, in the second it is approved, in the third denied."""
-    await fleet.send(job("1", send("one")), job("2", send("two", tool="big.send"), note("n")))
-    await fleet.send(job("quiet"), job("3", do("wire.send", to="stranger@x.example", text="no")))
-    await fleet.settle()
+    await fleet.send(
+        job("1", send_proposal("one")),
+        job("2", send_proposal("two", tool="big.send"), note_proposal("n")),
+    )
+    await fleet.send(
+        job("quiet"), job("3", propose("wire.send", to="stranger@x.example", text="no"))
+    )
+    await fleet.wait_until_idle()
     clock.advance(HOUR)
     await answer(fleet, "approve")
     clock.advance(HOUR)
-    await fleet.send(job("4", send("four", tool="big.send")))
-    await fleet.settle()
+    await fleet.send(job("4", send_proposal("four", tool="big.send")))
+    await fleet.wait_until_idle()
     await answer(fleet, "deny")
 
 
@@ -74,8 +86,8 @@ async def test_all_stores_tell_the_same_story(tmp_path: Path, plan: StorePlan) -
         store = fleet.app.store
         told = reconstruct(store, START, START + 3 * HOUR)
         assert told.findings == []
-        assert match(told, world.happened).ok
-        assert match(told, world.happened).matched == 2
+        assert match(told, world.record).ok
+        assert match(told, world.record).matched == 2
         second = reconstruct(store, START + HOUR, START + 2 * HOUR)
         page = report(store, START, START + 3 * HOUR)
         key = (tmp_path / "state" / "ledger.pub").read_text()
@@ -85,12 +97,12 @@ async def test_all_stores_tell_the_same_story(tmp_path: Path, plan: StorePlan) -
     assert [one.outcome for one in done.decisions] == ["hold", "permit"]
     assert done.decisions[0].at < START + HOUR <= done.decisions[1].at
     assert done.approval is not None
-    assert (done.approval.by, done.approval.reason) == ("person:tester", "it is right")
+    assert (done.approval.actor, done.approval.reason) == ("person:tester", "it is right")
     assert done.state == "done"
     kinds = {item["kind"] for item in second.agents["worker"].items}
     assert kinds >= {"hold.approved", "action.decided", "effect.intended", "effect.done"}
     assert "turn.reasoned" not in kinds
-    again = Exported(tmp_path / "export")
+    again = LedgerExport(tmp_path / "export")
     assert reconstruct(again, START, START + 3 * HOUR).to_json() == told.to_json()
     assert reconstruct(again, START + HOUR, START + 2 * HOUR).to_json() == second.to_json()
     assert page["questions"] == {
@@ -110,8 +122,8 @@ async def test_all_stores_tell_the_same_story(tmp_path: Path, plan: StorePlan) -
 async def test_only_the_agents_that_were_asked_for(tmp_path: Path) -> None:
     fleet = toy_fleet(tmp_path, World(), agents=("worker", "other"), clock=ManualClock(START))
     async with fleet:
-        await fleet.send(job("1", note("a")), job("2", note("b"), agent="other"))
-        await fleet.settle()
+        await fleet.send(job("1", note_proposal("a")), job("2", note_proposal("b"), agent="other"))
+        await fleet.wait_until_idle()
         told = reconstruct(fleet.app.store, START, START + HOUR, ["other"])
     assert set(told.agents) == {"other"}
     assert {intent.agent for intent in told.intents.values()} == {"other"}
@@ -126,28 +138,28 @@ async def test_an_archive_with_the_store_behind_it(tmp_path: Path) -> None:
         store = fleet.app.store
         whole = reconstruct(store, START, START + 3 * HOUR)
         key = (tmp_path / "state" / "ledger.pub").read_text().strip()
-        size = last_before(store, START + HOUR, store.open_from())
-        archived = archive(store, tmp_path / "archive", size, key)
-        upkeep = fleet.app.commands.upkeep
+        size = checkpoint_size_before(store, START + HOUR, store.first_open_entry())
+        archived = write_segment(store, tmp_path / "archive", size, key)
+        upkeep = fleet.app.commands.maintenance
         assert upkeep is not None
         order = fleet.order("old")
-        await upkeep.let_go(order.principal, order.reason, archived)
-        joined = Joined(Archive(tmp_path / "archive"), store)
+        await upkeep.prune_archived(order.principal, order.reason, archived)
+        joined = JoinedLedger(Archive(tmp_path / "archive"), store)
         again = reconstruct(joined, START, START + 3 * HOUR)
         alone = reconstruct(store, START, START + 3 * HOUR)
     assert again.intents.keys() == whole.intents.keys()
     assert again.findings == alone.findings == []
-    assert match(again, world.happened).ok
-    assert {i.run for i in alone.intents.values() if not i.decisions} <= alone.cut
-    assert alone.cut
-    assert not again.cut
+    assert match(again, world.record).ok
+    assert {i.run for i in alone.intents.values() if not i.decisions} <= alone.truncated_runs
+    assert alone.truncated_runs
+    assert not again.truncated_runs
 
 
 async def test_erased_content_is_said_to_be_erased(tmp_path: Path) -> None:
     world, clock = World(), ManualClock(START)
     async with opened(tmp_path, StorePlan(), world, clock) as fleet:
         await three_hours(fleet, clock)
-        first = job("1", send("one"))
+        first = job("1", send_proposal("one"))
         await fleet.app.commands.erase(fleet.order("asked for"), event=first.key)
         told = reconstruct(fleet.app.store, START, START + 3 * HOUR)
         page = report(fleet.app.store, START, START + 3 * HOUR)
@@ -155,7 +167,7 @@ async def test_erased_content_is_said_to_be_erased(tmp_path: Path) -> None:
     assert intent.erased
     assert told.events[first.key]["erased"]
     assert told.findings == []
-    assert match(told, world.happened).ok
+    assert match(told, world.record).ok
     assert [one["args"] for one in page["sample"] if one["erased"]] == [None]
     assert "body.erased" in [one["kind"] for one in page["changed"]]
 
@@ -170,15 +182,15 @@ async def test_what_is_under_way_is_flagged(tmp_path: Path) -> None:
         loop.call_soon_threadsafe(begun.set)
         return Outcome("unknown", error="nobody answered")
 
-    world.answer, world.after = lost, True
+    world.answer, world.loses_answer = lost, True
     async with opened(tmp_path, StorePlan(), world, clock) as fleet:
-        await fleet.send(job("1", send("ring", tool="bell.ring")))
+        await fleet.send(job("1", send_proposal("ring", tool="bell.ring")))
         await asyncio.wait_for(begun.wait(), 10)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         told = reconstruct(fleet.app.store, START, START + HOUR)
-    (intent,) = told.open
+    (intent,) = told.open_intents
     assert intent.state == "unknown"
-    assert match(told, world.happened).ok
+    assert match(told, world.record).ok
     assert any("nobody recorded how it ended" in line for line in reconstruction_text(told))
 
 
@@ -189,16 +201,21 @@ async def test_a_window_without_entries(tmp_path: Path) -> None:
         key = (tmp_path / "state" / "ledger.pub").read_text()
         export(fleet.app.store, tmp_path / "export", verifier_key=key, witness=None)
     assert (told.agents, told.intents, told.findings) == ({}, {}, [])
-    assert reconstruct(Exported(tmp_path / "export"), START + HOUR, START + 2 * HOUR).agents == {}
+    assert (
+        reconstruct(LedgerExport(tmp_path / "export"), START + HOUR, START + 2 * HOUR).agents == {}
+    )
     assert page["questions"]["per_1000"] is None
     assert report_text(page)
 
 
 def test_a_bad_stretch_of_time_is_refused() -> None:
-    from vedette.interfaces.cli.common import since
+    from vedette.interfaces.cli.common import parse_time_range
 
-    assert since("2h", "2026-05-01T02:00:00Z") == (1_777_593_600_000_000, 1_777_600_800_000_000)
+    assert parse_time_range("2h", "2026-05-01T02:00:00Z") == (
+        1_777_593_600_000_000,
+        1_777_600_800_000_000,
+    )
     with pytest.raises(BadCommand, match="no length of time"):
-        since("a day", None)
+        parse_time_range("a day", None)
     with pytest.raises(BadCommand, match="no instant"):
-        since("1d", "yesterday")
+        parse_time_range("1d", "yesterday")

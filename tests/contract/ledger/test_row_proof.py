@@ -15,11 +15,11 @@ from tests.contract.ledger.test_reconstruct_stores import plan as plan
 
 from vedette.config.settings import StorePlan
 from vedette.domain.effect import Outcome
-from vedette.domain.row_proof import Told, is_approved
+from vedette.domain.row_proof import EntryRecord, is_approved
 from vedette.domain.run import ActionRow
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 WAKE = "UPDATE run SET wake_us=1 WHERE state='waiting'"
 APPROVED = (
@@ -34,8 +34,8 @@ PERMITTED = (
 
 async def held(fleet: FleetHarness) -> ActionRow:
     """Let one action wait for a person, and return it."""
-    await fleet.send(job("5", send("five", tool="big.send")))
-    await fleet.settle()
+    await fleet.send(job("5", send_proposal("five", tool="big.send")))
+    await fleet.wait_until_idle()
     (row,) = fleet.app.store.holds_page(after=0, limit=10)
     return row
 
@@ -44,7 +44,7 @@ async def act_on(fleet: FleetHarness) -> None:
     """Start again on what was written meanwhile, and handle it."""
     assert edit(fleet, WAKE) == 1
     await fleet.restart()
-    await fleet.settle()
+    await fleet.wait_until_idle()
 
 
 def refused(fleet: FleetHarness, what: str) -> int:
@@ -66,7 +66,7 @@ async def test_an_approval_that_nobody_gave_is_asked_for_again(
         assert refused(fleet, "approval") == 1
         # The control: one that somebody gives is carried out, once, and everything stands.
         await fleet.approve(again)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects("big.send") == 1
         assert verified(fleet, tmp_path).findings == ()
 
@@ -81,7 +81,7 @@ async def test_an_entry_that_was_written_over_approves_nothing(
         row = await held(fleet)
         await fleet.app.commands.stop(fleet.order("an incident"), all=True)
         await fleet.approve(row)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (entry,) = fleet.entries("hold.approved")
         forged: dict[str, Any] = {
             "actor": "person:the-cfo", "until": entry["until"] + 1, "action_digest": "0" * 64,
@@ -94,7 +94,7 @@ async def test_an_entry_that_was_written_over_approves_nothing(
             sql = f"UPDATE action SET {column}=? WHERE id=?"
             assert edit(fleet, sql, forged[changed], row.id) == 1
         await fleet.app.commands.resume(fleet.order("over"), all=True)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects("big.send") == (1 if changed == "nothing" else 0)
 
 
@@ -109,7 +109,7 @@ async def test_an_approval_that_was_taken_back_does_not_come_back(tmp_path: Path
         sql = "UPDATE action SET hold='approved', approver=?, until_us=? WHERE id=?"
         assert edit(fleet, sql, entry["actor"], entry["until"], row.id) == 1
         await fleet.app.commands.resume(fleet.order("over"), all=True)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects("big.send") == 0
 
 
@@ -136,9 +136,9 @@ async def test_an_effect_that_was_made_is_not_made_again(
 ) -> None:
     world = World()
     async with opened(tmp_path, plan, world, ManualClock(START)) as fleet:
-        event = job("5", send("five"), send("six", tool="big.send"))
+        event = job("5", send_proposal("five"), send_proposal("six", tool="big.send"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects() == 1
         assert edit(fleet, f"UPDATE action SET {said} WHERE effect='done'") == 1
         await act_on(fleet)
@@ -152,11 +152,11 @@ async def test_an_approval_that_was_used_is_not_used_again(tmp_path: Path) -> No
     async with opened(tmp_path, StorePlan(), world, ManualClock(START)) as fleet:
         row = await held(fleet)
         await fleet.approve(row)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects("big.send") == 1
         (given,) = fleet.entries("hold.approved")
         store = fleet.app.store
-        told = store.decisions([row.id])[row.id]
+        told = store.proof_entries([row.id])[row.id]
         again = replace(row, hold="approved", approver=given["actor"], until_us=given["until"])
         before = [one for one in told if one[0]["seq"] <= given["seq"]]
         assert is_approved(again, before, store.is_signed)
@@ -170,7 +170,7 @@ async def test_an_approval_that_was_used_is_not_used_again(tmp_path: Path) -> No
         assert edit(fleet, sql, given["actor"], given["until"], row.id) == 1
         assert edit(fleet, "UPDATE run SET state='waiting', wake_us=1") == 1
         await fleet.restart()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects("big.send") == 1
         assert [entry["rule"] for entry in fleet.entries("action.decided")].count(
             "permit.approved"
@@ -192,18 +192,18 @@ async def test_a_permit_of_an_older_policy_is_not_carried_out_as_one_of_today(
     world, clock = World(), ManualClock(START)
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         world.answer = lambda *_, **__: Outcome("retry")
-        event = job("1", send("hello"))
+        event = job("1", send_proposal("hello"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert fleet.actions(event)[0].effect == "intended"
         stop_tool(fleet, "house")
-        await fleet.apply(fleet.policies)
+        await fleet.apply_policy(fleet.policies)
         world.answer = None
         if forged:
             assert edit(fleet, "UPDATE action SET policy_rev=2") == 1
         clock.advance(3_700_000_000)
         await fleet.restart()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects() == 0
         assert fleet.actions(event)[0].decided == ("deny" if forged else "hold")
         assert (refused(fleet, "row") > 0) is forged
@@ -215,19 +215,19 @@ async def test_what_was_decided_often_is_proved_by_its_first_and_last_decision(
     world, clock = World(), ManualClock(START)
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         stop_tool(fleet, "house-0")
-        await fleet.apply(fleet.policies)
-        event = job("1", send("hello"))
+        await fleet.apply_policy(fleet.policies)
+        event = job("1", send_proposal("hello"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         for number in (1, 2):
             stop_tool(fleet, f"house-{number}")
-            await fleet.apply(fleet.policies)
+            await fleet.apply_policy(fleet.policies)
             clock.advance(3_700_000_000)
-            await fleet.settle()
+            await fleet.wait_until_idle()
         (row,) = fleet.actions(event)
         decided = fleet.entries("action.decided")
         assert [entry["rule"] for entry in decided] == ["house-0", "house-1", "house-2"]
-        told = fleet.app.store.decisions([row.id])[row.id]
+        told = fleet.app.store.proof_entries([row.id])[row.id]
         assert [entry["seq"] for entry, _ in told] == [decided[0]["seq"], decided[2]["seq"]]
         assert [orjson.loads(body or b"") for _, body in told] == [
             fleet.body(decided[0]["seq"]), fleet.body(decided[2]["seq"])
@@ -239,22 +239,22 @@ async def test_the_entries_of_a_run_are_read_once_however_many_actions_are_due(
 ) -> None:
     world = World()
     async with opened(tmp_path, StorePlan(), world, ManualClock(START)) as fleet:
-        await fleet.send(job("5", *[send(f"text {n}", tool="big.send") for n in range(6)]))
-        await fleet.settle()
+        await fleet.send(job("5", *[send_proposal(f"text {n}", tool="big.send") for n in range(6)]))
+        await fleet.wait_until_idle()
         store = fleet.app.store
         await fleet.app.commands.stop(fleet.order("an incident"), all=True)
         for row in store.holds_page(after=0, limit=10):
             await fleet.approve(row)
         reads: list[int] = []
-        read = store.decisions
+        read = store.proof_entries
 
-        def counted(actions: Collection[str]) -> dict[str, list[Told]]:
+        def counted(actions: Collection[str]) -> dict[str, list[EntryRecord]]:
             reads.append(len(actions))
             return read(actions)
 
         monkeypatch.setattr(store, "decisions", counted)
         await fleet.app.commands.resume(fleet.order("over"), all=True)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert reads == [6]
         assert world.effects("big.send") == 6
 
@@ -263,8 +263,10 @@ async def test_the_entries_of_a_run_are_read_once_however_many_actions_are_due(
 async def test_a_record_that_is_none_is_named_shown_and_refused(odd: Any, tmp_path: Path) -> None:
     world = World()
     async with opened(tmp_path, StorePlan(), world, ManualClock(START)) as fleet:
-        await fleet.send(job("5", send("five", tool="big.send"), send("six", tool="big.send")))
-        await fleet.settle()
+        await fleet.send(
+            job("5", send_proposal("five", tool="big.send"), send_proposal("six", tool="big.send"))
+        )
+        await fleet.wait_until_idle()
         row, other = fleet.app.store.holds_page(after=0, limit=10)
         record = odd
         if isinstance(odd, tuple):
@@ -312,7 +314,7 @@ async def test_a_record_that_says_better_origins_is_refused_at_its_use(
                 assert edit(fleet, sql, orjson.dumps(told), decided["seq"]) == 1
             await fleet.approve(row)
             await fleet.restart()
-            await fleet.settle()
+            await fleet.wait_until_idle()
             assert world.effects("big.send") == 0
             ended = fleet.app.store.action(row.id)
             assert (ended.decided, ended.rule) == ("deny", "engine.changed")  # type: ignore[union-attr]
@@ -326,16 +328,16 @@ async def test_an_approval_of_before_a_rotation_of_the_key_is_asked_for_again(
         row = await held(fleet)
         await fleet.app.commands.stop(fleet.order("an incident"), all=True)
         await fleet.approve(row)
-        upkeep = fleet.app.commands.upkeep
+        upkeep = fleet.app.commands.maintenance
         assert upkeep is not None
         order = fleet.order("it is time")
-        await upkeep.rotate(order.principal, order.reason, None)
+        await upkeep.rotate_key(order.principal, order.reason, None)
         await fleet.app.commands.resume(fleet.order("over"), all=True)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects("big.send") == 0
         (again,) = fleet.app.store.holds_page(after=0, limit=10)
         await fleet.approve(again)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects("big.send") == 1
 
 
@@ -346,11 +348,11 @@ async def test_a_body_that_was_edited_is_as_if_it_were_gone(
     """What is vouched for stands in the event's body, too; what memories said in the turn's."""
     world = World()
     async with opened(tmp_path, plan, world, ManualClock(START)) as fleet:
-        event = job("5", send("five", tool="big.send"))
+        event = job("5", send_proposal("five", tool="big.send"))
         if kind == "event.accepted":
             await fleet.app.commands.stop(fleet.order("an incident"), agent="worker")
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (entry,) = [one for one in fleet.entries(kind) if one.get("body")]
         raw = orjson.dumps(fleet.body(entry["seq"]))
         forged = raw.replace(b"five", b"forged", 1)
@@ -362,7 +364,7 @@ async def test_a_body_that_was_edited_is_as_if_it_were_gone(
         else:
             (row,) = fleet.app.store.holds_page(after=0, limit=10)
             await fleet.approve(row)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.calls == []
         assert [run.state for run in fleet.runs(event)] == ["dead"]
 
@@ -374,9 +376,9 @@ async def test_what_came_of_an_earlier_action_is_proved_before_the_run_goes_on(
     """A later turn draws from the answer, and trusts it if the decision did not say otherwise."""
     world = World()
     async with opened(tmp_path, plan, world, ManualClock(START)) as fleet:
-        event = job("5", send("one"), send("five", tool="big.send"))
+        event = job("5", send_proposal("one"), send_proposal("five", tool="big.send"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         done, held = fleet.actions(event)
         assert (done.effect, held.hold) == ("done", "open")
         assert done.answer is not None
@@ -388,7 +390,7 @@ async def test_what_came_of_an_earlier_action_is_proved_before_the_run_goes_on(
         assert edit(fleet, f"UPDATE action SET {column}=? WHERE id=?", forged, done.id) == 1
         await fleet.restart()
         await fleet.approve(held)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.effects("big.send") == 0
         assert [run.state for run in fleet.runs(event)] == ["dead"]
         assert refused(fleet, "row") == 1

@@ -19,25 +19,33 @@ import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.adapters.ledger_export import Exported, export, verify_store
-from vedette.adapters.signing_keys import line_of
-from vedette.domain.base.canonical import canonical, salted
+from vedette.adapters.ledger_export import LedgerExport, export, verify_store
+from vedette.adapters.signing_keys import format_verifier_key
+from vedette.domain.base.canonical import canonical_json, salted_digest
 from vedette.domain.entry import Body, Draft
 from vedette.ledger.merkle import Checkpoint, Frontier, leaf_hash, sign_note
 from vedette.ledger.verify import Code, Report, verify_ledger
-from vedette.store.sqlite import OpenedStore, SqliteStore
+from vedette.store.sqlite import SqliteReader, SqliteStore
 from vedette.testing.clock import ManualClock
-from vedette.testing.sample_steps import accepted, agents_of, closing, entry, event, held, step
+from vedette.testing.sample_steps import (
+    accept_events,
+    agents_of,
+    closing_step,
+    entry,
+    event,
+    held_action,
+    step,
+)
 
 NAME = "vedette/harbour"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))
 FORGER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
-VERIFIER = line_of(NAME, KEY)
+VERIFIER = format_verifier_key(NAME, KEY)
 
 
 def draft(kind: str, **fields: Any) -> Draft:
-    body = Body(canonical({"reason": "because"}))
+    body = Body(canonical_json({"reason": "because"}))
     return Draft(kind, {"actor": "person:kim", **fields}, body=body)
 
 
@@ -54,25 +62,25 @@ async def write_ledger(path: Path) -> None:
         synchronous="OFF",
     )  # fmt: skip
     for number in range(6):
-        (run,) = await accepted(store, event(number))
+        (run,) = await accept_events(store, event(number))
         if number % 3:
-            await store.commit(closing(store, run))
+            await store.commit(closing_step(store, run))
             continue
-        row = held(run)
+        row = held_action(run)
         turn = entry(run, "turn.reasoned", turn=1, text=f"proposed {number}")
         await store.commit(step(store, run, turn, actions=[row], state="waiting", turn=1))
         answer = draft("hold.denied", agent=run.agent, action=row.id, tool=row.tool)
-        await store.settle_hold(row.id, "denied", answer, approver="person:kim", until_us=0)
+        await store.transition_hold(row.id, "denied", answer, approver="person:kim", until_us=0)
         if number == 3:
-            await store.rotate(NEXT, line_of(NAME, NEXT), draft("key.rotated"))
+            await store.rotate(NEXT, format_verifier_key(NAME, NEXT), draft("key.rotated"))
     await store.erase(event=event(1).key, draft=draft("body.erased"), stateless=agents_of(store))
-    (run,) = await accepted(store, event(10))
-    await store.commit(closing(store, run))
+    (run,) = await accept_events(store, event(10))
+    await store.commit(closing_step(store, run))
     store.close()
 
 
 def of_store(folder: Path) -> Report:
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     try:
         return verify_store(store, VERIFIER, folder / "witness.log")
     finally:
@@ -167,27 +175,27 @@ def test_a_changed_tree_is_found(copy: Path, name: str) -> None:
     assert not of_store(copy).ok
 
 
-class Within(OpenedStore):
+class Within(SqliteReader):
     """A store as seen from inside a transaction, so that an attack can be taken back."""
 
     def __init__(self, connection: apsw.Connection) -> None:
-        from vedette.store.read_runs import Reads
+        from vedette.store.read_runs import StoreReader
         from vedette.store.sqlite.database import SqliteDatabase
 
-        Reads.__init__(self, SqliteDatabase(connection))
+        StoreReader.__init__(self, SqliteDatabase(connection))
 
 
 # --- every change to an export ----------------------------------------------------------------
 
 
 def of_export(folder: Path) -> Report:
-    read = Exported(folder)
+    read = LedgerExport(folder)
     return verify_store(read, VERIFIER, read.witness)
 
 
 @pytest.fixture
 def exported(folder: Path, tmp_path: Path) -> Path:
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     out = tmp_path / "out"
     export(store, out, verifier_key=VERIFIER, witness=folder / "witness.log", bodies=True)
     store.close()
@@ -228,7 +236,7 @@ def test_every_rewritten_entry_is_found_whoever_signs(exported: Path) -> None:
     notes = (exported / "checkpoints").read_text()
     for at, raw in enumerate(whole):
         value = orjson.loads(raw)
-        forged = [*whole[:at], canonical({**value, "at": value["at"] + 1}), *whole[at + 1 :]]
+        forged = [*whole[:at], canonical_json({**value, "at": value["at"] + 1}), *whole[at + 1 :]]
         path.write_bytes(b"".join(line + b"\n" for line in forged))
         tree = Frontier()
         for line in forged:
@@ -247,7 +255,7 @@ def test_every_fork_that_a_witness_saw_is_found(exported: Path) -> None:
     rotated = next(n for n, raw in enumerate(whole, 1) if b"key.rotated" in raw)
     for at in range(len(whole)):
         value = orjson.loads(whole[at])
-        forged = [*whole[:at], canonical({**value, "at": value["at"] + 1}), *whole[at + 1 :]]
+        forged = [*whole[:at], canonical_json({**value, "at": value["at"] + 1}), *whole[at + 1 :]]
         path.write_bytes(b"".join(line + b"\n" for line in forged))
         tree = Frontier()
         notes = []
@@ -260,7 +268,7 @@ def test_every_fork_that_a_witness_saw_is_found(exported: Path) -> None:
         report = of_export(exported)
         assert {Code.FORK, Code.ROOT_MISMATCH} <= set(report.counts), at
         # The control: a witness that slept saw none of it. This is what cannot be found.
-        read = Exported(exported)
+        read = LedgerExport(exported)
         assert verify_store(read, VERIFIER, None).ok
 
 
@@ -310,9 +318,9 @@ def long_ledger(size: int) -> tuple[list[tuple[int, bytes]], list[str]]:
             "run": f"run_{seq // 4:032x}", "n": seq % 4 + 1 if seq > 3 else seq, "agent": "watcher",
             "event": f"evt_{seq // 4:032x}", "action": f"act_{seq:032x}", "outcome": "permit",
             "rule": "grant", "policy_rev": 3, "cause": seq - 1 or None, "about": 1 + seq // 4 * 4,
-            "body": salted(bytes(16), b"%d" % seq), "bundle": "b" * 64,
+            "body": salted_digest(bytes(16), b"%d" % seq), "bundle": "b" * 64,
         }  # fmt: skip
-        raw = canonical({name: item for name, item in value.items() if item is not None})
+        raw = canonical_json({name: item for name, item in value.items() if item is not None})
         entries.append((seq, raw))
         tree.append(leaf_hash(raw))
         if seq % 100 == 0:

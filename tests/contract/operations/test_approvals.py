@@ -16,13 +16,13 @@ from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Thought
-from vedette.interfaces.cli.hold_text import folded, group_lines, hold_lines, safe_whole
-from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.domain.ports import ReasonerJudgement
+from vedette.interfaces.cli.hold_text import fold_lines, group_lines, hold_lines, safe_json
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.ledger.history.hold_groups import group, groups
 from vedette.ledger.history.lists import hold_item
 from vedette.ledger.history.report import report
-from vedette.operations.approvals import AT_ONCE, CLAIMED_US
+from vedette.operations.approvals import CLAIM_US, MAX_HOLDS
 from vedette.operations.commands import Order
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -32,11 +32,11 @@ ANN = Principal("person", "ann", frozenset({"approver"}))
 BOB = Principal("person", "bob", frozenset({"approver"}))
 
 
-def judged(briefing: Briefing) -> Thought:
+def judged(briefing: Briefing) -> ReasonerJudgement:
     """Judge a mail by the first letter of its name: i is an invoice, b a booking."""
     label = {"i": "invoice", "b": "booking"}[str(briefing.event.subject)[0]]
     args = {"message": Ref("/event/subject"), "folder": Ref(f"/charter/folders/{label}")}
-    return Thought(label=label, proposals=(Proposal("mail.file", args, "unsure", 0.1),))
+    return ReasonerJudgement(label=label, proposals=(Proposal("mail.file", args, "unsure", 0.1),))
 
 
 @pytest.fixture
@@ -56,20 +56,20 @@ async def fleet(tmp_path: Path, clock: ManualClock) -> AsyncIterator[FleetHarnes
         clock=clock,
     ) as found:  # fmt: skip
         await found.send(*(mail(name) for name in ("i1", "i2", "b1")))
-        await found.settle()
+        await found.wait_until_idle()
         yield found
 
 
 def now(fleet: FleetHarness) -> int:
-    return fleet.app.line.clock.now_us()
+    return fleet.app.services.clock.now_us()
 
 
 async def give(
     fleet: FleetHarness, verb: str, args: dict[str, Any], who: Principal = ANN, id: str = ""
 ) -> dict[str, Any]:
     order = Order(who, "because", id or None)
-    done = await carry_out(fleet.app.commands, verb, order, args)
-    await fleet.settle()
+    done = await dispatch(fleet.app.commands, verb, order, args)
+    await fleet.wait_until_idle()
     return done
 
 
@@ -104,7 +104,7 @@ async def test_a_group_is_answered_over_exactly_what_was_shown(fleet: FleetHarne
     shown = groups(fleet.app.store, now(fleet))["items"][0]
     # One more joins after the group was shown.
     await fleet.send(mail("i3"))
-    await fleet.settle()
+    await fleet.wait_until_idle()
     done = await give(fleet, "approve_group", {"holds": shown["holds"], "group": shown["group"]})
     assert (done["answered"], done["refused"]) == (2, 0)
     states = {name: fleet.actions(mail(name))[0] for name in ("i1", "i2", "i3", "b1")}
@@ -143,7 +143,7 @@ async def test_a_repeat_of_the_command_answers_what_was_left(fleet: FleetHarness
 
 
 async def test_a_list_without_digests_or_too_long_is_refused(fleet: FleetHarness) -> None:
-    many = {f"hold_{number}": "d" for number in range(AT_ONCE + 1)}
+    many = {f"hold_{number}": "d" for number in range(MAX_HOLDS + 1)}
     for holds in ({}, many, {"hold_1": ""}, {"hold_1": None}):
         with pytest.raises(BadCommand):
             await give(fleet, "approve_group", {"holds": holds})
@@ -164,7 +164,7 @@ async def test_a_claim_is_shown_for_half_an_hour_and_keeps_nobody_out(
     await give(fleet, "claim", {"hold": hold})
     item = hold_item(fleet.app.store, row, now(fleet))
     assert item["claim"]["by"] == "person:ann"
-    assert hold_item(fleet.app.store, row, now(fleet) + CLAIMED_US)["claim"] is None
+    assert hold_item(fleet.app.store, row, now(fleet) + CLAIM_US)["claim"] is None
     taken = await give(fleet, "claim", {"hold": hold}, BOB)
     assert taken["was"] == "person:ann"
     mine = await give(fleet, "approve", {"hold": hold, "digest": fleet.shown_digest(row)}, BOB)
@@ -211,7 +211,7 @@ async def test_what_is_shown_before_an_approval_is_whole_and_safe(fleet: FleetHa
     ):  # fmt: skip
         assert part in text, part
     long = "so long " * 200 + "\x1b]8;;http://evil\x07\u202eend"
-    shown = folded([f"  body = {safe_whole(long)}"])
+    shown = fold_lines([f"  body = {safe_json(long)}"])
     assert all(len(line) <= 80 for line in shown)
     whole = shown[0] + "".join(line[6:] for line in shown[1:])
     assert json.loads(whole.removeprefix("  body = ")) == long

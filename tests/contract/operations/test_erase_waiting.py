@@ -21,15 +21,15 @@ from tests.small import small
 from vedette.adapters.ledger_export import verify_store
 from vedette.adapters.mail.event import mail_event
 from vedette.config.settings import StorePlan
-from vedette.domain.base.errors import BadCommand, Forbidden, NotShown
+from vedette.domain.base.errors import BadCommand, DisplayMismatch, Forbidden
 from vedette.domain.identity import Principal
-from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.operations.commands import Order
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, checkout
-from vedette.testing.toy_fleet import World, job, note, send
+from vedette.testing.toy_fleet import World, job, note_proposal, send_proposal
 
 WHO = "mallory"
 PHRASE = "a phrase that is said nowhere else"
@@ -40,11 +40,11 @@ async def waiting(tmp_path: Path, plan: StorePlan, world: World) -> AsyncIterato
     """A fleet with a held action of mallory's and one that was done, and one of somebody else's."""
     async with opened(tmp_path, plan, world, ManualClock(START)) as fleet:
         await fleet.send(
-            job("1", note("n"), send(PHRASE, tool="big.send"), key=WHO),
-            job("2", send("fine"), key=WHO),
-            job("3", send("stays", tool="big.send"), key="ann"),
+            job("1", note_proposal("n"), send_proposal(PHRASE, tool="big.send"), key=WHO),
+            job("2", send_proposal("fine"), key=WHO),
+            job("3", send_proposal("stays", tool="big.send"), key="ann"),
         )
-        await fleet.settle()
+        await fleet.wait_until_idle()
         yield fleet
 
 
@@ -52,7 +52,7 @@ async def erase(fleet: FleetHarness, who: Principal | None = None, **args: Any) 
     order = fleet.order("asked for it")
     if who is not None:
         order = Order(who, "asked for it")
-    return await carry_out(fleet.app.commands, "erase", order, {"subject": WHO, **args})
+    return await dispatch(fleet.app.commands, "erase", order, {"subject": WHO, **args})
 
 
 async def test_a_hold_blocks_erasure_until_it_is_denied_with_it(
@@ -60,10 +60,10 @@ async def test_a_hold_blocks_erasure_until_it_is_denied_with_it(
 ) -> None:
     world = World()
     async with waiting(tmp_path, plan, world) as fleet:
-        head = fleet.app.store.head()
+        head = fleet.app.store.last_seq()
         with pytest.raises(BadCommand, match="--deny-holds"):
             await erase(fleet)
-        assert fleet.app.store.head() == head
+        assert fleet.app.store.last_seq() == head
         done = await erase(fleet, deny_holds=True)
         assert done["erased"]
         (denied,) = fleet.entries("hold.denied")
@@ -80,10 +80,10 @@ async def test_a_hold_blocks_erasure_until_it_is_denied_with_it(
         assert PHRASE not in json.dumps(story)
         # What is left goes on: the hold of somebody else is approved and done.
         await fleet.approve(left, "right")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert sorted(world.texts()) == ["fine", "stays"]
         assert reconstruct(fleet.app.store, 0, 2**62).findings == []
-        assert fleet.app.store.spoilt() == []
+        assert fleet.app.store.find_wrong_rows() == []
         key = (tmp_path / "state" / "ledger.pub").read_text()
         report = verify_store(fleet.app.store, key.strip(), tmp_path / "state" / "witness.log")
         assert report.ok, report.findings
@@ -98,7 +98,7 @@ async def test_it_works_while_everything_is_stopped_and_after_a_restart(
         assert (await erase(fleet, deny_holds=True))["erased"]
         await fleet.restart()
         assert len(fleet.app.store.holds_page(after=0, limit=10)) == 1
-        assert fleet.app.store.survey(subject=WHO).contents == 0
+        assert fleet.app.store.survey(subject=WHO).body_count == 0
 
 
 async def test_an_approval_that_is_not_used_yet_is_denied_too(
@@ -109,10 +109,10 @@ async def test_an_approval_that_is_not_used_yet_is_denied_too(
         await fleet.app.commands.stop(fleet.order("an incident"), all=True)
         (row, _) = fleet.app.store.holds_page(after=0, limit=10)
         await fleet.approve(row, "right")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert (await erase(fleet, deny_holds=True))["erased"]
         await fleet.app.commands.resume(fleet.order("over"), all=True)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.texts() == ["fine"]
 
 
@@ -121,9 +121,9 @@ async def test_an_effect_that_may_have_happened_is_not_lost(
 ) -> None:
     world = World(answer=lambda call: OSError("the line broke"))
     async with opened(tmp_path, plan, world, ManualClock(START)) as fleet:
-        await fleet.send(job("1", send(PHRASE, tool="bell.ring"), key=WHO))
-        await fleet.settle()
-        (run,) = fleet.app.store.survey(subject=WHO).open
+        await fleet.send(job("1", send_proposal(PHRASE, tool="bell.ring"), key=WHO))
+        await fleet.wait_until_idle()
+        (run,) = fleet.app.store.survey(subject=WHO).open_runs
         assert run.state == "waiting"
         with pytest.raises(BadCommand, match="may have happened"):
             await erase(fleet, deny_holds=True)
@@ -133,10 +133,10 @@ async def test_who_may_erase_may_not_deny_by_it(tmp_path: Path, plan: StorePlan)
     operator = Principal("person", "op", frozenset({"operator"}))
     both = Principal("person", "both", frozenset({"operator", "approver"}))
     async with waiting(tmp_path, plan, World()) as fleet:
-        head = fleet.app.store.head()
+        head = fleet.app.store.last_seq()
         with pytest.raises(Forbidden):
             await erase(fleet, operator, deny_holds=True)
-        assert fleet.app.store.head() == head
+        assert fleet.app.store.last_seq() == head
         assert (await erase(fleet, both, deny_holds=True))["erased"]
         assert {entry["actor"] for entry in fleet.entries("hold.denied")} == {"person:both"}
 
@@ -145,13 +145,18 @@ async def test_what_would_go_is_what_goes(tmp_path: Path, plan: StorePlan) -> No
     async with waiting(tmp_path, plan, World()) as fleet:
         store = fleet.app.store
         found = store.survey(subject=WHO)
-        assert (len(found.events), found.runs, len(found.open), len(found.holds)) == (2, 2, 1, 1)
-        assert store.survey(subject="nobody").contents == 0
-        head = store.head()
+        assert (len(found.events), found.runs, len(found.open_runs), len(found.holds)) == (
+            2,
+            2,
+            1,
+            1,
+        )
+        assert store.survey(subject="nobody").body_count == 0
+        head = store.last_seq()
         done = await erase(fleet, deny_holds=True)
-        assert store.head() > head
-        assert len(done["erased"]) == found.contents
-        assert store.survey(subject=WHO).contents == 0
+        assert store.last_seq() > head
+        assert len(done["erased"]) == found.body_count
+        assert store.survey(subject=WHO).body_count == 0
 
 
 async def test_nothing_goes_but_what_was_shown(tmp_path: Path, plan: StorePlan) -> None:
@@ -161,30 +166,30 @@ async def test_nothing_goes_but_what_was_shown(tmp_path: Path, plan: StorePlan) 
         store = fleet.app.store
 
         async def refused(shown: str) -> None:
-            head = store.head()
-            with pytest.raises(NotShown, match="nothing was erased"):
+            head = store.last_seq()
+            with pytest.raises(DisplayMismatch, match="nothing was erased"):
                 await erase(fleet, deny_holds=True, digest=shown)
-            assert store.head() == head
+            assert store.last_seq() == head
 
         for word in ("", "0" * 7, "0" * 64, "%"):
             await refused(word)
         seen = store.survey(subject=WHO).digest
-        await fleet.send(job("4", send("joined"), key=WHO))
-        await fleet.settle()
+        await fleet.send(job("4", send_proposal("joined"), key=WHO))
+        await fleet.wait_until_idle()
         await refused(seen)
         seen = store.survey(subject=WHO).digest
-        await fleet.send(job("5", send("waits", tool="big.send"), key=WHO))
-        await fleet.settle()
+        await fleet.send(job("5", send_proposal("waits", tool="big.send"), key=WHO))
+        await fleet.wait_until_idle()
         await refused(seen)
         seen = store.survey(subject=WHO).digest
         (row,) = [row for row in store.survey(subject=WHO).holds if row.turn == 1][:1]
         await fleet.app.commands.deny(fleet.order("no"), row.id)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await refused(seen)
         found = store.survey(subject=WHO)
         done = await erase(fleet, deny_holds=True, digest=found.digest[:8])
-        assert len(done["erased"]) == found.contents
-        assert store.survey(subject=WHO).contents == 0
+        assert len(done["erased"]) == found.body_count
+        assert store.survey(subject=WHO).body_count == 0
 
 
 # --- the verb ------------------------------------------------------------------------------------
@@ -197,7 +202,7 @@ async def mails(tmp_path: Path) -> Path:
     toml = root / "vedette.toml"
     toml.write_text(toml.read_text().replace('".vedette"', '"fleet/state"'))
     async with FleetHarness(root / "fleet", content=root) as fleet:
-        await carry_out(
+        await dispatch(
             fleet.app.commands, "mode", fleet.order(), {"agent": "inbox_triage", "mode": "ask"}
         )
         names = sorted((checkout() / "samples/mailbox/new").iterdir())[:4]
@@ -205,7 +210,7 @@ async def mails(tmp_path: Path) -> Path:
             raw = path.read_bytes()
             event = mail_event("maildir:sample", path.name, raw, subject=path.name, received_us=1)
             await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert fleet.app.store.holds_page(after=0, limit=10)
     return root
 

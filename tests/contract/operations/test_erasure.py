@@ -14,14 +14,14 @@ from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate
-from vedette.domain.ports import Erased, Refused, Thought
-from vedette.domain.run import Committed, Step
-from vedette.interfaces.daemon import feeding
-from vedette.store.sqlite import OpenedStore
+from vedette.domain.ports import ErasureResult, ReasonerJudgement, Refused
+from vedette.domain.run import CommitResult, Step
+from vedette.interfaces.daemon import build_bank_feed
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import FleetHarness
 from vedette.testing.sample_steps import agents_of
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy_fleet import World, job, send, toy_fleet
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 PHRASE = "a phrase that is said nowhere else"
 GUEST = "guest@visitors.example"
@@ -43,8 +43,10 @@ def holding(folder: Path, phrase: str = PHRASE) -> set[str]:
 
 async def test_no_file_holds_what_was_erased(tmp_path: Path, world: World) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
-        await fleet.send(job("1", send(PHRASE), key="somebody"), job("2", send("stays")))
-        await fleet.settle()
+        await fleet.send(
+            job("1", send_proposal(PHRASE), key="somebody"), job("2", send_proposal("stays"))
+        )
+        await fleet.wait_until_idle()
         # Whatever is in the log alone is in the store's own pages, too, before it is erased.
         fleet.app.store._write.rows("PRAGMA wal_checkpoint(FULL)")
         assert {"store.db", "store.db-wal"} <= holding(tmp_path)
@@ -57,11 +59,11 @@ async def test_no_file_holds_what_was_erased(tmp_path: Path, world: World) -> No
 async def test_a_reader_may_keep_the_log_for_a_while(tmp_path: Path, world: World) -> None:
     """Its copies go with the first commit after the reader went."""
     async with toy_fleet(tmp_path, world) as fleet:
-        await fleet.send(job("1", send(PHRASE), key="somebody"))
-        await fleet.settle()
-        reader = OpenedStore(tmp_path / "state")
+        await fleet.send(job("1", send_proposal(PHRASE), key="somebody"))
+        await fleet.wait_until_idle()
+        reader = SqliteReader(tmp_path / "state")
         with reader.snapshot():
-            assert reader.head() > 0
+            assert reader.last_seq() > 0
             done = await fleet.app.commands.erase(fleet.order(), subject="somebody")
             assert done["erased"]
             assert not done["scrubbed"]
@@ -74,9 +76,9 @@ async def test_a_reader_may_keep_the_log_for_a_while(tmp_path: Path, world: Worl
 # --- the banks ------------------------------------------------------------------------------
 
 
-def learns(briefing: Briefing) -> Thought:
+def learns(briefing: Briefing) -> ReasonerJudgement:
     texts = (PHRASE, "something harmless")
-    return Thought(
+    return ReasonerJudgement(
         candidates=tuple(Candidate("inbox", "inbox", text, ("hours",)) for text in texts)
     )
 
@@ -88,7 +90,7 @@ def texts(fleet: FleetHarness) -> list[str]:
 async def test_what_was_proposed_out_of_it_leaves_the_bank(tmp_path: Path) -> None:
     async with shipped(tmp_path, ScriptedReasoner([learns])) as fleet:
         await fleet.send(mail("1"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert texts(fleet) == [PHRASE, "something harmless"]
         assert holding(tmp_path) > {"store.db-wal"}
         await fleet.app.commands.erase(fleet.order(), subject=GUEST)
@@ -101,7 +103,7 @@ async def test_what_was_proposed_out_of_it_leaves_the_bank(tmp_path: Path) -> No
 async def test_of_one_erased_entry_only_its_own_candidate_goes(tmp_path: Path) -> None:
     async with shipped(tmp_path, ScriptedReasoner([learns])) as fleet:
         await fleet.send(mail("1"))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         proposed = [e["seq"] for e in fleet.entries("memory.proposed")]
         (seq,) = [seq for seq in proposed if fleet.body(seq)["text"] == PHRASE]
         await fleet.app.commands.erase(fleet.order(), entry=seq)
@@ -114,7 +116,7 @@ async def test_a_runner_killed_between_store_and_bank_forgets_at_its_start(tmp_p
     event = mail("1")
     async with shipped(tmp_path, ScriptedReasoner([learns])) as fleet:
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         draft = Draft("body.erased", {"actor": "person:kim"}, body=Body(b"{}"))
         await fleet.app.store.erase(
             event=event.key, draft=draft, stateless=agents_of(fleet.app.store)
@@ -132,7 +134,7 @@ async def test_what_is_erased_before_its_bank_has_it_never_enters(
     """The step is durable, the erasure too, and the bank has forgotten what it did not know yet."""
     event = mail("1")
     async with shipped(tmp_path, ScriptedReasoner([learns])) as fleet:
-        store, hear, erased = fleet.app.store, feeding(fleet.app), list[Any]()
+        store, hear, erased = fleet.app.store, build_bank_feed(fleet.app), list[Any]()
         send_step = store.send
 
         async def erase() -> Any:
@@ -143,22 +145,22 @@ async def test_what_is_erased_before_its_bank_has_it_never_enters(
             hear()  # as the follower does at news
             return done
 
-        async def late(step: Step, commit: Awaitable[Committed]) -> Committed:
+        async def late(step: Step, commit: Awaitable[CommitResult]) -> CommitResult:
             committed = await commit
             if step.candidates:
                 erased.append(await erase())
             return committed
 
-        def send_later(step: Step) -> Awaitable[Committed]:
+        def send_later(step: Step) -> Awaitable[CommitResult]:
             return asyncio.ensure_future(late(step, send_step(step)))
 
         monkeypatch.setattr(store, "send", send_later)
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(erased) == 1
         assert texts(fleet) == []
         assert holding(tmp_path) - {"store.db-wal"} == set()
-        assert fleet.app.line.recall.behind == ""
+        assert fleet.app.services.recall.lag_reason == ""
 
 
 # --- what was refused -----------------------------------------------------------------------
@@ -218,9 +220,9 @@ async def test_a_content_that_a_run_needs_is_not_erased_by_entry(
     tmp_path: Path, world: World
 ) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
-        event = job("1", send(PHRASE, tool="big.send"))
+        event = job("1", send_proposal(PHRASE, tool="big.send"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (run,) = fleet.runs(event)
         assert run.state == "waiting"
         with pytest.raises(BadCommand, match="still needs"):
@@ -238,13 +240,13 @@ async def test_a_run_judged_while_its_content_is_being_erased_stays_learned(
     last = job("4", value=4, key="somebody")
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.send(first)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         store, erase = fleet.app.store, fleet.app.store.erase
 
-        async def erase_later(**given: Any) -> Erased:
+        async def erase_later(**given: Any) -> ErasureResult:
             store.erase = erase  # type: ignore[method-assign]
             await fleet.send(late)
-            await fleet.settle()
+            await fleet.wait_until_idle()
             return await erase(**given)
 
         store.erase = erase_later  # type: ignore[method-assign]
@@ -252,6 +254,6 @@ async def test_a_run_judged_while_its_content_is_being_erased_stays_learned(
         assert len(done["erased"]) == 2
         await fleet.restart()
         await fleet.send(last)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (label,) = [e["label"] for e in fleet.entries("run.closed") if e["event"] == last.key]
         assert label == "sum 7 of 3"

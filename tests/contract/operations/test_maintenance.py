@@ -11,52 +11,58 @@ from tests.contract.store.test_store import ADAPTERS, CLOCK, KEY
 
 from vedette.adapters.ledger_export import (
     Archive,
-    Joined,
-    archive,
-    prove,
-    verify_proof,
+    JoinedLedger,
+    prove_inclusion,
+    verify_inclusion_proof,
     verify_store,
+    write_segment,
 )
-from vedette.adapters.signing_keys import line_of
-from vedette.domain.base.canonical import canonical
+from vedette.adapters.signing_keys import format_verifier_key
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
-from vedette.domain.loss_window import Doubt
+from vedette.domain.loss_window import LossWindow
 from vedette.domain.run import Run
 from vedette.store.loss_detection import Loss
-from vedette.testing.sample_steps import accepted, agents_of, closing, entry, event, step
+from vedette.testing.sample_steps import accept_events, agents_of, closing_step, entry, event, step
 
 NAME = "vedette/harbour"
 NEXT = Ed25519PrivateKey.from_private_bytes(bytes(range(2, 34)))
-LINE = line_of(NAME, KEY)
+LINE = format_verifier_key(NAME, KEY)
 
 pytestmark = pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS.keys())
 
 
 def draft(kind: str, **fields: Any) -> Draft:
-    return Draft(kind, {"actor": "person:kim", **fields}, body=Body(canonical({"reason": "why"})))
+    return Draft(
+        kind, {"actor": "person:kim", **fields}, body=Body(canonical_json({"reason": "why"}))
+    )
 
 
 async def grow(store: Any, numbers: range) -> None:
     for number in numbers:
-        (run,) = await accepted(store, event(number))
-        await store.commit(closing(store, run))
+        (run,) = await accept_events(store, event(number))
+        await store.commit(closing_step(store, run))
 
 
 async def test_rotate_archive_and_verify(adapter: Any, tmp_path: Path) -> None:
     store = adapter(tmp_path / "state")
     await grow(store, range(3))
-    seq = await store.rotate(NEXT, line_of(NAME, NEXT), draft("key.rotated"), command="once")
+    seq = await store.rotate(
+        NEXT, format_verifier_key(NAME, NEXT), draft("key.rotated"), command="once"
+    )
     with pytest.raises(AlreadyDone):
-        await store.rotate(NEXT, line_of(NAME, NEXT), draft("key.rotated"), command="once")
-    assert store.key_in_force() == line_of(NAME, NEXT)
+        await store.rotate(
+            NEXT, format_verifier_key(NAME, NEXT), draft("key.rotated"), command="once"
+        )
+    assert store.key_in_force() == format_verifier_key(NAME, NEXT)
     await grow(store, range(3, 6))
     witness = tmp_path / "state" / "witness.log"
     report = verify_store(store, LINE, witness)
     assert (report.findings, report.keys) == ((), 2)
 
     size = [size for size, _ in store.sized() if size > seq][-2]
-    archived = archive(store, tmp_path / "archive", size, LINE)
+    archived = write_segment(store, tmp_path / "archive", size, LINE)
     while rows := store.expiring(size):
         await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
     await store.let_go(archived, draft("ledger.archived"))
@@ -70,9 +76,9 @@ async def test_rotate_archive_and_verify(adapter: Any, tmp_path: Path) -> None:
     await grow(store, range(6, 8))
     alone = verify_store(store, LINE, witness)
     assert (alone.findings, alone.archived, alone.keys) == ((), size, 2)
-    joined = Joined(Archive(tmp_path / "archive"), store)
+    joined = JoinedLedger(Archive(tmp_path / "archive"), store)
     assert verify_store(joined, LINE, witness).findings == ()
-    assert verify_proof(prove(store, store.head()), LINE).size == store.head()
+    assert verify_inclusion_proof(prove_inclusion(store, store.head()), LINE).size == store.head()
     store.close()
     # The store begins anew behind the archive; with the key of before it does not.
     with pytest.raises(BadStore, match="not the one that the ledger's last rotation named"):
@@ -83,15 +89,15 @@ async def test_expiring_spares_what_is_open_and_what_banks_keep(
     adapter: Any, tmp_path: Path
 ) -> None:
     store = adapter(tmp_path / "state")
-    (open_run,) = await accepted(store, event(100))
+    (open_run,) = await accept_events(store, event(100))
     await grow(store, range(3))
-    (taught,) = await accepted(store, event(101))
+    (taught,) = await accept_events(store, event(101))
     proposed = Draft(
         "memory.proposed",
         {"event": taught.event, "agent": taught.agent, "memory": "inbox"},
-        body=Body(canonical({"scope": "inbox", "text": "noon", "topics": []})),
+        body=Body(canonical_json({"scope": "inbox", "text": "noon", "topics": []})),
     )
-    closed = closing(store, taught)
+    closed = closing_step(store, taught)
     closed.drafts.insert(0, proposed)
     await store.commit(closed)
     assert store.open_from() == open_run.position
@@ -113,7 +119,7 @@ async def test_expiring_spares_what_is_open_and_what_banks_keep(
 
 
 async def buried(store: Any, number: int) -> Run:
-    (run,) = await accepted(store, event(number))
+    (run,) = await accept_events(store, event(number))
     await store.commit(step(store, run, entry(run, "run.dead"), state="dead"))
     return run
 
@@ -146,8 +152,8 @@ async def test_what_a_judge_observed_after_states_were_kept_does_not_expire(
     adapter: Any, tmp_path: Path
 ) -> None:
     store = adapter(tmp_path / "state")
-    (one,) = await accepted(store, event(100))
-    await store.commit(closing(store, one))
+    (one,) = await accept_events(store, event(100))
+    await store.commit(closing_step(store, one))
     await grow(store, range(3))
     rows = store.expiring(store.head())
     await store.expire(rows, draft("body.erased"))
@@ -163,7 +169,7 @@ async def test_what_was_promoted_after_the_look_is_not_forgotten(
     """Its retention counts from its promotion. What nobody decided, and what is old, goes."""
     store = adapter(tmp_path / "state")
     for name in ("late", "waits", "early"):
-        body = Body(canonical({"scope": "inbox", "text": name, "topics": []}))
+        body = Body(canonical_json({"scope": "inbox", "text": name, "topics": []}))
         fields = {"actor": "person:kim", "memory": "inbox", "what": name}
         await store.propose(Draft("memory.proposed", fields, body=body))
     await store.curate((draft("memory.promoted"), ["inbox/early"]))
@@ -187,7 +193,7 @@ async def test_what_was_taken_up_again_is_not_let_go(adapter: Any, tmp_path: Pat
     dead = await buried(store, 100)
     await grow(store, range(3))
     size = [size for size, _ in store.sized()][-2]
-    archived = archive(store, tmp_path / "archive", size, LINE)
+    archived = write_segment(store, tmp_path / "archive", size, LINE)
     store.refuse_open(archived)  # the control: nothing is open
     await store.redrive([dead.id], draft("run.redriven"))
     with pytest.raises(BadCommand, match="open again"):
@@ -214,11 +220,11 @@ async def test_a_restore_leaves_doubt_until_it_is_settled(adapter: Any, tmp_path
         await store.settled(draft("store.settled"))
     seq = await store.restored(Loss(0), actor="person:kim", reason="why")
     assert store.stops() == [("all", "")]
-    assert store.doubt() == Doubt(seq)
+    assert store.doubt() == LossWindow(seq)
     until = await store.settled(draft("store.settled"))
     store.close()
     store = adapter(tmp_path / "state")
-    assert store.doubt() == Doubt(seq, until)
+    assert store.doubt() == LossWindow(seq, until)
     found = store.doubt()
     assert found is not None
     assert found.covers(seq - 1)

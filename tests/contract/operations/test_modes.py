@@ -20,8 +20,8 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.domain.ports import Finding
-from vedette.interfaces.daemon import Running
-from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.interfaces.daemon import Daemon
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.operations import modes
 from vedette.operations.commands import Order
 from vedette.testing.harness import FleetHarness, TrustingStage, copy_policies
@@ -49,7 +49,7 @@ def _no_hook() -> Iterator[None]:
 
 
 async def mode(fleet: FleetHarness, to: str, agent: str = AGENT) -> dict[str, Any]:
-    return await fleet.confirmed("mode", reason="start safely", agent=agent, mode=to)
+    return await fleet.submit_confirmed("mode", reason="start safely", agent=agent, mode=to)
 
 
 def grants(policies: Path) -> str:
@@ -72,7 +72,7 @@ async def test_the_one_word_is_changed_published_and_recorded_with_who_and_why(
         last = published(fleet)[-1]
         assert last["actor"] == "person:tester"
         assert fleet.body(last["seq"])["reason"] == "start safely"
-        live = fleet.app.store.bundle(done["digest"]) or {}
+        live = fleet.app.store.bundle_files(done["digest"]) or {}
         assert live[modes.GRANTS].decode() == grants(policies)
         await mode(fleet, "act")
         assert grants(policies) == before
@@ -87,7 +87,7 @@ async def test_in_observe_nothing_is_done_and_in_ask_a_person_decides(
             await mode(fleet, to)
             event = Event("maildir:x", to, "mail.received", to, None, data)
             await fleet.send(event)
-            await fleet.settle()
+            await fleet.wait_until_idle()
             assert {row.decided for row in fleet.actions(event)} == {outcome}
         assert not fleet.entries("effect.intended", "effect.done")
 
@@ -106,23 +106,23 @@ async def test_what_the_watcher_read_before_an_order_does_not_undo_it(
         return bundle
 
     async with fleet:
-        running = Running(fleet.app, until_idle=True)
+        running = Daemon(fleet.app, until_idle=True)
         monkeypatch.setattr(stage, "read_bundle", slowly)
         offering = asyncio.create_task(running.offer_policy())
         await asyncio.to_thread(began.wait, 30)
         await mode(fleet, "observe")
         await offering
         assert len(published(fleet)) == 2
-        live = fleet.app.store.bundle(fleet.app.rollout.live.digest)
+        live = fleet.app.store.bundle_files(fleet.app.rollout.live.digest)
         assert live is not None
-        assert modes.granted(live, AGENT)["mode"] == "observe"
+        assert modes.read_grant(live, AGENT)["mode"] == "observe"
 
 
 async def test_the_watched_folder_makes_no_second_revision_of_one_change(
     fleet: FleetHarness, policies: Path
 ) -> None:
     async with fleet:
-        running = Running(fleet.app, until_idle=True)
+        running = Daemon(fleet.app, until_idle=True)
         # The watcher reads the folder at any moment, also between two orders.
         await asyncio.gather(mode(fleet, "observe"), running.offer_policy(), mode(fleet, "ask"))
         await running.offer_policy()
@@ -170,13 +170,16 @@ async def test_a_crash_half_way_is_taken_up_by_the_next_start_and_the_same_order
         with pytest.raises(Crash):
             await mode(fleet, "observe")
         failpoint.hook = None
-        number, digest = fleet.app.store.revision()
+        number, digest = fleet.app.store.live_revision()
         await fleet.restart()
         # It was published, so it stays in force, whatever the folder says.
-        assert fleet.app.store.revision() == (number, digest) == (2, digest)
+        assert fleet.app.store.live_revision() == (number, digest) == (2, digest)
         done = await mode(fleet, "observe")
         assert not done["changed"]
-        assert modes.granted((fleet.app.store.bundle(digest) or {}), AGENT)["mode"] == "observe"
+        assert (
+            modes.read_grant((fleet.app.store.bundle_files(digest) or {}), AGENT)["mode"]
+            == "observe"
+        )
         assert "mode: observe" in grants(policies).partition(AGENT)[2]
 
 
@@ -186,7 +189,7 @@ async def test_a_repeat_of_what_was_so_already_does_not_change_it_back(
     async def again(to: str, command: str) -> dict[str, Any]:
         order = replace(fleet.order("start safely"), command_id=command)
         args = {"agent": AGENT, "mode": to}
-        return await carry_out(fleet.app.commands, "mode", order, args)
+        return await dispatch(fleet.app.commands, "mode", order, args)
 
     async with fleet:
         assert not (await again("act", "first"))["changed"]
@@ -194,7 +197,7 @@ async def test_a_repeat_of_what_was_so_already_does_not_change_it_back(
         assert (await again("observe", "second"))["changed"]
         with pytest.raises(AlreadyDone, match="first"):
             await again("act", "first")
-        assert fleet.app.store.revision()[0] == 2
+        assert fleet.app.store.live_revision()[0] == 2
 
 
 async def test_before_it_is_published_a_crash_changes_nothing(
@@ -211,7 +214,7 @@ async def test_before_it_is_published_a_crash_changes_nothing(
         with pytest.raises(KeyboardInterrupt):
             await mode(fleet, "observe")
         assert grants(policies) == before
-        assert fleet.app.store.revision()[0] == 1
+        assert fleet.app.store.live_revision()[0] == 1
 
 
 async def test_what_others_publish_during_its_trial_is_kept(
@@ -229,9 +232,9 @@ async def test_what_others_publish_during_its_trial_is_kept(
         done = await mode(fleet, "ask")
         assert (await applying)["revision"] == 2
         assert (done["ok"], done["revision"]) == (True, 3)
-        live = fleet.app.store.bundle(done["digest"]) or {}
+        live = fleet.app.store.bundle_files(done["digest"]) or {}
         assert live["denies/data.yaml"] == denies.read_bytes()
-        assert modes.granted(live, AGENT)["mode"] == "ask"
+        assert modes.read_grant(live, AGENT)["mode"] == "ask"
 
 
 async def test_where_the_folder_is_behind_what_others_publish_meanwhile_it_is_refused(
@@ -248,7 +251,7 @@ async def test_where_the_folder_is_behind_what_others_publish_meanwhile_it_is_re
         with pytest.raises(BadCommand, match="says more than the live policy"):
             await mode(fleet, "ask")
         applied = await applying
-        assert fleet.app.store.revision() == (2, applied["digest"])
+        assert fleet.app.store.live_revision() == (2, applied["digest"])
         assert grants(policies) == before
 
 
@@ -269,11 +272,11 @@ async def test_a_file_that_somebody_saves_during_the_trial_is_left_as_it_is(
         assert "saved meanwhile" in done["folder"]
         assert grants(policies) == before + "# looked at by kim\n"
         # What they saved says the old mode: the watcher tells it and waits.
-        running = Running(fleet.app, until_idle=True)
+        running = Daemon(fleet.app, until_idle=True)
         await running.offer_policy()
         assert "the folder waits" in running.troubles[-1]
-        live = fleet.app.store.bundle(fleet.app.store.revision()[1]) or {}
-        assert modes.granted(live, AGENT)["mode"] == "observe"
+        live = fleet.app.store.bundle_files(fleet.app.store.live_revision()[1]) or {}
+        assert modes.read_grant(live, AGENT)["mode"] == "observe"
 
 
 async def test_a_folder_that_says_more_than_is_live_is_not_published_by_the_way(
@@ -292,7 +295,7 @@ async def test_where_workers_share_a_store_the_live_policy_alone_is_changed_and_
 ) -> None:
     before = grants(policies)
     async with fleet:
-        fleet.app.store.several = True
+        fleet.app.store.multi_worker = True
         done = await mode(fleet, "observe")
         assert done["changed"]
         assert "where the folder is kept" in done["folder"]
@@ -306,26 +309,26 @@ async def test_only_a_policy_author_may_and_only_for_an_agent_and_a_mode_there_a
         commands = fleet.app.commands
         kim = Order(Principal("person", "kim", frozenset({"operator", "approver"})), "why")
         with pytest.raises(Forbidden, match="needs policy_author"):
-            await carry_out(commands, "mode", kim, {"agent": AGENT, "mode": "act"})
+            await dispatch(commands, "mode", kim, {"agent": AGENT, "mode": "act"})
         with pytest.raises(BadCommand, match="no agent 'nobody'"):
             await mode(fleet, "act", "nobody")
         with pytest.raises(BadCommand, match="'on' is no mode"):
             await mode(fleet, "on")
         order = replace(fleet.order(), reason=" ")
         with pytest.raises(BadCommand, match="reason is missing"):
-            await carry_out(commands, "mode", order, {"agent": AGENT, "mode": "ask"})
+            await dispatch(commands, "mode", order, {"agent": AGENT, "mode": "ask"})
         assert len(published(fleet)) == 1
 
 
 def test_what_cannot_be_edited_by_lines_is_refused_with_the_mend() -> None:
     with pytest.raises(BadCommand, match="cannot be edited here"):
-        modes.with_mode({modes.GRANTS: b"watch: {mode: act}\n"}, "watch", "ask")
+        modes.replace_mode({modes.GRANTS: b"watch: {mode: act}\n"}, "watch", "ask")
     raw = orjson.dumps({"watch": {"mode": "act"}})
     with pytest.raises(BadCommand, match="another file") as told:
-        modes.with_mode({"grants/data.json": raw}, "watch", "ask")
+        modes.replace_mode({"grants/data.json": raw}, "watch", "ask")
     assert "mode: ask" in str(told.value)
     with pytest.raises(BadCommand, match="grants 'other' nothing"):
-        modes.with_mode({modes.GRANTS: b"watch:\n  mode: act\n"}, "other", "ask")
+        modes.replace_mode({modes.GRANTS: b"watch:\n  mode: act\n"}, "other", "ask")
 
 
 @pytest.mark.parametrize(
@@ -333,4 +336,4 @@ def test_what_cannot_be_edited_by_lines_is_refused_with_the_mend() -> None:
     [("act", "observe", "observe"), ("ask", "act", "ask"), ("act", "act", "act")],
 )
 def test_the_more_careful_mode_is_in_force(requested: str, granted: str, found: str) -> None:
-    assert modes.in_force(requested, granted) == found
+    assert modes.effective_mode(requested, granted) == found

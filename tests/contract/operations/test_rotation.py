@@ -19,36 +19,36 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.adapters.ledger_export import (
-    Exported,
+    LedgerExport,
     export,
-    prove,
-    prove_growth,
-    verify_growth,
-    verify_proof,
+    prove_consistency,
+    prove_inclusion,
+    verify_consistency_proof,
+    verify_inclusion_proof,
     verify_store,
 )
 from vedette.adapters.signing_keys import (
     KEY_FILE,
     PUBLIC_FILE,
     KeyFolder,
-    ledger_key,
-    line_of,
-    next_files,
+    format_verifier_key,
+    next_key_files,
+    open_ledger_key,
     read_key,
 )
 from vedette.config import Settings
 from vedette.domain.base import failpoint
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore, StoreBusy, StoreFailed
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
 from vedette.ledger.merkle import Checkpoint, Frontier, ProofError, leaf_hash, parse_note, sign_note
 from vedette.ledger.verify import Code, Report, verify_ledger
-from vedette.operations.maintenance import Upkeep
-from vedette.store.sqlite import OpenedStore, SqliteStore
+from vedette.operations.maintenance import Maintenance
+from vedette.store.sqlite import SqliteReader, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.sample_steps import accepted, closing, event
+from vedette.testing.sample_steps import accept_events, closing_step, event
 from vedette.testing.toy_fleet import World, toy_fleet
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -60,7 +60,7 @@ FORGER = Ed25519PrivateKey.from_private_bytes(bytes(range(1, 33)))
 def in_force(folder: Path) -> str | None:
     if not (folder / "store.db").exists():
         return None
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     try:
         return store.key_in_force()
     finally:
@@ -68,7 +68,7 @@ def in_force(folder: Path) -> str | None:
 
 
 def open_store(folder: Path) -> SqliteStore:
-    key = ledger_key(folder, NAME, lambda: in_force(folder))
+    key = open_ledger_key(folder, NAME, lambda: in_force(folder))
     return SqliteStore(
         folder, fleet=FLEET, key=key, key_name=NAME, now_us=ManualClock().now_us, synchronous="OFF"
     )
@@ -76,12 +76,14 @@ def open_store(folder: Path) -> SqliteStore:
 
 async def grow(store: SqliteStore, numbers: range) -> None:
     for number in numbers:
-        (run,) = await accepted(store, event(number))
-        await store.commit(closing(store, run))
+        (run,) = await accept_events(store, event(number))
+        await store.commit(closing_step(store, run))
 
 
 def rotation(reason: str = "a year is over") -> Draft:
-    return Draft("key.rotated", {"actor": "person:kim"}, body=Body(canonical({"reason": reason})))
+    return Draft(
+        "key.rotated", {"actor": "person:kim"}, body=Body(canonical_json({"reason": reason}))
+    )
 
 
 async def rotate(store: SqliteStore, folder: Path) -> str:
@@ -93,7 +95,7 @@ async def rotate(store: SqliteStore, folder: Path) -> str:
 
 
 def verified(folder: Path, key: str | None = None) -> Report:
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     try:
         line = key or (folder / "ledger.pub").read_text().strip()
         return verify_store(store, line, folder / "witness.log")
@@ -130,16 +132,20 @@ def test_the_chain_is_followed_from_the_first_key(twice: Path) -> None:
 
 def test_the_old_private_key_is_gone(tmp_path: Path) -> None:
     folder = tmp_path / "state"
-    ledger_key(folder, NAME, lambda: None)
+    open_ledger_key(folder, NAME, lambda: None)
     before = (folder / KEY_FILE).read_bytes()
     held = (folder / KEY_FILE).open("rb")
     keys = KeyFolder(folder, NAME)
     key, line = keys.prepare()
-    (prepared,) = next_files(folder)
+    (prepared,) = next_key_files(folder)
     assert prepared.stat().st_mode & 0o777 == 0o600
     keys.finish(key)
-    assert line_of(NAME, read_key(folder / KEY_FILE)) == line == line_of(NAME, key)
-    assert next_files(folder) == []
+    assert (
+        format_verifier_key(NAME, read_key(folder / KEY_FILE))
+        == line
+        == format_verifier_key(NAME, key)
+    )
+    assert next_key_files(folder) == []
     assert all(before not in path.read_bytes() for path in folder.iterdir())
     # Whoever holds the old file open finds nothing in it either.
     assert held.read() == bytes(32)
@@ -149,7 +155,7 @@ def test_the_old_private_key_is_gone(tmp_path: Path) -> None:
 def test_the_old_private_key_is_gone_though_the_disk_kept_no_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ledger_key(tmp_path, NAME, lambda: None)
+    open_ledger_key(tmp_path, NAME, lambda: None)
     keys = KeyFolder(tmp_path, NAME)
     key, _ = keys.prepare()
     sync = os.fsync
@@ -177,10 +183,10 @@ async def test_a_rotation_that_is_not_committed_changes_nothing(tmp_path: Path) 
         await store.rotate(*KeyFolder(folder, NAME).prepare(), rotation(), command="once")
     store.close()
     # The entry names the first of the two, and the second has not taken its place.
-    assert len(next_files(folder)) == 2
+    assert len(next_key_files(folder)) == 2
     open_store(folder).close()
-    assert line_of(NAME, read_key(folder / KEY_FILE)) == line
-    assert next_files(folder) == []
+    assert format_verifier_key(NAME, read_key(folder / KEY_FILE)) == line
+    assert next_key_files(folder) == []
 
 
 @pytest.mark.parametrize("point", ["rotate:before", "rotate:mid", "rotate:after"])
@@ -209,15 +215,15 @@ async def test_a_rotation_broken_off_is_ended_as_the_store_says(
     store = open_store(folder)
     await grow(store, range(2, 4))
     store.close()
-    assert line_of(NAME, read_key(folder / KEY_FILE)) == line
-    assert next_files(folder) == []
+    assert format_verifier_key(NAME, read_key(folder / KEY_FILE)) == line
+    assert next_key_files(folder) == []
     assert verified(folder).ok
 
 
 def test_a_rotation_whose_key_could_not_be_put_in_place_is_finished_by_the_next(
     tmp_path: Path,
 ) -> None:
-    ledger_key(tmp_path, "vedette/harbour", lambda: None)
+    open_ledger_key(tmp_path, "vedette/harbour", lambda: None)
     path, away = tmp_path / "ledger.key", tmp_path / "away"
     keys = KeyFolder(tmp_path, "vedette/harbour")
     first, line = keys.prepare()
@@ -226,9 +232,9 @@ def test_a_rotation_whose_key_could_not_be_put_in_place_is_finished_by_the_next(
         keys.finish(first)
     away.rename(path)
     second, _ = keys.prepare()
-    assert line_of("vedette/harbour", read_key(path)) == line
+    assert format_verifier_key("vedette/harbour", read_key(path)) == line
     keys.drop(second)
-    assert next_files(tmp_path) == []
+    assert next_key_files(tmp_path) == []
 
 
 async def test_a_key_prepared_and_not_named_is_dropped(tmp_path: Path) -> None:
@@ -240,7 +246,7 @@ async def test_a_key_prepared_and_not_named_is_dropped(tmp_path: Path) -> None:
     store = open_store(folder)
     await grow(store, range(2, 4))
     store.close()
-    assert next_files(folder) == []
+    assert next_key_files(folder) == []
     report = verified(folder)
     assert (report.ok, report.keys) == (True, 1)
 
@@ -258,7 +264,7 @@ async def test_another_key_than_the_first_is_refused_before_any_rotation(tmp_pat
         open_store(folder)
     # With the public half changed too the ledger itself still tells.
     public = (folder / PUBLIC_FILE).read_text()
-    (folder / PUBLIC_FILE).write_text(line_of(NAME, FORGER) + "\n")
+    (folder / PUBLIC_FILE).write_text(format_verifier_key(NAME, FORGER) + "\n")
     with pytest.raises(BadStore, match="signs with another key"):
         open_store(folder)
     (folder / KEY_FILE).write_bytes(own)
@@ -269,14 +275,14 @@ async def test_another_key_than_the_first_is_refused_before_any_rotation(tmp_pat
 # --- rotations in flight ----------------------------------------------------------------------
 
 
-def upkeep_of(fleet: FleetHarness) -> Upkeep:
-    upkeep = fleet.app.commands.upkeep
+def upkeep_of(fleet: FleetHarness) -> Maintenance:
+    upkeep = fleet.app.commands.maintenance
     assert upkeep is not None
     return upkeep
 
 
 def on_disk(folder: Path) -> str:
-    return line_of(NAME, read_key(folder / "state" / KEY_FILE))
+    return format_verifier_key(NAME, read_key(folder / "state" / KEY_FILE))
 
 
 @pytest.mark.parametrize("command", ["once", None])
@@ -288,12 +294,12 @@ async def test_of_two_rotations_at_once_the_key_in_force_stays(
     async with toy_fleet(tmp_path, World()) as fleet:
         upkeep = upkeep_of(fleet)
         done = await asyncio.gather(
-            *(upkeep.rotate(who, "yearly", command) for _ in range(2)), return_exceptions=True
+            *(upkeep.rotate_key(who, "yearly", command) for _ in range(2)), return_exceptions=True
         )
         refused = [type(one) for one in done if isinstance(one, BaseException)]
         assert refused == ([AlreadyDone] if command else [])
         assert on_disk(tmp_path) == fleet.app.store.key_in_force()
-        assert next_files(tmp_path / "state") == []
+        assert next_key_files(tmp_path / "state") == []
     async with fleet:
         pass
     assert verified(tmp_path / "state").keys == (2 if command else 3)
@@ -309,13 +315,13 @@ async def test_a_second_runner_does_not_touch_a_key_on_its_way(
         real = fleet.app.store.rotate
 
         async def meanwhile(*args: Any, **named: Any) -> int:
-            assert len(next_files(tmp_path / "state")) == 1
+            assert len(next_key_files(tmp_path / "state")) == 1
             with pytest.raises(StoreBusy):
                 await open_app(fleet.app.settings)
             return await real(*args, **named)
 
         monkeypatch.setattr(fleet.app.store, "rotate", meanwhile)
-        done = await upkeep.rotate(Principal.owner("kim"), "yearly")
+        done = await upkeep.rotate_key(Principal.owner("kim"), "yearly")
         assert on_disk(tmp_path) == done["key"] == fleet.app.store.key_in_force()
 
 
@@ -332,31 +338,31 @@ async def test_a_commit_of_unknown_fate_leaves_the_next_key(
 
         monkeypatch.setattr(fleet.app.store, "rotate", unheard)
         with pytest.raises(StoreFailed):
-            await upkeep.rotate(who, "yearly", "once")
-        assert len(next_files(tmp_path / "state")) == 1
+            await upkeep.rotate_key(who, "yearly", "once")
+        assert len(next_key_files(tmp_path / "state")) == 1
         # The control: what was certainly refused leaves nothing more.
         with pytest.raises(AlreadyDone):
-            await upkeep.rotate(who, "yearly", "once")
-        assert len(next_files(tmp_path / "state")) == 1
+            await upkeep.rotate_key(who, "yearly", "once")
+        assert len(next_key_files(tmp_path / "state")) == 1
         named = fleet.app.store.key_in_force()
     async with fleet:
         assert on_disk(tmp_path) == named
-        assert next_files(tmp_path / "state") == []
+        assert next_key_files(tmp_path / "state") == []
 
 
 async def test_a_rebuild_ends_a_rotation_that_was_broken_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vedette.interfaces.cli.store import _rebuilt
+    from vedette.interfaces.cli.store import _rebuild_views
 
     async with toy_fleet(tmp_path, World()) as fleet:
         with monkeypatch.context() as patch:
             # As if killed there.
             patch.setattr(KeyFolder, "finish", lambda self, key: None)
-            done = await upkeep_of(fleet).rotate(Principal.owner("kim"), "yearly")
+            done = await upkeep_of(fleet).rotate_key(Principal.owner("kim"), "yearly")
         assert on_disk(tmp_path) != done["key"]
     settings = replace(Settings.of(tmp_path / "content", FLEET), state=tmp_path / "state")
-    assert await _rebuilt(settings) > 0
+    assert await _rebuild_views(settings) > 0
     assert on_disk(tmp_path) == done["key"]
     async with fleet:
         pass
@@ -402,10 +408,10 @@ async def forged(folder: Path, *, keep_witness: bool) -> Report:
     # What a thief of the store can do: write entries, and sign with a key that he has.
     value = {
         "v": 1, "seq": size + 1, "at": 1, "kind": "key.rotated", "actor": "person:kim",
-        "key": line_of(NAME, FORGER),
+        "key": format_verifier_key(NAME, FORGER),
     }  # fmt: skip
-    raw = canonical(value)
-    reading = OpenedStore(folder)
+    raw = canonical_json(value)
+    reading = SqliteReader(folder)
     tree = Frontier()
     for _, entry, _, _ in reading.walk():
         tree.append(leaf_hash(entry))
@@ -433,7 +439,7 @@ async def test_a_forged_rotation_is_found(tmp_path: Path, keep_witness: bool) ->
 
 
 def entry_of(seq: int, **fields: object) -> tuple[int, bytes]:
-    return seq, canonical({"v": 1, "seq": seq, "at": seq, **fields})
+    return seq, canonical_json({"v": 1, "seq": seq, "at": seq, **fields})
 
 
 def note_of(entries: list[tuple[int, bytes]], size: int, key: Ed25519PrivateKey) -> str:
@@ -443,24 +449,26 @@ def note_of(entries: list[tuple[int, bytes]], size: int, key: Ed25519PrivateKey)
     return sign_note(Checkpoint(NAME, size, tree.root()).body(), NAME, key)
 
 
-@pytest.mark.parametrize("key", [None, 7, "", "vedette/harbour", line_of("vedette/other", FORGER)])
+@pytest.mark.parametrize(
+    "key", [None, 7, "", "vedette/harbour", format_verifier_key("vedette/other", FORGER)]
+)
 def test_a_rotation_that_names_no_key_of_this_fleet_is_found(key: object) -> None:
     first = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     entries = [entry_of(1, kind="store.opened"), entry_of(2, kind="key.rotated", key=key)]
     notes = [note_of(entries, 2, first)]
-    report = verify_ledger(entries, notes, line_of(NAME, first))
+    report = verify_ledger(entries, notes, format_verifier_key(NAME, first))
     assert set(report.counts) == {Code.BAD_ROTATION}
     # The control: the same entry with a key of this fleet.
-    entries[1] = entry_of(2, kind="key.rotated", key=line_of(NAME, FORGER))
-    report = verify_ledger(entries, [note_of(entries, 2, first)], line_of(NAME, first))
+    entries[1] = entry_of(2, kind="key.rotated", key=format_verifier_key(NAME, FORGER))
+    report = verify_ledger(entries, [note_of(entries, 2, first)], format_verifier_key(NAME, first))
     assert (report.ok, report.keys) == (True, 2)
 
 
 def test_no_key_signs_before_it_was_named_nor_after_it_handed_over() -> None:
     first = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     entries = [entry_of(n, kind="store.opened") for n in range(1, 7)]
-    entries[2] = entry_of(3, kind="key.rotated", key=line_of(NAME, FORGER))
-    line = line_of(NAME, first)
+    entries[2] = entry_of(3, kind="key.rotated", key=format_verifier_key(NAME, FORGER))
+    line = format_verifier_key(NAME, first)
     right = [(2, first), (4, first), (5, FORGER), (6, FORGER)]
     assert verify_ledger(entries, [note_of(entries, s, k) for s, k in right], line).ok
     for wrong in ([(2, FORGER), (4, first), (6, FORGER)], [(2, first), (4, first), (6, first)]):
@@ -473,35 +481,35 @@ def test_no_key_signs_before_it_was_named_nor_after_it_handed_over() -> None:
 
 async def test_proofs_carry_the_chain(twice: Path) -> None:
     first = (twice / "ledger.pub").read_text().strip()
-    store = OpenedStore(twice)
-    size = store.head()
+    store = SqliteReader(twice)
+    size = store.last_seq()
     for seq in (1, size // 2, size):
-        proof = json.loads(json.dumps(prove(store, seq)))
+        proof = json.loads(json.dumps(prove_inclusion(store, seq)))
         assert len(proof["handovers"]) == 2
-        assert verify_proof(proof, first).size == size
+        assert verify_inclusion_proof(proof, first).size == size
         with pytest.raises(ProofError):
-            verify_proof({**proof, "handovers": []}, first)
+            verify_inclusion_proof({**proof, "handovers": []}, first)
         with pytest.raises(ProofError):
-            verify_proof({**proof, "handovers": proof["handovers"][::-1]}, first)
+            verify_inclusion_proof({**proof, "handovers": proof["handovers"][::-1]}, first)
     early = next(size for size, _ in store.sized())
-    growth = json.loads(json.dumps(prove_growth(store, early)))
-    before, after = verify_growth(growth, first)
+    growth = json.loads(json.dumps(prove_consistency(store, early)))
+    before, after = verify_consistency_proof(growth, first)
     assert (before.size, after.size) == (early, size)
     with pytest.raises(ProofError):
-        verify_growth({**growth, "proof": growth["proof"][:-1]}, first)
+        verify_consistency_proof({**growth, "proof": growth["proof"][:-1]}, first)
     with pytest.raises(ProofError):
-        verify_growth({**growth, "from": growth["to"], "to": growth["from"]}, first)
+        verify_consistency_proof({**growth, "from": growth["to"], "to": growth["from"]}, first)
     with pytest.raises(BadCommand, match="no checkpoint of size"):
-        prove_growth(store, size + 1)
+        prove_consistency(store, size + 1)
     store.close()
 
 
 async def test_an_export_over_rotations_verifies(twice: Path, tmp_path: Path) -> None:
     first = (twice / "ledger.pub").read_text().strip()
-    store = OpenedStore(twice)
+    store = SqliteReader(twice)
     export(store, tmp_path / "out", verifier_key=first, witness=twice / "witness.log", bodies=True)
     store.close()
-    read = Exported(tmp_path / "out")
+    read = LedgerExport(tmp_path / "out")
     report = verify_store(read, read.key, read.witness)
     assert (report.ok, report.keys) == (True, 3)
 
@@ -557,4 +565,4 @@ async def test_killed_at_any_point_of_a_rotation_the_ledger_goes_on(
     assert report.findings == ()
     named = POINTS.index(point) >= POINTS.index("commit:after")
     assert report.keys == (2 if named else 1)
-    assert next_files(folder) == []
+    assert next_key_files(folder) == []

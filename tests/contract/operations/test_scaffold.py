@@ -13,11 +13,11 @@ from tests.said import said
 from tests.small import AGENT, cases, small
 
 from vedette.config import Problem, Settings, load_fleet, load_settings
-from vedette.config.code_rename import renamed
+from vedette.config.code_rename import rename_code
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import Event
-from vedette.operations.scaffold import found
+from vedette.operations.scaffold import scaffold_agent
 from vedette.policy.bundle_data import mount
 from vedette.testing.harness import FleetHarness, checkout
 
@@ -90,13 +90,13 @@ def test_the_new_agent_passes_check_and_its_cases_and_is_granted_the_same_in_obs
 
 
 async def test_both_wake_and_the_new_one_does_nothing(root: Path, tmp_path: Path) -> None:
-    found(settings(root), NEW, AGENT, None, None, nothing_wrong)
+    scaffold_agent(settings(root), NEW, AGENT, None, None, nothing_wrong)
     text = "Please find invoice 7713 attached. The amount including VAT is due in thirty days."
     mail = {"from": "a@ropewalk.example", "subject": "Invoice 7713 for mooring lines", "text": text}
     event = Event("maildir:x", "1", "mail.received", "1", None, mail)
     async with FleetHarness(tmp_path / "fleet", content=root) as fleet:
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         rows = fleet.actions(event)
         assert {run.agent for run in fleet.runs(event)} == {AGENT, NEW}
         assert {row.agent for row in rows if row.decided == "permit"} <= {AGENT}
@@ -112,7 +112,7 @@ def test_an_agent_with_rows_gets_a_collection_of_its_own(tmp_path: Path) -> None
     toml = root / "vedette.toml"
     more = '\n[targets.oncall]\nkind = "webhook"\nurl = "http://127.0.0.1:9/x"\n'
     toml.write_text(toml.read_text() + more)
-    found(settings(root), "pumps", "anomaly_detection", None, None, nothing_wrong)
+    scaffold_agent(settings(root), "pumps", "anomaly_detection", None, None, nothing_wrong)
     agents = load_fleet(root, settings(root)).fleet.agents
     owned = {agent.collection for agent in agents.values()}
     assert owned == {"incidents", "pumps"}
@@ -121,13 +121,13 @@ def test_an_agent_with_rows_gets_a_collection_of_its_own(tmp_path: Path) -> None
 
 def test_a_word_of_the_code_that_is_also_a_name_is_left_and_told(root: Path) -> None:
     """A label, say: under another name the judge would mean something else by it."""
-    found(settings(root), "spam", AGENT, None, None, nothing_wrong)
+    scaffold_agent(settings(root), "spam", AGENT, None, None, nothing_wrong)
     judge = root / "agents" / "spam" / "judge.py"
     assert '"spam"' in judge.read_text()
-    plan = found(settings(root), "junk", "spam", None, None, nothing_wrong)
+    plan = scaffold_agent(settings(root), "junk", "spam", None, None, nothing_wrong)
     assert (root / "agents" / "junk" / "judge.py").read_text() == judge.read_text()
     lines = judge.read_text().splitlines()
-    told = [int(place.rpartition(":")[2]) for place in plan.look if "/judge.py:" in place]
+    told = [int(place.rpartition(":")[2]) for place in plan.review_lines if "/judge.py:" in place]
     assert told
     assert told == [at for at, line in enumerate(lines, 1) if '"spam"' in line]
     assert '"junk"' in (root / "agents" / "junk" / "agent.py").read_text()
@@ -146,7 +146,7 @@ def test_a_word_of_the_code_that_is_also_a_name_is_left_and_told(root: Path) -> 
     ],
 )
 def test_only_what_names_the_collection_is_renamed(before: str, after: str) -> None:
-    assert renamed(Path("tools.py"), before, {}, {"old": "new"}) == after
+    assert rename_code(Path("tools.py"), before, {}, {"old": "new"}) == after
 
 
 def test_what_was_rolled_back_does_not_come_back_with_a_new_agent(
@@ -182,7 +182,7 @@ def test_a_name_that_cannot_be_is_refused_and_nothing_is_written(
 ) -> None:
     before = files(root)
     with pytest.raises(BadCommand, match=what):
-        found(settings(root), name, like, None, None, nothing_wrong)
+        scaffold_agent(settings(root), name, like, None, None, nothing_wrong)
     assert files(root) == before
 
 
@@ -191,14 +191,16 @@ def test_rights_that_lie_about_under_the_name_are_not_taken_over(root: Path) -> 
     grants.write_text(grants.read_text() + f"{NEW}:\n  mode: act\n")
     before = files(root)
     with pytest.raises(BadCommand, match="already, and otherwise"):
-        found(settings(root), NEW, AGENT, None, None, nothing_wrong)
+        scaffold_agent(settings(root), NEW, AGENT, None, None, nothing_wrong)
     assert files(root) == before
 
 
 def test_what_would_not_pass_the_check_is_not_written(root: Path) -> None:
     before = files(root)
     with pytest.raises(BadCommand, match="would not pass its check with it: no good"):
-        found(settings(root), NEW, AGENT, None, None, lambda s: [Problem("x", 1, "", "no good")])
+        scaffold_agent(
+            settings(root), NEW, AGENT, None, None, lambda s: [Problem("x", 1, "", "no good")]
+        )
     assert files(root) == before
 
 
@@ -221,12 +223,12 @@ def test_what_somebody_saves_meanwhile_is_kept_and_the_new_agent_refused(
     before = files(root)
     failpoint.hook = save
     with pytest.raises(BadCommand, match="saved by somebody"):
-        found(settings(root), NEW, AGENT, None, None, check)
+        scaffold_agent(settings(root), NEW, AGENT, None, None, check)
     name = str(path.relative_to(root))
     assert files(root) == {**before, name: before[name] + b"# saved by kim\n"}
     # The same order again takes up what they saved.
     failpoint.hook = None
-    found(settings(root), NEW, AGENT, None, None, nothing_wrong)
+    scaffold_agent(settings(root), NEW, AGENT, None, None, nothing_wrong)
     assert path.read_bytes().count(b"# saved by kim") == 1
     assert data(root)["grants"][NEW]["mode"] == "observe"  # type: ignore[index]
 
@@ -240,7 +242,7 @@ def test_where_something_cannot_be_written_all_is_as_it_was(root: Path) -> None:
 
     failpoint.hook = fail
     with pytest.raises(BadCommand, match="No space left") as told:
-        found(settings(root), NEW, AGENT, None, None, nothing_wrong)
+        scaffold_agent(settings(root), NEW, AGENT, None, None, nothing_wrong)
     assert "nothing was changed" in str(told.value)
     failpoint.hook = None
     assert files(root) == before
@@ -248,15 +250,15 @@ def test_where_something_cannot_be_written_all_is_as_it_was(root: Path) -> None:
 
 def test_after_a_crash_before_the_folder_the_same_order_completes_it(root: Path) -> None:
     whole = Path(shutil.copytree(root, root.parent / "whole"))
-    found(settings(whole), NEW, AGENT, None, None, nothing_wrong)
+    scaffold_agent(settings(whole), NEW, AGENT, None, None, nothing_wrong)
     if (child := os.fork()) == 0:
         failpoint.hook = lambda at: os._exit(9) if at == "found-folder:before" else None
-        found(settings(root), NEW, AGENT, None, None, nothing_wrong)
+        scaffold_agent(settings(root), NEW, AGENT, None, None, nothing_wrong)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     # Its grant and its place among the readers are there; the agent is not, and nothing is wrong.
     assert NEW not in load_fleet(root, settings(root)).fleet.agents
-    found(settings(root), NEW, AGENT, None, None, nothing_wrong)
+    scaffold_agent(settings(root), NEW, AGENT, None, None, nothing_wrong)
     assert files(root) == files(whole)
 
 

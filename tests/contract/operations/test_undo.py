@@ -19,23 +19,23 @@ from vedette.domain.agent import undo_source
 from vedette.domain.base.canonical import short_id
 from vedette.domain.base.clock import LATEST_US
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
-from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, UNDONE, Event
+from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, UNDO_ACTION, Event
 from vedette.domain.identity import Principal
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.run import ActionRow
 from vedette.domain.trigger import UNDO_TYPE
-from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import hold_item
 from vedette.ledger.history.series import plot
 from vedette.operations.commands import Order
-from vedette.testing.faults import in_child
-from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
+from vedette.testing.faults import run_in_child
+from vedette.testing.harness import FleetHarness, checkout, copy_policies, remove_tests
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy_fleet import until
+from vedette.testing.toy_fleet import wait_until
 
 NEW = "1772331742.M0001.harbour"
 FLAGGED = "1772331743.M0002.harbour"
@@ -70,7 +70,9 @@ def mail(unique: str, sender: str = "ann@stranger.example") -> Event:
 
 
 def plan(*proposals: Proposal) -> ScriptedReasoner:
-    return ScriptedReasoner({"inbox_triage": [Thought(label="invoice", proposals=proposals)]})
+    return ScriptedReasoner(
+        {"inbox_triage": [ReasonerJudgement(label="invoice", proposals=proposals)]}
+    )
 
 
 def content(folder: Path, agent: str = "inbox_triage", bank: str = "inbox") -> Path:
@@ -80,7 +82,7 @@ def content(folder: Path, agent: str = "inbox_triage", bank: str = "inbox") -> P
         left_out = shutil.ignore_patterns("__pycache__", ".*")
         shutil.copytree(checkout() / "agents" / agent, root / "agents" / agent, ignore=left_out)
         shutil.copytree(checkout() / "memory" / bank, root / "memory" / bank)
-        without_tests(copy_policies(root / "policies"))
+        remove_tests(copy_policies(root / "policies"))
     return root
 
 
@@ -104,14 +106,14 @@ async def fleet(tmp_path: Path) -> AsyncIterator[FleetHarness]:
 async def done(fleet: FleetHarness, event: Event) -> dict[str, ActionRow]:
     """Let an event be handled; return its actions by tool."""
     await fleet.send(event)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     return {row.tool: row for row in fleet.actions(event)}
 
 
 async def undo(fleet: FleetHarness, row: ActionRow, reason: str = "wrong folder") -> dict[str, Any]:
     effect = row.id.replace("act_", "eff_")
-    told = await carry_out(fleet.app.commands, "undo", fleet.order(reason), {"effect": effect})
-    await fleet.settle()
+    told = await dispatch(fleet.app.commands, "undo", fleet.order(reason), {"effect": effect})
+    await fleet.wait_until_idle()
     return told
 
 
@@ -170,10 +172,10 @@ async def test_the_inverse_alone_would_not_restore(fleet: FleetHarness) -> None:
     box = fleet.folder / "mail"
     before = files(box)
     rows = await done(fleet, mail(FLAGGED))
-    from vedette.engine.tool_calls import call_of
+    from vedette.engine.tool_calls import build_call
 
     row = rows["mail.flag"]
-    agent = fleet.app.line.fleet.agents["inbox_triage"]
+    agent = fleet.app.services.fleet.agents["inbox_triage"]
     (run,) = fleet.runs(mail(FLAGGED))
     event = fleet.app.store.event(run.event)
     assert event is not None
@@ -184,7 +186,7 @@ async def test_the_inverse_alone_would_not_restore(fleet: FleetHarness) -> None:
         {}, "", 1000,
     )  # fmt: skip
     target = fleet.targets["mailbox"]
-    assert tools.unflag_mail(call_of(action, agent, event, target, 1)).state == "done"
+    assert tools.unflag_mail(build_call(action, agent, event, target, 1)).state == "done"
     await undo(fleet, rows["mail.file"])
     assert row.effect == "done"
     assert files(box) != before
@@ -208,28 +210,28 @@ async def test_a_repeat_of_a_command_is_not_done_again_whatever_came_of_it(tmp_p
     lay(tmp_path / "mail")
     async with harness(tmp_path, FILE) as fleet:
         rows = await done(fleet, mail(NEW))
-        await fleet.apply(stopped("ask")(without_tests(copy_policies(tmp_path / "ask"))))
+        await fleet.apply_policy(stopped("ask")(remove_tests(copy_policies(tmp_path / "ask"))))
         order = replace(fleet.order("wrong folder"), command_id="cmd-1")
         args = {"effect": rows["mail.file"].id.replace("act_", "eff_")}
-        first = await carry_out(fleet.app.commands, "undo", order, args)
-        await fleet.settle()
+        first = await dispatch(fleet.app.commands, "undo", order, args)
+        await fleet.wait_until_idle()
         (held,) = run_of(fleet, first)
         hold = {"hold": held.id.replace("act_", "hold_"), "digest": fleet.shown_digest(held)}
-        await carry_out(fleet.app.commands, "deny", fleet.order("it stays"), hold)
-        await fleet.settle()
+        await dispatch(fleet.app.commands, "deny", fleet.order("it stays"), hold)
+        await fleet.wait_until_idle()
         # Denied, so it may be asked for again: by another order, not by the one that was answered.
         with pytest.raises(AlreadyDone, match="cmd-1"):
-            await carry_out(fleet.app.commands, "undo", order, args)
-        await fleet.settle()
+            await dispatch(fleet.app.commands, "undo", order, args)
+        await fleet.wait_until_idle()
         again = replace(order, command_id="cmd-2")
-        second = await carry_out(fleet.app.commands, "undo", again, args)
-        await fleet.settle()
+        second = await dispatch(fleet.app.commands, "undo", again, args)
+        await fleet.wait_until_idle()
         assert second["run"] != first["run"]
         # The id is taken for every other order, too.
         (held,) = run_of(fleet, second)
         hold = {"hold": held.id.replace("act_", "hold_"), "digest": fleet.shown_digest(held)}
         with pytest.raises(AlreadyDone, match="cmd-2"):
-            await carry_out(fleet.app.commands, "approve", again, hold)
+            await dispatch(fleet.app.commands, "approve", again, hold)
 
 
 async def test_the_same_command_twice_at_once_is_one(fleet: FleetHarness) -> None:
@@ -237,24 +239,26 @@ async def test_the_same_command_twice_at_once_is_one(fleet: FleetHarness) -> Non
     order = replace(fleet.order("wrong folder"), command_id="cmd-1")
     args = {"effect": rows["mail.flag"].id.replace("act_", "eff_")}
     together = await asyncio.gather(
-        *(carry_out(fleet.app.commands, "undo", order, args) for _ in range(3)),
+        *(dispatch(fleet.app.commands, "undo", order, args) for _ in range(3)),
         return_exceptions=True,
     )
     assert sum(isinstance(each, dict) for each in together) == 1
     assert sum(isinstance(each, AlreadyDone) for each in together) == 2
-    await fleet.settle()
+    await fleet.wait_until_idle()
     with pytest.raises(AlreadyDone, match="cmd-1"):  # and not: it was undone already
-        await carry_out(fleet.app.commands, "undo", order, args)
+        await dispatch(fleet.app.commands, "undo", order, args)
 
 
 async def test_whoever_asked_may_go_and_the_undo_is_done(fleet: FleetHarness) -> None:
     rows = await done(fleet, mail(NEW))
     args = {"effect": rows["mail.flag"].id.replace("act_", "eff_")}
-    asking = asyncio.create_task(carry_out(fleet.app.commands, "undo", fleet.order("wrong"), args))
+    asking = asyncio.create_task(dispatch(fleet.app.commands, "undo", fleet.order("wrong"), args))
     await asyncio.sleep(0)  # it is on its way into the store
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    await until(lambda: [one["tool"] for one in fleet.entries("effect.done")][-1] == "mail.unflag")
+    await wait_until(
+        lambda: [one["tool"] for one in fleet.entries("effect.done")][-1] == "mail.unflag"
+    )
 
 
 async def test_an_undo_can_itself_be_undone(fleet: FleetHarness) -> None:
@@ -306,7 +310,7 @@ async def test_origins_are_not_laundered(tmp_path: Path) -> None:
         "    /folder: {accepts: [trusted], otherwise: deny}\n"
         "complete: true\n"
     )
-    policies = without_tests(copy_policies(tmp_path / "p", {"sinks/data.yaml": sinks}))
+    policies = remove_tests(copy_policies(tmp_path / "p", {"sinks/data.yaml": sinks}))
     async with harness(tmp_path, Proposal("mail.file", content), policies=policies) as fleet:
         rows = await done(fleet, mail(NEW))
         assert rows["mail.file"].effect == "done"
@@ -318,7 +322,7 @@ async def test_origins_are_not_laundered(tmp_path: Path) -> None:
 async def test_the_judge_neither_sees_an_undo_nor_learns_of_it(fleet: FleetHarness) -> None:
     rows = await done(fleet, mail(NEW))
     told = await undo(fleet, rows["mail.file"])
-    reasoner: Any = fleet.app.line.reasoners["judge"]
+    reasoner: Any = fleet.app.services.reasoners["judge"]
     assert [briefing.event.type for briefing in reasoner.briefings] == ["mail.received"]
     run = fleet.app.store.run(told["run"])
     assert run is not None
@@ -335,13 +339,13 @@ async def test_it_wakes_the_effect_s_agent_alone_and_nobody_else_can_send_it(
     forged = Event(source, rows["mail.file"].id, UNDO_TYPE, None, None, data, vouched=ENVELOPE)
     (receipt,) = await fleet.app.intake.accept([forged])
     assert receipt.runs == ()
-    made = replace(forged, type="mail.received", id="2", vouched=ENVELOPE | {DATA, UNDONE})
+    made = replace(forged, type="mail.received", id="2", vouched=ENVELOPE | {DATA, UNDO_ACTION})
     (receipt,) = await fleet.app.intake.accept([made])
     stored = fleet.app.store.event(short_id("evt", source, "2"))
     assert stored is not None
     assert stored.vouched == ENVELOPE
     with pytest.raises(BadCommand, match="the engine's own"):
-        await carry_out(
+        await dispatch(
             fleet.app.commands, "send", fleet.order(),
             {"events": [{"specversion": "1.0", "id": "1", "source": "x", "type": UNDO_TYPE}]},
         )  # fmt: skip
@@ -364,8 +368,8 @@ async def test_under_observe_it_is_a_would_and_under_ask_it_waits(tmp_path: Path
         rows = await done(fleet, mail(NEW))
         after = files(box)
         for mode, outcome in (("observe", "deny"), ("ask", "hold")):
-            policies = stopped(mode)(without_tests(copy_policies(tmp_path / mode)))
-            await fleet.apply(policies)
+            policies = stopped(mode)(remove_tests(copy_policies(tmp_path / mode)))
+            await fleet.apply_policy(policies)
             told = await undo(fleet, rows["mail.file"])
             (inverse,) = run_of(fleet, told)
             assert (inverse.decided, inverse.rule) == (outcome, f"mode.{mode}")
@@ -379,7 +383,7 @@ async def test_under_observe_it_is_a_would_and_under_ask_it_waits(tmp_path: Path
         assert told == {"who": "person:tester", "title": "mail.unfile", "text": "wrong folder"}
         assert about["who"]["trusted"]
         await fleet.approve(inverse)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert files(box) == [f"cur/{FLAGGED}:2,F", f"new/{NEW}"]
 
 
@@ -389,7 +393,7 @@ async def test_a_stopped_agent_s_undo_waits(fleet: FleetHarness) -> None:
     told = await undo(fleet, rows["mail.file"])
     assert not run_of(fleet, told)
     await fleet.app.commands.resume(fleet.order(), agent="inbox_triage")
-    await fleet.settle()
+    await fleet.wait_until_idle()
     assert [row.effect for row in run_of(fleet, told)] == ["done"]
 
 
@@ -405,7 +409,7 @@ async def test_what_cannot_be_undone_is_refused_and_says_why(tmp_path: Path) -> 
     )  # fmt: skip
     async with harness(tmp_path, *proposals) as fleet:
         await fleet.send(mail(NEW))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         drafted, held, denied, unsure, filed = fleet.actions(mail(NEW))
         for row, why in (
             (drafted, "mail.draft declares no inverse"),
@@ -416,13 +420,13 @@ async def test_what_cannot_be_undone_is_refused_and_says_why(tmp_path: Path) -> 
             with pytest.raises(BadCommand, match=why):
                 await undo(fleet, row)
         with pytest.raises(NotFound, match="no effect 'eff_nothing'"):
-            await carry_out(fleet.app.commands, "undo", fleet.order(), {"effect": "eff_nothing"})
+            await dispatch(fleet.app.commands, "undo", fleet.order(), {"effect": "eff_nothing"})
         viewer = Principal("person", "eve", frozenset({"viewer"}))
         with pytest.raises(BadCommand, match="undo needs operator"):
-            await carry_out(fleet.app.commands, "undo", Order(viewer, "why"), {"effect": filed.id})
+            await dispatch(fleet.app.commands, "undo", Order(viewer, "why"), {"effect": filed.id})
         for row in (held, unsure):
             await fleet.app.commands.deny(fleet.order(), row.id)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await fleet.app.commands.erase(fleet.order(), event=mail(NEW).key)
         with pytest.raises(BadCommand, match="was erased"):
             await undo(fleet, filed)
@@ -459,7 +463,7 @@ async def file_it(folder: Path) -> None:
 async def take_back(folder: Path) -> None:
     """Take both effects back: whatever of that was not ordered yet."""
     async with harness(folder, FILE, FLAG) as fleet:
-        await fleet.settle()
+        await fleet.wait_until_idle()
         for row in reversed(fleet.actions(mail(NEW))):
             try:
                 await undo(fleet, row)
@@ -482,7 +486,7 @@ def test_killed_at_every_point_of_an_undo_the_mailbox_is_as_it_was(tmp_path: Pat
         return Path(shutil.copytree(tmp_path, to))
 
     calm = another("calm")
-    ended = in_child(lambda: asyncio.run(take_back(calm)))
+    ended = run_in_child(lambda: asyncio.run(take_back(calm)))
     assert not ended.error, ended.error
     assert files(calm / "mail") == before
     assert {"call:before", "call:after", "commit:before", "commit:mid"} <= set(ended.points)
@@ -492,11 +496,11 @@ def test_killed_at_every_point_of_an_undo_the_mailbox_is_as_it_was(tmp_path: Pat
     schedules: list[int | str] = [*points, *late]
     for at in schedules:
         left = another(f"k{at}".replace(":", "-"))
-        died = in_child(lambda: asyncio.run(take_back(left)), die_at=at)  # noqa: B023
+        died = run_in_child(lambda: asyncio.run(take_back(left)), die_at=at)  # noqa: B023
         assert died.killed, died
-        ended = in_child(lambda: asyncio.run(take_back(left)))  # noqa: B023
+        ended = run_in_child(lambda: asyncio.run(take_back(left)))  # noqa: B023
         assert not ended.error, ended.error
-        assert files(left / "mail") == before, f"killed at {at} ({died.at})"
+        assert files(left / "mail") == before, f"killed at {at} ({died.last_point})"
 
 
 # --- the fleet's own rows ---------------------------------------------------------------------
@@ -508,10 +512,10 @@ async def test_an_incident_is_withdrawn_as_if_it_had_not_been_opened(tmp_path: P
     }  # fmt: skip
     closing = {name: opening[name] for name in ("series", "score", "value", "at")}
 
-    def judged(briefing: Briefing) -> Thought:
+    def judged(briefing: Briefing) -> ReasonerJudgement:
         close = briefing.event.id == "2"
         tool, args = ("incident.close", closing) if close else ("incident.open", opening)
-        return Thought(proposals=(Proposal(tool, args),))
+        return ReasonerJudgement(proposals=(Proposal(tool, args),))
 
     root = content(tmp_path, "anomaly_detection", "operations")
     async with FleetHarness(
@@ -521,20 +525,20 @@ async def test_an_incident_is_withdrawn_as_if_it_had_not_been_opened(tmp_path: P
         for number in ("1", "2", "3"):
             point = Event("csv:pump", number, "metric.point", "pump", None, {"value": 3})
             (row,) = (await done(fleet, point)).values()
-            rows.append((row, fleet.app.line.row("incidents", "pump")))
+            rows.append((row, fleet.app.services.collection_row("incidents", "pump")))
         first, (_, closed), (third, opened) = rows[0][0], rows[1], rows[2]
         assert (closed["state"], opened["state"]) == ("closed", "open")
         # Another was opened since: taking the first back would lose that one.
         (refused,) = run_of(fleet, await undo(fleet, first))
         assert refused.effect == "failed"
-        assert fleet.app.line.row("incidents", "pump") == opened
+        assert fleet.app.services.collection_row("incidents", "pump") == opened
         assert len(plot(fleet.app.store, "pump", 0, LATEST_US)["incidents"]) == 2
         (withdrawn,) = run_of(fleet, await undo(fleet, third))
         assert (withdrawn.tool, withdrawn.effect) == ("incident.withdraw", "done")
         told = plot(fleet.app.store, "pump", 0, LATEST_US)
         assert [one["opened_by"] for one in told["incidents"]] == [first.run]
         assert told["recorded"] == 3
-        assert fleet.app.line.row("incidents", "pump") == closed
+        assert fleet.app.services.collection_row("incidents", "pump") == closed
         assert fleet.app.store.row("incidents", "pump") == closed
         # What failed came to nothing, so it may be asked for again: now it is the one there.
         (again,) = run_of(fleet, await undo(fleet, first))

@@ -21,11 +21,11 @@ from tests.contract.operations.test_undo import (
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.run import ActionRow
-from vedette.engine.handle import bury
+from vedette.engine.handle import dead_letter
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.report import report
-from vedette.testing.harness import FleetHarness, copy_policies, without_tests
+from vedette.testing.harness import FleetHarness, copy_policies, remove_tests
 
 AGENT = "inbox_triage"
 FOREVER = 10**16
@@ -35,7 +35,7 @@ FOREVER = 10**16
 async def asking(tmp_path: Path) -> AsyncIterator[FleetHarness]:
     """A fleet whose agent asks about everything, the undos too."""
     lay(tmp_path / "mail")
-    policies = without_tests(copy_policies(tmp_path / "policies"))
+    policies = remove_tests(copy_policies(tmp_path / "policies"))
     grants = policies / "grants/data.yaml"
     head, name, rest = grants.read_text("utf-8").partition(f"{AGENT}:\n  mode: act")
     assert name
@@ -46,7 +46,7 @@ async def asking(tmp_path: Path) -> AsyncIterator[FleetHarness]:
 
 async def approve(fleet: FleetHarness, row: ActionRow) -> ActionRow:
     await fleet.approve(row, "as asked")
-    await fleet.settle()
+    await fleet.wait_until_idle()
     found = fleet.app.store.action(row.id)
     assert found is not None
     return found
@@ -101,10 +101,10 @@ async def test_an_undo_that_nobody_knows_of_is_not_done_a_second_time(tmp_path: 
         run = fleet.app.store.run(first["run"])
         assert run is not None
         assert run.state == "waiting"
-        epoch = fleet.app.store.lease(run)
+        epoch = fleet.app.store.lease_epoch(run)
         assert epoch is not None
-        await bury(fleet.app.line, run, epoch, "Test: buried by hand")
-        fleet.app.line.parking.leave(run)
+        await dead_letter(fleet.app.services, run, epoch, "Test: buried by hand")
+        fleet.app.services.parked_runs.unpark(run)
         (inverse,) = run_of(fleet, first)
         assert inverse.effect == "unknown"
         await fleet.app.commands.drop(fleet.order("of no use"), [run.id])

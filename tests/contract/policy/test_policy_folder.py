@@ -10,12 +10,12 @@ import pytest
 from vedette.app.composition_root import open_app
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import Finding
-from vedette.interfaces.cli.common import _here
+from vedette.interfaces.cli.common import _execute_in_process
 from vedette.testing.harness import FleetHarness, TrustingStage, copy_policies
 
 
 def live(fleet: FleetHarness) -> tuple[int, str]:
-    return fleet.app.store.revision()
+    return fleet.app.store.live_revision()
 
 
 def edit(folder: Path) -> None:
@@ -28,7 +28,7 @@ async def test_a_policy_applied_from_elsewhere_outlives_a_restart(tmp_path: Path
     edit(theirs)
     async with FleetHarness(tmp_path / "fleet", policies=ours) as fleet:
         first = live(fleet)
-        applied = await fleet.apply(theirs)
+        applied = await fleet.apply_policy(theirs)
         assert live(fleet) == (applied["revision"], applied["digest"]) != first
         await fleet.restart()
         assert live(fleet) == (applied["revision"], applied["digest"])
@@ -58,7 +58,7 @@ async def test_who_comes_for_one_command_publishes_under_a_persons_name_or_nothi
         visit = replace(settings, store=replace(settings.store, visit=True))
         app = await open_app(visit, stage=TrustingStage())
         try:
-            assert app.store.revision() == first
+            assert app.store.live_revision() == first
         finally:
             await app.close()
         await fleet.open()
@@ -74,9 +74,9 @@ async def test_what_a_person_published_by_a_visit_is_theirs_and_stays_rolled_bac
         await fleet.close()
         edit(ours)
         args = {"folder": str(ours), "commit": "3f9c2ab"}
-        done = await _here(settings, "policy_apply", "looked at", args, "command-1")
+        done = await _execute_in_process(settings, "policy_apply", "looked at", args, "command-1")
         assert done["ok"]
-        await _here(settings, "policy_rollback", "not so", {"number": 1}, "command-2")
+        await _execute_in_process(settings, "policy_rollback", "not so", {"number": 1}, "command-2")
         await fleet.open()
         assert live(fleet)[0] == done["revision"] + 1
         published = fleet.entries("policy.published")
@@ -110,7 +110,7 @@ async def test_a_refused_folder_is_told_at_every_start_and_tried_again_without_a
         for _ in range(2):
             app = await open_app(settings, stage=stage)
             try:
-                assert app.store.revision() == first
+                assert app.store.live_revision() == first
                 (trouble,) = app.troubles
                 assert "policy refused, revision 1 stays: denies/data.yaml:1: no" in trouble
             finally:
@@ -119,7 +119,7 @@ async def test_a_refused_folder_is_told_at_every_start_and_tried_again_without_a
         app = await open_app(settings, stage=TrustingStage())
         try:
             # Only what was refused by a verdict waits for another text.
-            assert (app.store.revision() == first) is verdict
+            assert (app.store.live_revision() == first) is verdict
             assert len(app.troubles) == verdict
         finally:
             await app.close()

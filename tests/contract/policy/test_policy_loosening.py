@@ -13,11 +13,11 @@ from tests.small import AGENT, small
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.base.errors import AlreadyDone
 from vedette.domain.bundle import Bundle
-from vedette.interfaces.daemon import Running
-from vedette.interfaces.http.command_dispatch import carry_out
-from vedette.operations.modes import granted
+from vedette.interfaces.daemon import Daemon
+from vedette.interfaces.http.command_dispatch import dispatch
+from vedette.operations.modes import read_grant
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import DENY_TOOL, DESK, World, do, job, toy_fleet
+from vedette.testing.toy_fleet import DENY_TOOL, DESK, World, job, propose, toy_fleet
 
 GRANTS = "grants/data.yaml"
 
@@ -39,12 +39,12 @@ def save(fleet: FleetHarness, old: str, new: str, file: str = GRANTS) -> None:
 
 
 async def order(fleet: FleetHarness, verb: str, **args: Any) -> dict[str, Any]:
-    return await carry_out(fleet.app.commands, verb, fleet.order(), args)
+    return await dispatch(fleet.app.commands, verb, fleet.order(), args)
 
 
 async def offer(fleet: FleetHarness) -> str:
     """Have the watcher look at the folder; return the last thing that it told."""
-    running = Running(fleet.app, until_idle=True)
+    running = Daemon(fleet.app, until_idle=True)
     await running.offer_policy()
     return running.troubles[-1] if running.troubles else ""
 
@@ -54,17 +54,17 @@ def live(fleet: FleetHarness) -> int:
 
 
 def mode(fleet: FleetHarness) -> str:
-    files = fleet.app.store.bundle(fleet.app.rollout.live.digest)
+    files = fleet.app.store.bundle_files(fleet.app.rollout.live.digest)
     assert files is not None
-    return str(granted(files, "worker")["mode"])
+    return str(read_grant(files, "worker")["mode"])
 
 
 async def test_a_rollback_that_arms_an_agent_again_says_so_and_waits_for_a_yes(
     fleet: FleetHarness,
 ) -> None:
     await order(fleet, "mode", agent="worker", mode="observe")
-    await fleet.send(job("1", do("wire.send", to=DESK, text="hello")))
-    await fleet.settle()
+    await fleet.send(job("1", propose("wire.send", to=DESK, text="hello")))
+    await fleet.wait_until_idle()
     told = await order(fleet, "policy_rollback", number=1)
     assert (told["ok"], told["changed"], mode(fleet)) == (False, False, "observe")
     assert told["loosens"] == ["worker: mode observe -> act"]
@@ -108,11 +108,11 @@ async def test_a_changed_rule_is_said_with_what_it_would_have_permitted(
     fleet: FleetHarness,
 ) -> None:
     write(fleet, "vedette/denies/more.rego", DENY_TOOL.format("wire.send"))
-    done = await fleet.apply(fleet.policies)
+    done = await fleet.apply_policy(fleet.policies)
     assert done["loosens"] == ["rules added: vedette/denies/more.rego"]
     for number in range(3):
-        await fleet.send(job(str(number), do("wire.send", to=DESK, text="hello")))
-    await fleet.settle()
+        await fleet.send(job(str(number), propose("wire.send", to=DESK, text="hello")))
+    await fleet.wait_until_idle()
     (fleet.policies / "vedette/denies/more.rego").unlink()
     told = await order(fleet, "policy_apply", folder=str(fleet.policies))
     assert told["loosens"] == ["rules taken away: vedette/denies/more.rego"]
@@ -148,14 +148,14 @@ async def test_after_a_publication_from_elsewhere_the_folder_waits_whatever_is_s
     save(fleet, "hops: 8", "hops: 7", "limits/data.yaml")
     await offer(fleet)
     if how == "rollback":
-        await fleet.confirmed("policy_rollback", number=1)
+        await fleet.submit_confirmed("policy_rollback", number=1)
     else:
         import shutil
 
         shutil.copytree(fleet.policies, tmp_path / "other")
         other = tmp_path / "other/denies/data.yaml"
         other.write_text(other.read_text().replace("tools: []", "tools: [wire.send]"))
-        await fleet.apply(tmp_path / "other")
+        await fleet.apply_policy(tmp_path / "other")
     number = live(fleet)
     assert number == 3
     save(fleet, "mode: act", "mode: ask")  # tightens, and yet
@@ -164,9 +164,9 @@ async def test_after_a_publication_from_elsewhere_the_folder_waits_whatever_is_s
     assert live(fleet) == number
     assert "the folder waits" in fleet.app.troubles[0]
     assert fleet.app.metrics.total("policy_published") == 0
-    Running(fleet.app, until_idle=True)
+    Daemon(fleet.app, until_idle=True)
     assert b"vedette_policy_folder_differs 1.0" in fleet.app.metrics.scrape()[0]
-    await fleet.apply(fleet.policies)  # a person publishes it
+    await fleet.apply_policy(fleet.policies)  # a person publishes it
     save(fleet, "mode: ask", "mode: observe")
     assert await offer(fleet) == f"policy revision {number + 2} is live"
 
@@ -203,7 +203,7 @@ async def test_a_folder_brought_to_what_is_live_speaks_again(fleet: FleetHarness
     before = (fleet.policies / "limits/data.yaml").read_text(encoding="utf-8")
     save(fleet, "hops: 8", "hops: 7", "limits/data.yaml")
     await offer(fleet)
-    await fleet.confirmed("policy_rollback", number=1)
+    await fleet.submit_confirmed("policy_rollback", number=1)
     write(fleet, "limits/data.yaml", before + "# the same\n")
     assert "the folder waits" in await offer(fleet)
     write(fleet, "limits/data.yaml", before)
@@ -213,10 +213,10 @@ async def test_a_folder_brought_to_what_is_live_speaks_again(fleet: FleetHarness
 
 
 async def test_a_running_fleet_tells_at_once_that_its_folder_waits(fleet: FleetHarness) -> None:
-    running = Running(fleet.app, until_idle=True)
+    running = Daemon(fleet.app, until_idle=True)
     save(fleet, "hops: 8", "hops: 7", "limits/data.yaml")
     await running.offer_policy()
-    await fleet.confirmed("policy_rollback", number=1)
+    await fleet.submit_confirmed("policy_rollback", number=1)
     await running.run()
     assert any("the folder waits" in told for told in running.troubles)
 

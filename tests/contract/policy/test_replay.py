@@ -15,11 +15,11 @@ from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.domain.action import Action, bind
 from vedette.domain.action import Proposal as Asked
 from vedette.domain.agent import Agent
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.budget import Budget
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision_request import Decided, Situation
+from vedette.domain.decision_request import DecisionContext, DecisionRecord
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
 from vedette.domain.identity import Identity
@@ -28,7 +28,7 @@ from vedette.domain.ports import Arrival, PolicyEngine
 from vedette.domain.tool import Tool
 from vedette.policy.gateway import Gateway
 from vedette.policy.replay import Difference, replay
-from vedette.store.sqlite import OpenedStore, SqliteStore
+from vedette.store.sqlite import SqliteReader, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import agents_of, event
 
@@ -75,7 +75,7 @@ def action(value: Any, ordinal: int) -> Action:
     return bind(proposal, TOOL, roots, run="run_1", turn=1, ordinal=ordinal, confidence=1.0)
 
 
-def draft(decided: Decided, of: Event) -> Draft:
+def draft(decided: DecisionRecord, of: Event) -> Draft:
     decision = decided.decision
     fields = {
         "event": of.key,
@@ -86,7 +86,7 @@ def draft(decided: Decided, of: Event) -> Draft:
         "bundle": decided.bundle,
         "engine": decided.engine,
     }
-    return Draft("action.decided", fields, body=Body(decided.record()))
+    return Draft("action.decided", fields, body=Body(decided.to_body()))
 
 
 class Recorder:
@@ -101,13 +101,13 @@ class Recorder:
         number = await self.store.publish(new, [])
         self.gateway.swap(RegorusEngine(new), number)
 
-    async def decide(self, value: Any, *, stopped: bool = False) -> Decided:
+    async def decide(self, value: Any, *, stopped: bool = False) -> DecisionRecord:
         self._count += 1
         of = event(self._count)
-        situation = Situation(AGENT, of, 1, 1000 + self._count, stopped=stopped)
+        situation = DecisionContext(AGENT, of, 1, 1000 + self._count, stopped=stopped)
         decided = self.gateway.decide(action(value, self._count), situation)
         await self.store.accept([Arrival(of, b"{}", (), None)], None)
-        await self.store.note([draft(decided, of)])
+        await self.store.append_entries([draft(decided, of)])
         return decided
 
     async def some(self) -> None:
@@ -116,10 +116,12 @@ class Recorder:
         await self.decide("v1")
         await self.decide("другой")
         await self.decide("v1", stopped=True)
-        read = self.gateway.may_read(Situation(AGENT, event(1), 1, 5), "inbox", "desk")
+        read = self.gateway.may_read(DecisionContext(AGENT, event(1), 1, 5), "inbox", "desk")
         fields = dict(draft(read, event(1)).fields) | {"memory": "inbox/desk"}
         del fields["event"]
-        await self.store.note([Draft("recall.decided", fields, body=Body(read.record()))])
+        await self.store.append_entries(
+            [Draft("recall.decided", fields, body=Body(read.to_body()))]
+        )
 
 
 @pytest.fixture
@@ -163,7 +165,7 @@ async def test_nothing_is_read_but_the_record(recorded: Recorder, tmp_path: Path
         loaded.append(policy.digest)
         return load(policy)
 
-    beside = OpenedStore(tmp_path / "state")
+    beside = SqliteReader(tmp_path / "state")
     assert replay(beside, counting).ok
     assert loaded == [bundle("first").digest, bundle("second").digest]
     beside.close()
@@ -176,7 +178,7 @@ async def test_another_policy_s_answers_are_told_apart(recorded: Recorder) -> No
     assert (report.agreed, report.differed) == (8, 2)
     first = report.differences[0]
     assert isinstance(first, Difference)
-    assert (first.recorded["rule"], first.again["rule"]) == ("first", "third")
+    assert (first.recorded["rule"], first.replayed["rule"]) == ("first", "third")
     found = recorded.store.entry(first.seq)
     assert found is not None
     assert orjson.loads(found[1])["rule"] == "first"
@@ -212,16 +214,16 @@ async def test_the_denials_of_the_gateway_itself_come_out_again(
     report = replay(recorded.store, choose)
     # The failing engine now answers for the whole first revision; the last decision agrees.
     assert report.decisions == before + 1
-    assert all(d.seq < recorded.store.head() for d in report.differences)
+    assert all(d.seq < recorded.store.last_seq() for d in report.differences)
     assert report.agreed == 5 + 1
     # The control: an engine that works does not agree with that last one.
-    assert [d.seq for d in replay(recorded.store, load).differences] == [recorded.store.head()]
+    assert [d.seq for d in replay(recorded.store, load).differences] == [recorded.store.last_seq()]
 
 
 async def test_a_question_of_another_shape_is_denied_again(
     recorded: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Gateway._question
+    whole = Gateway._build_request
 
     def broken(spoil: Callable[[dict[str, Any]], object]) -> Callable[..., dict[str, Any]]:
         def make(self: Gateway, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -238,13 +240,15 @@ async def test_a_question_of_another_shape_is_denied_again(
         monkeypatch.setattr(Gateway, "_question", broken(spoil))
         decided = await recorded.decide(Ref("/charter/main"))
         assert decided.decision.rule == "engine.question"
-        orjson.loads(decided.question)
+        orjson.loads(decided.request)
     report = replay(recorded.store, load)
     assert (report.ok, report.decisions) == (True, 13)
 
 
 async def test_what_was_erased_is_unreplayable_and_said_to_be(recorded: Recorder) -> None:
-    drafted = Draft("body.erased", {"actor": "person:kim"}, body=Body(canonical({"reason": "x"})))
+    drafted = Draft(
+        "body.erased", {"actor": "person:kim"}, body=Body(canonical_json({"reason": "x"}))
+    )
     await recorded.store.erase(
         event=event(2).key, subject=None, draft=drafted, stateless=agents_of(recorded.store)
     )
@@ -258,7 +262,7 @@ async def test_only_what_a_later_entry_names_was_erased(recorded: Recorder, tmp_
     """A body that is gone unsaid is missing, and so is one that was named before it was there."""
     store = recorded.store
     gone = [orjson.loads(raw) for _, raw, _, _ in store.walk(("action.decided",))][:2]
-    await store.note([Draft("body.erased", {"erased": [gone[0]["body"]]})])
+    await store.append_entries([Draft("body.erased", {"erased": [gone[0]["body"]]})])
     decided = await recorded.decide(Ref("/charter/main"))
     assert decided.decision.outcome == "permit"
     *_, last = (orjson.loads(raw) for _, raw, _, _ in store.walk(("action.decided",)))
@@ -266,13 +270,13 @@ async def test_only_what_a_later_entry_names_was_erased(recorded: Recorder, tmp_
     for entry in (*gone, last):
         spoil(tmp_path / "state", "DELETE FROM body WHERE seq=?", entry["seq"])
     # Forge the erasure to name what came after it.
-    store_ = OpenedStore(tmp_path / "state")
+    store_ = SqliteReader(tmp_path / "state")
     ((seq, raw, _, _),) = store_.walk(("body.erased",))
     store_.close()
     told = orjson.loads(raw)
     told["erased"].append(last["body"])
-    spoil(tmp_path / "state", "UPDATE entry SET bytes=? WHERE seq=?", canonical(told), seq)
-    store_ = OpenedStore(tmp_path / "state")
+    spoil(tmp_path / "state", "UPDATE entry SET bytes=? WHERE seq=?", canonical_json(told), seq)
+    store_ = SqliteReader(tmp_path / "state")
     report = replay(store_, load)
     store_.close()
     assert report.unreplayable == {"erased": 1, "missing": 2}
@@ -304,7 +308,7 @@ async def test_a_record_that_was_tampered_with_is_not_agreed_with(
 ) -> None:
     recorded.store.close()
     spoil(tmp_path / "state", sql, *values)
-    store = OpenedStore(tmp_path / "state")
+    store = SqliteReader(tmp_path / "state")
     report = replay(store, load)
     store.close()
     assert not report.ok
@@ -316,13 +320,13 @@ async def test_an_entry_that_says_otherwise_than_its_body_differs(
     recorded: Recorder, tmp_path: Path
 ) -> None:
     recorded.store.close()
-    store = OpenedStore(tmp_path / "state")
+    store = SqliteReader(tmp_path / "state")
     seq, raw, _, _ = next(store.walk(("action.decided",)))
     store.close()
     forged = raw.replace(b'"outcome":"permit"', b'"outcome":"deny"')
     assert forged != raw
     spoil(tmp_path / "state", "UPDATE entry SET bytes=? WHERE seq=?", forged, seq)
-    store = OpenedStore(tmp_path / "state")
+    store = SqliteReader(tmp_path / "state")
     report = replay(store, load)
     store.close()
     assert [difference.seq for difference in report.differences] == [seq]

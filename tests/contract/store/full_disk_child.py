@@ -81,7 +81,7 @@ async def main(small: Path, outside: Path) -> None:
         ballast = fill(small)
         told["free_when_full"] = free(small)
         gate.open.set()
-        while fleet.app.store.ready:
+        while fleet.app.store.is_ready:
             fill(small)
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.1)
@@ -99,9 +99,9 @@ async def main(small: Path, outside: Path) -> None:
     told["verbs"] = verbs(small, outside)
     ballast.unlink()
     async with fleet:
-        told["stops_after"] = [list(stop) for stop in fleet.app.store.stops()]
+        told["stops_after"] = [list(stop) for stop in fleet.app.store.stop_scopes()]
         await fleet.app.commands.resume(fleet.order(), all=True)
-        await fleet.settle(30)
+        await fleet.wait_until_idle(30)
     told["keys_at_the_end"] = dict(world.keys())
     (outside / "told.json").write_text(json.dumps(told), encoding="utf-8")
 

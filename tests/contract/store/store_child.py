@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import StoreFailed
 from vedette.store.sqlite import SqliteStore
-from vedette.testing.sample_steps import accepted, closing, entry, event, step
+from vedette.testing.sample_steps import accept_events, closing_step, entry, event, step
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NAME = "vedette/harbour"
@@ -29,18 +29,18 @@ def open_store(folder: Path) -> SqliteStore:
 
 async def one(store: SqliteStore, number: int, text: str = "x") -> tuple[str, int, int]:
     """Accept an event and close its run in two steps; tell each answer's seq."""
-    (run,) = await accepted(store, event(number))
+    (run,) = await accept_events(store, event(number))
     reasoned = entry(run, "turn.reasoned", turn=1, text=text)
     first = await store.commit(step(store, run, reasoned, turn=1))
     after = store.run(run.id)
     assert after is not None
-    second = await store.commit(closing(store, after))
+    second = await store.commit(closing_step(store, after))
     return run.id, first.last, second.last
 
 
 async def loop(folder: Path) -> None:
     store = open_store(folder)
-    number = store.head() * 1000  # not the events of the run before
+    number = store.last_seq() * 1000  # not the events of the run before
 
     async def lane(at: int) -> None:
         while True:
@@ -65,14 +65,14 @@ async def full(folder: Path) -> None:
             answered.append(await one(store, number, os.urandom(3000).hex()))
         except StoreFailed as error:
             failures.append(str(error))
-    ready_when_full = store.ready
+    ready_when_full = store.is_ready
     ballast.unlink()
     answered.append(await one(store, number + 1))
     told = {
         "answered": answered,
         "failures": failures,
         "ready_when_full": ready_when_full,
-        "ready_again": store.ready,
+        "ready_again": store.is_ready,
         "free": os.statvfs(folder).f_bavail,
     }
     store.close()

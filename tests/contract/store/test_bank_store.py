@@ -11,8 +11,8 @@ import pytest
 from tests.broken_disk import broken_disk
 
 from vedette.domain.base.errors import BadStore, Permanent, StoreFailed
-from vedette.domain.memory import BankPlan, Candidate, Memory, State
-from vedette.domain.memory_state import Learned
+from vedette.domain.memory import BankPlan, Candidate, Memory, MemoryState
+from vedette.domain.memory_state import LedgerMemory
 from vedette.store.banks import SqliteBank
 from vedette.store.banks.terms import MAX_TERMS, query_terms
 
@@ -145,8 +145,8 @@ def test_what_was_cited_can_be_shown_later(bank: SqliteBank) -> None:
     first = memory("tide", "The tide turns at noon.", topics=("tides",))
     bank.load([plan(first)])
     bank.load([plan(memory("tide", "The tide turns at one."))])
-    assert bank.cited("harbour", "tide", 1) == replace(first, revision=1)
-    assert bank.cited("harbour", "tide", 3) is None
+    assert bank.read_revision("harbour", "tide", 1) == replace(first, revision=1)
+    assert bank.read_revision("harbour", "tide", 3) is None
 
 
 def test_a_bank_that_is_gone_is_retired(bank: SqliteBank) -> None:
@@ -257,14 +257,14 @@ WISH = Candidate(
 )  # fmt: skip
 
 
-def stands(candidate: Candidate, state: State, by: str = "person:kim") -> Learned:
-    return Learned(
+def stands(candidate: Candidate, state: MemoryState, by: str = "person:kim") -> LedgerMemory:
+    return LedgerMemory(
         candidate.bank, candidate.key, state, candidate, candidate.event, 7, 8, by, NOW, NOW
     )
 
 
-def taken_back(id: str, state: State = "off") -> Learned:
-    return Learned("harbour", id, state, last=9, by="person:kim", at_us=NOW)
+def taken_back(id: str, state: MemoryState = "off") -> LedgerMemory:
+    return LedgerMemory("harbour", id, state, last=9, by="person:kim", at_us=NOW)
 
 
 def lessons(bank: SqliteBank) -> list[str]:
@@ -276,8 +276,8 @@ def test_a_promoted_candidate_is_recalled_and_taught_until_it_is_taken_back(
 ) -> None:
     bank.load([plan(*usual())])
     bank.propose(WISH, NOW)
-    assert bank.settle([stands(WISH, "candidate", "")]) == set()
-    assert bank.settle([stands(WISH, "active")]) == {"harbour"}
+    assert bank.sync_states([stands(WISH, "candidate", "")]) == set()
+    assert bank.sync_states([stands(WISH, "active")]) == {"harbour"}
     assert bank.version("harbour") == 2
     (found,) = bank.recall("harbour", "desk", (), "ferry quay", NOW, 5)
     assert (found.id, found.trust, found.reviewed_by) == ("cnd_1", "learned", "person:kim")
@@ -285,12 +285,12 @@ def test_a_promoted_candidate_is_recalled_and_taught_until_it_is_taken_back(
     assert "cnd_1" in lessons(bank)
     assert bank.candidates("harbour") == []
 
-    assert bank.settle([stands(WISH, "active")]) == set(), "it stands there already"
+    assert bank.sync_states([stands(WISH, "active")]) == set(), "it stands there already"
     assert bank.version("harbour") == 2
-    assert bank.settle([stands(WISH, "off")]) == {"harbour"}
+    assert bank.sync_states([stands(WISH, "off")]) == {"harbour"}
     assert bank.recall("harbour", "desk", (), "ferry quay", NOW, 5) == []
     assert "cnd_1" not in lessons(bank)
-    assert bank.settle([stands(WISH, "active")]) == {"harbour"}
+    assert bank.sync_states([stands(WISH, "active")]) == {"harbour"}
     assert ids(bank.recall("harbour", "desk", (), "ferry quay", NOW, 5)) == ["cnd_1"]
     states = [state for _, state, _, _ in bank.revisions("harbour", "cnd_1")]
     assert states == ["active", "off", "active"]
@@ -300,40 +300,42 @@ def test_a_rejected_candidate_stays_out_and_one_that_is_unknown_is_kept_first(
     bank: SqliteBank,
 ) -> None:
     bank.load([plan(*usual())])
-    assert bank.settle([stands(WISH, "rejected")]) == set()
+    assert bank.sync_states([stands(WISH, "rejected")]) == set()
     assert lessons(bank) == sorted(TEXTS)
     assert bank.candidates("harbour") == []
-    assert [one["state"] for one in bank.listed("harbour") if one["id"] == "cnd_1"] == ["rejected"]
+    assert [one["state"] for one in bank.list_memories("harbour") if one["id"] == "cnd_1"] == [
+        "rejected"
+    ]
 
 
 def test_a_reviewed_memory_taken_back_stays_so_through_loads_until_it_is_brought_back(
     bank: SqliteBank,
 ) -> None:
     bank.load([plan(*usual())])
-    assert bank.settle([taken_back("storm")]) == {"harbour"}
+    assert bank.sync_states([taken_back("storm")]) == {"harbour"}
     assert "storm" not in lessons(bank)
     assert "storm" not in recall(bank, "storm north pier")
     changed = [memory("storm", "In a storm the berth is shut."), *usual()[:3]]
     bank.load([plan(*changed)])
     assert "storm" not in lessons(bank), "a new revision of the file does not bring it back"
-    bank.settle([taken_back("storm", "active")])
+    bank.sync_states([taken_back("storm", "active")])
     (back,) = [one for one in bank.lessons("harbour", "desk", NOW) if one.id == "storm"]
     assert back.text == "In a storm the berth is shut."
     bank.load([plan(*usual()[:3])])
-    bank.settle([taken_back("storm", "active")])
+    bank.sync_states([taken_back("storm", "active")])
     assert "storm" not in lessons(bank), "its file is gone"
 
 
 def test_what_is_replaced_is_back_when_the_other_is_taken_back(bank: SqliteBank) -> None:
     bank.load([plan(*usual())])
     other = replace(WISH, replaces="storm", id="cnd_2")
-    bank.settle([stands(other, "candidate", "")])
+    bank.sync_states([stands(other, "candidate", "")])
     assert "storm" in lessons(bank), "a candidate replaces nothing"
-    bank.settle([stands(other, "active")])
+    bank.sync_states([stands(other, "active")])
     assert ("storm" in lessons(bank), "cnd_2" in lessons(bank)) == (False, True)
     bank.load([plan(*usual()[:3], memory("storm", "Another text."))])
     assert "storm" not in lessons(bank)
-    bank.settle([stands(other, "off")])
+    bank.sync_states([stands(other, "off")])
     assert ("storm" in lessons(bank), "cnd_2" in lessons(bank)) == (True, False)
 
 
@@ -343,11 +345,11 @@ def test_what_was_promoted_out_of_erased_content_is_gone_from_the_file(
 ) -> None:
     bank.load([plan(*usual())])
     secret = replace(WISH, text="Secret quay.", replaces="storm", id="cnd_3")
-    bank.settle([stands(secret, "active"), stands(WISH, "active")])
+    bank.sync_states([stands(secret, "active"), stands(WISH, "active")])
     if by == "event":
         assert bank.forget(["evt_1"], kept=[WISH]) == 1
     else:
-        bank.settle([Learned("harbour", "cnd_3", "erased", None, "evt_1", 7, 8, "", NOW)])
+        bank.sync_states([LedgerMemory("harbour", "cnd_3", "erased", None, "evt_1", 7, 8, "", NOW)])
     assert lessons(bank) == sorted([*TEXTS, "cnd_1"]), "what it had replaced is back"
     raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert b"Secret" not in raw
@@ -380,10 +382,14 @@ def test_a_file_of_the_first_format_keeps_its_candidates(tmp_path: Path) -> None
 
 def test_a_bank_takes_candidates_of_its_writers_and_of_people(bank: SqliteBank) -> None:
     bank.load([replace(plan(*usual()), writers={"desk": ("watch",), "vault": ()})])
-    assert bank.takes("harbour", "desk", "watch") == bank.takes("harbour", "vault", None) == ""
-    assert "no bank 'bay'" in bank.takes("bay", "desk", "watch")
-    assert "no scope 'attic'" in bank.takes("harbour", "attic", None)
-    assert "does not list 'watch' as writer" in bank.takes("harbour", "vault", "watch")
+    assert (
+        bank.find_refusal("harbour", "desk", "watch")
+        == bank.find_refusal("harbour", "vault", None)
+        == ""
+    )
+    assert "no bank 'bay'" in bank.find_refusal("bay", "desk", "watch")
+    assert "no scope 'attic'" in bank.find_refusal("harbour", "attic", None)
+    assert "does not list 'watch' as writer" in bank.find_refusal("harbour", "vault", "watch")
 
 
 # --- a disk that fails ----------------------------------------------------------------------------
@@ -392,10 +398,10 @@ ASKED: dict[str, Callable[[SqliteBank], object]] = {
     "version": lambda bank: bank.version("another"),
     "recall": lambda bank: bank.recall("harbour", "desk", (), "berth", NOW, 5),
     "lessons": lambda bank: bank.lessons("harbour", "desk", NOW),
-    "listed": lambda bank: bank.listed(),
+    "listed": lambda bank: bank.list_memories(),
     "load": lambda bank: bank.load([plan(*usual()[1:])]),
     "propose": lambda bank: bank.propose(Candidate("harbour", "desk", "Told.", id="c1"), NOW),
-    "settle": lambda bank: bank.settle([Learned("harbour", "storm", "off")]),
+    "settle": lambda bank: bank.sync_states([LedgerMemory("harbour", "storm", "off")]),
     "forget": lambda bank: bank.forget(["evt_1"]),
 }
 

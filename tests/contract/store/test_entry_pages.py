@@ -16,8 +16,8 @@ import pytest
 from tests.bench.pages import filled_postgres, filled_sqlite, questions
 
 from vedette.domain.base.errors import BadCommand
-from vedette.ledger.history.changes import FILTERS, GAP, changes, entries_page
-from vedette.store.read_runs import Reads
+from vedette.ledger.history.changes import FILTERS, MAX_GAP, changes, entries_page
+from vedette.store.read_runs import StoreReader
 
 NUMBER = 3000
 
@@ -25,18 +25,18 @@ NUMBER = 3000
 @pytest.fixture(scope="module", params=["postgres", "sqlite"])
 def record(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Reads]:
+) -> Iterator[StoreReader]:
     """Return a store of a few thousand entries of seven agents."""
     if request.param == "sqlite":
-        opened = Reads(filled_sqlite(tmp_path_factory.mktemp("pages"), NUMBER, 7))
+        opened = StoreReader(filled_sqlite(tmp_path_factory.mktemp("pages"), NUMBER, 7))
     else:
-        opened = Reads(filled_postgres(NUMBER, 7))
+        opened = StoreReader(filled_postgres(NUMBER, 7))
     yield opened
     opened.close()
 
 
 @pytest.fixture(scope="module")
-def everything(record: Reads) -> list[dict[str, Any]]:
+def everything(record: StoreReader) -> list[dict[str, Any]]:
     return [orjson.loads(raw) for _, raw in record.entries_after(0, 10 * NUMBER)]
 
 
@@ -50,12 +50,14 @@ def fitting(everything: list[dict[str, Any]], filters: dict[str, Any]) -> list[i
     return seqs[::-1]
 
 
-def test_every_filter_there_is_has_a_question(record: Reads) -> None:
+def test_every_filter_there_is_has_a_question(record: StoreReader) -> None:
     asked = {frozenset(filters) for filters in questions(record, NUMBER).values()}
     assert asked == {frozenset(names) for names in FILTERS}
 
 
-def test_pages_meet_and_give_all_there_is(record: Reads, everything: list[dict[str, Any]]) -> None:
+def test_pages_meet_and_give_all_there_is(
+    record: StoreReader, everything: list[dict[str, Any]]
+) -> None:
     for name, filters in questions(record, NUMBER).items():
         wanted = fitting(everything, filters)
         assert wanted, name
@@ -75,7 +77,7 @@ def test_pages_meet_and_give_all_there_is(record: Reads, everything: list[dict[s
 
 
 def test_a_page_anywhere_is_what_is_next_to_it(
-    record: Reads, everything: list[dict[str, Any]]
+    record: StoreReader, everything: list[dict[str, Any]]
 ) -> None:
     dice = random.Random(11)
     for name, filters in questions(record, NUMBER).items():
@@ -91,7 +93,7 @@ def test_a_page_anywhere_is_what_is_next_to_it(
             ]
 
 
-def test_one_lane_with_all_of_a_page_is_read_to_its_end(record: Reads) -> None:
+def test_one_lane_with_all_of_a_page_is_read_to_its_end(record: StoreReader) -> None:
     """A page that lies in one lane alone is whole, though each lane is read a little at first."""
     only = {"agent": "agent3"}
     page = entries_page(record, 5, only, limit=200)
@@ -100,7 +102,7 @@ def test_one_lane_with_all_of_a_page_is_read_to_its_end(record: Reads) -> None:
     assert "run.closed" in kinds
 
 
-def test_a_page_at_an_instant(record: Reads, everything: list[dict[str, Any]]) -> None:
+def test_a_page_at_an_instant(record: StoreReader, everything: list[dict[str, Any]]) -> None:
     middle = everything[NUMBER // 2]
     for at_us, first in (
         (middle["at"], middle["seq"]),
@@ -120,12 +122,12 @@ def test_a_page_at_an_instant(record: Reads, everything: list[dict[str, Any]]) -
         {"agent": 7}, {"text": "what a mail said"}, {"actor": "a\0b"},
     ],
 )  # fmt: skip
-def test_what_no_index_answers_is_refused(record: Reads, filters: dict[str, Any]) -> None:
+def test_what_no_index_answers_is_refused(record: StoreReader, filters: dict[str, Any]) -> None:
     with pytest.raises(BadCommand):
         entries_page(record, 5, filters)
 
 
-def test_a_page_has_bounds(record: Reads) -> None:
+def test_a_page_has_bounds(record: StoreReader) -> None:
     for wrong in ({"limit": 0}, {"limit": 201}, {"before": -1}, {"before": 1, "after": 1}):
         with pytest.raises(BadCommand):
             entries_page(record, 5, {}, **wrong)
@@ -133,7 +135,7 @@ def test_a_page_has_bounds(record: Reads) -> None:
 
 def test_no_filter_scans_the_ledger(tmp_path: Path) -> None:
     """The plans say SEARCH for every table of the record, and nothing is sorted but pages."""
-    store = Reads(filled_sqlite(tmp_path, 300, 7))
+    store = StoreReader(filled_sqlite(tmp_path, 300, 7))
     plans: list[tuple[str, str]] = []
     kept = store._database.rows
 
@@ -147,11 +149,11 @@ def test_no_filter_scans_the_ledger(tmp_path: Path) -> None:
         entries_page(store, 5, filters, before=200)
         entries_page(store, 5, filters, after=20)
     changes(store, 200)
-    store.latest(["action.decided", "run.dead"], 20, 10)
+    store.latest_entries(["action.decided", "run.dead"], 20, 10)
     store.seq_at(10**15)
     store.counts()
-    store.events_counted()
-    store.waiting()
+    store.event_counts()
+    store.wait_counts()
     store.examples()
     bad = [
         (sql, plan)
@@ -173,8 +175,10 @@ def test_no_filter_scans_the_ledger(tmp_path: Path) -> None:
 # --- changes --------------------------------------------------------------------------------
 
 
-def test_changes_name_what_was_touched(record: Reads, everything: list[dict[str, Any]]) -> None:
-    head = record.head()
+def test_changes_name_what_was_touched(
+    record: StoreReader, everything: list[dict[str, Any]]
+) -> None:
+    head = record.last_seq()
     told = changes(record, head - 300)
     assert (told["gap"], told["head"]) == (False, head)
     assert ["head", "", head] in told["items"]
@@ -189,8 +193,8 @@ def test_changes_name_what_was_touched(record: Reads, everything: list[dict[str,
     assert len({(topic, id) for topic, id, _ in told["items"]}) == len(told["items"])
 
 
-def test_changes_are_nothing_at_the_head_and_of_topics_asked_for(record: Reads) -> None:
-    head = record.head()
+def test_changes_are_nothing_at_the_head_and_of_topics_asked_for(record: StoreReader) -> None:
+    head = record.last_seq()
     assert changes(record, head) == {"items": [], "head": head, "gap": False}
     told = changes(record, head - 1500, frozenset({"inbox", "memory"}))
     assert {topic for topic, _, _ in told["items"]} == {"inbox", "memory"}
@@ -198,18 +202,18 @@ def test_changes_are_nothing_at_the_head_and_of_topics_asked_for(record: Reads) 
         changes(record, head, frozenset({"weather"}))
 
 
-def test_who_is_too_far_behind_is_told_to_read_again(record: Reads) -> None:
-    head = record.head()
-    for after in (head + 1, head - GAP - 1):
+def test_who_is_too_far_behind_is_told_to_read_again(record: StoreReader) -> None:
+    head = record.last_seq()
+    for after in (head + 1, head - MAX_GAP - 1):
         assert changes(record, after)["gap"]
 
 
-async def test_changes_over_the_local_api(record: Reads) -> None:
+async def test_changes_over_the_local_api(record: StoreReader) -> None:
     from vedette.interfaces.http.local_api import serve_local
 
     line = SimpleNamespace(store=record, fleet=SimpleNamespace(name="harbour"))
     app: Any = SimpleNamespace(commands=SimpleNamespace(line=line), containment=None)
-    head = record.head()
+    head = record.last_seq()
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="v") as folder:
         async with serve_local(app, Path(folder)) as path:
             transport = httpx.AsyncHTTPTransport(uds=str(path))

@@ -15,12 +15,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.domain.base.errors import StoreFailed
-from vedette.domain.run import Answer
+from vedette.domain.run import CommitStatus
 from vedette.store import witness
-from vedette.store.group_commit import HOPS
+from vedette.store.group_commit import GATHER_TURNS
 from vedette.store.sqlite import SqliteStore
 from vedette.testing.clock import ManualClock
-from vedette.testing.sample_steps import accepted, closing, entry, event, step
+from vedette.testing.sample_steps import accept_events, closing_step, entry, event, step
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 
@@ -57,15 +57,15 @@ async def test_little_is_written_by_the_loop_and_made_durable_by_the_thread(
     store: SqliteStore, committers: list[str]
 ) -> None:
     loop, enqueue = who(), store.writer.enqueue
-    assert await enqueue(who, guarded=False) == loop
-    assert await enqueue(who, guarded=False, size=store.small) == loop
+    assert await enqueue(who, in_savepoint=False) == loop
+    assert await enqueue(who, in_savepoint=False, size=store.inline_limit) == loop
     assert committers == ["vedette-writer"] * 2
     # The controls: much, and what may write as it goes, would hold up the loop.
-    assert await enqueue(who, guarded=False, size=store.small + 1) == "vedette-writer"
-    assert await enqueue(who, guarded=True) == "vedette-writer"
-    many = [enqueue(who, guarded=False) for _ in range(store.small + 1)]
+    assert await enqueue(who, in_savepoint=False, size=store.inline_limit + 1) == "vedette-writer"
+    assert await enqueue(who, in_savepoint=True) == "vedette-writer"
+    many = [enqueue(who, in_savepoint=False) for _ in range(store.inline_limit + 1)]
     assert set(await asyncio.gather(*many)) == {"vedette-writer"}
-    mixed = [enqueue(who, guarded=guarded) for guarded in (False, True)]
+    mixed = [enqueue(who, in_savepoint=guarded) for guarded in (False, True)]
     assert set(await asyncio.gather(*mixed)) == {"vedette-writer"}
 
 
@@ -74,35 +74,35 @@ async def test_what_is_a_few_turns_of_the_loop_behind_shares_the_commit(
 ) -> None:
     monkeypatch.setattr("vedette.store.group_commit.HOPS_S", 60.0)
     groups = store.writer.groups
-    first = store.writer.enqueue(who, guarded=False)
-    for _ in range(HOPS - 1):
+    first = store.writer.enqueue(who, in_savepoint=False)
+    for _ in range(GATHER_TURNS - 1):
         await asyncio.sleep(0)
-    await asyncio.gather(first, store.writer.enqueue(who, guarded=False))
+    await asyncio.gather(first, store.writer.enqueue(who, in_savepoint=False))
     assert store.writer.groups == groups + 1
     # The control: a loop that is busy for long does not let anybody wait for its turns.
     monkeypatch.setattr("vedette.store.group_commit.HOPS_S", 0.0)
-    first = store.writer.enqueue(who, guarded=False)
-    for _ in range(HOPS - 1):
+    first = store.writer.enqueue(who, in_savepoint=False)
+    for _ in range(GATHER_TURNS - 1):
         await asyncio.sleep(0)
-    await asyncio.gather(first, store.writer.enqueue(who, guarded=False))
+    await asyncio.gather(first, store.writer.enqueue(who, in_savepoint=False))
     assert store.writer.groups == groups + 3
 
 
 async def test_a_bad_row_of_what_the_loop_wrote_loses_only_its_own_item(
     store: SqliteStore,
 ) -> None:
-    good, other = await accepted(store, event(1), event(2))
+    good, other = await accept_events(store, event(1), event(2))
 
     def bad() -> None:
-        store._pending.events.append((None, None, None, None))  # type: ignore[arg-type]
+        store._buffer.events.append((None, None, None, None))  # type: ignore[arg-type]
 
-    first = store.send(closing(store, good))
-    refused = store.writer.enqueue(bad, guarded=False)
-    last = store.send(closing(store, other))
+    first = store.send(closing_step(store, good))
+    refused = store.writer.enqueue(bad, in_savepoint=False)
+    last = store.send(closing_step(store, other))
     with pytest.raises(apsw.ConstraintError):
         await refused
-    assert [(await first).answer, (await last).answer] == [Answer.COMMITTED] * 2
-    assert (store.ready, store.head()) == (True, 4)
+    assert [(await first).status, (await last).status] == [CommitStatus.COMMITTED] * 2
+    assert (store.is_ready, store.last_seq()) == (True, 4)
 
 
 class Ends(BaseException):
@@ -110,7 +110,7 @@ class Ends(BaseException):
 
 
 async def test_a_group_that_is_interrupted_on_the_loop_is_lost_whole(store: SqliteStore) -> None:
-    (run,) = await accepted(store, event(1))
+    (run,) = await accept_events(store, event(1))
     heard: list[BaseException] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, told: heard.append(told["exception"]))
@@ -118,13 +118,16 @@ async def test_a_group_that_is_interrupted_on_the_loop_is_lost_whole(store: Sqli
     def ends() -> None:
         raise Ends
 
-    step, ended = store.send(closing(store, run)), store.writer.enqueue(ends, guarded=False)
+    step, ended = (
+        store.send(closing_step(store, run)),
+        store.writer.enqueue(ends, in_savepoint=False),
+    )
     for lost in (step, ended):
         with pytest.raises(StoreFailed, match="interrupted"):
             await lost
     assert [type(each) for each in heard] == [Ends]
-    assert (await store.commit(closing(store, run))).answer is Answer.COMMITTED
-    assert (store.ready, store.head()) == (True, 2)
+    assert (await store.commit(closing_step(store, run))).status is CommitStatus.COMMITTED
+    assert (store.is_ready, store.last_seq()) == (True, 2)
 
 
 async def test_the_loop_waits_for_nobody_who_holds_the_file(
@@ -132,9 +135,9 @@ async def test_the_loop_waits_for_nobody_who_holds_the_file(
 ) -> None:
     other = apsw.Connection(str(tmp_path / "state" / "store.db"))
     other.execute("BEGIN IMMEDIATE")
-    written = store.writer.enqueue(who, guarded=False)
+    written = store.writer.enqueue(who, in_savepoint=False)
     # Were it the loop that waits, the one who lets go here would never come to it.
-    for _ in range(2 * HOPS):
+    for _ in range(2 * GATHER_TURNS):
         await asyncio.sleep(0)
     assert not written.done()
     other.execute("ROLLBACK")
@@ -144,10 +147,10 @@ async def test_the_loop_waits_for_nobody_who_holds_the_file(
 
 def test_a_loop_that_ended_leaves_nothing_to_wait_for(store: SqliteStore) -> None:
     async def leave() -> None:
-        store.writer.enqueue(who, guarded=False)
+        store.writer.enqueue(who, in_savepoint=False)
 
     async def come() -> str:
-        return await asyncio.wait_for(store.writer.enqueue(who, guarded=False), 10)
+        return await asyncio.wait_for(store.writer.enqueue(who, in_savepoint=False), 10)
 
     for work in (leave, come):
         loop = asyncio.new_event_loop()
@@ -162,11 +165,11 @@ async def test_what_is_queued_at_the_end_is_committed(tmp_path: Path) -> None:
         tmp_path / "state", fleet="harbour", key=KEY, key_name="vedette/harbour",
         now_us=ManualClock().now_us,
     )  # fmt: skip
-    answer = store.writer.enqueue(who, guarded=False)
+    answer = store.writer.enqueue(who, in_savepoint=False)
     store.close()
     assert await answer == "vedette-writer"
     with pytest.raises(StoreFailed, match="closed"):
-        store.writer.enqueue(who, guarded=False)
+        store.writer.enqueue(who, in_savepoint=False)
 
 
 async def test_what_is_large_is_written_by_the_thread(
@@ -181,11 +184,11 @@ async def test_what_is_large_is_written_by_the_thread(
 
     monkeypatch.setattr(store.writer, "_write", noted)
     loop, long = who(), "x" * 300_000
-    (small,) = await accepted(store, event(1))
-    (large,) = await accepted(store, replace(event(2), data={"value": long}))
+    (small,) = await accept_events(store, event(1))
+    (large,) = await accept_events(store, replace(event(2), data={"value": long}))
     told = entry(small, "turn.reasoned", text=long, label="loud", confidence_milli=1)
     await store.commit(step(store, small, told, turn=1, state="ready"))
-    await store.commit(closing(store, large))
+    await store.commit(closing_step(store, large))
     assert wrote == [loop, "vedette-writer", "vedette-writer", loop]
 
 
@@ -198,7 +201,7 @@ def test_answers_reach_those_behind_a_loop_that_is_gone(store: SqliteStore) -> N
     async def answers() -> str:
         loop = asyncio.get_running_loop()
         behind: asyncio.Future[str] = loop.create_future()
-        store.writer._answer(loop, [(left, "one", None), (behind, "two", None)], False)
+        store.writer._resolve_items(loop, [(left, "one", None), (behind, "two", None)], False)
         return await behind
 
     assert asyncio.run(answers()) == "two"
@@ -218,8 +221,8 @@ async def test_a_store_closes_though_its_loop_was_ended_in_the_midst_of_a_group(
         raise Ends
 
     monkeypatch.setattr(store.writer, "_write_here", ends)
-    lost = store.writer.enqueue(who, guarded=False)
-    for _ in range(2 * HOPS):
+    lost = store.writer.enqueue(who, in_savepoint=False)
+    for _ in range(2 * GATHER_TURNS):
         await asyncio.sleep(0)
     store.close()
     with pytest.raises(StoreFailed, match="interrupted"):
@@ -230,8 +233,8 @@ def test_the_witness_takes_a_note_whole_or_not_at_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, write = tmp_path / "witness.log", os.write
-    witness.show(file, "one\n")
+    witness.append_note(file, "one\n")
     monkeypatch.setattr(os, "write", lambda to, raw: write(to, raw[:3]))
     with pytest.raises(OSError, match="no more"):
-        witness.show(file, "two\n")
+        witness.append_note(file, "two\n")
     assert file.read_text() == "one\n\n"

@@ -16,8 +16,8 @@ import pytest
 from vedette.adapters.ledger_export import verify_store
 from vedette.domain.base.errors import BadStore
 from vedette.store.schema import SCHEMA
-from vedette.store.sqlite import OpenedStore
-from vedette.testing.toy_fleet import World, job, send, toy_fleet
+from vedette.store.sqlite import SqliteReader
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 OLD = range(1, SCHEMA)
@@ -35,7 +35,7 @@ async def test_a_store_of_an_older_schema_goes_on(tmp_path: Path, schema: int) -
     unpacked(schema, tmp_path)
     world = World()
     async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
-        await fleet.settle()
+        await fleet.wait_until_idle()
         store = fleet.app.store
         assert store.counts()["worker"] == {
             "run.dead": 1, "run.done": 15, "run.waiting": 2, "decided.deny": 1,
@@ -49,25 +49,25 @@ async def test_a_store_of_an_older_schema_goes_on(tmp_path: Path, schema: int) -
         assert old.effect == "done"
         # The rules of then deny every question of now: a person makes those of now live first.
         assert "loosens what is live" in fleet.app.troubles[0]
-        await fleet.send(before := job("before", send("before"), key="other"))
-        await fleet.settle()
+        await fleet.send(before := job("before", send_proposal("before"), key="other"))
+        await fleet.wait_until_idle()
         (denied,) = fleet.actions(before)
         assert (denied.decided, denied.rule) == ("deny", "identity.schema")
-        assert (await fleet.apply(fleet.policies))["ok"]
+        assert (await fleet.apply_policy(fleet.policies))["ok"]
         # A hold of then is answered now, and is done under its own key.
         assert {held.id for held in store.holds_page(after=0, limit=10)} >= {HELD}
         held = store.action(HELD)
         assert held is not None
         await fleet.approve(held, "it is right")
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert world.keys("big.send") == {HELD.removeprefix("act_"): 1}
         # A judge goes on from all that it saw of the key: 0, 3, 6, 9 and two jobs of value 0.
-        await fleet.send(job("new", send("new"), key="k0", value=1))
-        await fleet.settle()
+        await fleet.send(job("new", send_proposal("new"), key="k0", value=1))
+        await fleet.wait_until_idle()
         (run,) = store.runs_page(agent="worker", state=None, before=None, limit=1)
         assert store.turns(run.id)[0]["label"] == "sum 19 of 6"
         # A redelivery of then is still known.
-        (receipt,) = await fleet.send(job("w3", send("hello 3"), key="k0", value=3))
+        (receipt,) = await fleet.send(job("w3", send_proposal("hello 3"), key="k0", value=3))
         assert receipt.status == "duplicate"
         folder = fleet.folder / "state"
         public = (folder / "ledger.pub").read_text()
@@ -105,4 +105,4 @@ def test_an_older_store_is_not_read_before_it_was_brought_up(tmp_path: Path) -> 
     """A reader changes nothing, so it says what to do instead of failing at some query."""
     folder = unpacked(1, tmp_path)
     with pytest.raises(BadStore, match="vedette run"):
-        OpenedStore(folder)
+        SqliteReader(folder)

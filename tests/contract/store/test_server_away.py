@@ -16,11 +16,11 @@ from vedette.config.settings import StorePlan
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import StoreFailed, Unavailable
 from vedette.domain.effect import Call
-from vedette.domain.run import Committed, Step
+from vedette.domain.run import CommitResult, Step
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
 
-BELL = send(tool="bell.ring")  # it can neither be repeated nor asked about
+BELL = send_proposal(tool="bell.ring")  # it can neither be repeated nor asked about
 CALLED, STARTED = job("called", BELL, key="a"), job("started", BELL, key="b")
 
 
@@ -51,12 +51,12 @@ async def test_what_was_called_and_what_was_not_is_known_when_the_server_is_back
         async with fleet:
             store: Any = fleet.app.store
             await fleet.send(CALLED)
-            await until(lambda: len(world.calls) == 1, 60)
+            await wait_until(lambda: len(world.calls) == 1, 60)
             (run,) = fleet.runs(CALLED)
             onward = store.send
 
-            async def crash_after(step: Step) -> Committed:
-                answer: Committed = await onward(step)
+            async def crash_after(step: Step) -> CommitResult:
+                answer: CommitResult = await onward(step)
                 if any(row.effect == "started" for row in step.actions):
                     server.crash()
                     with suppress(StoreFailed):  # so it is known that nothing can be committed
@@ -65,13 +65,13 @@ async def test_what_was_called_and_what_was_not_is_known_when_the_server_is_back
 
             store.send = lambda step: asyncio.ensure_future(crash_after(step))
             await fleet.send(STARTED)
-            await until(lambda: not store.ready, 60)
+            await wait_until(lambda: not store.ready, 60)
             store.send = onward
             answers.set()
-            await until(lambda: store.lease(run) is None, 60)
+            await wait_until(lambda: store.lease(run) is None, 60)
             server.restart()
-            await until(lambda: store.ready and store.lease(run) is not None, 60)
-            await until(lambda: ended(fleet) == 2, 60)
+            await wait_until(lambda: store.ready and store.lease(run) is not None, 60)
+            await wait_until(lambda: ended(fleet) == 2, 60)
             assert not fleet.entries("effect.unknown")
             assert world.keys() == Counter(call.key for call in world.calls)
             assert len(world.calls) == 2
@@ -102,6 +102,6 @@ async def test_a_start_that_loses_its_server_says_so_in_a_sentence(
         server.restart()
         async with fleet:
             await fleet.send(CALLED)
-            await until(lambda: len(fleet.entries("effect.done")) == 1, 60)
+            await wait_until(lambda: len(fleet.entries("effect.done")) == 1, 60)
     finally:
         server.stop()

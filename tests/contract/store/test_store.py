@@ -16,7 +16,7 @@ import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore, StateNotKept, StoreBusy
 from vedette.domain.budget import FLEET, Cap, Raise
 from vedette.domain.bundle import Bundle
@@ -24,17 +24,17 @@ from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Body, Draft
 from vedette.domain.memory import Candidate
 from vedette.domain.ports import Refused, Store
-from vedette.domain.run import Answer, Run, Step, run_id
+from vedette.domain.run import CommitStatus, Run, Step, run_id
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import (
-    accepted,
+    accept_events,
     action,
     agents_of,
     arrival,
-    closing,
+    closing_step,
     entry,
     event,
-    held,
+    held_action,
     step,
 )
 
@@ -46,10 +46,10 @@ class Opened(Store, Protocol):
     """A store with what tests need beyond the port: a way to close it and to look inside."""
 
     def close(self) -> None: ...
-    def head(self) -> int: ...
-    def bundle(self, digest: str) -> dict[str, bytes] | None: ...
+    def last_seq(self) -> int: ...
+    def bundle_files(self, digest: str) -> dict[str, bytes] | None: ...
     async def compare_and_set(self, name: str, was: str | None, value: str) -> bool: ...
-    def spent(self, since_minute: int) -> list[tuple[str, str, int, int]]: ...
+    def spend_by_minute(self, since_minute: int) -> list[tuple[str, str, int, int]]: ...
     def walk(
         self, kinds: tuple[str, ...] | None = None, after: int = 0
     ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]: ...
@@ -113,7 +113,9 @@ def sealed(store: Opened, *kinds: str) -> list[dict[str, Any]]:
 
 
 def by_person(kind: str, **fields: Any) -> Draft:
-    return Draft(kind, {"actor": "person:kim", **fields}, body=Body(canonical({"reason": "why"})))
+    return Draft(
+        kind, {"actor": "person:kim", **fields}, body=Body(canonical_json({"reason": "why"}))
+    )
 
 
 # --- accept ---------------------------------------------------------------------------------
@@ -187,7 +189,7 @@ async def test_a_batch_that_cannot_be_written_leaves_nothing(store: Opened) -> N
 
 
 async def test_a_step_is_durable_with_everything_in_it(store: Opened, opener: Opener) -> None:
-    (run,) = await accepted(store, event(1))
+    (run,) = await accept_events(store, event(1))
     row = action(run, decided="permit", rule="permit.tool", effect="done", answer=b"{}")
     made = step(
         store, run,
@@ -199,7 +201,7 @@ async def test_a_step_is_durable_with_everything_in_it(store: Opened, opener: Op
         candidates=[Candidate("inbox", "inbox", "text", (), "watcher", run.id, run.event)],
     )  # fmt: skip
     committed = await store.commit(made)
-    assert committed.answer is Answer.COMMITTED
+    assert committed.status is CommitStatus.COMMITTED
     store.close()
     again = opener()
     after = again.run(run.id)
@@ -211,8 +213,8 @@ async def test_a_step_is_durable_with_everything_in_it(store: Opened, opener: Op
     assert again.action(row.id) == row
     assert again.row("incidents", "pump") == {"state": "open"}
     assert again.turns(run.id) == [{"text": "what was proposed"}]
-    assert again.history("watcher", "pump", 2**40)[:2] == (b"judge", run.position)
-    assert [(agent, unit, amount) for agent, unit, _, amount in again.spent(0)] == [
+    assert again.state_history("watcher", "pump", 2**40)[:2] == (b"judge", run.position)
+    assert [(agent, unit, amount) for agent, unit, _, amount in again.spend_by_minute(0)] == [
         ("watcher", "actions", 1)
     ]
     turn, closed = sealed(again, "turn.reasoned", "run.closed")
@@ -223,7 +225,7 @@ async def test_a_step_is_durable_with_everything_in_it(store: Opened, opener: Op
 
 
 async def test_a_row_can_be_deleted_and_spend_given_back(store: Opened) -> None:
-    (run,) = await accepted(store, event(1))
+    (run,) = await accept_events(store, event(1))
     write = RowWrite("incidents", "pump", {"state": "open"})
     await store.commit(step(store, run, rows=[write], spend={"actions": 2}))
     again = store.run(run.id)
@@ -231,115 +233,126 @@ async def test_a_row_can_be_deleted_and_spend_given_back(store: Opened) -> None:
     gone = RowWrite("incidents", "pump", None)
     await store.commit(step(store, again, rows=[gone], spend={"actions": -1}))
     assert store.row("incidents", "pump") is None
-    assert [amount for *_, amount in store.spent(0)] == [1]
+    assert [amount for *_, amount in store.spend_by_minute(0)] == [1]
 
 
 async def test_the_same_step_twice_is_done_once(store: Opened) -> None:
-    (run,) = await accepted(store, event(1))
-    made = closing(store, run)
+    (run,) = await accept_events(store, event(1))
+    made = closing_step(store, run)
     first, second = await asyncio.gather(store.commit(made), store.commit(made))
-    assert (first.answer, second.answer) == (Answer.COMMITTED, Answer.DUPLICATE)
+    assert (first.status, second.status) == (CommitStatus.COMMITTED, CommitStatus.DUPLICATE)
     assert len(sealed(store, "run.closed")) == 1
 
 
 async def test_two_steps_that_follow_the_same_moment_exclude_one_another(store: Opened) -> None:
-    (run,) = await accepted(store, event(1))
-    one, other = closing(store, run), step(store, run, entry(run, "run.dead"), state="dead")
-    assert (await store.commit(one)).answer is Answer.COMMITTED
-    assert (await store.commit(other)).answer is Answer.DUPLICATE
+    (run,) = await accept_events(store, event(1))
+    one, other = closing_step(store, run), step(store, run, entry(run, "run.dead"), state="dead")
+    assert (await store.commit(one)).status is CommitStatus.COMMITTED
+    assert (await store.commit(other)).status is CommitStatus.DUPLICATE
     assert sealed(store, "run.dead") == []
 
 
 @pytest.mark.parametrize(
     ("field", "answer"),
     [
-        ("epoch", Answer.FENCED_LEASE),
-        ("policy_rev", Answer.FENCED_POLICY),
-        ("stop_epoch", Answer.FENCED_STOP),
+        ("epoch", CommitStatus.FENCED_LEASE),
+        ("policy_rev", CommitStatus.FENCED_POLICY),
+        ("stop_epoch", CommitStatus.FENCED_STOP),
     ],
 )
 async def test_a_step_of_an_older_world_is_fenced(
-    store: Opened, field: str, answer: Answer
+    store: Opened, field: str, answer: CommitStatus
 ) -> None:
-    (run,) = await accepted(store, event(1))
-    head = store.head()
-    fenced = closing(store, run, **{field: getattr(store, field) - 1})
-    assert (await store.commit(fenced)).answer is answer
-    assert store.head() == head
+    (run,) = await accept_events(store, event(1))
+    head = store.last_seq()
+    fenced = closing_step(store, run, **{field: getattr(store, field) - 1})
+    assert (await store.commit(fenced)).status is answer
+    assert store.last_seq() == head
     assert store.run(run.id) == run
-    unfenced = closing(store, run, policy_rev=None, stop_epoch=None)
-    assert (await store.commit(unfenced)).answer is Answer.COMMITTED
+    unfenced = closing_step(store, run, policy_rev=None, stop_epoch=None)
+    assert (await store.commit(unfenced)).status is CommitStatus.COMMITTED
 
 
 TEN = (Cap("agent", "model_calls", "day", 10),)
 
 
 async def test_many_at_once_never_spend_more_than_the_cap(store: Opened) -> None:
-    runs = await accepted(store, *(event(n) for n in range(20)))
-    answers = await asyncio.gather(
-        *(store.commit(closing(store, run, spend={"model_calls": 3}, limits=TEN)) for run in runs)
-    )
-    given = [answer.answer for answer in answers]
-    assert given.count(Answer.COMMITTED) == 3
-    assert given.count(Answer.OVER_BUDGET) == 17
-    assert sum(amount for *_, amount in store.spent(0)) == 9
-    # A refused step left nothing behind, and without a cap the same spend is taken.
-    late = next(run for run, got in zip(runs, given, strict=True) if got is Answer.OVER_BUDGET)
-    assert store.run(late.id) == late
-    uncapped = closing(store, late, spend={"model_calls": 3})
-    assert (await store.commit(uncapped)).answer is Answer.COMMITTED
-
-
-def wants(store: Opened, run: Run, amount: int = 3, **more: Any) -> Step:
-    return closing(store, run, spend={"model_calls": amount}, limits=TEN, **more)
-
-
-async def test_64_reservations_at_once_hold_the_ceiling_exactly(store: Opened) -> None:
-    runs = await accepted(store, *(event(n) for n in range(64)))
-    fleets = (*TEN, Cap("fleet", "tokens", "hour", 33))
+    runs = await accept_events(store, *(event(n) for n in range(20)))
     answers = await asyncio.gather(
         *(
-            store.commit(closing(store, run, spend={"model_calls": 1, "tokens": 5}, limits=fleets))
+            store.commit(closing_step(store, run, spend={"model_calls": 3}, limits=TEN))
             for run in runs
         )
     )
-    given = [answer.answer for answer in answers]
-    assert (given.count(Answer.COMMITTED), given.count(Answer.OVER_BUDGET)) == (6, 58)
-    totals = {(name, unit): total.day for name, unit, total in store.totals()}
+    given = [answer.status for answer in answers]
+    assert given.count(CommitStatus.COMMITTED) == 3
+    assert given.count(CommitStatus.OVER_BUDGET) == 17
+    assert sum(amount for *_, amount in store.spend_by_minute(0)) == 9
+    # A refused step left nothing behind, and without a cap the same spend is taken.
+    late = next(
+        run for run, got in zip(runs, given, strict=True) if got is CommitStatus.OVER_BUDGET
+    )
+    assert store.run(late.id) == late
+    uncapped = closing_step(store, late, spend={"model_calls": 3})
+    assert (await store.commit(uncapped)).status is CommitStatus.COMMITTED
+
+
+def wants(store: Opened, run: Run, amount: int = 3, **more: Any) -> Step:
+    return closing_step(store, run, spend={"model_calls": amount}, limits=TEN, **more)
+
+
+async def test_64_reservations_at_once_hold_the_ceiling_exactly(store: Opened) -> None:
+    runs = await accept_events(store, *(event(n) for n in range(64)))
+    fleets = (*TEN, Cap("fleet", "tokens", "hour", 33))
+    answers = await asyncio.gather(
+        *(
+            store.commit(
+                closing_step(store, run, spend={"model_calls": 1, "tokens": 5}, limits=fleets)
+            )
+            for run in runs
+        )
+    )
+    given = [answer.status for answer in answers]
+    assert (given.count(CommitStatus.COMMITTED), given.count(CommitStatus.OVER_BUDGET)) == (6, 58)
+    totals = {(name, unit): total.day for name, unit, total in store.spend_totals()}
     assert totals[FLEET, "tokens"] == totals["watcher", "tokens"] == 30
     assert {a.shortage.rule for a in answers if a.shortage} == {"budget.fleet.tokens.hour"}
 
 
 async def test_a_wait_for_room_is_refused_once_there_is_room(store: Opened) -> None:
-    first, second, third = await accepted(store, *(event(n) for n in range(3)))
-    assert (await store.commit(wants(store, first, 8))).answer is Answer.COMMITTED
+    first, second, third = await accept_events(store, *(event(n) for n in range(3)))
+    assert (await store.commit(wants(store, first, 8))).status is CommitStatus.COMMITTED
     short = await store.commit(wants(store, second))
     assert short.shortage is not None
-    assert (short.answer, short.shortage.room) == (Answer.OVER_BUDGET, 2)
+    assert (short.status, short.shortage.headroom) == (CommitStatus.OVER_BUDGET, 2)
     wait: dict[str, Any] = {
         "state": "waiting", "turn": 0, "observed": False, "waits": "budget", "limits": TEN,
         "lacking": {"model_calls": 3}, "wake_us": 2**61,
     }  # fmt: skip
-    assert (await store.commit(closing(store, second, **wait))).answer is Answer.COMMITTED
-    assert store.due(CLOCK.now_us(), 9) == []
+    assert (
+        await store.commit(closing_step(store, second, **wait))
+    ).status is CommitStatus.COMMITTED
+    assert store.due_runs(CLOCK.now_us(), 9) == []
     back = [("model_calls", CLOCK.now_us(), 8)]
     settled = step(store, third, entry(third, "run.closed"), returns=back)
-    assert (await store.commit(settled)).answer is Answer.COMMITTED
-    assert [run.id for run in store.due(CLOCK.now_us(), 9)] == [second.id], "it was woken"
-    (late,) = await accepted(store, event(9))
-    assert (await store.commit(closing(store, late, **wait))).answer is Answer.ROOM
+    assert (await store.commit(settled)).status is CommitStatus.COMMITTED
+    assert [run.id for run in store.due_runs(CLOCK.now_us(), 9)] == [second.id], "it was woken"
+    (late,) = await accept_events(store, event(9))
+    assert (
+        await store.commit(closing_step(store, late, **wait))
+    ).status is CommitStatus.BUDGET_AVAILABLE
     assert store.run(late.id) == late
 
 
 async def test_a_raise_makes_room_for_everybody_and_is_carried_out_once(opener: Opener) -> None:
     store = opener()
-    first, second = await accepted(store, event(1), event(2))
+    first, second = await accept_events(store, event(1), event(2))
     await store.commit(wants(store, first, 9))
-    wait = closing(
+    wait = closing_step(
         store, second, state="waiting", turn=0, observed=False, waits="budget", limits=TEN,
         lacking={"model_calls": 3},
     )  # fmt: skip
-    assert (await store.commit(wait)).answer is Answer.COMMITTED
+    assert (await store.commit(wait)).status is CommitStatus.COMMITTED
     until = CLOCK.now_us() + 1000
     more = [Raise("watcher", "model_calls", "day", 5, until)]
     draft = by_person("budget.raised", agent="watcher", until=until)
@@ -347,32 +360,32 @@ async def test_a_raise_makes_room_for_everybody_and_is_carried_out_once(opener: 
     with pytest.raises(AlreadyDone):
         await store.raise_budget(draft, more, command="r1")
     assert [e["seq"] for e in sealed(store, "budget.raised")] == [seq]
-    (due,) = store.due(CLOCK.now_us(), 9)
+    (due,) = store.due_runs(CLOCK.now_us(), 9)
     assert due.id == second.id
     store.close()
     store = opener()
-    assert store.raises(until - 1) == more
-    assert store.raises(until) == []
-    (due,) = store.due(CLOCK.now_us(), 9)
+    assert store.budget_raises(until - 1) == more
+    assert store.budget_raises(until) == []
+    (due,) = store.due_runs(CLOCK.now_us(), 9)
     over = await store.commit(wants(store, due, 7))
     assert over.shortage is not None
     assert (over.shortage.limit, over.shortage.total) == (15, 9)
-    assert (await store.commit(wants(store, due, 5))).answer is Answer.COMMITTED
+    assert (await store.commit(wants(store, due, 5))).status is CommitStatus.COMMITTED
 
 
 async def test_what_a_refused_item_spent_is_not_counted(store: Opened) -> None:
-    good, bad, later = await accepted(store, event(1), event(2), event(3))
+    good, bad, later = await accept_events(store, event(1), event(2), event(3))
     answers = await asyncio.gather(
         store.commit(wants(store, good, 4)),
         store.commit(wants(store, bad, 4, expects=7)),
         store.commit(wants(store, later, 4)),
     )
-    assert [a.answer.value for a in answers] == ["committed", "duplicate", "committed"]
-    assert {total.day for *_, total in store.totals()} == {8}
+    assert [a.status.value for a in answers] == ["committed", "duplicate", "committed"]
+    assert {total.day for *_, total in store.spend_totals()} == {8}
 
 
 async def test_the_alert_is_written_with_the_step_that_brings_it(store: Opened) -> None:
-    runs = await accepted(store, *(event(n) for n in range(10)))
+    runs = await accept_events(store, *(event(n) for n in range(10)))
     answers = await asyncio.gather(*(store.commit(wants(store, run, 1)) for run in runs))
     assert [len(answer.alerts) for answer in answers] == [0] * 7 + [1, 0, 0]
     (alert,) = sealed(store, "budget.alerted")
@@ -381,8 +394,8 @@ async def test_the_alert_is_written_with_the_step_that_brings_it(store: Opened) 
 
 
 async def test_what_a_run_has_reserved_is_read_from_its_entries(store: Opened) -> None:
-    (run,) = await accepted(store, event(1))
-    assert store.reserved(run.id) == {}
+    (run,) = await accept_events(store, event(1))
+    assert store.run_spend(run.id) == {}
     for number, settles in ((1, True), (2, False)):
         booked = entry(run, "budget.reserved", spend={"model_calls": 2, "tokens": 900})
         at = (await store.commit(step(store, run, booked))).last
@@ -391,85 +404,91 @@ async def test_what_a_run_has_reserved_is_read_from_its_entries(store: Opened) -
             used = entry(run, "budget.settled", spend={"model_calls": number, "tokens": 70})
             at = (await store.commit(step(store, run, used))).last
             run.steps, run.entries, run.last = run.steps + 1, run.entries + 1, at
-    assert store.reserved(run.id) == {"model_calls": 3, "tokens": 970}
+    assert store.run_spend(run.id) == {"model_calls": 3, "tokens": 970}
 
 
 async def test_a_step_that_counts_on_another_is_refused_without_it(store: Opened) -> None:
-    first, second, third = await accepted(store, *(event(n) for n in range(3)))
+    first, second, third = await accept_events(store, *(event(n) for n in range(3)))
     key = first.key
 
     def judged(run: Run, after: int) -> Step:
-        return closing(store, run, observed=True, order=(key, after, run.position))
+        return closing_step(store, run, observed=True, order=(key, after, run.position))
 
-    assert (await store.commit(judged(second, first.position))).answer is Answer.FENCED_ORDER
-    assert (await store.commit(judged(first, 0))).answer is Answer.COMMITTED
+    assert (await store.commit(judged(second, first.position))).status is CommitStatus.FENCED_ORDER
+    assert (await store.commit(judged(first, 0))).status is CommitStatus.COMMITTED
     # Whoever does not know of an earlier one that waits does not go before it, in any group.
     both = [judged(third, first.position), judged(second, first.position)]
     answers = await asyncio.gather(*(store.commit(each) for each in both))
-    assert [each.answer for each in answers] == [Answer.FENCED_EARLIER, Answer.COMMITTED]
-    assert (await store.commit(judged(third, second.position))).answer is Answer.COMMITTED
+    assert [each.status for each in answers] == [
+        CommitStatus.FENCED_EARLIER,
+        CommitStatus.COMMITTED,
+    ]
+    assert (await store.commit(judged(third, second.position))).status is CommitStatus.COMMITTED
 
 
 async def test_a_step_that_was_refused_lets_nobody_go_before_its_event(store: Opened) -> None:
-    first, second = await accepted(store, *(event(n) for n in range(2)))
-    moved = closing(store, first, order=(first.key, 0, first.position), expects=7)
-    passing = closing(store, second, order=(first.key, 0, second.position))
+    first, second = await accept_events(store, *(event(n) for n in range(2)))
+    moved = closing_step(store, first, order=(first.key, 0, first.position), expects=7)
+    passing = closing_step(store, second, order=(first.key, 0, second.position))
     answers = await asyncio.gather(*(store.commit(each) for each in (moved, passing)))
-    assert [each.answer for each in answers] == [Answer.DUPLICATE, Answer.FENCED_EARLIER]
-    assert (await store.commit(passing)).answer is Answer.FENCED_EARLIER
+    assert [each.status for each in answers] == [
+        CommitStatus.DUPLICATE,
+        CommitStatus.FENCED_EARLIER,
+    ]
+    assert (await store.commit(passing)).status is CommitStatus.FENCED_EARLIER
 
 
 async def test_a_dead_letter_holds_nobody_and_is_made_up_for(store: Opened) -> None:
-    first, second, third = await accepted(store, *(event(n) for n in range(3)))
+    first, second, third = await accept_events(store, *(event(n) for n in range(3)))
     key = first.key
 
     def judged(run: Run, after: int) -> Step:
-        return closing(store, run, observed=True, order=(key, after, run.position))
+        return closing_step(store, run, observed=True, order=(key, after, run.position))
 
-    assert (await store.commit(judged(first, 0))).answer is Answer.COMMITTED
-    assert [run.id for run in store.unjudged("watcher", key, 9)] == [second.id, third.id]
+    assert (await store.commit(judged(first, 0))).status is CommitStatus.COMMITTED
+    assert [run.id for run in store.unjudged_runs("watcher", key, 9)] == [second.id, third.id]
     dead = step(store, second, entry(second, "run.dead"), state="dead")
-    assert (await store.commit(dead)).answer is Answer.COMMITTED
-    assert (await store.commit(judged(third, first.position))).answer is Answer.COMMITTED
+    assert (await store.commit(dead)).status is CommitStatus.COMMITTED
+    assert (await store.commit(judged(third, first.position))).status is CommitStatus.COMMITTED
     await store.redrive([second.id], by_person("run.redriven"))
     found = store.run(second.id)
     assert found is not None
     # It must not be locked out for ever by a later one.
-    assert (await store.commit(judged(found, 0))).answer is Answer.FENCED_ORDER
-    assert (await store.commit(judged(found, first.position))).answer is Answer.COMMITTED
-    assert store.unjudged("watcher", key, 9) == []
+    assert (await store.commit(judged(found, 0))).status is CommitStatus.FENCED_ORDER
+    assert (await store.commit(judged(found, first.position))).status is CommitStatus.COMMITTED
+    assert store.unjudged_runs("watcher", key, 9) == []
 
 
 async def test_another_runner_fences_the_steps_of_the_one_before(
     store: Opened, opener: Opener
 ) -> None:
-    (run,) = await accepted(store, event(1))
-    old = closing(store, run)
+    (run,) = await accept_events(store, event(1))
+    old = closing_step(store, run)
     store.close()
     again = opener()
     assert again.epoch == store.epoch + 1
-    assert (await again.commit(old)).answer is Answer.FENCED_LEASE
-    assert (await again.commit(closing(again, run))).answer is Answer.COMMITTED
+    assert (await again.commit(old)).status is CommitStatus.FENCED_LEASE
+    assert (await again.commit(closing_step(again, run))).status is CommitStatus.COMMITTED
 
 
 async def test_one_bad_step_takes_nobody_with_it(store: Opened) -> None:
-    good1, bad, broken, good2 = await accepted(store, *(event(n) for n in range(4)))
-    head = store.head()
+    good1, bad, broken, good2 = await accept_events(store, *(event(n) for n in range(4)))
+    head = store.last_seq()
     answers = await asyncio.gather(
-        store.commit(closing(store, good1)),
+        store.commit(closing_step(store, good1)),
         # Written as far as its entry before it turns out to have no JSON form.
-        store.commit(closing(store, bad, rows=[RowWrite("c", "k", {"value": {1, 2}})])),
+        store.commit(closing_step(store, bad, rows=[RowWrite("c", "k", {"value": {1, 2}})])),
         # Breaks a rule of the store's own tables.
-        store.commit(closing(store, broken, actions=[action(broken, rule=None)])),
-        store.commit(closing(store, good2)),
+        store.commit(closing_step(store, broken, actions=[action(broken, rule=None)])),
+        store.commit(closing_step(store, good2)),
         return_exceptions=True,
     )
     assert [isinstance(answer, BaseException) for answer in answers] == [False, True, True, False]
-    assert store.head() == head + 2
+    assert store.last_seq() == head + 2
     for run in (bad, broken):
         assert store.run(run.id) == run
     assert [e["seq"] for e in sealed(store, "run.closed")] == [head + 1, head + 2]
-    assert (await store.commit(closing(store, bad))).answer is Answer.COMMITTED
+    assert (await store.commit(closing_step(store, bad))).status is CommitStatus.COMMITTED
 
 
 # --- policy and stops -----------------------------------------------------------------------
@@ -480,20 +499,20 @@ def bundle(text: str) -> Bundle:
 
 
 async def test_nothing_of_an_older_revision_commits_after_a_publication(store: Opened) -> None:
-    one, two = await accepted(store, event(1), event(2))
-    before = closing(store, one)
-    waiting = closing(store, two)
+    one, two = await accept_events(store, event(1), event(2))
+    before = closing_step(store, one)
+    waiting = closing_step(store, two)
     committed, number, fenced = await asyncio.gather(
         store.commit(before),
         store.publish(bundle("package a"), [by_person("policy.published")]),
         store.commit(waiting),
     )
-    assert committed.answer is Answer.COMMITTED
+    assert committed.status is CommitStatus.COMMITTED
     assert number == store.policy_rev == 1
-    assert fenced.answer is Answer.FENCED_POLICY
+    assert fenced.status is CommitStatus.FENCED_POLICY
     (published,) = sealed(store, "policy.published")
     assert published["policy_rev"] == 1
-    assert (await store.commit(closing(store, two))).answer is Answer.COMMITTED
+    assert (await store.commit(closing_step(store, two))).status is CommitStatus.COMMITTED
 
 
 async def test_a_rollback_is_a_new_revision(store: Opened, opener: Opener) -> None:
@@ -503,25 +522,25 @@ async def test_a_rollback_is_a_new_revision(store: Opened, opener: Opener) -> No
     store.close()
     again = opener()
     assert again.policy_rev == 3
-    assert again.bundle(first.digest) == dict(first.files)
-    assert again.bundle(second.digest) == dict(second.files)
-    assert again.bundle("0" * 64) is None
+    assert again.bundle_files(first.digest) == dict(first.files)
+    assert again.bundle_files(second.digest) == dict(second.files)
+    assert again.bundle_files("0" * 64) is None
 
 
 async def test_a_stop_fences_and_outlives_the_runner(store: Opened, opener: Opener) -> None:
-    (run,) = await accepted(store, event(1))
-    made = closing(store, run)
+    (run,) = await accept_events(store, event(1))
+    made = closing_step(store, run)
     epoch = await store.stop(by_person("stop.set", what="agent:watcher"), "agent", "watcher", True)
     assert epoch == store.stop_epoch == 1
-    assert (await store.commit(made)).answer is Answer.FENCED_STOP
+    assert (await store.commit(made)).status is CommitStatus.FENCED_STOP
     with pytest.raises(BadCommand, match="already"):
         await store.stop(by_person("stop.set", what="agent:watcher"), "agent", "watcher", True)
     store.close()
     again = opener()
-    assert again.stops() == [("agent", "watcher")]
+    assert again.stop_scopes() == [("agent", "watcher")]
     assert again.stop_epoch == 1
     await again.stop(by_person("stop.lifted", what="agent:watcher"), "agent", "watcher", False)
-    assert again.stops() == []
+    assert again.stop_scopes() == []
     with pytest.raises(BadCommand, match="not stopped"):
         await again.stop(by_person("stop.lifted", what="agent:watcher"), "agent", "watcher", False)
     assert len(sealed(again, "stop.set", "stop.lifted")) == 2
@@ -530,13 +549,15 @@ async def test_a_stop_fences_and_outlives_the_runner(store: Opened, opener: Open
 async def test_a_run_that_waits_as_of_an_older_stop_misses_no_resume(store: Opened) -> None:
     """A resume wakes what waits; what another worker makes wait just then, by what it knew, too."""
     for number, known in enumerate((1, 2), start=1):
-        (run,) = await accepted(store, event(number))
+        (run,) = await accept_events(store, event(number))
         if number == 1:
             await store.stop(by_person("stop.set", what="tool:x"), "tool", "x", True)
             await store.stop(by_person("stop.lifted", what="tool:x"), "tool", "x", False)
         waits = step(store, run, state="waiting", waits="resume", stops=known, stop_epoch=None)
-        assert (await store.commit(waits)).answer is Answer.COMMITTED
-        assert [each.id for each in store.due(10, 9) if each.id == run.id] == [run.id][: 2 - known]
+        assert (await store.commit(waits)).status is CommitStatus.COMMITTED
+        assert [each.id for each in store.due_runs(10, 9) if each.id == run.id] == [run.id][
+            : 2 - known
+        ]
 
 
 async def test_a_stop_with_an_end_gives_way_to_one_that_lasts_longer(
@@ -554,11 +575,11 @@ async def test_a_stop_with_an_end_gives_way_to_one_that_lasts_longer(
             await stop(sooner)
     assert store.stop_epoch == first
     assert await stop(3_000_000) == first + 1
-    (timed,) = store.stops_set()
+    (timed,) = store.active_stops()
     assert timed.until_us == 3_000_000
     assert await stop(None) == first + 2
-    (lasting,) = store.stops_set()
-    assert (not lasting.until_us, lasting.seq) == (True, store.head())
+    (lasting,) = store.active_stops()
+    assert (not lasting.until_us, lasting.seq) == (True, store.last_seq())
     for later in (9_000_000, None):
         with pytest.raises(BadCommand, match=r"already stopped$"):
             await stop(later)
@@ -568,10 +589,10 @@ async def test_a_stop_with_an_end_gives_way_to_one_that_lasts_longer(
         await store.stop(ended, "agent", "watcher", False)
     store.close()
     again = opener()
-    assert again.stops_set() == [lasting]
+    assert again.active_stops() == [lasting]
     assert len(sealed(again, "stop.set")) == 3
     await again.stop(by_person("stop.lifted", what="agent:watcher"), "agent", "watcher", False)
-    assert again.stops() == []
+    assert again.stop_scopes() == []
 
 
 async def test_a_stop_of_the_same_group_gives_way_too(store: Opened) -> None:
@@ -586,21 +607,21 @@ async def test_a_stop_of_the_same_group_gives_way_too(store: Opened) -> None:
     assert await busy
     told = await asyncio.gather(*stops, return_exceptions=True)
     assert [type(answer) for answer in told] == [int, BadCommand, int]
-    (stop,) = store.stops_set()
+    (stop,) = store.active_stops()
     assert not stop.until_us
     assert len(sealed(store, "stop.set")) == 2
 
 
 async def test_lifting_a_stop_wakes_what_waits_for_it(store: Opened) -> None:
-    one, two = await accepted(store, event(1), event(2))
+    one, two = await accept_events(store, event(1), event(2))
     await store.stop(by_person("stop.set", what="tool:valve.close"), "tool", "valve.close", True)
     await store.commit(step(store, one, state="waiting", waits="resume"))
     await store.commit(step(store, two, state="waiting", waits="approval", wake_us=2**50))
-    assert store.due(2**40, 10) == []
+    assert store.due_runs(2**40, 10) == []
     await store.stop(
         by_person("stop.lifted", what="tool:valve.close"), "tool", "valve.close", False
     )
-    assert [run.id for run in store.due(2**40, 10)] == [one.id]
+    assert [run.id for run in store.due_runs(2**40, 10)] == [one.id]
 
 
 @pytest.mark.parametrize(
@@ -618,23 +639,23 @@ async def test_a_stop_that_comes_late_is_recorded_and_lifted_in_one_commit(
     store: Opened, who: str, what: str, after: int, stands: bool
 ) -> None:
     """Whether a lift came after it is asked where it is recorded, behind whatever stands there."""
-    (run,) = await accepted(store, event(1))
+    (run,) = await accept_events(store, event(1))
     scope, _, name = what.partition(":")
     await store.stop(by_person("stop.set", what=what, until=2**50), scope, name, True)
     await store.commit(step(store, run, state="waiting", waits="resume"))
     CLOCK.advance(1)
     await store.stop(Draft("stop.lifted", {"what": what, "actor": who}), scope, name, False)
     lifted_us = CLOCK.now_us()
-    (waiting,) = store.due(1, 10)
+    (waiting,) = store.due_runs(1, 10)
     await store.commit(step(store, waiting, state="waiting", waits="resume"))
     epoch = store.stop_epoch
     late = by_person("stop.set", what="tool:valve.close")
     assert epoch < await store.stop(
         late, "tool", "valve.close", True, lifted_after_us=lifted_us - after
     )
-    assert store.stops() == ([("tool", "valve.close")] if stands else [])
+    assert store.stop_scopes() == ([("tool", "valve.close")] if stands else [])
     # Whoever waits for it to be lifted is decided again.
-    assert [due.id for due in store.due(1, 10)] == ([] if stands else [run.id])
+    assert [due.id for due in store.due_runs(1, 10)] == ([] if stands else [run.id])
     told = sealed(store, "stop.set", "stop.lifted")
     assert len(told) == (3 if stands else 4)
     if not stands:
@@ -646,42 +667,44 @@ async def test_a_stop_that_comes_late_is_recorded_and_lifted_in_one_commit(
 
 
 async def test_a_person_s_answer_moves_the_hold_and_wakes_the_run(store: Opened) -> None:
-    (run,) = await accepted(store, event(1))
-    row = held(run)
+    (run,) = await accept_events(store, event(1))
+    row = held_action(run)
     await store.commit(
         step(store, run, entry(run, "turn.reasoned", turn=1, text="t"), actions=[row],
              state="waiting", waits="approval", wake_us=2**50, turn=1)
     )  # fmt: skip
     before = store.run(run.id)
     assert before is not None
-    late = closing(store, before)
+    late = closing_step(store, before)
     draft = by_person("hold.approved", action=row.id, action_digest=row.digest)
-    answered = await store.settle_hold(
+    answered = await store.transition_hold(
         row.id, "approved", draft, approver="person:kim", until_us=77
     )
     assert (answered.hold, answered.approver, answered.until_us) == ("approved", "person:kim", 77)
     assert store.action(row.id) == answered
-    assert [due.id for due in store.due(1, 10)] == [run.id]
+    assert [due.id for due in store.due_runs(1, 10)] == [run.id]
     (told,) = sealed(store, "hold.approved")
     assert (told["run"], told["n"], told["cause"]) == (run.id, 2, before.last)
     # Whoever was about to move the run on looks at it afresh.
-    assert (await store.commit(late)).answer is Answer.DUPLICATE
+    assert (await store.commit(late)).status is CommitStatus.DUPLICATE
 
 
 async def test_an_answer_to_nothing_or_to_an_ended_hold_is_refused(store: Opened) -> None:
-    one, two = await accepted(store, event(1), event(2))
-    row, plain = held(one), action(two, decided="deny", rule="r")
+    one, two = await accept_events(store, event(1), event(2))
+    row, plain = held_action(one), action(two, decided="deny", rule="r")
     await store.commit(step(store, one, entry(one, "turn.reasoned"), actions=[row]))
     await store.commit(step(store, two, entry(two, "turn.reasoned"), actions=[plain]))
-    await store.settle_hold(row.id, "denied", by_person("hold.denied"), approver="p", until_us=0)
-    head = store.head()
+    await store.transition_hold(
+        row.id, "denied", by_person("hold.denied"), approver="p", until_us=0
+    )
+    head = store.last_seq()
     for name, to in ((row.id, "approved"), (plain.id, "approved"), ("act_0", "denied")):
         with pytest.raises(BadCommand):
-            await store.settle_hold(
+            await store.transition_hold(
                 name, "approved" if to == "approved" else "denied",
                 by_person(f"hold.{to}"), approver="p", until_us=1,
             )  # fmt: skip
-    assert store.head() == head
+    assert store.last_seq() == head
     left = store.action(row.id)
     assert left is not None
     assert left.hold == "denied"
@@ -691,11 +714,11 @@ async def test_an_answer_to_nothing_or_to_an_ended_hold_is_refused(store: Opened
 
 
 async def test_a_command_is_done_once_whatever_it_is(store: Opened, opener: Opener) -> None:
-    (run,) = await accepted(store, event(1))
-    row = held(run)
+    (run,) = await accept_events(store, event(1))
+    row = held_action(run)
     turn = entry(run, "turn.reasoned")
     await store.commit(step(store, run, turn, actions=[row], state="waiting"))
-    (other,) = await accepted(store, event(2))
+    (other,) = await accept_events(store, event(2))
     await store.commit(step(store, other, entry(other, "run.closed", text="x"), state="done"))
 
     async def every(now: Opened) -> list[object]:
@@ -703,7 +726,7 @@ async def test_a_command_is_done_once_whatever_it_is(store: Opened, opener: Open
         answers = await asyncio.gather(
             now.stop(stop, "all", "", True, command="c1"),
             now.publish(bundle("package a"), [], command="c2"),
-            now.settle_hold(
+            now.transition_hold(
                 row.id, "approved", by_person("hold.approved"), approver="p", until_us=9,
                 command="c3",
             ),
@@ -716,13 +739,13 @@ async def test_a_command_is_done_once_whatever_it_is(store: Opened, opener: Open
 
     first = await every(store)
     assert not any(isinstance(answer, BaseException) for answer in first)
-    head, revision, stop_epoch = store.head(), store.policy_rev, store.stop_epoch
+    head, revision, stop_epoch = store.last_seq(), store.policy_rev, store.stop_epoch
     second = await every(store)
     assert all(isinstance(answer, AlreadyDone) for answer in second)
     store.close()
     again = opener()
     assert all(isinstance(answer, AlreadyDone) for answer in await every(again))
-    assert (again.head(), again.policy_rev, again.stop_epoch) == (head, revision, stop_epoch)
+    assert (again.last_seq(), again.policy_rev, again.stop_epoch) == (head, revision, stop_epoch)
 
 
 async def test_a_command_that_was_refused_may_come_again(store: Opened) -> None:
@@ -731,14 +754,14 @@ async def test_a_command_that_was_refused_may_come_again(store: Opened) -> None:
         await store.stop(lifting, "all", "", False, command="c1")
     await store.stop(by_person("stop.set", what="all:"), "all", "", True)
     await store.stop(lifting, "all", "", False, command="c1")
-    assert store.stops() == []
+    assert store.stop_scopes() == []
 
 
 # --- erasure --------------------------------------------------------------------------------
 
 
 async def test_erasing_takes_content_and_leaves_the_entries(store: Opened) -> None:
-    one, two = await accepted(store, event(1), event(2, subject="valve"))
+    one, two = await accept_events(store, event(1), event(2, subject="valve"))
     row = action(one, decided="permit", rule="r", effect="done", answer=b'{"state":"done"}')
     turn = entry(one, "turn.reasoned", text="secret")
     await store.commit(step(store, one, turn, actions=[row], state="done"))
@@ -761,9 +784,9 @@ async def test_erasing_takes_content_and_leaves_the_entries(store: Opened) -> No
 
 
 async def test_erasing_by_subject_finds_all_of_it(store: Opened) -> None:
-    mine, other = await accepted(store, event(1), event(2, subject="valve"))
+    mine, other = await accept_events(store, event(1), event(2, subject="valve"))
     for run in (mine, other):
-        await store.commit(closing(store, run))
+        await store.commit(closing_step(store, run))
     erased = await store.erase(
         subject="pump", draft=by_person("body.erased"), stateless=agents_of(store)
     )
@@ -777,7 +800,7 @@ async def test_erasing_by_subject_finds_all_of_it(store: Opened) -> None:
 
 @pytest.mark.parametrize("state", ["ready", "waiting"])
 async def test_content_that_a_run_still_needs_is_not_erased(store: Opened, state: str) -> None:
-    (run,) = await accepted(store, event(1))
+    (run,) = await accept_events(store, event(1))
     await store.commit(step(store, run, state=state, waits="approval"))
     with pytest.raises(BadCommand, match="still needs"):
         await store.erase(
@@ -792,20 +815,20 @@ async def test_content_that_a_run_still_needs_is_not_erased(store: Opened, state
 async def test_what_a_judge_has_observed_is_not_erased_before_its_state_is_kept(
     store: Opened,
 ) -> None:
-    one, other = await accepted(store, event(1), event(2))
-    await store.commit(closing(store, one))
-    await store.commit(closing(store, other, observed=False))
+    one, other = await accept_events(store, event(1), event(2))
+    await store.commit(closing_step(store, one))
+    await store.commit(closing_step(store, other, observed=False))
     await store.erase(event=other.event, draft=by_person("body.erased"))
-    head, draft = store.head(), by_person("body.erased")
-    assert [run.id for run in store.unkept_runs(event=one.event)] == [one.id]
+    head, draft = store.last_seq(), by_person("body.erased")
+    assert [run.id for run in store.runs_without_state(event=one.event)] == [one.id]
     with pytest.raises(StateNotKept, match=one.event):
         await store.erase(event=one.event, draft=draft, stateless={"another"})
-    assert store.head() == head
+    assert store.last_seq() == head
     assert store.event(one.event) is not None
     assert await store.keep_state(
-        one.agent, one.key, store.history(one.agent, one.key, 2**62), b"1"
+        one.agent, one.key, store.state_history(one.agent, one.key, 2**62), b"1"
     )
-    assert store.unkept_runs(event=one.event) == []
+    assert store.runs_without_state(event=one.event) == []
     await store.erase(event=one.event, draft=draft)
     assert store.event(one.event) is None
 
@@ -813,7 +836,7 @@ async def test_what_a_judge_has_observed_is_not_erased_before_its_state_is_kept(
 @pytest.mark.parametrize("what", ["event", "record"])
 async def test_no_undo_is_accepted_of_what_was_erased(store: Opened, what: str) -> None:
     """It was read before, and its event holds a copy: the erasure did not find that."""
-    one, other = await accepted(store, event(1), event(2))
+    one, other = await accept_events(store, event(1), event(2))
     rows = [action(run, decided="permit", rule="r", effect="done") for run in (one, other)]
     for run, row in zip((one, other), rows, strict=True):
         turn = entry(run, "turn.reasoned", text="secret")
@@ -824,14 +847,14 @@ async def test_no_undo_is_accepted_of_what_was_erased(store: Opened, what: str) 
     else:  # the content of one entry goes, and what the record holds of the run with it
         seq = next(e["seq"] for e in sealed(store, "turn.reasoned") if e["run"] == one.id)
         await store.erase(entry=seq, draft=by_person("body.erased"))
-    head = store.head()
+    head = store.last_seq()
     with pytest.raises(BadCommand, match="was erased"):
-        await store.undo(rows[0].id, undos[0], command="c1")
-    assert store.head() == head
-    told = await store.undo(rows[1].id, undos[1], command="c1")
+        await store.accept_undo(rows[0].id, undos[0], command="c1")
+    assert store.last_seq() == head
+    told = await store.accept_undo(rows[1].id, undos[1], command="c1")
     assert [run.event for run in told.runs] == [undos[1].event.key], "the refused one left nothing"
     with pytest.raises(AlreadyDone):
-        await store.undo(rows[1].id, undos[1], command="c2")
+        await store.accept_undo(rows[1].id, undos[1], command="c2")
 
 
 # --- values of the runner's own ---
@@ -851,41 +874,43 @@ async def test_of_two_that_set_a_value_as_it_was_one_does(store: Opened) -> None
 
 
 async def test_the_backlog_is_what_is_ready_oldest_first(store: Opened) -> None:
-    runs = await accepted(store, *(event(n) for n in range(6)))
-    await store.commit(closing(store, runs[1]))
+    runs = await accept_events(store, *(event(n) for n in range(6)))
+    await store.commit(closing_step(store, runs[1]))
     await store.commit(step(store, runs[2], state="waiting", waits="time", wake_us=50))
     await store.commit(step(store, runs[3], entry(runs[3], "run.dead"), state="dead"))
-    assert [run.id for run in store.backlog(0, 10)] == [runs[n].id for n in (0, 4, 5)]
-    assert [run.id for run in store.backlog(runs[0].position, 1)] == [runs[4].id]
-    assert store.due(49, 10) == []
-    assert [run.id for run in store.due(50, 10)] == [runs[2].id]
-    assert store.due(50, 0) == []
+    assert [run.id for run in store.ready_runs(0, 10)] == [runs[n].id for n in (0, 4, 5)]
+    assert [run.id for run in store.ready_runs(runs[0].position, 1)] == [runs[4].id]
+    assert store.due_runs(49, 10) == []
+    assert [run.id for run in store.due_runs(50, 10)] == [runs[2].id]
+    assert store.due_runs(50, 0) == []
 
 
 async def test_a_judge_s_history_is_its_checkpoint_and_what_was_observed_since(
     store: Opened,
 ) -> None:
-    runs = await accepted(store, *(event(n) for n in range(5)))
+    runs = await accept_events(store, *(event(n) for n in range(5)))
     for number, run in enumerate(runs[:4]):
         checkpoint = ("pump", run.position, b"after 1") if number == 1 else None
-        await store.commit(closing(store, run, observed=number != 2, checkpoint=checkpoint))
-    blob, at, since, last = store.history("watcher", "pump", runs[4].position)
+        await store.commit(closing_step(store, run, observed=number != 2, checkpoint=checkpoint))
+    blob, at, since, last = store.state_history("watcher", "pump", runs[4].position)
     assert (blob, at, last) == (b"after 1", runs[1].position, runs[3].position)
     assert [(position, seen.id) for position, seen in since] == [(runs[3].position, "e3")]
-    assert store.previous("watcher", "pump", runs[4].position) == runs[3].position
-    assert store.previous("watcher", "pump", runs[3].position) == runs[1].position
-    assert store.previous("watcher", "pump", runs[0].position) == 0
+    assert store.previous_position("watcher", "pump", runs[4].position) == runs[3].position
+    assert store.previous_position("watcher", "pump", runs[3].position) == runs[1].position
+    assert store.previous_position("watcher", "pump", runs[0].position) == 0
     # A checkpoint that lies ahead is of no use to an earlier event.
-    assert store.history("watcher", "pump", runs[1].position)[:2] == (None, 0)
-    assert store.history("other", "pump", 2**40) == (None, 0, [], 0)
+    assert store.state_history("watcher", "pump", runs[1].position)[:2] == (None, 0)
+    assert store.state_history("other", "pump", 2**40) == (None, 0, [], 0)
 
 
 async def test_notes_belong_to_no_run_and_bring_their_bundle(store: Opened) -> None:
     kept = bundle("package noted")
-    seq = await store.note([Draft("store.opened", {"epoch": 1}), Draft("fleet.loaded")], kept)
-    assert seq == store.head() == 2
+    seq = await store.append_entries(
+        [Draft("store.opened", {"epoch": 1}), Draft("fleet.loaded")], kept
+    )
+    assert seq == store.last_seq() == 2
     assert [e.get("run") for e in sealed(store)] == [None, None]
-    assert store.bundle(kept.digest) == dict(kept.files)
+    assert store.bundle_files(kept.digest) == dict(kept.files)
 
 
 # --- whose store it is ----------------------------------------------------------------------
@@ -896,9 +921,9 @@ async def test_a_second_runner_is_refused_until_the_first_is_gone(
 ) -> None:
     with pytest.raises(StoreBusy, match="another runner"):
         opener()
-    await accepted(store, event(1))
+    await accept_events(store, event(1))
     store.close()
-    assert opener().head() == 1
+    assert opener().last_seq() == 1
 
 
 def test_the_store_of_another_fleet_is_refused(store: Opened, opener: Opener) -> None:

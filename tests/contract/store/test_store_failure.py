@@ -24,18 +24,18 @@ from tests.contract.store.test_store_sqlite import mounts, need_mounts
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.effect import Call
 from vedette.domain.run import Step
-from vedette.interfaces.cli.stop import told_of
+from vedette.interfaces.cli.stop import stop_text
 from vedette.interfaces.http.local_api import serve_local
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import (  # fmt: skip
     World,
-    before_commit,
-    denying,
+    deny_policy,
+    intercept_commits,
     job,
-    note,
-    send,
+    note_proposal,
+    send_proposal,
     toy_fleet,
-    until,
+    wait_until,
     write_policies,
 )
 
@@ -66,8 +66,8 @@ async def calls_under_way(fleet: FleetHarness, world: World, tools: tuple[str, .
     """Have more work accepted than may be called at once; return how many calls wait."""
     for number in range(30):
         name, tool = f"e{number}", tools[number % len(tools)]
-        await fleet.send(job(name, send(f"{name} {HEAVY}", tool=tool), key=f"k{number}"))
-    await until(lambda: len(world.calls) >= 12)
+        await fleet.send(job(name, send_proposal(f"{name} {HEAVY}", tool=tool), key=f"k{number}"))
+    await wait_until(lambda: len(world.calls) >= 12)
     await asyncio.sleep(0.05)
     return len(world.calls)
 
@@ -84,19 +84,19 @@ async def test_nothing_is_called_while_the_store_cannot_commit_and_nothing_is_ca
         await calls_under_way(fleet, world, tools)
         grow(fleet, 0)
         gate.open.set()
-        await until(lambda: not fleet.app.store.ready)
+        await wait_until(lambda: not fleet.app.store.is_ready)
         await asyncio.sleep(0.1)  # calls that had their leave before the store knew
         begun = len(world.calls)
         with pytest.raises(StoreFailed):
-            await fleet.send(job("late", note(10 * HEAVY), key="late"))
+            await fleet.send(job("late", note_proposal(10 * HEAVY), key="late"))
         await asyncio.sleep(1.2)  # over two rounds of what is tried again after half a second
         assert len(world.calls) == begun
         grow(fleet, None)
-        await fleet.settle(30)
-        assert fleet.app.store.ready
+        await fleet.wait_until_idle(30)
+        assert fleet.app.store.is_ready
         assert world.keys() == Counter(dict.fromkeys(world.keys(), 1))
         assert len(world.keys()) == 30
-        assert not world.asked
+        assert not world.queries
 
 
 async def test_a_stop_holds_at_once_though_it_cannot_be_committed(tmp_path: Path) -> None:
@@ -111,27 +111,27 @@ async def test_a_stop_holds_at_once_though_it_cannot_be_committed(tmp_path: Path
         done = await fleet.app.commands.stop(huge, all=True)
         assert (done["recorded"], done["stopped"]) == (False, ["all:"])
         assert "full" in done["why"]
-        assert "not recorded yet" in told_of(done)
-        assert "the other workers" in told_of({**done, "others": True})
-        assert not fleet.app.store.stops()
+        assert "not recorded yet" in stop_text(done)
+        assert "the other workers" in stop_text({**done, "others": True})
+        assert not fleet.app.store.stop_scopes()
         with pytest.raises(StoreFailed):  # it is never lifted before it is recorded
             await fleet.app.commands.resume(fleet.order(), all=True)
         gate.open.set()
         await asyncio.sleep(0.6)
         assert len(world.calls) == begun
         grow(fleet, None)
-        await until(lambda: fleet.app.store.stops() == [("all", "")])
-        await until(lambda: not fleet.app.line.stops.unrecorded)
+        await wait_until(lambda: fleet.app.store.stop_scopes() == [("all", "")])
+        await wait_until(lambda: not fleet.app.services.stops.unrecorded)
         (entry,) = fleet.entries("stop.set")
         assert entry["actor"] == "person:tester"
         assert len(world.calls) == begun
         # What came of the calls is recorded later than the stop, and would be unknown after a kill.
-        await until(lambda: len(fleet.entries("effect.done")) == begun)
+        await wait_until(lambda: len(fleet.entries("effect.done")) == begun)
         await fleet.restart()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(world.calls) == begun
         await fleet.app.commands.resume(fleet.order(), all=True)
-        await fleet.settle(30)
+        await fleet.wait_until_idle(30)
         assert world.keys() == Counter(dict.fromkeys(world.keys(), 1))
         assert len(world.keys()) == 30
 
@@ -155,19 +155,19 @@ async def test_new_work_takes_nothing_of_the_room_for_stops_and_outcomes(tmp_pat
 
     async with toy_fleet(tmp_path, World()) as fleet:
         store: Any = fleet.app.store
-        before_commit(fleet, hold_back)
-        await fleet.send(*(job(f"n{n}", note(HEAVY), key=f"k{n}") for n in range(5)))
+        intercept_commits(fleet, hold_back)
+        await fleet.send(*(job(f"n{n}", note_proposal(HEAVY), key=f"k{n}") for n in range(5)))
         hold, store._spare.hold = store._spare.hold, lambda: False  # no room for the file
         grow(fleet, 0)
         with pytest.raises(StoreFailed):
-            await fleet.send(job("late", note(10 * HEAVY), key="late"))
+            await fleet.send(job("late", note_proposal(10 * HEAVY), key="late"))
         grow(fleet, None)  # what was given up
         decided.set()
-        await until(lambda: fleet.app.metrics.total("store_failures") >= 5)
+        await wait_until(lambda: fleet.app.metrics.total("store_failures") >= 5)
         assert not fleet.entries("turn.reasoned")
         assert (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
         store._spare.hold = hold
-        await until(lambda: len(fleet.entries("run.closed")) == 5)
+        await wait_until(lambda: len(fleet.entries("run.closed")) == 5)
 
 
 async def test_a_commit_that_stands_although_it_raises_parts_nothing(tmp_path: Path) -> None:
@@ -183,11 +183,11 @@ async def test_a_commit_that_stands_although_it_raises_parts_nothing(tmp_path: P
 
         database.commit = stands
         with pytest.raises(StoreFailed):
-            await fleet.send(job("1", note("a")))
-        (again,) = await fleet.send(job("1", note("a")))
+            await fleet.send(job("1", note_proposal("a")))
+        (again,) = await fleet.send(job("1", note_proposal("a")))
         assert again.status == "duplicate"
-        await fleet.send(job("2", note("b")))
-        await until(lambda: len(fleet.entries("run.closed")) == 2)
+        await fleet.send(job("2", note_proposal("b")))
+        await wait_until(lambda: len(fleet.entries("run.closed")) == 2)
         entries = fleet.entries()
         assert [entry["seq"] for entry in entries] == list(range(1, len(entries) + 1))
         assert fleet.app.store.row("worker_notes", "k") == {"texts": ["a", "b"]}
@@ -208,7 +208,7 @@ async def test_status_says_that_the_store_cannot_commit(
         assert "cannot commit" not in await status()
         grow(fleet, 0)
         with pytest.raises(StoreFailed):
-            await fleet.send(job("1", note(10 * HEAVY)))
+            await fleet.send(job("1", note_proposal(10 * HEAVY)))
         assert "the store cannot commit: nothing is accepted" in await status()
         grow(fleet, None)
 
@@ -217,8 +217,8 @@ async def test_a_recorded_stop_says_so_and_nothing_else(tmp_path: Path) -> None:
     async with toy_fleet(tmp_path, World()) as fleet:
         done = await fleet.app.commands.stop(fleet.order(), agent="worker")
         assert done["recorded"]
-        assert "recorded" not in told_of(done)
-        assert fleet.app.line.stops.unrecorded == {}
+        assert "recorded" not in stop_text(done)
+        assert fleet.app.services.stops.unrecorded == {}
 
 
 def test_on_a_full_disk_a_stop_and_what_was_under_way_are_still_recorded(tmp_path: Path) -> None:
@@ -259,12 +259,12 @@ async def test_a_read_that_fails_between_a_run_and_its_actions_hides_no_answer(
     gate = Gate()
     world = World(answer=gate)
     async with toy_fleet(tmp_path, world) as fleet:
-        event = job("1", send("a", tool="big.send"), send("b", tool="big.send"))
+        event = job("1", send_proposal("a", tool="big.send"), send_proposal("b", tool="big.send"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         first, second = fleet.actions(event)
         await fleet.approve(first)
-        await until(lambda: len(world.calls) == 1)
+        await wait_until(lambda: len(world.calls) == 1)
         await fleet.approve(second)
         store: Any = fleet.app.store
         actions, failed = store.actions, []
@@ -276,7 +276,7 @@ async def test_a_read_that_fails_between_a_run_and_its_actions_hides_no_answer(
 
         store.actions = away
         gate.open.set()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert failed
         assert [row.effect for row in fleet.actions(event)] == ["done", "done"]
         assert fleet.runs(event)[0].state == "done"
@@ -298,12 +298,14 @@ async def test_a_publication_whose_commit_stood_although_it_raised_is_taken_up(
 
         store.publish = stands
         with pytest.raises(StoreFailed):
-            await fleet.apply(write_policies(tmp_path / "p2", extra=denying("nothing.real")))
+            await fleet.apply_policy(
+                write_policies(tmp_path / "p2", extra=deny_policy("nothing.real"))
+            )
         store.publish = publish
         if behind:
-            recall = fleet.app.line.recall
-            recall.bring_up = lambda: 1 / 0
-            assert not recall.follow(recall.bring_up, order=False)
-        await fleet.send(job("1", send()))
-        await until(lambda: world.effects() == 1)
+            recall = fleet.app.services.recall
+            recall.rebuild_banks = lambda: 1 / 0
+            assert not recall.update_banks(recall.rebuild_banks, order=False)
+        await fleet.send(job("1", send_proposal()))
+        await wait_until(lambda: world.effects() == 1)
         assert {entry["policy_rev"] for entry in fleet.entries("action.decided")} == {2}

@@ -18,20 +18,20 @@ from tests.pg import find_bin, server
 
 from vedette.adapters.ledger_export import verify_store
 from vedette.config import load_settings
-from vedette.domain.base.errors import BadFleet, BadStore, Outrun, StoreFailed, Unavailable
+from vedette.domain.base.errors import BadFleet, BadStore, StoreFailed, Unavailable, WriteConflict
 from vedette.domain.budget import Cap
 from vedette.domain.bundle import Bundle
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Draft
-from vedette.domain.run import Answer, Run
+from vedette.domain.run import CommitStatus, Run
 from vedette.ledger.merkle import verifier_key
-from vedette.store.postgres import OpenedPostgres, PostgresStore
+from vedette.store.postgres import PostgresReader, PostgresStore
 from vedette.store.postgres.database import PostgresDatabase
 from vedette.store.postgres.dialect import literal
 from vedette.store.postgres.schema import SHARDS, shard_of
-from vedette.store.postgres.shards import Peer, seen, share, silent
+from vedette.store.postgres.shards import Peer, fair_share, silent_peers, update_peers
 from vedette.testing.clock import ManualClock
-from vedette.testing.sample_steps import accepted, closing, event
+from vedette.testing.sample_steps import accept_events, closing_step, event
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NAME = "vedette/harbour"
@@ -76,7 +76,7 @@ async def until(condition: Callable[[], object], within_s: float = 20) -> None:
 
 def hang(store: PostgresStore) -> None:
     """Let a worker's lease thread end, as if the process had stopped: its beat stands still."""
-    store.leases._ending.set()
+    store.leases._stop_event.set()
     store.leases._thread.join()
 
 
@@ -89,7 +89,7 @@ async def shared(one: PostgresStore, other: PostgresStore) -> None:
 
 
 def of_shard(store: PostgresStore, runs: list[Run]) -> list[Run]:
-    return [run for run in runs if store.lease(run) is not None]
+    return [run for run in runs if store.lease_epoch(run) is not None]
 
 
 # --- who handles what ------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def test_python_and_the_server_agree_on_shards(url: str, worker: Opener) -> None
 async def test_a_second_worker_gets_half_and_gives_it_back(worker: Opener) -> None:
     one = worker("one")
     assert held(one) == [SHARDS]
-    runs = await accepted(one, *(event(n, subject=f"k{n}") for n in range(200)))
+    runs = await accept_events(one, *(event(n, subject=f"k{n}") for n in range(200)))
     rev = one.lease_rev
     two = worker("two")
     await shared(one, two)
@@ -118,8 +118,8 @@ async def test_a_second_worker_gets_half_and_gives_it_back(worker: Opener) -> No
     assert yours
     assert {run.id for run in (*mine, *yours)} == {run.id for run in runs}
     # Each reads its own backlog only, and each knows the runs that the other accepted.
-    assert [run.id for run in one.backlog(0, 1000)] == [run.id for run in mine]
-    assert [run.id for run in two.backlog(0, 1000)] == [run.id for run in yours]
+    assert [run.id for run in one.ready_runs(0, 1000)] == [run.id for run in mine]
+    assert [run.id for run in two.ready_runs(0, 1000)] == [run.id for run in yours]
     two.close()
     await until(lambda: held(one) == [SHARDS])
     assert of_shard(one, runs) == runs
@@ -128,17 +128,17 @@ async def test_a_second_worker_gets_half_and_gives_it_back(worker: Opener) -> No
 async def test_a_worker_that_is_not_heard_of_loses_its_keys(worker: Opener) -> None:
     one, two = worker("one"), worker("two")
     await shared(one, two)
-    runs = of_shard(one, await accepted(one, *(event(n, subject=f"k{n}") for n in range(100))))
-    old = closing(one, runs[0])
-    assert one.holds(old.epoch)
+    runs = of_shard(one, await accept_events(one, *(event(n, subject=f"k{n}") for n in range(100))))
+    old = closing_step(one, runs[0])
+    assert one.is_lease_valid(old.epoch)
     hang(one)
     # Its own clock ends its lease before anybody takes over.
-    await until(lambda: not one.holds(old.epoch))
-    assert one.lease(runs[0]) is None
+    await until(lambda: not one.is_lease_valid(old.epoch))
+    assert one.lease_epoch(runs[0]) is None
     assert held(two) == [32]
     await until(lambda: held(two) == [SHARDS])
-    assert (await one.commit(old)).answer is Answer.FENCED_LEASE
-    assert (await two.commit(closing(two, runs[0]))).answer is Answer.COMMITTED
+    assert (await one.commit(old)).status is CommitStatus.FENCED_LEASE
+    assert (await two.commit(closing_step(two, runs[0]))).status is CommitStatus.COMMITTED
 
 
 async def test_the_lease_of_a_lively_worker_is_left_alone(worker: Opener) -> None:
@@ -152,14 +152,14 @@ async def test_the_lease_of_a_lively_worker_is_left_alone(worker: Opener) -> Non
 
 async def test_its_own_successor_takes_a_worker_s_leases_over_at_once(worker: Opener) -> None:
     one = worker("one")
-    (run,) = await accepted(one, event(1))
-    old = closing(one, run)
+    (run,) = await accept_events(one, event(1))
+    old = closing_step(one, run)
     hang(one)
     one._lock.close()  # what the end of a process does
     again = worker("one")
     assert held(again) == [SHARDS]
-    assert (await one.commit(old)).answer is Answer.FENCED_LEASE
-    assert (await again.commit(closing(again, run))).answer is Answer.COMMITTED
+    assert (await one.commit(old)).status is CommitStatus.FENCED_LEASE
+    assert (await again.commit(closing_step(again, run))).status is CommitStatus.COMMITTED
 
 
 async def test_a_worker_taken_for_dead_joins_again(worker: Opener) -> None:
@@ -179,14 +179,14 @@ def test_who_only_visits_takes_no_keys(worker: Opener) -> None:
 
 
 def test_shares_are_fair_and_silence_is_by_one_s_own_clock() -> None:
-    assert [share(n) for n in (0, 1, 2, 3, 64, 100)] == [64, 64, 32, 22, 1, 1]
-    first = seen({}, [("a", 1, 5, 0, 0), ("b", 2, 9, 0, 0)], now=100)
-    later = seen(first, [("a", 1, 5, 3, 0), ("b", 2, 10, 0, 0), ("c", 3, 0, 0, 0)], now=150)
+    assert [fair_share(n) for n in (0, 1, 2, 3, 64, 100)] == [64, 64, 32, 22, 1, 1]
+    first = update_peers({}, [("a", 1, 5, 0, 0), ("b", 2, 9, 0, 0)], now=100)
+    later = update_peers(first, [("a", 1, 5, 3, 0), ("b", 2, 10, 0, 0), ("c", 3, 0, 0, 0)], now=150)
     assert later["a"] == Peer(1, 5, 3, 0, 100)
     assert (later["b"].since, later["c"].since) == (150, 150)
-    assert silent(later, now=200, patience=100).keys() == {"a"}
+    assert silent_peers(later, now=200, patience=100).keys() == {"a"}
     # Another life of the same name is not silent because the one before was.
-    assert seen(later, [("a", 4, 5, 0, 0)], now=210)["a"].since == 210
+    assert update_peers(later, [("a", 4, 5, 0, 0)], now=210)["a"].since == 210
 
 
 # --- one ledger ------------------------------------------------------------------------------
@@ -198,46 +198,54 @@ async def test_two_writers_make_one_ledger_without_gaps(worker: Opener, tmp_path
 
     async def fill(store: PostgresStore, start: int) -> None:
         for n in range(start, start + 30):
-            runs = await accepted(store, *(event(n * 10 + m, subject=f"k{m}") for m in range(5)))
+            runs = await accept_events(
+                store, *(event(n * 10 + m, subject=f"k{m}") for m in range(5))
+            )
             for run in of_shard(store, runs):
-                assert (await store.commit(closing(store, run))).answer is Answer.COMMITTED
+                assert (
+                    await store.commit(closing_step(store, run))
+                ).status is CommitStatus.COMMITTED
 
     await asyncio.gather(fill(one, 0), fill(two, 100))
-    assert one.head() == two.head()
-    assert [seq for seq, *_ in one.walk()] == list(range(1, one.head() + 1))
-    assert one.spoilt() == []  # what people look at is what the entries come to
+    assert one.last_seq() == two.last_seq()
+    assert [seq for seq, *_ in one.walk()] == list(range(1, one.last_seq() + 1))
+    assert one.find_wrong_rows() == []  # what people look at is what the entries come to
     for name in ("one", "two"):
         report = verify_store(one, VERIFIER, tmp_path / name / "witness.log")
         assert report.findings == ()
-        assert report.size == one.head()
+        assert report.size == one.last_seq()
 
 
 async def test_the_same_event_at_two_workers_is_accepted_once(worker: Opener) -> None:
     one, two = worker("one"), worker("two")
     events = [event(n) for n in range(50)]
     answers = await asyncio.gather(
-        *(accepted(store, *events[at : at + 10]) for at in range(0, 50, 10) for store in (one, two))
+        *(
+            accept_events(store, *events[at : at + 10])
+            for at in range(0, 50, 10)
+            for store in (one, two)
+        )
     )
     assert sum(len(runs) for runs in answers) == 50
-    assert one.events_counted() == (50, 0)
+    assert one.event_counts() == (50, 0)
 
 
 async def test_64_reservations_at_two_workers_hold_the_ceiling(worker: Opener) -> None:
     one, two = worker("one"), worker("two")
     await shared(one, two)
-    runs = await accepted(one, *(event(n, subject=f"k{n}") for n in range(64)))
+    runs = await accept_events(one, *(event(n, subject=f"k{n}") for n in range(64)))
     limits = (Cap("agent", "tokens", "day", 100), Cap("fleet", "tokens", "hour", 150))
     asks = [
-        store.commit(closing(store, run, spend={"tokens": 7}, limits=limits))
+        store.commit(closing_step(store, run, spend={"tokens": 7}, limits=limits))
         for run in runs
         for store in (one, two)
-        if store.lease(run) is not None
+        if store.lease_epoch(run) is not None
     ]
     assert len(asks) == 64
-    answers = [answer.answer for answer in await asyncio.gather(*asks)]
-    assert answers.count(Answer.COMMITTED) == 100 // 7
-    assert answers.count(Answer.OVER_BUDGET) == 64 - 100 // 7
-    assert sum(amount for *_, amount in two.spent(0)) == 98
+    answers = [answer.status for answer in await asyncio.gather(*asks)]
+    assert answers.count(CommitStatus.COMMITTED) == 100 // 7
+    assert answers.count(CommitStatus.OVER_BUDGET) == 64 - 100 // 7
+    assert sum(amount for *_, amount in two.spend_by_minute(0)) == 98
 
 
 async def test_a_worker_of_another_key_is_refused(worker: Opener) -> None:
@@ -257,14 +265,14 @@ def bundle(text: str) -> Bundle:
 async def test_nothing_older_commits_at_any_worker_after_a_publication(worker: Opener) -> None:
     one, two = worker("one"), worker("two")
     await shared(one, two)
-    runs = of_shard(two, await accepted(one, *(event(n, subject=f"k{n}") for n in range(20))))
-    older = closing(two, runs[0])
+    runs = of_shard(two, await accept_events(one, *(event(n, subject=f"k{n}") for n in range(20))))
+    older = closing_step(two, runs[0])
     await one.publish(bundle("package a"), [Draft("policy.published")])
-    assert (await two.commit(older)).answer is Answer.FENCED_POLICY
+    assert (await two.commit(older)).status is CommitStatus.FENCED_POLICY
     await one.stop(Draft("stop.set", {"what": "all:"}), "all", "", True)
-    stopped = closing(two, runs[0], stop_epoch=0, policy_rev=1)
-    assert (await two.commit(stopped)).answer is Answer.FENCED_STOP
-    assert (await two.commit(closing(two, runs[0]))).answer is Answer.COMMITTED
+    stopped = closing_step(two, runs[0], stop_epoch=0, policy_rev=1)
+    assert (await two.commit(stopped)).status is CommitStatus.FENCED_STOP
+    assert (await two.commit(closing_step(two, runs[0]))).status is CommitStatus.COMMITTED
 
 
 async def test_what_was_made_from_what_is_live_no_more_is_not_published(worker: Opener) -> None:
@@ -272,9 +280,9 @@ async def test_what_was_made_from_what_is_live_no_more_is_not_published(worker: 
     one, two = worker("one"), worker("two")
     await shared(one, two)
     live = await one.publish(bundle("package a"), [Draft("policy.published")], expects=0)
-    with pytest.raises(Outrun):
+    with pytest.raises(WriteConflict):
         await two.publish(bundle("package b"), [Draft("policy.published")], number=9, expects=0)
-    assert one.revision() == (live, bundle("package a").digest)
+    assert one.live_revision() == (live, bundle("package a").digest)
     assert await two.publish(bundle("package b"), [], number=9, expects=live) == 9
 
 
@@ -285,23 +293,23 @@ async def test_a_publication_waits_until_no_other_worker_calls_under_the_old(
     await shared(one, two)
     two.adopt(0, 0)
     epoch = next(iter(two.leases.epochs.values()))
-    assert two.holds(epoch)
+    assert two.is_lease_valid(epoch)
     calling = [0]  # a call is on its way that started under revision 0
-    two.leases.in_flight = lambda policy_rev: sum(1 for rev in calling if rev < policy_rev)
+    two.leases.count_in_flight = lambda policy_rev: sum(1 for rev in calling if rev < policy_rev)
     number = await one.publish(bundle("package a"), [Draft("policy.published")])
-    published = asyncio.create_task(one.everywhere())
+    published = asyncio.create_task(one.wait_for_barrier())
     # The other's thread has seen it: nothing starts there, though its loop has done nothing yet.
-    await until(lambda: not two.holds(epoch))
+    await until(lambda: not two.is_lease_valid(epoch))
     await asyncio.sleep(0.3)
     assert not published.done()
-    assert one.behind == [two.leases.worker]
+    assert one.lagging_workers == [two.leases.worker]
     calling.clear()
     await asyncio.wait_for(published, 5)
-    assert one.behind == []
+    assert one.lagging_workers == []
     # It goes on once it has taken the revision up.
-    assert not two.holds(epoch)
+    assert not two.is_lease_valid(epoch)
     two.adopt(number, 0)
-    assert two.holds(epoch)
+    assert two.is_lease_valid(epoch)
 
 
 async def test_a_publication_does_not_wait_for_the_dead(worker: Opener) -> None:
@@ -310,17 +318,17 @@ async def test_a_publication_does_not_wait_for_the_dead(worker: Opener) -> None:
     hang(two)
     began = time.monotonic()
     await one.publish(bundle("package a"), [Draft("policy.published")])
-    await asyncio.wait_for(one.everywhere(), 20)
+    await asyncio.wait_for(one.wait_for_barrier(), 20)
     took = time.monotonic() - began
     # Not before its lease has run out, by its own clock; two's is silent from here on.
     assert took > LEASE_US / 1e6 * 0.5
-    assert not two.leases.holds(next(iter(two.leases.epochs.values())))
+    assert not two.leases.is_lease_valid(next(iter(two.leases.epochs.values())))
 
 
 async def test_alone_nobody_is_waited_for(worker: Opener) -> None:
     one = worker("one")
     await one.publish(bundle("package a"), [Draft("policy.published")])
-    await asyncio.wait_for(one.everywhere(), 1)
+    await asyncio.wait_for(one.wait_for_barrier(), 1)
 
 
 # --- what a server may do to us --------------------------------------------------------------
@@ -340,19 +348,19 @@ async def test_lost_connections_fail_what_was_under_way_and_come_back(
     worker: Opener, url: str
 ) -> None:
     store = worker()
-    (run,) = await accepted(store, event(1))
+    (run,) = await accept_events(store, event(1))
     assert cut_off(url, "") == 3
     answers: list[object] = []
     for number in range(2, 5):
-        answers += await asyncio.gather(accepted(store, event(number)), return_exceptions=True)
+        answers += await asyncio.gather(accept_events(store, event(number)), return_exceptions=True)
     assert isinstance(answers[0], StoreFailed)
     assert not isinstance(answers[-1], BaseException)
     assert store.run(run.id) == run
-    await until(lambda: store.lease(run) is not None)
-    assert (await store.commit(closing(store, run))).answer is Answer.COMMITTED
-    epoch = store.lease(run)
+    await until(lambda: store.lease_epoch(run) is not None)
+    assert (await store.commit(closing_step(store, run))).status is CommitStatus.COMMITTED
+    epoch = store.lease_epoch(run)
     await asyncio.sleep(2 * LEASE_US / 1e6)
-    assert store.lease(run) == epoch  # and it beats on
+    assert store.lease_epoch(run) == epoch  # and it beats on
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["walk", "snapshot"])
@@ -362,7 +370,7 @@ def test_a_session_that_ends_while_it_is_read_is_the_stores_failure(url: str, he
 
     def read() -> None:
         with reading.snapshot() if held else nullcontext():
-            rows = reading.each("SELECT generate_series(1, 100000)")
+            rows = reading.iterate_rows("SELECT generate_series(1, 100000)")
             assert next(rows) == (1,)
             assert cut_off(url, "reader") == 1
             for _ in rows:
@@ -376,7 +384,7 @@ def test_a_session_that_ends_while_it_is_read_is_the_stores_failure(url: str, he
 
 async def test_what_the_line_reads_outlasts_a_server_that_is_away(worker: Opener, url: str) -> None:
     store = worker()
-    (run,) = await accepted(store, event(1))
+    (run,) = await accept_events(store, event(1))
     other = server(fsync=False).url("postgres")
     name = url.rpartition("/")[2]
     with psycopg.connect(other, autocommit=True) as connection:
@@ -392,8 +400,8 @@ async def test_what_the_line_reads_outlasts_a_server_that_is_away(worker: Opener
         back.start()
         assert store.run(run.id) == run
         back.join()
-    await until(lambda: store.lease(run) is not None)
-    await until(lambda: store.leases.holds(closing(store, run).epoch))
+    await until(lambda: store.lease_epoch(run) is not None)
+    await until(lambda: store.leases.is_lease_valid(closing_step(store, run).epoch))
 
 
 @pytest.mark.parametrize("how", ["cut", "hung"])
@@ -404,7 +412,7 @@ async def test_a_server_that_is_not_heard_of_takes_little_of_who_reads(url: str,
     await link.open()
     past = url.replace(f":{port}/", f":{link.port}/")
     reading = await asyncio.to_thread(
-        partial(PostgresDatabase, past, name="vedette reader", patience_s=1, silent_s=0.5)
+        partial(PostgresDatabase, past, name="vedette reader", patience_s=1, answer_timeout_s=0.5)
     )
     assert await asyncio.to_thread(reading.rows, "SELECT 1") == [(1,)]
     if how == "cut":
@@ -436,7 +444,7 @@ async def test_a_server_that_is_not_heard_of_takes_little_of_who_reads(url: str,
 async def test_a_statement_that_takes_too_long_is_no_server_that_is_away(url: str) -> None:
     """Who asks for much is refused; whoever asks next is answered at once."""
     reading = await asyncio.to_thread(
-        partial(PostgresDatabase, url, name="vedette reader", patience_s=1, silent_s=0.5)
+        partial(PostgresDatabase, url, name="vedette reader", patience_s=1, answer_timeout_s=0.5)
     )
     with pytest.raises(StoreFailed, match="did not answer a statement: no answer within"):
         await asyncio.to_thread(reading.rows, "SELECT pg_sleep(3)")
@@ -446,34 +454,34 @@ async def test_a_statement_that_takes_too_long_is_no_server_that_is_away(url: st
 
 async def test_a_group_whose_session_ends_leaves_nothing(worker: Opener, url: str) -> None:
     store = worker()
-    (run,) = await accepted(store, event(1))
-    head = store.head()
+    (run,) = await accept_events(store, event(1))
+    head = store.last_seq()
 
     def half() -> None:
-        store._orders.note([Draft("fleet.loaded")])
+        store._commands.append_entries([Draft("fleet.loaded")])
         store._ledger.flush()
         assert cut_off(url, "writer") == 1
 
     with pytest.raises(StoreFailed):
         await store.writer.submit(half)
-    assert not store.ready
-    assert store.head() == head
-    assert (await store.commit(closing(store, run))).last == head + 1
-    assert store.ready
+    assert not store.is_ready
+    assert store.last_seq() == head
+    assert (await store.commit(closing_step(store, run))).last == head + 1
+    assert store.is_ready
 
 
 async def test_text_that_the_server_cannot_hold_fails_its_own_item_only(worker: Opener) -> None:
     store = worker()
-    runs = await accepted(store, *(event(n) for n in range(3)))
+    runs = await accept_events(store, *(event(n) for n in range(3)))
     answers = await asyncio.gather(
-        store.commit(closing(store, runs[0])),
-        store.commit(closing(store, runs[1], rows=[RowWrite("c", "a\0b", {"x": 1})])),
-        accepted(store, event(9, subject="half \ud800")),
-        store.commit(closing(store, runs[2])),
+        store.commit(closing_step(store, runs[0])),
+        store.commit(closing_step(store, runs[1], rows=[RowWrite("c", "a\0b", {"x": 1})])),
+        accept_events(store, event(9, subject="half \ud800")),
+        store.commit(closing_step(store, runs[2])),
         return_exceptions=True,
     )
     assert [isinstance(answer, BaseException) for answer in answers] == [False, True, True, False]
-    assert store.ready
+    assert store.is_ready
 
 
 def test_values_are_written_as_the_server_reads_them(url: str) -> None:
@@ -496,12 +504,12 @@ def test_values_are_written_as_the_server_reads_them(url: str) -> None:
 
 def test_who_reads_only_writes_nothing(worker: Opener, url: str) -> None:
     with pytest.raises(BadStore, match="no store here"):
-        OpenedPostgres(url)
+        PostgresReader(url)
     worker()
-    store = OpenedPostgres(url)
-    assert store.head() == 0
+    store = PostgresReader(url)
+    assert store.last_seq() == 0
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-        store._database.run("DELETE FROM entry")
+        store._database.execute("DELETE FROM entry")
     store.close()
 
 
@@ -512,7 +520,7 @@ def test_a_store_of_another_version_is_refused(worker: Opener, url: str) -> None
     with pytest.raises(BadStore, match="schema 99"):
         worker()
     with pytest.raises(BadStore, match="schema 99"):
-        OpenedPostgres(url)
+        PostgresReader(url)
 
 
 def test_the_settings_say_where_the_store_is(

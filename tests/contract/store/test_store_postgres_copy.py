@@ -10,11 +10,17 @@ import pytest
 from tests.pg import server
 
 from vedette.adapters.ledger_export import verify_store
-from vedette.adapters.signing_keys import KeyFolder, ledger_key, line_of, next_files, read_key
-from vedette.app.store_copy import Copied, copy_store, tables
+from vedette.adapters.signing_keys import (
+    KeyFolder,
+    format_verifier_key,
+    next_key_files,
+    open_ledger_key,
+    read_key,
+)
+from vedette.app.store_copy import CopyResult, copy_store, tables
 from vedette.config import Settings
 from vedette.domain.base import failpoint
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand, BadStore, StoreBusy
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision
@@ -22,20 +28,20 @@ from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
 from vedette.domain.memory import Candidate
-from vedette.domain.run import Answer
+from vedette.domain.run import CommitStatus
 from vedette.ledger.merkle import SigningKey
-from vedette.store.postgres import OpenedPostgres, PostgresStore, has_store
+from vedette.store.postgres import PostgresReader, PostgresStore, has_store
 from vedette.store.postgres.database import PostgresDatabase
-from vedette.store.sqlite import OpenedStore, SqliteStore
+from vedette.store.sqlite import SqliteReader, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import (
-    accepted,
+    accept_events,
     agents_of,
-    closing,
-    decided,
+    closing_step,
+    decision_entry,
     entry,
     event,
-    held,
+    held_action,
     step,
 )
 
@@ -54,7 +60,7 @@ def url() -> str:
 
 
 def key_of(settings: Settings) -> SigningKey:
-    return ledger_key(settings.state, NAME, lambda: None)
+    return open_ledger_key(settings.state, NAME, lambda: None)
 
 
 def open_sqlite(settings: Settings) -> SqliteStore:
@@ -66,7 +72,9 @@ def open_sqlite(settings: Settings) -> SqliteStore:
 
 
 def order(kind: str, **fields: object) -> Draft:
-    return Draft(kind, {"actor": "person:kim", **fields}, body=Body(canonical({"reason": "why"})))
+    return Draft(
+        kind, {"actor": "person:kim", **fields}, body=Body(canonical_json({"reason": "why"}))
+    )
 
 
 async def filled(settings: Settings) -> tuple[str, str]:
@@ -74,10 +82,12 @@ async def filled(settings: Settings) -> tuple[str, str]:
     store = open_sqlite(settings)
     bundle = Bundle.of({"a.rego": b"package a"})
     await store.publish(bundle, [order("policy.published", bundle=bundle.digest)])
-    one, two, three = await accepted(store, *(event(n, subject=f"k{n % 2}") for n in range(3)))
-    row = held(one)
+    one, two, three = await accept_events(store, *(event(n, subject=f"k{n % 2}") for n in range(3)))
+    row = held_action(one)
     turn = entry(one, "turn.reasoned", turn=1, text="what was proposed")
-    waits = decided(one, row, Decision("hold", "impact.high", ("impact.high",), "approval"), back=1)
+    waits = decision_entry(
+        one, row, Decision("hold", "impact.high", ("impact.high",), "approval"), back=1
+    )
     proposed = Candidate("inbox", "inbox", "text", (), "watcher", one.id, one.event)
     await store.commit(
         step(
@@ -87,25 +97,25 @@ async def filled(settings: Settings) -> tuple[str, str]:
             checkpoint=(one.key, one.position, b"judge \x00 state"), candidates=[proposed],
         )
     )  # fmt: skip
-    await store.commit(closing(store, two))
+    await store.commit(closing_step(store, two))
     await store.erase(
         event=two.event, draft=order("body.erased"), command="c1", stateless=agents_of(store)
     )
     await store.accept([], ("csv:a", "17"))
     await store.stop(order("stop.set", what="agent:other"), "agent", "other", True)
-    assert (await store.commit(closing(store, three))).answer is Answer.COMMITTED
+    assert (await store.commit(closing_step(store, three))).status is CommitStatus.COMMITTED
     store.close()
     return row.id, two.event
 
 
-async def copied(settings: Settings, url: str) -> Copied:
+async def copied(settings: Settings, url: str) -> CopyResult:
     return await copy_store(settings, url, WHO, "we grow")
 
 
 async def test_everything_is_there_and_the_proof_goes_on(settings: Settings, url: str) -> None:
     action, erased = await filled(settings)
     done = await copied(settings, url)
-    old, new = OpenedStore(settings.state), OpenedPostgres(url)
+    old, new = SqliteReader(settings.state), PostgresReader(url)
     for name in tables():
         columns = ", ".join(f'"{column}"' for column in new._database.columns_of(name))  # type: ignore[attr-defined]
         beyond = {"entry": f" WHERE seq<={done.size}", "body": f" WHERE seq<={done.size}"}
@@ -121,7 +131,7 @@ async def test_everything_is_there_and_the_proof_goes_on(settings: Settings, url
         )
     key = (settings.state / "ledger.pub").read_text().strip()
     report = verify_store(new, key, settings.state / "witness.log")
-    assert (report.findings, report.size) == ((), old.head() + 1)
+    assert (report.findings, report.size) == ((), old.last_seq() + 1)
     assert [body for *_, body in new.walk(("memory.proposed",))] == [b'{"text":"remember this"}']
     assert new.event(erased) is None
     old.close()
@@ -132,9 +142,9 @@ async def test_everything_is_there_and_the_proof_goes_on(settings: Settings, url
         now_us=ManualClock().now_us,
     )  # fmt: skip
     draft = order("hold.approved", action=action, agent="watcher", tool="valve.close")
-    row = await store.settle_hold(action, "approved", draft, approver="person:kim", until_us=9)
+    row = await store.transition_hold(action, "approved", draft, approver="person:kim", until_us=9)
     assert row.hold == "approved"
-    assert store.stops() == [("agent", "other")]
+    assert store.stop_scopes() == [("agent", "other")]
     assert store.epoch > 1
     assert store.position("csv:a") == "17"
     store.close()
@@ -149,8 +159,8 @@ async def test_a_rotation_that_was_broken_off_is_ended_by_the_copy(
     await store.rotate(key, line, order("key.rotated"))
     store.close()
     await copied(settings, url)
-    assert line_of(NAME, read_key(settings.state / "ledger.key")) == line
-    assert next_files(settings.state) == []
+    assert format_verifier_key(NAME, read_key(settings.state / "ledger.key")) == line
+    assert next_key_files(settings.state) == []
 
 
 async def test_the_old_file_is_not_run_again_by_mistake(settings: Settings, url: str) -> None:
@@ -193,8 +203,8 @@ async def test_a_database_that_holds_a_store_is_refused(settings: Settings, url:
     done = await copied(settings, url)
     with pytest.raises(BadCommand, match="holds a store already"):
         await copied(settings, url)
-    store = OpenedPostgres(url)
-    assert store.head() == done.size + 1
+    store = PostgresReader(url)
+    assert store.last_seq() == done.size + 1
     store.close()
 
 

@@ -22,13 +22,20 @@ from vedette.domain.base.errors import StoreFailed
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
-from vedette.engine.cluster import follow
-from vedette.engine.services import Line
-from vedette.interfaces.daemon import Running
+from vedette.engine.cluster import follow_cluster
+from vedette.engine.services import Services
+from vedette.interfaces.daemon import Daemon
 from vedette.store.postgres import PostgresStore
 from vedette.store.postgres.schema import shard_of
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, note, send, toy_fleet, until
+from vedette.testing.toy_fleet import (
+    World,
+    job,
+    note_proposal,
+    send_proposal,
+    toy_fleet,
+    wait_until,
+)
 
 
 @pytest.fixture
@@ -69,7 +76,9 @@ async def working(fleet: FleetHarness, like: FleetHarness | None = None) -> Asyn
     async with fleet:
         app = fleet.app
         troubles: list[str] = []
-        task = asyncio.create_task(follow(app.line, app.rollout, lambda: None, troubles.append))
+        task = asyncio.create_task(
+            follow_cluster(app.services, app.rollout, lambda: None, troubles.append)
+        )
         try:
             yield
         finally:
@@ -116,15 +125,17 @@ async def joined_during_calls(pair: tuple[FleetHarness, FleetHarness], world: Wo
 
     world.answer = answer
     async with working(one):
-        events = [job(f"q{n}", send(f"q{n}", "order.place"), key=f"k{n}") for n in range(CALLS)]
+        events = [
+            job(f"q{n}", send_proposal(f"q{n}", "order.place"), key=f"k{n}") for n in range(CALLS)
+        ]
         await one.send(*events)
-        await until(lambda: len(world.calls) == CALLS, 20)
+        await wait_until(lambda: len(world.calls) == CALLS, 20)
         async with working(other, like=one):
             end = time.monotonic() + OUT_S
-            await until(lambda: len(world.calls) > CALLS or time.monotonic() > end, 30)
+            await wait_until(lambda: len(world.calls) > CALLS or time.monotonic() > end, 30)
             land.set()
-            await until(lambda: shards(one, other) == [32, 32], 30)
-            await until(lambda: all(state(one, event) == "done" for event in events), 30)
+            await wait_until(lambda: shards(one, other) == [32, 32], 30)
+            await wait_until(lambda: all(state(one, event) == "done" for event in events), 30)
 
 
 async def test_a_call_that_is_out_when_a_worker_joins_is_not_repeated(
@@ -133,7 +144,7 @@ async def test_a_call_that_is_out_when_a_worker_joins_is_not_repeated(
     await joined_during_calls(pair, world)
     assert sorted(world.keys().values()) == [1] * CALLS
     assert len(world.calls) == CALLS
-    assert world.asked == [], "its answer is recorded by whoever made it"
+    assert world.queries == [], "its answer is recorded by whoever made it"
 
 
 async def test_were_shards_given_back_with_a_call_out_its_answer_would_be_lost(
@@ -143,9 +154,9 @@ async def test_were_shards_given_back_with_a_call_out_its_answer_would_be_lost(
     for fleet in pair:
         yaml = fleet.content / "agents" / "worker" / "agent.yaml"
         yaml.write_text(yaml.read_text().replace("timeout: 30s", "timeout: 4s"))
-    monkeypatch.setattr(Line, "keys_calling", lambda line: [])
+    monkeypatch.setattr(Services, "keys_calling", lambda line: [])
     await joined_during_calls(pair, world)
-    assert world.asked, "who was given the keys had to find out from the target"
+    assert world.queries, "who was given the keys had to find out from the target"
     assert sorted(world.keys().values()) == [1] * CALLS
 
 
@@ -157,18 +168,18 @@ async def test_an_answer_takes_effect_whichever_worker_it_is_given_to(
 ) -> None:
     one, other = pair
     async with working(one), working(other, like=one):
-        await until(lambda: shards(one, other) == [32, 32], 30)
-        events = [job(f"h{n}", send(f"h{n}", "big.send"), key=f"k{n}") for n in range(12)]
+        await wait_until(lambda: shards(one, other) == [32, 32], 30)
+        events = [job(f"h{n}", send_proposal(f"h{n}", "big.send"), key=f"k{n}") for n in range(12)]
         poisoned = [job(f"p{n}", key=f"p{n}", poison=True) for n in range(12)]
         await one.send(*events, *poisoned)
-        await until(lambda: all(open_holds(one, event) for event in events), 30)
-        await until(lambda: all(state(one, event) == "dead" for event in poisoned), 30)
+        await wait_until(lambda: all(open_holds(one, event) for event in events), 30)
+        await wait_until(lambda: all(state(one, event) == "dead" for event in poisoned), 30)
         runs = [one.runs(event)[0] for event in (*events, *poisoned)]
-        owners = {store_of(one).lease(run) is not None for run in runs}
+        owners = {store_of(one).lease_epoch(run) is not None for run in runs}
         assert owners == {True, False}, "the test needs keys of either worker"
         for event in events:
             await one.approve(open_holds(one, event)[0])
-        await until(lambda: all(state(one, event) == "done" for event in events), 30)
+        await wait_until(lambda: all(state(one, event) == "done" for event in events), 30)
         assert set(world.keys("big.send").values()) == {1}
         assert world.effects("big.send") == len(events)
         dead = [one.runs(event)[0] for event in poisoned]
@@ -180,7 +191,7 @@ async def test_an_answer_takes_effect_whichever_worker_it_is_given_to(
             found = [one.app.store.run(run.id) for run in again]
             return all(run and run.state == "dead" and run.steps > steps[run.id] for run in found)
 
-        await until(died_again, 30)
+        await wait_until(died_again, 30)
         await one.app.commands.drop(one.order(), [run.id for run in dead[6:]])
         assert {state(other, event) for event in poisoned[6:]} == {"done"}
 
@@ -192,14 +203,14 @@ async def test_a_row_that_another_worker_wrote_meanwhile_is_read_again(
     key = next(f"k{n}" for n in range(10_000) if shard_of("worker", f"k{n}") == 50)
 
     async def held(fleet: FleetHarness, name: str, text: str) -> Event:
-        event = job(name, note(text), key=key)
+        event = job(name, note_proposal(text), key=key)
         await fleet.send(event)
-        await until(lambda: bool(open_holds(fleet, event)), 20)
+        await wait_until(lambda: bool(open_holds(fleet, event)), 20)
         return event
 
     async def approved(fleet: FleetHarness, event: Event) -> None:
         await fleet.approve(open_holds(fleet, event)[0])
-        await until(lambda: state(fleet, event) == "done", 20)
+        await wait_until(lambda: state(fleet, event) == "done", 20)
 
     def texts() -> object:
         return (one.app.store.row("worker_notes", key) or {}).get("texts")
@@ -208,10 +219,10 @@ async def test_a_row_that_another_worker_wrote_meanwhile_is_read_again(
         await approved(one, await held(one, "first", "a"))
         waits = await held(one, "second", "c")
         async with working(other, like=one):
-            await until(lambda: 50 in store_of(other).leases.epochs, 30)
+            await wait_until(lambda: 50 in store_of(other).leases.epochs, 30)
             await approved(other, await held(other, "third", "b"))
             assert texts() == ["a", "b"]
-        await until(lambda: 50 in store_of(one).leases.epochs, 30)
+        await wait_until(lambda: 50 in store_of(one).leases.epochs, 30)
         await asyncio.sleep(0.3)
         await approved(one, waits)
         assert texts() == ["a", "b", "c"]
@@ -231,11 +242,11 @@ async def test_events_for_a_worker_that_went_before_it_came_are_handled(
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("INSERT INTO worker VALUES('wrk_brief', 99, 0, 9, 9, 'brief')")
             connection.execute("UPDATE leasing SET rev=rev+1")
-            await until(lambda: bool(leases.leaving), 10)
-            await one.send(*(job(f"s{n}", send(f"s{n}"), key=f"k{n}") for n in range(64)))
+            await wait_until(lambda: bool(leases.drain_shards), 10)
+            await one.send(*(job(f"s{n}", send_proposal(f"s{n}"), key=f"k{n}") for n in range(64)))
             connection.execute("DELETE FROM worker WHERE id='wrk_brief'")
             connection.execute("UPDATE leasing SET rev=rev+1")
-        await until(lambda: world.effects("wire.send") == 64, 20)
+        await wait_until(lambda: world.effects("wire.send") == 64, 20)
         assert shards(one) == [64]
 
 
@@ -255,12 +266,12 @@ async def test_a_batch_whose_commit_was_not_told_of_is_handled(
                 raise psycopg.OperationalError("the connection was lost after COMMIT was sent")
 
         write.commit = commit  # type: ignore[method-assign]
-        event = job("a", send("a"))
+        event = job("a", send_proposal("a"))
         with pytest.raises(StoreFailed):
             await one.send(event)
         (receipt,) = await one.send(event)
         assert receipt.status == "duplicate"
-        await until(lambda: state(one, event) == "done", 20)
+        await wait_until(lambda: state(one, event) == "done", 20)
         assert world.effects("wire.send") == 1
 
 
@@ -270,14 +281,14 @@ async def test_a_key_with_nul_is_a_recorded_refusal_on_every_store(
 ) -> None:
     fleet = pair[0] if several else toy_fleet(tmp_path / "sqlite", world)
     async with fleet:
-        good = job("good", send("g"), key="k")
+        good = job("good", send_proposal("g"), key="k")
         receipts = await fleet.send(
-            good, job("by key", send("b"), key="a\0b"), job("a\0b", send("b"))
+            good, job("by key", send_proposal("b"), key="a\0b"), job("a\0b", send_proposal("b"))
         )
         assert [receipt.status for receipt in receipts] == ["accepted", "refused", "refused"]
         assert "NUL" in (receipts[1].error or "")
         assert len(fleet.entries("event.refused")) == 2
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert state(fleet, good) == "done"
 
 
@@ -291,11 +302,11 @@ async def test_a_fleet_outlasts_a_database_that_is_away_for_long(
     name = url.rpartition("/")[2]
     async with one:
         await one.app.dispatcher.close()
-        running = Running(one.app, until_idle=False)
+        running = Daemon(one.app, until_idle=False)
         run = asyncio.create_task(running.run())
-        before = job("before", send("a"), key="k")
+        before = job("before", send_proposal("a"), key="k")
         await one.send(before)
-        await until(lambda: state(one, before) == "done", 20)
+        await wait_until(lambda: state(one, before) == "done", 20)
         stalls = [0.0]
         watch = asyncio.create_task(stalling(stalls))
         with psycopg.connect(server(fsync=False).url("postgres"), autocommit=True) as connection:
@@ -306,12 +317,16 @@ async def test_a_fleet_outlasts_a_database_that_is_away_for_long(
             # Longer than the lease, and than the patience of whoever reads.
             await asyncio.sleep(4)
             with pytest.raises(StoreFailed):
-                await one.send(job("away", send("b"), key="k"))
+                await one.send(job("away", send_proposal("b"), key="k"))
             with pytest.raises(StoreFailed):
-                one.app.store.head()
+                one.app.store.last_seq()
             connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true".encode())
-        await sent(one, job("away", send("b"), key="k"), job("after", send("c"), key="k2"))
-        await until(lambda: world.effects("wire.send") == 3, 30)
+        await sent(
+            one,
+            job("away", send_proposal("b"), key="k"),
+            job("after", send_proposal("c"), key="k2"),
+        )
+        await wait_until(lambda: world.effects("wire.send") == 3, 30)
         watch.cancel()
         assert running.failure is None
         assert not run.done()

@@ -15,12 +15,20 @@ from tests.pg import server
 from vedette.config.settings import StorePlan
 from vedette.domain.budget import ACTIONS, HOUR_US
 from vedette.domain.effect import Call, Outcome
-from vedette.engine.cluster import catch_up, count_others, follow
-from vedette.engine.kill_switch import erred
-from vedette.operations.curation import feed
+from vedette.engine.cluster import catch_up, follow_cluster, sync_rate_counts
+from vedette.engine.kill_switch import count_error
+from vedette.operations.curation import sync_banks
 from vedette.store.postgres import PostgresStore
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import DENY_TOOL, World, job, note, send, toy_fleet, until
+from vedette.testing.toy_fleet import (
+    DENY_TOOL,
+    World,
+    job,
+    note_proposal,
+    send_proposal,
+    toy_fleet,
+    wait_until,
+)
 
 KEYS = 40
 
@@ -42,7 +50,9 @@ async def working(fleet: FleetHarness) -> AsyncIterator[FleetHarness]:
     async with fleet:
         app = fleet.app
         troubles: list[str] = []
-        task = asyncio.create_task(follow(app.line, app.rollout, lambda: None, troubles.append))
+        task = asyncio.create_task(
+            follow_cluster(app.services, app.rollout, lambda: None, troubles.append)
+        )
         try:
             yield fleet
         finally:
@@ -62,7 +72,7 @@ async def two(tmp_path: Path, world: World) -> AsyncIterator[tuple[FleetHarness,
         key = tmp_path / "one" / "state" / "ledger.key"
         shutil.copy(key, tmp_path / "other" / "state" / "ledger.key")
         async with working(other):
-            await until(lambda: [shards(one), shards(other)] == [32, 32], 30)
+            await wait_until(lambda: [shards(one), shards(other)] == [32, 32], 30)
             yield one, other
 
 
@@ -81,17 +91,17 @@ async def test_a_resume_is_a_clean_sheet_at_every_worker(
     two: tuple[FleetHarness, FleetHarness], resumed: bool
 ) -> None:
     """Wherever it was ordered; the stop may have come and gone before the other one looked."""
-    one, other = (fleet.app.line for fleet in two)
+    one, other = (fleet.app.services for fleet in two)
     for _ in range(99):  # one more within the hour is too many
-        await erred(one, "worker")
-        await erred(other, "worker")
+        await count_error(one, "worker")
+        await count_error(other, "worker")
     if resumed:
         await two[1].app.commands.stop(two[1].order(), agent="worker")
         await two[1].app.commands.resume(two[1].order("mended"), agent="worker")
-        await until(lambda: one.stops.epoch == other.stops.epoch)
+        await wait_until(lambda: one.stops.epoch == other.stops.epoch)
     for line in (one, other):
-        await erred(line, "worker")
-    assert one.store.stops() == ([] if resumed else [("agent", "worker")])
+        await count_error(line, "worker")
+    assert one.store.stop_scopes() == ([] if resumed else [("agent", "worker")])
 
 
 async def test_both_do_what_either_accepts_once(
@@ -100,16 +110,21 @@ async def test_both_do_what_either_accepts_once(
     one, other = two
     for at, fleet in ((0, one), (1, other)):
         await fleet.send(
-            *(job(f"{at}-{n}", send(f"{at}-{n}"), key=f"k{n % KEYS}") for n in range(2 * KEYS))
+            *(
+                job(f"{at}-{n}", send_proposal(f"{at}-{n}"), key=f"k{n % KEYS}")
+                for n in range(2 * KEYS)
+            )
         )
     # What one was sent, the other is sent again: a redelivery to another worker.
-    await other.send(*(job(f"0-{n}", send(f"0-{n}"), key=f"k{n % KEYS}") for n in range(KEYS)))
-    await until(lambda: world.effects("wire.send") >= 4 * KEYS, 60)
-    await until(lambda: ready(one) == 0, 30)
+    await other.send(
+        *(job(f"0-{n}", send_proposal(f"0-{n}"), key=f"k{n % KEYS}") for n in range(KEYS))
+    )
+    await wait_until(lambda: world.effects("wire.send") >= 4 * KEYS, 60)
+    await wait_until(lambda: ready(one) == 0, 30)
     assert world.effects("wire.send") == 4 * KEYS
     assert set(world.keys().values()) == {1}
     for fleet in two:
-        assert fleet.app.dispatcher.handled, "both must have worked, or nothing was shared"
+        assert fleet.app.dispatcher.handled_count, "both must have worked, or nothing was shared"
 
 
 async def test_a_key_s_order_holds_whoever_accepts(
@@ -117,14 +132,14 @@ async def test_a_key_s_order_holds_whoever_accepts(
 ) -> None:
     one, other = two
     for n in range(30):
-        await (one, other)[n % 2].send(job(f"n{n}", note(f"{n}"), key="pump"))
+        await (one, other)[n % 2].send(job(f"n{n}", note_proposal(f"{n}"), key="pump"))
     store = one.app.store
 
     def texts() -> list[str]:
         row = store.row("worker_notes", "pump")
         return list(row["texts"]) if row else []
 
-    await until(lambda: len(texts()) == 30, 60)
+    await wait_until(lambda: len(texts()) == 30, 60)
     assert texts() == [str(n) for n in range(30)]
 
 
@@ -142,7 +157,7 @@ async def deny_sending(fleet: FleetHarness, folder: Path) -> int:
     """Publish a policy that denies the calls; return its revision."""
     shutil.copytree(fleet.policies, folder)
     (folder / "vedette" / "denies" / "test.rego").write_text(DENY_TOOL.format("wire.send"))
-    done = await fleet.apply(folder)
+    done = await fleet.apply_policy(folder)
     assert done["ok"]
     return int(done["revision"])
 
@@ -152,14 +167,14 @@ async def test_nothing_older_starts_anywhere_once_a_publication_returned(
 ) -> None:
     one, other = two
     slowly(world, 0.2)
-    await one.send(*(job(f"j{n}", send(f"t{n}"), key=f"k{n}") for n in range(600)))
-    await until(lambda: len(world.calls) > 20, 100)
+    await one.send(*(job(f"j{n}", send_proposal(f"t{n}"), key=f"k{n}") for n in range(600)))
+    await wait_until(lambda: len(world.calls) > 20, 100)
     revision = await deny_sending(one, tmp_path / "denying")
     calls = len(world.calls)
     assert calls < 600, "the test needs calls that were still to come"
-    await until(lambda: ready(one) == 0, 100)
+    await wait_until(lambda: ready(one) == 0, 100)
     assert len(world.calls) == calls
-    assert other.app.line.gateway.policy_rev == revision
+    assert other.app.services.gateway.policy_rev == revision
     counts = one.app.store.counts()["worker"]
     assert counts["effect.done"] == calls
     assert counts["decided.deny"] == 600 - calls
@@ -181,12 +196,12 @@ async def test_without_the_barrier_older_calls_do_start(
     monkeypatch.setattr(PostgresStore, "holds", lambda store, epoch: True)
     monkeypatch.setattr(PostgresStore, "current", True)  # so that nobody follows
     slowly(world, 0.2)
-    await one.send(*(job(f"j{n}", send(f"t{n}"), key=f"k{n}") for n in range(600)))
-    await until(lambda: len(world.calls) > 20, 60)
+    await one.send(*(job(f"j{n}", send_proposal(f"t{n}"), key=f"k{n}") for n in range(600)))
+    await wait_until(lambda: len(world.calls) > 20, 60)
     await deny_sending(one, tmp_path / "denying")
     calls = len(world.calls)
     assert calls < 600
-    await until(lambda: len(world.calls) > calls, 20)
+    await wait_until(lambda: len(world.calls) > calls, 20)
 
 
 async def test_a_stop_holds_at_every_worker_when_it_returns(
@@ -194,16 +209,16 @@ async def test_a_stop_holds_at_every_worker_when_it_returns(
 ) -> None:
     one, other = two
     slowly(world)
-    await one.send(*(job(f"j{n}", send(f"t{n}"), key=f"k{n}") for n in range(600)))
-    await until(lambda: len(world.calls) > 20, 60)
+    await one.send(*(job(f"j{n}", send_proposal(f"t{n}"), key=f"k{n}") for n in range(600)))
+    await wait_until(lambda: len(world.calls) > 20, 60)
     await one.app.commands.stop(one.order("enough"), agent="worker")
     calls = len(world.calls)
     assert calls < 600
     await asyncio.sleep(1)
     assert len(world.calls) == calls
-    assert other.app.line.stops.agent("worker")
+    assert other.app.services.stops.is_agent_stopped("worker")
     await other.app.commands.resume(other.order("go on"), agent="worker")
-    await until(lambda: world.effects("wire.send") == 600, 90)
+    await wait_until(lambda: world.effects("wire.send") == 600, 90)
     assert set(world.keys().values()) == {1}
 
 
@@ -211,11 +226,11 @@ async def test_rate_counters_come_to_know_what_others_spent(
     two: tuple[FleetHarness, FleetHarness], world: World
 ) -> None:
     one, _ = two
-    await one.send(*(job(f"j{n}", send(f"t{n}"), key=f"k{n}") for n in range(KEYS)))
-    await until(lambda: world.effects("wire.send") == KEYS, 60)
+    await one.send(*(job(f"j{n}", send_proposal(f"t{n}"), key=f"k{n}") for n in range(KEYS)))
+    await wait_until(lambda: world.effects("wire.send") == KEYS, 60)
     for fleet in two:
-        line = fleet.app.line
-        count_others(line)
+        line = fleet.app.services
+        sync_rate_counts(line)
         now = line.clock.now_us()
         assert line.gateway.counts.total("worker", ACTIONS, now, HOUR_US) == KEYS
 
@@ -224,7 +239,7 @@ async def test_what_is_current_is_not_taken_up_again(
     two: tuple[FleetHarness, FleetHarness],
 ) -> None:
     one, _ = two
-    revision = one.app.line.gateway.policy_rev
-    await catch_up(one.app.line, one.app.rollout)
-    assert one.app.line.gateway.policy_rev == revision
-    assert feed(one.app.banks, one.app.store) == one.app.store.head()
+    revision = one.app.services.gateway.policy_rev
+    await catch_up(one.app.services, one.app.rollout)
+    assert one.app.services.gateway.policy_rev == revision
+    assert sync_banks(one.app.banks, one.app.store) == one.app.store.last_seq()

@@ -13,17 +13,24 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from tests.pg import server
 
 from vedette.adapters.ledger_export import verify_store
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Body, Draft
-from vedette.domain.run import ActionRow, Answer, Run
+from vedette.domain.run import ActionRow, CommitStatus, Run
 from vedette.ledger.merkle import verifier_key
-from vedette.store.postgres import OpenedPostgres, PostgresStore
+from vedette.store.postgres import PostgresReader, PostgresStore
 from vedette.store.postgres.database import PostgresDatabase
 from vedette.store.postgres.schema import SHARDS, shard_of
 from vedette.testing.clock import ManualClock
-from vedette.testing.sample_steps import accepted, closing, entry, event, held, step
+from vedette.testing.sample_steps import (
+    accept_events,
+    closing_step,
+    entry,
+    event,
+    held_action,
+    step,
+)
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NAME = "vedette/harbour"
@@ -75,12 +82,12 @@ def shards(*stores: PostgresStore) -> list[int]:
 
 async def waiting(store: PostgresStore, run: Run) -> ActionRow:
     """Let a run wait for a person."""
-    row = held(run)
+    row = held_action(run)
     made = step(
         store, run, entry(run, "turn.reasoned", turn=1), state="waiting", turn=1, observed=True,
         waits="approval", actions=[row], order=(run.key, -1, run.position),
     )  # fmt: skip
-    assert (await store.commit(made)).answer is Answer.COMMITTED
+    assert (await store.commit(made)).status is CommitStatus.COMMITTED
     return row
 
 
@@ -89,17 +96,17 @@ async def approve(store: PostgresStore, run: Run, row: ActionRow) -> None:
         "agent": run.agent, "action": row.id, "action_digest": row.digest, "tool": row.tool,
         "actor": "person:dee", "until": 2**50,
     }  # fmt: skip
-    draft = Draft("hold.approved", fields, body=Body(canonical({"reason": "it is right"})))
-    await store.settle_hold(row.id, "approved", draft, approver="person:dee", until_us=2**50)
+    draft = Draft("hold.approved", fields, body=Body(canonical_json({"reason": "it is right"})))
+    await store.transition_hold(row.id, "approved", draft, approver="person:dee", until_us=2**50)
 
 
 async def two_sharing(worker: Opener) -> tuple[PostgresStore, PostgresStore, list[Run]]:
     """Return two workers, and runs that the first of them holds."""
     one, two = worker("one"), worker("two")
     await until(lambda: shards(one, two) == [32, 32])
-    runs = await accepted(one, *(event(n, subject=f"k{n}") for n in range(40)))
-    await until(lambda: not one.leases.leaving)
-    return one, two, [run for run in runs if one.lease(run) is not None]
+    runs = await accept_events(one, *(event(n, subject=f"k{n}") for n in range(40)))
+    await until(lambda: not one.leases.drain_shards)
+    return one, two, [run for run in runs if one.lease_epoch(run) is not None]
 
 
 async def test_what_was_answered_elsewhere_is_gone_on_from(worker: Opener) -> None:
@@ -111,7 +118,7 @@ async def test_what_was_answered_elsewhere_is_gone_on_from(worker: Opener) -> No
     made = step(
         one, fresh, entry(fresh, "turn.reasoned", turn=2), state="waiting", turn=2, waits="approval"
     )
-    assert (await one.commit(made)).answer is Answer.COMMITTED
+    assert (await one.commit(made)).status is CommitStatus.COMMITTED
 
 
 async def test_a_step_made_before_another_worker_s_answer_does_not_stand(
@@ -125,13 +132,13 @@ async def test_a_step_made_before_another_worker_s_answer_does_not_stand(
         one, stale, entry(stale, "turn.reasoned", turn=2), state="waiting", turn=2, waits="approval"
     )
     await approve(two, run, row)
-    head = two.head()
-    assert (await one.commit(made)).answer is Answer.DUPLICATE
-    assert one.head() == head
+    head = two.last_seq()
+    assert (await one.commit(made)).status is CommitStatus.DUPLICATE
+    assert one.last_seq() == head
     after = one.run(run.id)
     assert after is not None
     assert (after.steps, after.entries, after.turn) == (2, 2, 1)
-    opened = OpenedPostgres(url)
+    opened = PostgresReader(url)
     for name in ("one", "two"):
         assert verify_store(opened, VERIFIER, tmp_path / name / "witness.log").findings == ()
     opened.close()
@@ -142,24 +149,24 @@ async def test_the_table_itself_refuses_a_step_from_where_a_run_no_longer_is(
 ) -> None:
     """Were the fence in memory wrong, the group's end would find it: few rows as well as many."""
     store = worker("one")
-    (run,) = await accepted(store, event(1))
-    store._steps._steps[(run.position, run.agent)] = 3
+    (run,) = await accept_events(store, event(1))
+    store._step_writer._step_counts[(run.position, run.agent)] = 3
     run.steps = 3
-    assert (await store.commit(closing(store, run))).answer is Answer.DUPLICATE
+    assert (await store.commit(closing_step(store, run))).status is CommitStatus.DUPLICATE
     found = store.run(run.id)
     assert found is not None
     assert (found.steps, found.state) == (0, "ready")
-    assert store.ready
+    assert store.is_ready
 
 
 def test_few_rows_are_counted_where_a_row_may_be_left_alone(url: str) -> None:
     database = PostgresDatabase(url, name="test")
-    database.script("CREATE TABLE thing(id BIGINT PRIMARY KEY, at BIGINT)")
+    database.execute_script("CREATE TABLE thing(id BIGINT PRIMARY KEY, at BIGINT)")
     put = "INSERT INTO thing(id,at) VALUES(?,?) ON CONFLICT(id) DO UPDATE SET at=excluded.at"
     with database.connection.transaction():
-        assert database.many(put, [(1, 1), (2, 1)]) == 2
+        assert database.execute_many(put, [(1, 1), (2, 1)]) == 2
         only_next = f"{put} WHERE thing.at=excluded.at-1"
-        assert database.many(only_next, [(1, 2), (2, 3)]) == 1
+        assert database.execute_many(only_next, [(1, 2), (2, 3)]) == 1
     database.close()
 
 
@@ -169,12 +176,12 @@ def test_few_rows_are_counted_where_a_row_may_be_left_alone(url: str) -> None:
 async def test_a_give_back_that_is_called_off_is_told(worker: Opener) -> None:
     one = worker("one")
     two = worker("two")
-    await until(lambda: one.leases.leaving)
-    (run,) = await accepted(one, event(1, subject=key_of(one, leaving=True)))
-    assert one.lease(run) is None
+    await until(lambda: one.leases.drain_shards)
+    (run,) = await accept_events(one, event(1, subject=key_of(one, leaving=True)))
+    assert one.lease_epoch(run) is None
     rev = one.lease_rev
     two.close()
-    await until(lambda: one.lease(run) is not None)
+    await until(lambda: one.lease_epoch(run) is not None)
     assert one.lease_rev > rev, "nobody would look for what was left to the other"
     assert shards(one) == [SHARDS]
 
@@ -183,12 +190,12 @@ async def test_a_lease_that_ran_out_and_was_not_taken_is_told_when_it_is_ours_ag
     worker: Opener,
 ) -> None:
     one = worker("one")
-    (run,) = await accepted(one, event(1))
-    epoch, rev = one.lease(run), one.lease_rev
-    one.leases._until = 0  # as after a time without the database
-    assert one.lease(run) is None
-    await until(lambda: one.lease(run) is not None)
-    assert one.lease(run) == epoch
+    (run,) = await accept_events(one, event(1))
+    epoch, rev = one.lease_epoch(run), one.lease_rev
+    one.leases._expires_at = 0  # as after a time without the database
+    assert one.lease_epoch(run) is None
+    await until(lambda: one.lease_epoch(run) is not None)
+    assert one.lease_epoch(run) == epoch
     await until(lambda: one.lease_rev > rev)
 
 
@@ -196,7 +203,7 @@ def key_of(store: PostgresStore, *, leaving: bool) -> str:
     """Return a key of a shard that is leaving, or that stays."""
     keys = (f"k{n}" for n in range(10_000))
     return next(
-        key for key in keys if (shard_of("watcher", key) in store.leases.leaving) is leaving
+        key for key in keys if (shard_of("watcher", key) in store.leases.drain_shards) is leaving
     )
 
 
@@ -205,20 +212,20 @@ async def test_a_shard_stays_while_a_call_of_it_is_out(worker: Opener) -> None:
     last = max(one.leases.epochs)
     key = next(f"k{n}" for n in range(10_000) if shard_of("watcher", f"k{n}") == last)
     out = [("watcher", key)]
-    one.watch(lambda revision: 0, lambda: out)
+    one.watch_calls(lambda revision: 0, lambda: out)
     two = worker("two")
     await until(lambda: shards(one, two) == [33, 31])
-    assert one.leases.leaving == {last}
+    assert one.leases.drain_shards == {last}
     epoch = one.leases.epochs[last]
     await asyncio.sleep(3 * LEASE_US / 1e6)
     # What was begun may go on; nothing is begun.
-    assert one.holds(epoch)
+    assert one.is_lease_valid(epoch)
     assert one.leases.epoch("watcher", key) is None
     assert last not in two.leases.epochs
     out.clear()
     await until(lambda: shards(one, two) == [32, 32])
-    assert not one.holds(epoch)
-    assert not one.leases.leaving
+    assert not one.is_lease_valid(epoch)
+    assert not one.leases.drain_shards
 
 
 async def test_a_call_that_had_its_leave_a_moment_ago_keeps_the_shard(worker: Opener) -> None:
@@ -230,10 +237,10 @@ async def test_a_call_that_had_its_leave_a_moment_ago_keeps_the_shard(worker: Op
 
     def calling() -> list[tuple[str, str]]:
         # Between the first look and the second, which is taken after `holds` says no.
-        looks.append(one.holds(epoch))
+        looks.append(one.is_lease_valid(epoch))
         return [] if len(looks) == 1 else [("watcher", key)]
 
-    one.watch(lambda revision: 0, calling)
+    one.watch_calls(lambda revision: 0, calling)
     two = worker("two")
     await until(lambda: shards(one, two) == [33, 31])
     assert looks[:2] == [True, False]
@@ -247,30 +254,30 @@ async def test_a_revision_is_acknowledged_when_older_calls_have_ended_though_it_
     one, two = worker("one"), worker("two")
     await until(lambda: shards(one, two) == [32, 32])
     calling = [0]
-    two.watch(lambda revision: sum(1 for rev in calling if rev < revision), tuple)
+    two.watch_calls(lambda revision: sum(1 for rev in calling if rev < revision), tuple)
     two.adopt(1, 0)  # it is live there at once
     bundle = Bundle.of({"vedette/gateway/decide.rego": b"package a"})
     assert await one.publish(bundle, [Draft("policy.published")]) == 1
-    await until(lambda: two.leases.seen[0] == 1)
+    await until(lambda: two.leases.live_versions[0] == 1)
     await asyncio.sleep(0.3)
-    assert two.leases._told[0] == 0
+    assert two.leases._acknowledged[0] == 0
     calling.clear()
-    await until(lambda: two.leases._told[0] == 1)
+    await until(lambda: two.leases._acknowledged[0] == 1)
 
 
 async def test_what_another_worker_commits_just_before_us_is_news_too(
     worker: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = worker("one"), worker("two")
-    await accepted(one, event(1))
+    await accept_events(one, event(1))
     # It looks again only when its own group stands on top of the other's.
     monkeypatch.setattr(one.leases, "_look", lambda: None)
-    news = one.news
-    await accepted(one, event(2))
-    assert one.news == news, "what it commits itself is none"
-    await accepted(two, event(3))
-    await accepted(one, event(4))
-    assert one.news > news
+    news = one.change_counter
+    await accept_events(one, event(2))
+    assert one.change_counter == news, "what it commits itself is none"
+    await accept_events(two, event(3))
+    await accept_events(one, event(4))
+    assert one.change_counter > news
 
 
 # --- a COMMIT that nobody was told of ----------------------------------------------------------
@@ -286,15 +293,15 @@ async def test_a_commit_whose_answer_was_lost_is_looked_for(worker: Opener) -> N
         write._connection.close()
         raise psycopg.OperationalError("the connection was lost after COMMIT was sent")
 
-    news = store.news
+    news = store.change_counter
     write.commit = commit  # type: ignore[method-assign]
     with pytest.raises(StoreFailed):
-        await accepted(store, event(1))
+        await accept_events(store, event(1))
     write.commit = real  # type: ignore[method-assign]
-    assert store.news > news
+    assert store.change_counter > news
     # It may have been too early then. The next group holds the lock that the lost one held.
-    news = store.news
-    assert await accepted(store, event(1)) == []
-    assert store.news > news
-    (run,) = store.backlog(0, 10)
+    news = store.change_counter
+    assert await accept_events(store, event(1)) == []
+    assert store.change_counter > news
+    (run,) = store.ready_runs(0, 10)
     assert run.event == event(1).key

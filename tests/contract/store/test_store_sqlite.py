@@ -24,12 +24,12 @@ from vedette.adapters.ledger_export import verify_store
 from vedette.domain.base.errors import BadStore, StoreBusy, StoreFailed
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Draft
-from vedette.domain.run import Answer, Committed, Run, Step
+from vedette.domain.run import CommitResult, CommitStatus, Run, Step
 from vedette.ledger.merkle import read_notes, verifier_key
-from vedette.store.sqlite import OpenedStore, SqliteStore
-from vedette.store.witness import last_shown, show
+from vedette.store.sqlite import SqliteReader, SqliteStore
+from vedette.store.witness import append_note, read_last_checkpoint
 from vedette.testing.clock import ManualClock
-from vedette.testing.sample_steps import accepted, closing, entry, event, step
+from vedette.testing.sample_steps import accept_events, closing_step, entry, event, step
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 NAME = "vedette/harbour"
@@ -64,8 +64,8 @@ async def filled(folder: Path, events: int = 6) -> list[str]:
     store = open_store(folder)
     runs = []
     for number in range(events):
-        (run,) = await accepted(store, event(number))
-        await store.commit(closing(store, run))
+        (run,) = await accept_events(store, event(number))
+        await store.commit(closing_step(store, run))
         runs.append(run.id)
     store.close()
     return runs
@@ -73,7 +73,7 @@ async def filled(folder: Path, events: int = 6) -> list[str]:
 
 def whole(folder: Path) -> int:
     """Verify a store against its witness and hold its tables together; return its size."""
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     try:
         report = verify_store(store, VERIFIER, folder / "witness.log")
         assert report.findings == ()
@@ -93,7 +93,7 @@ class Gate:
 
     def __init__(self, store: SqliteStore) -> None:
         self.entered, self._open = threading.Event(), threading.Event()
-        self.future = store.writer.enqueue(self._work, guarded=True)
+        self.future = store.writer.enqueue(self._work, in_savepoint=True)
 
     def _work(self) -> None:
         self.entered.set()
@@ -104,64 +104,64 @@ class Gate:
 
 
 async def test_no_answer_is_given_before_its_commit(store: SqliteStore, folder: Path) -> None:
-    (run,) = await accepted(store, event(1))
-    made = closing(store, run)
-    seen: list[tuple[Committed, int]] = []
+    (run,) = await accept_events(store, event(1))
+    made = closing_step(store, run)
+    seen: list[tuple[CommitResult, int]] = []
 
-    def look(future: asyncio.Future[Committed]) -> None:
-        other = OpenedStore(folder)
-        seen.append((future.result(), other.head()))
+    def look(future: asyncio.Future[CommitResult]) -> None:
+        other = SqliteReader(folder)
+        seen.append((future.result(), other.last_seq()))
         other.close()
 
     blocked = asyncio.Event()
 
-    def work() -> Committed:
-        committed = store._steps.commit(made)
+    def work() -> CommitResult:
+        committed = store._step_writer.commit(made)
         loop.call_soon_threadsafe(blocked.set)
         assert hold.wait(30)
         return committed
 
     loop, hold = asyncio.get_running_loop(), threading.Event()
-    answer = store.writer.enqueue(work, guarded=True)
+    answer = store.writer.enqueue(work, in_savepoint=True)
     answer.add_done_callback(look)
     await blocked.wait()
     # The control: all is written, nothing committed. Nobody sees it and nobody is answered.
-    other = OpenedStore(folder)
-    assert (other.head(), answer.done()) == (1, False)
+    other = SqliteReader(folder)
+    assert (other.last_seq(), answer.done()) == (1, False)
     other.close()
     hold.set()
     await answer
     await asyncio.sleep(0)
-    assert seen == [(Committed(Answer.COMMITTED, 2), 2)]
+    assert seen == [(CommitResult(CommitStatus.COMMITTED, 2), 2)]
 
 
 async def test_those_who_come_together_share_one_commit(store: SqliteStore) -> None:
-    runs = await accepted(store, *(event(n) for n in range(20)))
+    runs = await accept_events(store, *(event(n) for n in range(20)))
     groups = store.writer.groups
     gate = Gate(store)
     await asyncio.to_thread(gate.entered.wait, 30)
-    steps = [asyncio.ensure_future(store.commit(closing(store, run))) for run in runs]
+    steps = [asyncio.ensure_future(store.commit(closing_step(store, run))) for run in runs]
     await asyncio.sleep(0)
     gate.open()
     answers = await asyncio.gather(*steps)
-    assert {answer.answer for answer in answers} == {Answer.COMMITTED}
+    assert {answer.status for answer in answers} == {CommitStatus.COMMITTED}
     assert store.writer.groups == groups + 2  # the gate's own, and one for all twenty
 
 
 async def test_one_bad_step_of_a_group_fails_alone(store: SqliteStore) -> None:
-    good, bad, other = await accepted(store, *(event(n) for n in range(3)))
+    good, bad, other = await accept_events(store, *(event(n) for n in range(3)))
     gate = Gate(store)
     await asyncio.to_thread(gate.entered.wait, 30)
     groups = store.writer.groups
 
     def breaks_a_rule() -> None:
-        store._steps.commit(closing(store, bad))
+        store._step_writer.commit(closing_step(store, bad))
         store._write.connection.execute("INSERT INTO event VALUES(NULL,NULL,NULL,NULL)")
 
     steps: list[asyncio.Future[Any]] = [
-        asyncio.ensure_future(store.commit(closing(store, good))),
+        asyncio.ensure_future(store.commit(closing_step(store, good))),
         asyncio.ensure_future(store.writer.submit(breaks_a_rule)),
-        asyncio.ensure_future(store.commit(closing(store, other))),
+        asyncio.ensure_future(store.commit(closing_step(store, other))),
     ]
     await asyncio.sleep(0)
     gate.open()
@@ -171,8 +171,8 @@ async def test_one_bad_step_of_a_group_fails_alone(store: SqliteStore) -> None:
     assert isinstance(failed, apsw.ConstraintError)
     assert (first.last, last.last) == (4, 5)
     assert store.run(bad.id) == bad
-    assert store.ready
-    assert (await store.commit(closing(store, bad))).last == 6
+    assert store.is_ready
+    assert (await store.commit(closing_step(store, bad))).last == 6
 
 
 # --- a full disk ----------------------------------------------------------------------------
@@ -189,7 +189,7 @@ async def test_a_full_store_keeps_every_answer_and_recovers(
     store: SqliteStore, folder: Path
 ) -> None:
     answered: dict[str, int] = {}
-    runs = await accepted(store, *(event(n) for n in range(400)))
+    runs = await accept_events(store, *(event(n) for n in range(400)))
     pages(store, 10)
 
     def big(run: Run) -> Step:
@@ -212,18 +212,18 @@ async def test_a_full_store_keeps_every_answer_and_recovers(
     assert "full" in str(failures[-1])
     assert store.writer.failure
     for run, answer in zip(runs, answers, strict=False):
-        if isinstance(answer, Committed):
+        if isinstance(answer, CommitResult):
             answered[run.id] = answer.last
     with pytest.raises(StoreFailed):
-        await accepted(store, *(event(1000 + n) for n in range(200)))
-    told = store.head()
+        await accept_events(store, *(event(1000 + n) for n in range(200)))
+    told = store.last_seq()
     pages(store, None)
-    (late,) = await accepted(store, event(5000))
+    (late,) = await accept_events(store, event(5000))
     assert not store.writer.failure
     assert late.position == told + 1
     store.close()
     for name, seq in answered.items():
-        again = OpenedStore(folder)
+        again = SqliteReader(folder)
         run_now = again.run(name)
         again.close()
         assert run_now is not None
@@ -233,14 +233,14 @@ async def test_a_full_store_keeps_every_answer_and_recovers(
 
 async def test_a_lost_publication_or_stop_leaves_no_fence_behind(store: SqliteStore) -> None:
     """Were the fences left ahead of the store, every later step would be refused for ever."""
-    (run,) = await accepted(store, event(1))
+    (run,) = await accept_events(store, event(1))
     huge = Bundle.of({"a.rego": os.urandom(100_000).hex().encode()})
     pages(store, 0)
     stop = Draft("stop.set", {"what": "all:"})
 
     def wide() -> None:
-        store._orders.stop(stop, "all", "", True)
-        store._orders.keep_bundle(huge)
+        store._commands.stop(stop, "all", "", True)
+        store._commands.keep_bundle(huge)
 
     with pytest.raises(StoreFailed):
         await store.publish(huge, [])
@@ -248,7 +248,7 @@ async def test_a_lost_publication_or_stop_leaves_no_fence_behind(store: SqliteSt
         await store.writer.submit(wide)
     assert (store.policy_rev, store.stop_epoch) == (0, 0)
     pages(store, None)
-    assert (await store.commit(closing(store, run))).answer is Answer.COMMITTED
+    assert (await store.commit(closing_step(store, run))).status is CommitStatus.COMMITTED
     assert await store.publish(huge, []) == 1
 
 
@@ -300,7 +300,7 @@ def test_on_a_really_full_disk_every_answer_given_is_durable(tmp_path: Path) -> 
 
 
 def assert_answered(folder: Path, answered: list[Any], size: int) -> None:
-    store = OpenedStore(folder)
+    store = SqliteReader(folder)
     for name, first, second in answered:
         run = store.run(name)
         assert run is not None
@@ -349,7 +349,7 @@ async def test_a_store_shorter_than_its_witness_saw_is_refused(folder: Path) -> 
     kept = folder.parent / "kept"
     shutil.copytree(folder, kept)
     store = open_store(folder)
-    await accepted(store, event(100))
+    await accept_events(store, event(100))
     store.close()
     open_store(folder).close()  # the control
     (folder / "store.db").unlink()
@@ -378,7 +378,7 @@ async def test_a_tree_that_was_turned_back_with_the_entries_is_refused(folder: P
         frontier = connection.execute("SELECT value FROM meta WHERE name='frontier'").fetchall()
     connection.close()
     store = open_store(folder)
-    await accepted(store, event(50))
+    await accept_events(store, event(50))
     store.close()
     with raw(folder) as connection:
         connection.execute("DELETE FROM entry WHERE seq=5")
@@ -397,10 +397,10 @@ async def test_a_note_that_was_broken_off_is_cut_from_the_witness(folder: Path) 
     for kept in (1, 30, last - 40, last - 2, last - 1):
         witness.write_bytes(text[: len(text) - last + kept])
         store = open_store(folder)
-        await accepted(store, event(1000 + kept))
+        await accept_events(store, event(1000 + kept))
         store.close()
         assert read_notes(witness.read_text())[: len(notes) - 1] == notes[:-1]
-        assert whole(folder) == store._ledger.head
+        assert whole(folder) == store._ledger.last_seq
         text = witness.read_bytes()
         notes = read_notes(text.decode())
         last = len(notes[-1].encode()) + 1
@@ -428,7 +428,7 @@ async def test_the_witness_is_shown_whole_notes_only(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(folder)
-    await accepted(store, event(1))
+    await accept_events(store, event(1))
     witness = folder / "witness.log"
     before = witness.read_bytes()
     ledger = store._ledger
@@ -442,19 +442,19 @@ async def test_the_witness_is_shown_whole_notes_only(
         raise OSError("no space")
 
     monkeypatch.setattr("vedette.store.witness.show", short)
-    await accepted(store, event(2))
-    assert (ledger.witness_behind, witness.read_bytes()) == (True, before)
+    await accept_events(store, event(2))
+    assert (ledger.is_witness_behind, witness.read_bytes()) == (True, before)
     monkeypatch.undo()
-    await accepted(store, event(3))
+    await accept_events(store, event(3))
     store.close()
-    point = last_shown(witness)
+    point = read_last_checkpoint(witness)
     assert point is not None
-    assert (ledger.witness_behind, point.size, whole(folder)) == (False, 3, 3)
+    assert (ledger.is_witness_behind, point.size, whole(folder)) == (False, 3, 3)
 
 
 def test_a_disk_that_takes_half_a_note_gives_it_back(tmp_path: Path) -> None:
     witness = tmp_path / "witness.log"
-    show(witness, "first\n")
+    append_note(witness, "first\n")
     script = (
         "import resource, signal, sys; from pathlib import Path\n"
         "from vedette.store.witness import show\n"
@@ -486,26 +486,26 @@ def test_a_file_that_is_no_store_is_refused(folder: Path) -> None:
     with pytest.raises(BadStore, match="not a store"):
         open_store(folder)
     with pytest.raises(BadStore, match="there is no store"):
-        OpenedStore(folder / "nowhere")
+        SqliteReader(folder / "nowhere")
 
 
 async def test_reads_within_a_snapshot_agree_with_one_another(
     store: SqliteStore, folder: Path
 ) -> None:
-    await accepted(store, event(1))
-    other = OpenedStore(folder)
+    await accept_events(store, event(1))
+    other = SqliteReader(folder)
     with other.snapshot():
-        assert other.head() == 1
-        await accepted(store, event(2))
-        assert other.head() == 1
-        assert other.events_counted() == (1, 0)
-    assert other.head() == 2
+        assert other.last_seq() == 1
+        await accept_events(store, event(2))
+        assert other.last_seq() == 1
+        assert other.event_counts() == (1, 0)
+    assert other.last_seq() == 2
     other.close()
 
 
 async def test_a_closed_store_takes_nothing_more(folder: Path) -> None:
     store = open_store(folder)
-    (run,) = await accepted(store, event(1))
+    (run,) = await accept_events(store, event(1))
     store.close()
     with pytest.raises(StoreFailed, match="closed"):
-        await store.commit(closing(store, run))
+        await store.commit(closing_step(store, run))

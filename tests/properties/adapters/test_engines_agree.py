@@ -18,7 +18,10 @@ from tests.questions import BUNDLE, generated, questions
 from tests.rego_compare import by_regorus, refusals, server
 
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import golden, must_deny
+from vedette.adapters.policy_engines.regorus.golden_inputs import (
+    forbidden_requests,
+    golden_requests,
+)
 from vedette.domain.bundle import Bundle
 from vedette.policy.bundle_data import mount
 
@@ -45,7 +48,7 @@ def test_all_engines_agree_on_generated_questions(engines: Engines) -> None:
 
 def test_all_engines_agree_on_the_golden_questions(engines: Engines) -> None:
     data = mount(BUNDLE.files)
-    asked = [one for _, one in (*golden(data), *must_deny(data))]
+    asked = [one for _, one in (*golden_requests(data), *forbidden_requests(data))]
     rest = others(engines, BUNDLE, interpreter=True)
     found = compare(partial(engines.opa_says, BUNDLE), rest, asked)
     assert not found.differences, found.differences[0]

@@ -11,16 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vedette.adapters.reasoners.workers import protocol
-from vedette.adapters.reasoners.workers.frames import HEAD, MOST, BadFrame, Frame, Frames, pack
+from vedette.adapters.reasoners.workers.frames import (
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    BadFrame,
+    Frame,
+    FrameDecoder,
+    pack_frame,
+)
 from vedette.adapters.reasoners.workers.plain_data import pack_plain, read_plain
-from vedette.adapters.reasoners.workers.reasoner_worker import failed
-from vedette.adapters.reasoners.workers.remote_error import raised
+from vedette.adapters.reasoners.workers.reasoner_worker import pack_failure
+from vedette.adapters.reasoners.workers.remote_error import read_error
 from vedette.domain.action import Proposal
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.event import Event
-from vedette.domain.memory import KINDS, Briefing, Candidate, Memory
+from vedette.domain.memory import MEMORY_KINDS, Briefing, Candidate, Memory
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.tool import Tool
 
 STATE = "0a1b2c3d"
@@ -52,11 +59,11 @@ proposals = st.builds(
 )  # fmt: skip
 some_texts = st.lists(text, max_size=2).map(tuple)
 candidates = st.builds(
-    Candidate, text, text, any_text, some_texts, kind=st.sampled_from(KINDS),
+    Candidate, text, text, any_text, some_texts, kind=st.sampled_from(MEMORY_KINDS),
     label=st.none() | text, evidence=some_texts, replaces=st.none() | text,
 )  # fmt: skip
 thoughts = st.builds(
-    Thought,
+    ReasonerJudgement,
     label=any_text,
     confidence=number,
     proposals=st.lists(proposals, max_size=2).map(tuple),
@@ -108,35 +115,37 @@ def test_a_briefing_crosses(
     sent = Briefing(
         "run", "agent", "key", 7, 3, 1, event, charter, registry, known, row, tuple(turns)
     )
-    told = protocol.read(protocol.pack(protocol.briefing_out(sent, 5)))
-    there = protocol.memories_in(
-        protocol.read(protocol.pack([protocol.memory_out(m) for m in known]))
+    told = protocol.read(protocol.pack(protocol.briefing_to_tuple(sent, 5)))
+    there = protocol.memories_from_tuples(
+        protocol.read(protocol.pack([protocol.memory_to_tuple(m) for m in known]))
     )
-    assert same(protocol.briefing_in(told, "agent", charter, registry, {5: there}), sent)
+    assert same(protocol.briefing_from_tuple(told, "agent", charter, registry, {5: there}), sent)
 
 
 @given(tools, calls)
 def test_a_call_crosses(tool: Tool, call: Call) -> None:
-    told = protocol.read(protocol.pack((protocol.tool_out(tool), protocol.call_out(call))))
+    told = protocol.read(
+        protocol.pack((protocol.tool_to_tuple(tool), protocol.call_to_tuple(call)))
+    )
     assert same(Tool(*told[0]), tool)
     assert same(Call(*told[1]), call)
 
 
 @given(thoughts)
-def test_a_thought_crosses(thought: Thought) -> None:
-    assert same(protocol.thought_in(*protocol.thought_out(thought)), thought)
+def test_a_thought_crosses(thought: ReasonerJudgement) -> None:
+    assert same(protocol.read_judgement(*protocol.pack_judgement(thought)), thought)
 
 
 @given(st.none() | outcomes, rows)
 def test_outcomes_and_rows_cross(outcome: Outcome | None, written: list[RowWrite]) -> None:
-    assert same(protocol.outcome_in(protocol.outcome_out(outcome)), outcome)
-    assert same(protocol.rows_in(protocol.rows_out(written)), written)
+    assert same(protocol.read_outcome(protocol.pack_outcome(outcome)), outcome)
+    assert same(protocol.read_rows(protocol.pack_rows(written)), written)
 
 
 @pytest.mark.parametrize("state", ["", "0a1b2c3", "0A1B2C3D", "0a1b2c3d\n", "a" * 64, None, 7])
 def test_a_thought_whose_state_has_no_name_is_refused(state: Any) -> None:
     with pytest.raises(BadFrame):
-        protocol.thought_in(*protocol.thought_out(Thought("x", 1.0, state=state)))
+        protocol.read_judgement(*protocol.pack_judgement(ReasonerJudgement("x", 1.0, state=state)))
 
 
 @given(data)
@@ -154,12 +163,14 @@ def test_plain_data_crosses_and_nan_too(value: Any) -> None:
 @pytest.mark.parametrize("beside", [0, math.nan, 1 << 70])
 def test_no_value_is_ever_taken_for_a_reference(value: Any, beside: Any) -> None:
     """In neither form: a value out of an event must not turn into a trusted one."""
-    thought = Thought("x", 1.0, (Proposal("t", {"to": value, "n": beside}),), state=STATE)
-    (proposal,) = protocol.thought_in(*protocol.thought_out(thought)).proposals
+    thought = ReasonerJudgement("x", 1.0, (Proposal("t", {"to": value, "n": beside}),), state=STATE)
+    (proposal,) = protocol.read_judgement(*protocol.pack_judgement(thought)).proposals
     assert same(proposal.args["to"], value)
     by = {"to": Ref("/x"), "n": beside}
-    (by_ref,) = protocol.thought_in(
-        *protocol.thought_out(replace(thought, proposals=(replace(thought.proposals[0], args=by),)))
+    (by_ref,) = protocol.read_judgement(
+        *protocol.pack_judgement(
+            replace(thought, proposals=(replace(thought.proposals[0], args=by),))
+        )
     ).proposals
     assert by_ref.args["to"] == Ref("/x")
 
@@ -168,8 +179,8 @@ def test_no_value_is_ever_taken_for_a_reference(value: Any, beside: Any) -> None
 def test_bytes_of_any_kind_are_an_answer_or_are_refused(noise: bytes) -> None:
     """Whatever a worker sends, nothing but BadFrame comes of it."""
     for read in (
-        read_plain, protocol.outcome_in, protocol.rows_in, raised,
-        lambda b: protocol.thought_in(b, b""),
+        read_plain, protocol.read_outcome, protocol.read_rows, read_error,
+        lambda b: protocol.read_judgement(b, b""),
     ):  # fmt: skip
         for form in (b"", b"j", b"s"):
             try:
@@ -178,7 +189,7 @@ def test_bytes_of_any_kind_are_an_answer_or_are_refused(noise: bytes) -> None:
                 continue
 
 
-@given(data, st.sampled_from([protocol.outcome_in, protocol.rows_in, raised]))
+@given(data, st.sampled_from([protocol.read_outcome, protocol.read_rows, read_error]))
 def test_data_of_another_shape_is_refused(value: Any, read: Any) -> None:
     for packed in (pack_plain(value), pack_plain([value, math.nan])):
         try:
@@ -193,8 +204,8 @@ def test_data_of_another_shape_is_refused(value: Any, read: Any) -> None:
     st.lists(st.integers(1, 20), min_size=1),
 )  # fmt: skip
 def test_frames_come_out_as_they_went_in(sent: list[Frame], cuts: list[int]) -> None:
-    stream = b"".join(pack(*frame) for frame in sent)
-    frames, found, at = Frames(MOST), [], 0
+    stream = b"".join(pack_frame(*frame) for frame in sent)
+    frames, found, at = FrameDecoder(MAX_FRAME_BYTES), [], 0
     while at < len(stream):
         step = cuts[at % len(cuts)]
         found += frames.feed(stream[at : at + step])
@@ -204,7 +215,9 @@ def test_frames_come_out_as_they_went_in(sent: list[Frame], cuts: list[int]) -> 
 
 def test_a_frame_is_refused_before_it_is_read() -> None:
     with pytest.raises(BadFrame, match="at most"):
-        Frames(MOST).feed(pack(1, 64, b"x" * 9)[: HEAD - 13] + b"\xff" * HEAD)
+        FrameDecoder(MAX_FRAME_BYTES).feed(
+            pack_frame(1, 64, b"x" * 9)[: HEADER_BYTES - 13] + b"\xff" * HEADER_BYTES
+        )
 
 
 def test_an_error_that_cannot_say_what_it_is_is_told_all_the_same() -> None:
@@ -212,7 +225,7 @@ def test_an_error_that_cannot_say_what_it_is_is_told_all_the_same() -> None:
         def __str__(self) -> str:
             raise RuntimeError("no words")
 
-    (frame,) = Frames(MOST).feed(failed(3, Mute()))
-    error, kind = raised(frame.plain)
+    (frame,) = FrameDecoder(MAX_FRAME_BYTES).feed(pack_failure(3, Mute()))
+    error, kind = read_error(frame.plain)
     assert (type(error).__name__, kind) == ("Mute", "other")
     assert "cannot say" in str(error)

@@ -9,11 +9,16 @@ import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vedette.domain.base.canonical import SAFE_INTEGER, canonical, checked, tame
+from vedette.domain.base.canonical import (
+    MAX_SAFE_INTEGER,
+    canonical_json,
+    canonicalize,
+    normalize_json,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 KEYS = st.text(st.characters(max_codepoint=127))
-LEAVES = st.none() | st.booleans() | st.integers(-SAFE_INTEGER, SAFE_INTEGER) | TEXT
+LEAVES = st.none() | st.booleans() | st.integers(-MAX_SAFE_INTEGER, MAX_SAFE_INTEGER) | TEXT
 ALLOWED = st.recursive(
     LEAVES, lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner), max_leaves=25
 )
@@ -27,20 +32,20 @@ JSON = st.recursive(
 @settings(max_examples=50, deadline=None)
 @given(ALLOWED)
 def test_canonical_is_rfc_8785(value: Any) -> None:
-    assert canonical(value) == rfc8785.dumps(value)
-    assert checked(value) == canonical(value)
+    assert canonical_json(value) == rfc8785.dumps(value)
+    assert canonicalize(value) == canonical_json(value)
 
 
 @settings(max_examples=50, deadline=None)
 @given(ALLOWED)
 def test_it_reads_back_as_the_same_value(value: Any) -> None:
-    assert json.loads(canonical(value)) == value
-    assert canonical(json.loads(canonical(value))) == canonical(value)
+    assert json.loads(canonical_json(value)) == value
+    assert canonical_json(json.loads(canonical_json(value))) == canonical_json(value)
 
 
 @settings(max_examples=50, deadline=None)
 @given(JSON)
 def test_whatever_was_tamed_is_allowed(value: Any) -> None:
-    tamed = tame(value)
-    assert checked(tamed) == rfc8785.dumps(tamed)
-    assert tame(tamed) == tamed
+    tamed = normalize_json(value)
+    assert canonicalize(tamed) == rfc8785.dumps(tamed)
+    assert normalize_json(tamed) == tamed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from vedette.domain.links import find_links, links_in
+from vedette.domain.links import find_argument_links, find_links
 
 # What links are made of, what breaks one up, and what ends it.
 PIECES = [
@@ -25,5 +25,7 @@ PIECES = [
 @example("[x](/\n/evil)")
 def test_an_argument_has_every_link_of_its_text(text: str) -> None:
     found = {link[:512] for link, _, _ in find_links(text)}
-    told = {link.link for link in links_in({"text": text}, {"/text": "untrusted"}, frozenset)}
+    told = {
+        link.link for link in find_argument_links({"text": text}, {"/text": "untrusted"}, frozenset)
+    }
     assert told == found

@@ -20,10 +20,10 @@ from vedette.domain.origin import (  # fmt: skip
     bare_origin,
     known_values,
     resolve,
-    tokens,
-    walk,
+    resolve_path,
+    split_pointer,
 )
-from vedette.domain.origin_check import origins_today
+from vedette.domain.origin_check import recompute_origins
 from vedette.domain.tool import Tool
 
 WORDS = st.text(max_size=6)
@@ -118,10 +118,12 @@ def test_every_argument_has_an_origin_or_there_is_no_action(
     assert {f"/{name}" for name in action.args} <= set(action.origins)
     for pointer, origin in action.origins.items():
         # Whatever is labelled is there, and no part of it is worse.
-        walk(action.args, tokens(pointer))
+        resolve_path(action.args, split_pointer(pointer))
         below = [o for at, o in action.origins.items() if at.startswith(f"{pointer}/")]
         assert RANK[origin] >= max(map(RANK.__getitem__, below), default=0)
-        if origin == "trusted" and not isinstance(walk(action.args, tokens(pointer)), list | dict):
+        if origin == "trusted" and not isinstance(
+            resolve_path(action.args, split_pointer(pointer)), list | dict
+        ):
             drawn = (at for at in action.sources if f"{pointer}/".startswith(f"{at}/"))
             assert any(drawn), pointer
 
@@ -141,10 +143,10 @@ def test_origins_of_a_record_are_the_same_while_nothing_changes(
         return
     record = {"args": action.args, "origins": action.origins, "sources": action.sources}
     roots = given_roots.charter, given_roots.registry, given_roots.trusted_memories
-    assert origins_today(record, *roots) == action.origins
+    assert recompute_origins(record, *roots) == action.origins
     # Without a charter nothing is better than it was, and what was drawn from it is gone.
     try:
-        today = origins_today(record, {}, {})
+        today = recompute_origins(record, {}, {})
     except Superseded:
         return
     assert all(RANK[today[at]] >= RANK[origin] for at, origin in action.origins.items())

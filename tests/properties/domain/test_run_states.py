@@ -18,11 +18,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from vedette.domain import effect
 from vedette.domain import hold as approval
 from vedette.domain.base.errors import BadCommand, Permanent
-from vedette.domain.decision import Decision, WaitFor
+from vedette.domain.decision import Decision, WaitReason
 from vedette.domain.effect import EffectState, Outcome
 from vedette.domain.hold import HoldState
 from vedette.domain.run import ActionRow, Run
-from vedette.domain.tool import SETTLES, Tool
+from vedette.domain.tool import SETTLEMENT_MODES, Tool
 from vedette.engine import held_actions, tool_calls
 from vedette.testing.sample_steps import action
 
@@ -36,7 +36,7 @@ OUTCOMES = st.sampled_from(
 
 def decisions(now_us: int) -> list[Decision]:
     """Return one decision of every kind that policy can give at an instant."""
-    waits: list[tuple[WaitFor, int]] = [
+    waits: list[tuple[WaitReason, int]] = [
         ("approval", 0), ("approval", now_us + HOUR), ("time", now_us + HOUR), ("resume", 0),
     ]  # fmt: skip
     holds = [Decision("hold", "r", ("r",), wait, until) for wait, until in waits]
@@ -57,7 +57,9 @@ class ActionLife(RuleBasedStateMachine):
         self.calls_done = 0
 
     @initialize(
-        settles=st.sampled_from(SETTLES[1:]), attempts=st.integers(1, 4), first=st.integers(0, 8)
+        settles=st.sampled_from(SETTLEMENT_MODES[1:]),
+        attempts=st.integers(1, 4),
+        first=st.integers(0, 8),
     )
     def declared(self, settles: str, attempts: int, first: int) -> None:
         self.tool = Tool(
@@ -80,7 +82,7 @@ class ActionLife(RuleBasedStateMachine):
         assert row.hold is not None
         before = copy(row)
         try:
-            row.hold = approval.move(row.hold, to)
+            row.hold = approval.transition(row.hold, to)
         except BadCommand:
             assert before.hold not in ("open", "approved") or to == before.hold
             return
@@ -94,7 +96,7 @@ class ActionLife(RuleBasedStateMachine):
     def may_decide(self) -> bool:
         """Say what Case.to_decide says, or that policy moved under a planned effect."""
         row = self.row
-        if row.settled or row.effect == "started":
+        if row.is_final or row.effect == "started":
             return False
         if row.effect == "intended":
             return True
@@ -112,7 +114,7 @@ class ActionLife(RuleBasedStateMachine):
     def decide(self, decision: Decision) -> None:
         row, before = self.row, copy(self.row)
         given = held_actions.approval_of(row, self.now)
-        held_actions.apply(row, decision, row.policy_rev + 1, self.now)
+        held_actions.apply_decision(row, decision, row.policy_rev + 1, self.now)
         self.last = decision
         assert row.decisions == before.decisions + 1
         if before.hold == "approved" and row.hold == "used":
@@ -140,11 +142,11 @@ class ActionLife(RuleBasedStateMachine):
             if row.until_us > self.now:
                 return
             assert row.hold is not None
-            row.hold = approval.move(row.hold, "expired")
+            row.hold = approval.transition(row.hold, "expired")
         row.decided, row.waits = "deny", None
         self.last = Decision("deny", f"hold.{row.hold}", ())
         if row.effect is not None:
-            row.effect = effect.move(row.effect, "failed")
+            row.effect = effect.transition(row.effect, "failed")
 
     @precondition(
         lambda self: (
@@ -157,28 +159,28 @@ class ActionLife(RuleBasedStateMachine):
     def the_effect_is_tried(self, mine: bool, outcome: Outcome, answered: bool) -> None:
         row = self.row
         assert row.effect is not None
-        before = tool_calls.before_call(self.tool, row.effect, mine=mine)
+        before = tool_calls.find_precondition(self.tool, row.effect, own_start=mine)
         if before == "start":
-            row.effect = effect.move(row.effect, "started")
+            row.effect = effect.transition(row.effect, "started")
             return
         if before == "person":
             row.effect = (
-                "unknown" if row.effect == "unknown" else effect.move(row.effect, "unknown")
+                "unknown" if row.effect == "unknown" else effect.transition(row.effect, "unknown")
             )
             row.hold, row.waits, row.approver = "open", "approval", None
-            row.until_us = self.now + held_actions.EXPIRES_US
+            row.until_us = self.now + held_actions.HOLD_EXPIRY_US
             return
         if before == "ask" and not answered:
-            row.effect = effect.move(row.effect, "intended")
+            row.effect = effect.transition(row.effect, "intended")
             return
         tries = row.tries
-        state = tool_calls.settle(row, self.tool, outcome, self.now)
+        state = tool_calls.apply_outcome(row, self.tool, outcome, self.now)
         self.calls_done += state == "done"
         assert row.tries == tries + 1
         assert state == row.effect
-        if outcome.state == "retry" and not row.settled:
+        if outcome.state == "retry" and not row.is_final:
             assert row.not_before_us > self.now
-        if row.settled:
+        if row.is_final:
             assert row.answer is not None
 
     # --- what holds after every move --------------------------------------------------------
@@ -199,17 +201,19 @@ class ActionLife(RuleBasedStateMachine):
     def a_denied_action_has_no_living_effect(self) -> None:
         if self.row.decided == "deny":
             assert self.row.effect in (None, "cancelled", "failed")
-            assert self.row.settled
+            assert self.row.is_final
 
     @invariant()
     def a_settled_action_waits_for_nothing(self) -> None:
-        if self.row.settled:
+        if self.row.is_final:
             assert self.row.waits is None
         assert self.calls_done <= 1
 
     @invariant()
     def an_ended_hold_does_not_stand_in_for_an_answer(self) -> None:
-        if self.row.hold in approval.ENDED and (self.row.hold != "used" or self.row.settled):
+        if self.row.hold in approval.FINAL_STATES and (
+            self.row.hold != "used" or self.row.is_final
+        ):
             assert held_actions.approval_of(self.row, self.now) is None
 
 
@@ -238,7 +242,7 @@ def hold_moves() -> dict[str, set[str]]:
     for present in states:
         for to in states:
             try:
-                assert approval.move(present, to) == to
+                assert approval.transition(present, to) == to
             except BadCommand:
                 continue
             found[present].add(to)
@@ -251,7 +255,7 @@ def effect_moves() -> dict[str, set[str]]:
     for present in states:
         for to in states:
             try:
-                assert effect.move(present, to) == to
+                assert effect.transition(present, to) == to
             except Permanent:
                 continue
             found[present].add(to)
@@ -260,25 +264,25 @@ def effect_moves() -> dict[str, set[str]]:
 
 def test_nothing_leads_out_of_an_ended_hold() -> None:
     moves = hold_moves()
-    for state in approval.ENDED:
+    for state in approval.FINAL_STATES:
         assert moves[state] == set()
     assert closure({"open"}, moves) == set(get_args(HoldState))
     # The control: the others do lead somewhere, and none but an approved one is ever used.
-    assert all(moves[state] for state in set(moves) - approval.ENDED)
+    assert all(moves[state] for state in set(moves) - approval.FINAL_STATES)
     assert [state for state, to in moves.items() if "used" in to] == ["approved"]
 
 
 def test_nothing_leads_out_of_a_settled_effect() -> None:
     moves = effect_moves()
-    for state in effect.SETTLED:
+    for state in effect.FINAL_STATES:
         assert moves[state] == set()
     assert closure({"intended"}, moves) == set(get_args(EffectState))
-    assert all(moves[state] for state in set(moves) - effect.SETTLED)
+    assert all(moves[state] for state in set(moves) - effect.FINAL_STATES)
     # What never started is known; only a restore, not an answer, can make it unknown.
     assert "unknown" in moves["intended"]
     asked = Tool("t", "do", "thing", {}, (), "queryable", "f", query="q")
     with pytest.raises(Permanent, match="never started"):
-        tool_calls.settle(row_of(effect="intended"), asked, Outcome("unknown"), 0)
+        tool_calls.apply_outcome(row_of(effect="intended"), asked, Outcome("unknown"), 0)
 
 
 def row_of(**fields: Any) -> ActionRow:
@@ -302,7 +306,7 @@ def test_an_approval_is_found_only_in_time_and_only_on_an_approved_hold(
 @pytest.mark.parametrize("decision", decisions(T0), ids=lambda d: f"{d.outcome}-{d.wait}")
 def test_an_effect_is_planned_by_a_permit_and_by_nothing_else(decision: Decision) -> None:
     row = row_of()
-    held_actions.apply(row, decision, 3, T0)
+    held_actions.apply_decision(row, decision, 3, T0)
     assert (row.effect == "intended") is (decision.outcome == "permit")
     assert (row.decided, row.policy_rev, row.decisions) == (decision.outcome, 3, 1)
 
@@ -310,6 +314,6 @@ def test_an_effect_is_planned_by_a_permit_and_by_nothing_else(decision: Decision
 @pytest.mark.parametrize("decision", decisions(T0), ids=lambda d: f"{d.outcome}-{d.wait}")
 def test_a_planned_effect_that_is_no_longer_permitted_is_taken_back(decision: Decision) -> None:
     row = row_of(decided="permit", effect="intended")
-    held_actions.apply(row, decision, 4, T0)
+    held_actions.apply_decision(row, decision, 4, T0)
     expected = {"permit": "intended", "deny": "cancelled", "hold": None}[decision.outcome]
     assert row.effect == expected

@@ -9,8 +9,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from vedette.domain.base.clock import MICROS, from_iso
-from vedette.domain.schedule import DAY_US, Calendar, Tick, calendar_of, due
-from vedette.domain.trigger import Missed, Schedule
+from vedette.domain.schedule import DAY_US, Calendar, Tick, build_calendar, due_ticks
+from vedette.domain.trigger import MissedTickPolicy, Schedule
 
 # Zones that change on the hour and on the half, at midnight, twice a year, in odd years, never.
 ZONES = (
@@ -41,7 +41,7 @@ periods = st.builds(
 schedules = st.one_of(dailies, periods)
 
 
-def with_policy(schedule: Schedule, missed: Missed) -> Schedule:
+def with_policy(schedule: Schedule, missed: MissedTickPolicy) -> Schedule:
     return Schedule(
         schedule.name,
         every_us=schedule.every_us,
@@ -56,7 +56,7 @@ def emitted(schedule: Schedule, calendar: Calendar, last_us: int, wakes: list[in
     """Return what a runner emits that is woken at these instants."""
     out: list[Tick] = []
     for now_us in sorted(wakes):
-        while part := due("a", schedule, last_us, now_us, calendar):
+        while part := due_ticks("a", schedule, last_us, now_us, calendar):
             out += part
             last_us = part[-1].nominal_us
     return out
@@ -66,7 +66,7 @@ def emitted(schedule: Schedule, calendar: Calendar, last_us: int, wakes: list[in
 @given(schedules, instants, st.lists(st.integers(0, 400 * DAY_US), min_size=1, max_size=6))
 def test_when_we_are_woken_does_not_matter(schedule: Schedule, last: int, gaps: list[int]) -> None:
     schedule = with_policy(schedule, "all")
-    calendar = calendar_of(schedule)
+    calendar = build_calendar(schedule)
     wakes = [last + gap for gap in gaps]
     at_once = emitted(schedule, calendar, last, [max(wakes)])
     in_parts = emitted(schedule, calendar, last, wakes)
@@ -81,11 +81,11 @@ def test_when_we_are_woken_does_not_matter(schedule: Schedule, last: int, gaps: 
 @settings(deadline=None)
 @given(schedules, instants, st.integers(0, 400 * DAY_US))
 def test_latest_is_the_last_of_all(schedule: Schedule, last: int, gap: int) -> None:
-    calendar = calendar_of(schedule)
+    calendar = build_calendar(schedule)
     now = last + gap
     whole = emitted(with_policy(schedule, "all"), calendar, last, [now])
-    latest = due("a", with_policy(schedule, "latest"), last, now, calendar)
-    skip = due("a", with_policy(schedule, "skip"), last, now, calendar)
+    latest = due_ticks("a", with_policy(schedule, "latest"), last, now, calendar)
+    skip = due_ticks("a", with_policy(schedule, "skip"), last, now, calendar)
     assert [tick.nominal_us for tick in latest] == [tick.nominal_us for tick in whole[-1:]]
     assert [tick.nominal_us for tick in skip] == [
         tick.nominal_us for tick in whole[-1:] if now - tick.nominal_us <= 60 * MICROS
@@ -97,7 +97,7 @@ def test_latest_is_the_last_of_all(schedule: Schedule, last: int, gap: int) -> N
 def test_a_calendar_gives_the_same_next_instant_from_anywhere_before_it(
     schedule: Schedule, after: int, part: float
 ) -> None:
-    calendar = calendar_of(schedule)
+    calendar = build_calendar(schedule)
     found = calendar(after)
     assert found is not None
     assert found > after
@@ -125,7 +125,7 @@ def test_every_local_date_has_one_daily_tick(at: str, zone: str, first: date) ->
     # The midnights of the day that Samoa skipped and of the next are one instant, and one tick.
     assume((at, zone) != ("00:00", "Pacific/Apia"))
     schedule = Schedule("s", daily=at, zone=zone)
-    dates = dates_of(schedule, calendar_of(schedule), first, 400)
+    dates = dates_of(schedule, build_calendar(schedule), first, 400)
     assert each_once(dates)
     # Samoa's clocks went a whole day ahead within its time: one date more has room.
     assert 399 <= len(dates) <= 401 + (zone == "Pacific/Apia")

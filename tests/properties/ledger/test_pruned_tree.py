@@ -17,7 +17,7 @@ from vedette.ledger.merkle import (
     verify_consistency,
     verify_inclusion,
 )
-from vedette.ledger.pruned_log import NOTHING, Archived
+from vedette.ledger.pruned_log import EMPTY_PREFIX, ArchivedPrefix
 from vedette.ledger.pruned_tree import Tail, frontier_of
 
 LEAVES = [sha256(bytes([number])).digest() for number in range(200)]
@@ -63,8 +63,8 @@ def test_what_is_not_at_hand_is_not_proved() -> None:
 @given(st.integers(0, 200))
 def test_an_archived_part_reads_back(size: int) -> None:
     tree = tree_of(LEAVES[:size])
-    archived = Archived(size, tree.peaks)
-    assert Archived.from_bytes(archived.to_bytes()) == archived
+    archived = ArchivedPrefix(size, tree.peaks)
+    assert ArchivedPrefix.from_bytes(archived.to_bytes()) == archived
     assert archived.frontier().root() == tree.root()
     assert frontier_of(size, tree.peaks).size == size
 
@@ -81,11 +81,11 @@ def test_an_archived_part_reads_back(size: int) -> None:
 )  # fmt: skip
 def test_what_is_no_archived_part_is_refused(raw: bytes) -> None:
     with pytest.raises(ProofError):
-        Archived.from_bytes(raw)
+        ArchivedPrefix.from_bytes(raw)
 
 
 def test_nothing_is_archived_where_nothing_is_said() -> None:
-    assert Archived.from_bytes(None) == Archived.from_bytes(b"") == NOTHING
+    assert ArchivedPrefix.from_bytes(None) == ArchivedPrefix.from_bytes(b"") == EMPTY_PREFIX
 
 
 def test_a_chain_begins_at_a_key() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from vedette.adapters.mail.facts import mail_facts
 from vedette.adapters.mail.html import strip_html
-from vedette.adapters.mail.parse import TEXT_LIMIT, mail_lineage, mail_readers, parse_mail
-from vedette.domain.base.canonical import tame
+from vedette.adapters.mail.parser import TEXT_LIMIT, mail_lineage, mail_readers, parse_mail
+from vedette.domain.base.canonical import normalize_json
 
 PLAIN = (
     b"From: =?utf-8?q?Fell=2C_Marguerite?= <mfell@fellside.example>\r\n"
@@ -147,7 +147,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
 
 
 def check(data: dict[str, Any]) -> None:
-    written = json.dumps(tame(data), ensure_ascii=False)
+    written = json.dumps(normalize_json(data), ensure_ascii=False)
     written.encode("utf-8")
     assert "\\u0000" not in written
     assert len(data["text"]) <= TEXT_LIMIT

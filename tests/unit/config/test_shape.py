@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from vedette.config.field import AfterValidator, BeforeValidator, Field, Shape, json_schema
 from vedette.config.kinds import Errors
-from vedette.config.shape import fit
+from vedette.config.shape import check_document
 from vedette.config.yaml import parse_yaml
 
 
@@ -157,7 +157,7 @@ def test_the_schema_says_what_the_check_does() -> None:
 
 def test_what_does_not_fit_is_told_with_its_line() -> None:
     document, _ = parse_yaml("name: word\nparts:\n  - kind: other\n    nmae: xy\n", "t.yaml")
-    found, problems = fit(Outer, document)
+    found, problems = check_document(Outer, document)
     assert found is None
     assert [(each.line, each.field, each.what, each.mend) for each in problems] == [
         (3, "parts[0].name", "is missing", "names it"),

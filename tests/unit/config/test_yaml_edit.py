@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vedette.config.yaml_edit import NotPlain, add_beside, copy_block, set_line, set_value
+from vedette.config.yaml_edit import NotEditable, add_list_item, copy_block, set_line, set_value
 
 TEXT = """\
 # Who may do what.
@@ -46,7 +46,7 @@ def test_a_value_that_is_missing_is_added_first_with_the_indent_of_its_block() -
     ],
 )
 def test_what_is_not_a_plain_word_in_its_own_line_is_refused(text: str, path: list[str]) -> None:
-    with pytest.raises(NotPlain):
+    with pytest.raises(NotEditable):
         set_value(text, path, "ask")
 
 
@@ -63,7 +63,7 @@ def test_a_block_is_copied_behind_itself_with_its_comments_and_not_the_next_ones
 
 def test_a_line_is_replaced_whatever_it_says() -> None:
     assert set_line("a: b\ntitle: Sorts: mail\n", ["title"], '"x: y"') == 'a: b\ntitle: "x: y"\n'
-    with pytest.raises(NotPlain):
+    with pytest.raises(NotEditable):
         set_line("title:\n  Sorts\n", ["title"], "x")
 
 
@@ -72,7 +72,7 @@ def test_an_item_is_added_where_the_other_is_named_and_nowhere_else() -> None:
         "scopes:\n  - name: a\n    readers: [clerk, guard]   # two\n    writers: []\n"
         "  - readers:\n      - guard\n      - clerk # the first\n    topics: [clerk]\n"
     )
-    assert add_beside(text, "porter", "clerk", ("readers", "writers")) == (
+    assert add_list_item(text, "porter", "clerk", ("readers", "writers")) == (
         "scopes:\n  - name: a\n    readers: [clerk, porter, guard]   # two\n    writers: []\n"
         "  - readers:\n      - guard\n      - clerk # the first\n      - porter\n"
         "    topics: [clerk]\n"
@@ -80,5 +80,5 @@ def test_an_item_is_added_where_the_other_is_named_and_nowhere_else() -> None:
 
 
 def test_an_item_that_is_there_is_not_added_again() -> None:
-    once = add_beside("readers: [clerk]\n", "porter", "clerk", ("readers",))
-    assert add_beside(once, "porter", "clerk", ("readers",)) == once
+    once = add_list_item("readers: [clerk]\n", "porter", "clerk", ("readers",))
+    assert add_list_item(once, "porter", "clerk", ("readers",)) == once

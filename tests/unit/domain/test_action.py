@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vedette.domain.action import Action, Proposal, action_digest, action_id, bind, write_given
+from vedette.domain.action import Action, Proposal, action_digest, action_id, bind, encode_argument
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.origin import Ref, Roots
 from vedette.domain.readers import Labels, meet
@@ -198,10 +198,10 @@ def test_what_is_too_large_to_be_looked_at_is_labelled_as_a_whole() -> None:
 
 def test_what_a_proposal_gave_is_kept_with_its_references() -> None:
     ref = Ref("/charter/desk")
-    assert write_given("a") == {"value": "a"}
-    assert write_given(ref) == {"ref": "/charter/desk"}
-    assert write_given(["a", {"b": 1}]) == {"value": ["a", {"b": 1}]}
-    assert write_given({"b": ["a", ref]}) == {
+    assert encode_argument("a") == {"value": "a"}
+    assert encode_argument(ref) == {"ref": "/charter/desk"}
+    assert encode_argument(["a", {"b": 1}]) == {"value": ["a", {"b": 1}]}
+    assert encode_argument({"b": ["a", ref]}) == {
         "object": {"b": {"list": [{"value": "a"}, {"ref": "/charter/desk"}]}}
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.domain.action_record import BadRecord, read_record
+from vedette.domain.action_record import BadRecord, parse_record
 from vedette.domain.row_proof import compare_record
 
 RECORD: dict[str, Any] = {
@@ -32,17 +32,17 @@ ODD = [
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    assert read_record(orjson.dumps(RECORD)) == RECORD
+    assert parse_record(orjson.dumps(RECORD)) == RECORD
     assert list(compare_record(orjson.dumps(RECORD), QUESTION)) == []
     bare = {name: RECORD[name] for name in RECORD if name not in ("readers", "inverse")}
-    assert read_record(orjson.dumps(bare)) == bare
+    assert parse_record(orjson.dumps(bare)) == bare
 
 
 @pytest.mark.parametrize(("name", "value"), ODD, ids=str)
 def test_another_shape_is_refused_by_the_name_of_what_has_it(name: str, value: Any) -> None:
     raw = orjson.dumps({**RECORD, name: value})
     with pytest.raises(BadRecord, match=f"'{name}'"):
-        read_record(raw)
+        parse_record(raw)
     ((column, says, _),) = compare_record(raw, QUESTION)
     assert column == "record"
     assert name in says
@@ -51,7 +51,7 @@ def test_another_shape_is_refused_by_the_name_of_what_has_it(name: str, value: A
 @pytest.mark.parametrize("raw", [b"", b"[1", b"[]", b"null", b"{}", b"\xff"])
 def test_what_is_no_record_at_all_is_refused(raw: bytes) -> None:
     with pytest.raises(BadRecord):
-        read_record(raw)
+        parse_record(raw)
     assert [column for column, _, _ in compare_record(raw, QUESTION)] == ["record"]
 
 

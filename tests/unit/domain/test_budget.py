@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from vedette.domain.budget import DAY_US, HOUR_US, MINUTE_US, Counts, window_end, window_start
+from vedette.domain.budget import (
+    DAY_US,
+    HOUR_US,
+    MINUTE_US,
+    SpendCounters,
+    window_end,
+    window_start,
+)
 
 NOON = 1_780_056_000_000_000 - 1_780_056_000_000_000 % DAY_US + 12 * HOUR_US
 
@@ -17,7 +24,7 @@ def test_a_window_holds_its_start_and_not_its_end(length: int) -> None:
 
 
 def test_counts_begin_anew_with_each_window() -> None:
-    counts = Counts()
+    counts = SpendCounters()
     for at in range(3):
         counts.add("a", "actions", NOON + at)
     last = NOON + MINUTE_US - 1
@@ -30,7 +37,7 @@ def test_counts_begin_anew_with_each_window() -> None:
 
 
 def test_agents_and_units_are_counted_apart() -> None:
-    counts = Counts()
+    counts = SpendCounters()
     counts.add("a", "actions", NOON, 2)
     counts.add("a", "model_calls", NOON, 5)
     assert counts.total("a", "actions", NOON, DAY_US) == 2
@@ -38,16 +45,16 @@ def test_agents_and_units_are_counted_apart() -> None:
 
 
 def test_giving_back_after_the_window_ended_takes_nothing_from_the_next() -> None:
-    counts = Counts()
+    counts = SpendCounters()
     counts.add("a", "actions", NOON)
     counts.add("a", "actions", NOON + MINUTE_US)
-    counts.give_back("a", "actions", NOON)
+    counts.refund("a", "actions", NOON)
     assert counts.total("a", "actions", NOON + MINUTE_US, MINUTE_US) == 1
     assert counts.total("a", "actions", NOON + MINUTE_US, HOUR_US) == 1
 
 
 def test_a_clock_that_steps_back_opens_no_limit() -> None:
-    counts = Counts()
+    counts = SpendCounters()
     for _ in range(5):
         counts.add("a", "actions", NOON)
     counts.add("a", "actions", NOON - DAY_US)

@@ -11,13 +11,13 @@ from vedette.domain.base.clock import (
     EARLIEST_US,
     LATEST_US,
     Clock,
-    ago,
     from_iso,
+    instant_before,
     iso,
-    local,
-    utc_second,
+    local_time,
+    utc_time,
 )
-from vedette.testing.clock import ManualClock, settle
+from vedette.testing.clock import ManualClock, run_ready_tasks
 
 T0 = 1_000_000
 
@@ -33,10 +33,10 @@ async def test_sleepers_wake_in_the_order_of_their_instants_then_of_their_calls(
     async with asyncio.TaskGroup() as group:
         for name, at_us in (("late", T0 + 30), ("one", T0 + 10), ("two", T0 + 10)):
             group.create_task(sleeper(clock, name, at_us, seen))
-        await settle()
+        await run_ready_tasks()
         assert clock.sleepers == 3
         clock.advance(9)
-        await settle()
+        await run_ready_tasks()
         assert seen == []
         clock.advance(100)
     assert seen == [("one", T0 + 109), ("two", T0 + 109), ("late", T0 + 109)]
@@ -69,9 +69,9 @@ async def test_what_has_passed_is_not_slept_for() -> None:
 async def test_a_cancelled_sleeper_is_forgotten() -> None:
     clock = ManualClock(T0)
     task = asyncio.create_task(clock.sleep_until(T0 + 10))
-    await settle()
+    await run_ready_tasks()
     task.cancel()
-    await settle()
+    await run_ready_tasks()
     assert clock.sleepers == 0
     await clock.elapse(20)
     assert clock.now_us() == T0 + 20
@@ -90,9 +90,9 @@ async def test_who_sleeps_does_not_go_by_a_wall_clock_that_is_set() -> None:
     clock = ManualClock(T0)
     seen: list[tuple[str, int]] = []
     task = asyncio.create_task(sleeper(clock, "one", T0 + 10, seen))
-    await settle()
+    await run_ready_tasks()
     clock.set_wall(T0 + 1000)
-    await settle()
+    await run_ready_tasks()
     assert not seen
     clock.set_wall(T0 - 1000)
     clock.advance(10)
@@ -105,8 +105,8 @@ def test_the_last_instant_of_the_calendar_is_told_in_utc(monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         patched.setenv("TZ", "Asia/Tokyo")
         time.tzset()
-        assert local(from_iso("2026-03-01T00:00:00Z")) == "2026-03-01 09:00:00+09:00"
-        assert local(from_iso("9999-12-31T23:59:59Z")) == "9999-12-31T23:59:59Z"
+        assert local_time(from_iso("2026-03-01T00:00:00Z")) == "2026-03-01 09:00:00+09:00"
+        assert local_time(from_iso("9999-12-31T23:59:59Z")) == "9999-12-31T23:59:59Z"
     time.tzset()
 
 
@@ -116,9 +116,9 @@ def test_no_instant_is_too_far_for_its_reader(zone: str, monkeypatch: pytest.Mon
         patched.setenv("TZ", zone)
         time.tzset()
         for at_us in (LATEST_US + 1, 10**18, 10**40):
-            assert local(at_us) == utc_second(at_us) == "9999-12-31T23:59:59Z"
+            assert local_time(at_us) == utc_time(at_us) == "9999-12-31T23:59:59Z"
         for at_us in (EARLIEST_US - 1, -(10**18), -(10**40)):
-            assert local(at_us) == utc_second(at_us) == "0001-01-01T00:00:00Z"
+            assert local_time(at_us) == utc_time(at_us) == "0001-01-01T00:00:00Z"
     time.tzset()
 
 
@@ -138,5 +138,5 @@ def test_the_calendar_ends_are_read_and_written() -> None:
     for at_us in (EARLIEST_US - 1, LATEST_US + 1, 10**40):
         with pytest.raises(ValueError, match=r"year|calendar"):
             iso(at_us)
-    assert ago(5, 3) == 2
-    assert ago(0, 10**30) == EARLIEST_US
+    assert instant_before(5, 3) == 2
+    assert instant_before(0, 10**30) == EARLIEST_US

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vedette.config.reserved import reserved
+from vedette.config.reserved_names import reserved_attribute
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.cloudevents import (
     BATCH,
     MAX_DEPTH,
     STRUCTURED,
-    form_of,
+    content_mode,
     from_json,
     load_json,
-    parse,
+    parse_message,
 )
 from vedette.domain.event import ENVELOPE, Event, check_event
 
@@ -35,7 +35,7 @@ MINIMAL = {
 def structured(**more: Any) -> Event:
     """Parse a structured event; a value of None takes the attribute away."""
     body = {name: value for name, value in (MINIMAL | more).items() if value is not None}
-    (event,) = parse([("Content-Type", STRUCTURED)], json.dumps(body).encode())
+    (event,) = parse_message([("Content-Type", STRUCTURED)], json.dumps(body).encode())
     return event
 
 
@@ -45,7 +45,7 @@ def binary(headers: dict[str, str], body: bytes = b"", content_type: str | None 
     listed = list(sent.items())
     if content_type:
         listed.append(("Content-Type", content_type))
-    (event,) = parse(listed, body)
+    (event,) = parse_message(listed, body)
     return event
 
 
@@ -58,7 +58,7 @@ def test_structured() -> None:
         "level": 3,
         "test": True,
     }
-    (event,) = parse(
+    (event,) = parse_message(
         [("content-type", "Application/CloudEvents+JSON; charset=UTF-8")],
         json.dumps(body).encode(),
         vouched=ENVELOPE,
@@ -89,14 +89,14 @@ def test_null_is_absent() -> None:
 
 def test_batch() -> None:
     body = json.dumps([MINIMAL, MINIMAL | {"id": "e2"}]).encode()
-    assert [event.id for event in parse([("content-type", BATCH)], body)] == ["e1", "e2"]
-    assert parse([("content-type", BATCH)], b"[]") == []
+    assert [event.id for event in parse_message([("content-type", BATCH)], body)] == ["e1", "e2"]
+    assert parse_message([("content-type", BATCH)], b"[]") == []
 
 
 def test_a_bad_event_of_a_batch_is_named() -> None:
     body = json.dumps([MINIMAL, MINIMAL | {"id": ""}]).encode()
     with pytest.raises(BadEvent, match=r"events\[1\]: attribute 'id' is missing or empty \(give"):
-        parse([("content-type", BATCH)], body)
+        parse_message([("content-type", BATCH)], body)
 
 
 def test_binary_json_and_structured_are_the_same_event() -> None:
@@ -148,7 +148,7 @@ def test_header_values_that_are_no_text_are_refused(value: str) -> None:
 def test_a_header_given_twice_is_refused() -> None:
     sent = [(f"ce-{name}", value) for name, value in MINIMAL.items()]
     with pytest.raises(BadEvent, match="'id' is given twice"):
-        parse([*sent, ("CE-ID", "other")], b"")
+        parse_message([*sent, ("CE-ID", "other")], b"")
 
 
 def test_data_and_its_type_are_not_headers() -> None:
@@ -268,12 +268,12 @@ def test_an_event_is_an_object(body: bytes) -> None:
     with pytest.raises(BadEvent, match="object"):
         from_json(body)
     with pytest.raises(BadEvent):
-        parse([("content-type", BATCH)], b"[" + body + b"]")
+        parse_message([("content-type", BATCH)], b"[" + body + b"]")
 
 
 def test_a_batch_is_an_array() -> None:
     with pytest.raises(BadEvent, match="array"):
-        parse([("content-type", BATCH)], json.dumps(MINIMAL).encode())
+        parse_message([("content-type", BATCH)], json.dumps(MINIMAL).encode())
 
 
 @pytest.mark.parametrize(
@@ -289,10 +289,10 @@ def test_a_batch_is_an_array() -> None:
     ],
 )
 def test_content_modes(headers: Headers, form: str | None) -> None:
-    assert form_of(headers) == form
+    assert content_mode(headers) == form
     if form is None:
         with pytest.raises(BadEvent, match="content type"):
-            parse(headers, b"{}")
+            parse_message(headers, b"{}")
 
 
 @settings(deadline=None)
@@ -304,7 +304,7 @@ def test_no_body_makes_anything_but_events_or_bad_event(body: bytes) -> None:
         [("content-type", "application/json"), *((f"ce-{k}", v) for k, v in MINIMAL.items())],
     ):
         try:
-            for event in parse(headers, body):
+            for event in parse_message(headers, body):
                 check_event(event, max_bytes=100_000)
         except BadEvent:
             pass
@@ -345,7 +345,7 @@ def test_what_is_the_engines_or_an_adapters_is_reserved(
     source: str, type: str, extensions: dict[str, Any], claimed: str | None
 ) -> None:
     event = Event(source, "1", type, extensions=extensions)
-    assert reserved(event) == claimed
+    assert reserved_attribute(event) == claimed
     # To be whose source it is lifts nothing but that.
     lifted = claimed == "source" and not source.startswith("vedette:")
-    assert reserved(event, own=event.source) == (None if lifted else claimed)
+    assert reserved_attribute(event, own_source=event.source) == (None if lifted else claimed)

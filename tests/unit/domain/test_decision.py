@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from vedette.domain.decision import OBLIGATIONS, Decision, check_question, denied, read_decision
+from vedette.domain.decision import (
+    OBLIGATIONS,
+    Decision,
+    build_denial,
+    check_request,
+    parse_decision,
+)
 
 GOOD: dict[str, Any] = {
     "schema": "vedette.decision/1",
@@ -22,19 +28,19 @@ GOOD: dict[str, Any] = {
 
 
 def test_exact_decision_is_read_and_written_back() -> None:
-    read = read_decision(GOOD)
+    read = parse_decision(GOOD)
     assert read == Decision("permit", "permit.tool", ("permit.tool:mail.file",))
     assert read.to_json() == GOOD
 
 
 def test_hold_for_time_is_read() -> None:
-    read = read_decision({**GOOD, "outcome": "hold", "wait": "time", "until": 5})
+    read = parse_decision({**GOOD, "outcome": "hold", "wait": "time", "until": 5})
     assert (read.outcome, read.wait, read.until_us) == ("hold", "time", 5)
 
 
 def test_reasons_and_obligations_are_put_in_order() -> None:
     duties = [{"type": "notify", "reason": "x"}, {"type": "label_output", "label": "untrusted"}]
-    read = read_decision({**GOOD, "reasons": ["b", "a"], "obligations": duties})
+    read = parse_decision({**GOOD, "reasons": ["b", "a"], "obligations": duties})
     assert read.reasons == ("a", "b")
     assert [duty["type"] for duty in read.obligations] == ["label_output", "notify"]
     assert {duty["type"] for duty in read.obligations} <= OBLIGATIONS
@@ -42,7 +48,7 @@ def test_reasons_and_obligations_are_put_in_order() -> None:
 
 @pytest.mark.parametrize("raw", [None, "permit", [], 1, True, {}, {"outcome": "permit"}])
 def test_anything_else_is_a_deny(raw: object) -> None:
-    assert read_decision(raw).outcome == "deny"
+    assert parse_decision(raw).outcome == "deny"
 
 
 @pytest.mark.parametrize(
@@ -75,19 +81,19 @@ def test_anything_else_is_a_deny(raw: object) -> None:
     ids=repr,
 )
 def test_every_other_shape_is_a_deny(change: dict[str, Any]) -> None:
-    read = read_decision({**GOOD, **change})
+    read = parse_decision({**GOOD, **change})
     assert read.outcome == "deny"
     assert read.rule.startswith("engine.")
 
 
 @pytest.mark.parametrize("field", sorted(GOOD))
 def test_missing_field_is_a_deny(field: str) -> None:
-    assert read_decision({k: v for k, v in GOOD.items() if k != field}).outcome == "deny"
+    assert parse_decision({k: v for k, v in GOOD.items() if k != field}).outcome == "deny"
 
 
 def test_denied_has_a_reason() -> None:
-    assert denied("engine.failed").reasons == ("engine.failed",)
-    assert denied("engine.failed", "why").reasons == ("why",)
+    assert build_denial("engine.failed").reasons == ("engine.failed",)
+    assert build_denial("engine.failed", "why").reasons == ("why",)
 
 
 QUESTION: dict[str, Any] = {
@@ -140,19 +146,19 @@ def changed(path: str, value: object) -> dict[str, Any]:
 
 
 def test_exact_question_is_right() -> None:
-    assert check_question(QUESTION) is None
+    assert check_request(QUESTION) is None
 
 
 def test_question_of_the_schema_before_stays_known() -> None:
     """Records of it are decided again for ever; nothing of the new schema belongs into one."""
     before = copy.deepcopy(QUESTION)
     before["schema"] = "vedette.question/1"
-    assert "/action" in str(check_question(before))
+    assert "/action" in str(check_request(before))
     for name in ("links", "readers", "sources"):
         del before["action"][name]
     del before["context"]["trigger"]
-    assert check_question(before) is None
-    assert check_question({**before, "schema": "vedette.question/2"}) is not None
+    assert check_request(before) is None
+    assert check_request({**before, "schema": "vedette.question/2"}) is not None
 
 
 @pytest.mark.parametrize(
@@ -194,7 +200,7 @@ def test_question_of_the_schema_before_stays_known() -> None:
     ],
 )
 def test_wrong_question_is_named(path: str, value: object, named: str) -> None:
-    wrong = check_question(changed(path, value))
+    wrong = check_request(changed(path, value))
     assert wrong is not None
     assert named in wrong
 
@@ -211,6 +217,6 @@ def test_missing_field_is_named(path: str) -> None:
     found = copy.deepcopy(QUESTION)
     part, field = path.split("/")
     del found[part][field]
-    wrong = check_question(found)
+    wrong = check_request(found)
     assert wrong is not None
     assert f"/{part}" in wrong

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vedette.config.settings import read_settings
-from vedette.domain.base.safe_text import escape_text, fold_line, fold_text, is_seen, text_width
+from vedette.domain.base.safe_text import escape_text, is_visible, text_width, wrap_line, wrap_text
 from vedette.domain.display import (
-    MOST_FIELDS,
+    MAX_FIELDS,
     TEXT_CHARS,
     TEXT_LINES,
     VALUE_CHARS,
     Display,
-    display_of,
-    read_displays,
+    find_display,
+    parse_displays,
     show_event,
 )
-from vedette.domain.display_text import about_line, about_lines, defang
+from vedette.domain.display_text import defang_event, format_event, format_event_line
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.trigger import CORRECTION_TYPE
 
@@ -32,11 +32,11 @@ def body(type: str, data: Any, *, subject: str | None = "s", vouched: bool = Fal
     event = Event(
         "shop", "1", type, subject, None, data, vouched=ENVELOPE if vouched else frozenset()
     )
-    return orjson.loads(event.payload())
+    return orjson.loads(event.to_body())
 
 
 def shown(event: Any, *declared: Display) -> dict[str, Any]:
-    return show_event(event, display_of(event, declared))
+    return show_event(event, find_display(event, declared))
 
 
 def test_a_declared_display_shows_what_it_points_at_and_how_far_it_is_trusted() -> None:
@@ -54,9 +54,9 @@ def test_a_declared_display_shows_what_it_points_at_and_how_far_it_is_trusted() 
     # Of another source or type it is not, and says so itself.
     for type, source in (("order.placed", "x*"), ("bill.*", "shop")):
         other = Display(type, source=source)
-        assert display_of(body("order.placed", data), (other,)).source == "shop"
-    assert read_displays([display.to_json()]) == (display,)
-    assert list(read_displays([display.to_json()])[0].fields) == ["total", "gone"]
+        assert find_display(body("order.placed", data), (other,)).source == "shop"
+    assert parse_displays([display.to_json()]) == (display,)
+    assert list(parse_displays([display.to_json()])[0].fields) == ["total", "gone"]
 
 
 def test_no_name_of_a_sender_is_one_of_our_own_words() -> None:
@@ -86,12 +86,12 @@ def test_a_correction_shows_who_said_what_should_have_been() -> None:
     event = Event(
         "vedette://harbour/people", "c", CORRECTION_TYPE, "m", None, said, vouched=ENVELOPE
     )
-    told = shown(orjson.loads(event.payload()))
+    told = shown(orjson.loads(event.to_body()))
     assert not told["outside"]
     assert (told["who"]["value"], told["title"]["value"]) == ("person:ann", "booking")
     assert told["text"]["value"] == "a class wants to come aboard"
     # The same words from outside are not the fleet's.
-    claimed = orjson.loads(Event("x", "c", CORRECTION_TYPE, "m", None, said).payload())
+    claimed = orjson.loads(Event("x", "c", CORRECTION_TYPE, "m", None, said).to_body())
     assert shown(claimed)["outside"]
 
 
@@ -101,7 +101,7 @@ def test_what_is_shown_is_bounded_and_says_how_much_more_there_is() -> None:
     display = Display("x.y", fields={name: f"/data/{name}" for name in many}, text="/data/text")
     event = body("x.y", {**many, "text": long})
     told = shown(event, display)
-    assert len(told["fields"]) == MOST_FIELDS
+    assert len(told["fields"]) == MAX_FIELDS
     assert {(len(each["value"]), each["more"]) for each in told["fields"]} == {
         (VALUE_CHARS, 300 - VALUE_CHARS)
     }
@@ -109,7 +109,7 @@ def test_what_is_shown_is_bounded_and_says_how_much_more_there_is() -> None:
     assert len(lines) <= TEXT_LINES
     assert sum(map(len, lines)) == TEXT_CHARS
     assert told["text"]["more"] == sum(map(len, long.split("\n"))) - TEXT_CHARS
-    assert "characters more)" in "\n".join(about_lines({**told, "erased": False}, 80))
+    assert "characters more)" in "\n".join(format_event({**told, "erased": False}, 80))
 
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
@@ -118,12 +118,12 @@ _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
 @given(_TEXT, st.integers(20, 100))
 def test_no_text_is_lost_or_shows_what_is_not_there(text: str, width: int) -> None:
     line = escape_text(text)
-    assert all(is_seen(char) for char in line)
+    assert all(is_visible(char) for char in line)
     for at_spaces in (False, True):
-        parts = fold_text(line, width, at_spaces=at_spaces)
+        parts = wrap_text(line, width, at_spaces=at_spaces)
         assert "".join(parts) == line
         assert all(text_width(part) <= width for part in parts)
-    first, *rest = fold_line(f"  name = {line}", width)
+    first, *rest = wrap_line(f"  name = {line}", width)
     assert first.startswith("  name = "[:width])
     assert all(part.startswith("    │ ") and text_width(part) <= width for part in rest)
 
@@ -132,14 +132,14 @@ def test_no_text_is_lost_or_shows_what_is_not_there(text: str, width: int) -> No
 def test_whatever_a_stranger_writes_stands_behind_the_bar(one: str, other: str, width: int) -> None:
     event = body("x.y", {one: other, "text": other * 3}, subject=one or None)
     about = {"erased": False, **shown(event)}
-    for told in (about, defang(about)):
-        heading, *lines = about_lines(told, width, 2)
+    for told in (about, defang_event(about)):
+        heading, *lines = format_event(told, width, 2)
         assert heading == "  written outside, not by us:"
         for line in lines:
             assert line.startswith("  │") or line.endswith(" characters more)")
             assert text_width(line) <= width
-    assert about_line(about, "│ ").startswith("│ ")
-    assert "\n" not in about_line(about)
+    assert format_event_line(about, "│ ").startswith("│ ")
+    assert "\n" not in format_event_line(about)
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ def test_the_key_is_that_of_source_and_id() -> None:
 
 
 def test_everybody_sees_the_event_as_it_is_stored() -> None:
-    stored = Event.from_payload(orjson.loads(EVENT.payload()))
+    stored = Event.from_body(orjson.loads(EVENT.to_body()))
     assert stored.data == {"value": "19.5"}
-    assert stored.payload() == EVENT.payload()
+    assert stored.to_body() == EVENT.to_body()
     assert replace(stored, data=EVENT.data) == EVENT
 
 
@@ -53,8 +53,8 @@ def test_what_is_no_event_is_refused_with_the_mend(change: dict[str, Any], says:
 
 
 def test_the_limit_is_inclusive() -> None:
-    size = len(EVENT.payload())
-    assert check_event(EVENT, max_bytes=size) == EVENT.payload()
+    size = len(EVENT.to_body())
+    assert check_event(EVENT, max_bytes=size) == EVENT.to_body()
     with pytest.raises(BadEvent):
         check_event(EVENT, max_bytes=size - 1)
 

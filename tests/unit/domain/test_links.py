@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from vedette.domain.links import MOST_LINKS, find_links, links_in
-from vedette.domain.origin import bare_origin, known_in
+from vedette.domain.links import MAX_LINKS, find_argument_links, find_links
+from vedette.domain.origin import bare_origin, collect_known_values
 
 EVIL = "evil.example"
 
@@ -120,11 +120,11 @@ KNOWN = frozenset({"harbour.example", "ada@quay.example", "https://docs.example/
     ],
 )
 def test_only_a_known_host_or_link_is_registered(text: str, origin: str) -> None:
-    found = links_in({"body": f"see {text} now"}, {"/body": "derived"}, lambda: KNOWN)
+    found = find_argument_links({"body": f"see {text} now"}, {"/body": "derived"}, lambda: KNOWN)
     assert origin in {link.origin for link in found}
     if origin == "registered":
         assert {link.origin for link in found} == {"registered"}
-    assert all(link.at == "/body" for link in found)
+    assert all(link.pointer == "/body" for link in found)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_only_a_known_host_or_link_is_registered(text: str, origin: str) -> None
 )
 def test_no_known_link_hides_another(text: str) -> None:
     known = KNOWN | {"strasse.example", "xn--mxaa2f.example", "xn--mxa6an.example"}
-    found = links_in({"body": text}, {"/body": "untrusted"}, lambda: known)
+    found = find_argument_links({"body": text}, {"/body": "untrusted"}, lambda: known)
     assert "untrusted" in {link.origin for link in found}
 
 
@@ -159,9 +159,11 @@ def test_two_slashes_within_a_path_are_no_link() -> None:
 
 @pytest.mark.parametrize("text", ["tel:+1900555", "javascript:alert(1)"])
 def test_an_empty_text_that_is_known_makes_no_link_known(text: str) -> None:
-    found = links_in({"body": f"see {text}"}, {"/body": "untrusted"}, lambda: frozenset({""}))
+    found = find_argument_links(
+        {"body": f"see {text}"}, {"/body": "untrusted"}, lambda: frozenset({""})
+    )
     assert {link.origin for link in found} == {"untrusted"}
-    assert bare_origin("", known_in({"note": ""})) == "derived"
+    assert bare_origin("", collect_known_values({"note": ""})) == "derived"
 
 
 def test_what_is_known_is_asked_for_once() -> None:
@@ -171,7 +173,7 @@ def test_what_is_known_is_asked_for_once() -> None:
         asked["known"] += 1
         return KNOWN
 
-    links_in({"a": "x.example y.example", "b": "z.example"}, {}, known)
+    find_argument_links({"a": "x.example y.example", "b": "z.example"}, {}, known)
     assert asked["known"] == 1
 
 
@@ -207,21 +209,21 @@ def test_twice_the_text_takes_twice_the_steps(piece: str) -> None:
 def test_links_stand_where_their_text_stands_and_have_its_origin() -> None:
     args = {"a": {"b": ["x.example", "fine"]}, "c": "y.example", "y.example/k": "-"}
     origins = {"/a": "untrusted", "/a/b": "untrusted", "/a/b/0": "untrusted", "/c": "derived"}
-    found = links_in(args, origins, frozenset)  # type: ignore[arg-type]
-    assert {(link.at, link.link, link.origin) for link in found} == {
+    found = find_argument_links(args, origins, frozenset)  # type: ignore[arg-type]
+    assert {(link.pointer, link.link, link.origin) for link in found} == {
         ("/a/b/0", "x.example", "untrusted"), ("/c", "y.example", "derived"),
     }  # fmt: skip
-    assert links_in({"c": "y.example"}, {"/c": "trusted"}, frozenset) == ()
+    assert find_argument_links({"c": "y.example"}, {"/c": "trusted"}, frozenset) == ()
     # A key is a text as well.
-    (key,) = links_in({"a": {"z.example": 1}}, {"/a": "derived"}, frozenset)
-    assert (key.at, key.host) == ("/a", "z.example")
+    (key,) = find_argument_links({"a": {"z.example": 1}}, {"/a": "derived"}, frozenset)
+    assert (key.pointer, key.host) == ("/a", "z.example")
 
 
 def test_more_links_than_are_told_are_untrusted() -> None:
-    text = " ".join(f"h{n}.harbour.example" for n in range(MOST_LINKS + 5))
+    text = " ".join(f"h{n}.harbour.example" for n in range(MAX_LINKS + 5))
     known = frozenset(text.split())
-    found = links_in({"body": text}, {"/body": "derived"}, lambda: known)
-    assert len(found) == MOST_LINKS + 1
+    found = find_argument_links({"body": text}, {"/body": "derived"}, lambda: known)
+    assert len(found) == MAX_LINKS + 1
     assert (found[-1].host, found[-1].origin) == ("", "untrusted")
 
 
@@ -229,5 +231,5 @@ def test_more_links_than_are_told_are_untrusted() -> None:
 def test_no_text_takes_long(piece: str) -> None:
     text = (piece * 200_000)[:200_000]
     began = time.process_time()
-    links_in({"body": text}, {"/body": "derived"}, frozenset)
+    find_argument_links({"body": text}, {"/body": "derived"}, frozenset)
     assert time.process_time() - began < 5

@@ -10,8 +10,15 @@ import pytest
 
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, VedetteError
 from vedette.domain.memory import Candidate
-from vedette.domain.memory_state import MOVES, TOLD, Learned, Row, fold, refuse
-from vedette.operations.curation import feed
+from vedette.domain.memory_state import (
+    MEMORY_ENTRY_KINDS,
+    TRANSITIONS,
+    LedgerMemory,
+    MemoryEntry,
+    check_transition,
+    fold,
+)
+from vedette.operations.curation import sync_banks
 
 WISH = Candidate("inbox", "all", "Told.", ("x",), "desk", "run_1", "evt_1", id="cnd_1")
 ENTRY = {
@@ -20,19 +27,19 @@ ENTRY = {
 }  # fmt: skip
 
 
-def moved(seq: int, kind: str, name: str = "inbox/cnd_1") -> Row:
+def moved(seq: int, kind: str, name: str = "inbox/cnd_1") -> MemoryEntry:
     return seq, {"kind": kind, "memory": name, "actor": "person:kim", "at": seq * 10}, {}
 
 
 def test_the_latest_word_counts() -> None:
-    rows: list[Row] = [(1, ENTRY, WISH.body())]
+    rows: list[MemoryEntry] = [(1, ENTRY, WISH.to_json())]
     assert fold(rows)["inbox/cnd_1"].state == "candidate"
-    for seq, (kind, state) in enumerate(MOVES.items(), 2):
+    for seq, (kind, state) in enumerate(TRANSITIONS.items(), 2):
         rows.append(moved(seq, kind))
         found = fold(rows)["inbox/cnd_1"]
         assert (found.state, found.last, found.by) == (state, seq, "person:kim")
         assert (found.candidate, found.seq, found.at_us) == (WISH, 1, seq * 10)
-    assert {row[1]["kind"] for row in rows} == set(TOLD)
+    assert {row[1]["kind"] for row in rows} == set(MEMORY_ENTRY_KINDS)
 
 
 def test_a_reviewed_memory_has_a_word_only_once_it_was_taken_back() -> None:
@@ -42,7 +49,10 @@ def test_a_reviewed_memory_has_a_word_only_once_it_was_taken_back() -> None:
 
 @pytest.mark.parametrize("kinds", [(), ("memory.promoted",), ("memory.promoted", "memory.retired")])
 def test_what_was_erased_stays_so_whatever_was_ordered(kinds: tuple[str, ...]) -> None:
-    rows: list[Row] = [(1, ENTRY, None), *(moved(2 + at, kind) for at, kind in enumerate(kinds))]
+    rows: list[MemoryEntry] = [
+        (1, ENTRY, None),
+        *(moved(2 + at, kind) for at, kind in enumerate(kinds)),
+    ]
     assert fold(rows)["inbox/cnd_1"].state == "erased"
 
 
@@ -61,7 +71,7 @@ def of_a_person() -> dict[str, Any]:
 
 
 def test_what_a_person_proposed_has_no_run() -> None:
-    found = fold([(1, of_a_person(), WISH.body())])["inbox/cnd_1"]
+    found = fold([(1, of_a_person(), WISH.to_json())])["inbox/cnd_1"]
     assert found.candidate is not None
     assert (found.candidate.agent, found.candidate.run, found.by) == ("", "", "person:kim")
 
@@ -77,14 +87,14 @@ def test_what_a_person_proposed_has_no_run() -> None:
     ],
 )
 def test_each_order_has_one_state_to_start_from(state: Any, may: set[str]) -> None:
-    one = Learned("inbox", "cnd_1", state)
-    for kind, to in MOVES.items():
+    one = LedgerMemory("inbox", "cnd_1", state)
+    for kind, to in TRANSITIONS.items():
         if kind in may:
-            refuse(kind, one)
+            check_transition(kind, one)
             continue
         expected: type[VedetteError] = AlreadyDone if to == state else BadCommand
         with pytest.raises(NotFound if state == "erased" else expected):
-            refuse(kind, one)
+            check_transition(kind, one)
 
 
 # --- what a bank is fed -----------------------------------------------------------------------
@@ -97,7 +107,7 @@ class Ledger:
         erased: dict[str, Any] = {"kind": "body.erased", "erased": ["d1"]}
         self.entries = [{**ENTRY, "body": "d1"}, erased | ({"what": what} if what else {})]
 
-    def head(self) -> int:
+    def last_seq(self) -> int:
         return len(self.entries)
 
     def walk(
@@ -107,10 +117,10 @@ class Ledger:
             if seq > after and entry["kind"] in (kinds or ()):
                 yield seq, json.dumps(entry).encode(), None, None
 
-    def told(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]:
+    def memory_entries(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]:
         return [(seq, raw, data) for seq, raw, _, data in self.walk(kinds)]
 
-    def learned(self) -> dict[str, Learned]:
+    def memories(self) -> dict[str, LedgerMemory]:
         return fold([(1, self.entries[0], None)])
 
     def candidates(self, events: Collection[str]) -> list[Candidate]:
@@ -124,7 +134,7 @@ class Bank:
         self.settled: list[str] = []
         self.forgotten: list[str] = []
 
-    def settle(self, learned: Iterable[Learned]) -> set[str]:
+    def sync_states(self, learned: Iterable[LedgerMemory]) -> set[str]:
         self.settled += [f"{one.id} {one.state}" for one in learned]
         return set()
 
@@ -141,14 +151,14 @@ def test_what_a_person_erased_is_forgotten_and_what_an_archive_has_is_kept(
     what: str | None, settled: list[str], forgotten: list[str]
 ) -> None:
     bank: Any = Bank()
-    assert feed(bank, Ledger(what)) == 2
+    assert sync_banks(bank, Ledger(what)) == 2
     assert (bank.settled, bank.forgotten) == (settled, forgotten)
-    assert feed(bank, Ledger(what), 2) == 2
+    assert sync_banks(bank, Ledger(what), 2) == 2
     assert (bank.settled, bank.forgotten) == (settled, forgotten), "nothing came after"
 
 
 def test_who_proposed_it_and_who_had_it_recalled_is_known_whoever_moved_it_last() -> None:
-    rows: list[Row] = [(1, of_a_person(), WISH.body())]
+    rows: list[MemoryEntry] = [(1, of_a_person(), WISH.to_json())]
     for seq, (kind, who) in enumerate(
         [("promoted", "ada"), ("retired", "bob"), ("restored", "carol"), ("retired", "dan")], 2
     ):

@@ -8,7 +8,7 @@ import pytest
 
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.event import ENVELOPE
-from vedette.domain.origin import Ref, Roots, bare_origin, known_values, resolve, tokens
+from vedette.domain.origin import Ref, Roots, bare_origin, known_values, resolve, split_pointer
 from vedette.domain.schedule import Tick
 from vedette.domain.trigger import Schedule
 
@@ -64,7 +64,7 @@ def test_nothing_is_vouched_for_by_an_anonymous_sender() -> None:
 
 def test_the_data_of_a_tick_is_trusted_and_that_of_no_other_event() -> None:
     schedule = Schedule("digest", every_us=1, data={"folder": "Reports"})
-    tick = Tick("desk", schedule, 0, None).event("harbour")
+    tick = Tick("desk", schedule, 0, None).to_event("harbour")
     mine = replace(ROOTS, event={"data": tick.data}, vouched=tick.vouched)
     assert resolve(Ref("/event/data/folder"), mine) == ("Reports", "trusted")
     theirs = replace(mine, vouched=ENVELOPE)
@@ -86,7 +86,7 @@ def test_a_reference_that_leads_nowhere_is_no_empty_value(pointer: str) -> None:
 
 
 def test_tokens_are_those_of_rfc_6901() -> None:
-    assert tokens("/a~1b/~01/") == ("a/b", "~1", "")
+    assert split_pointer("/a~1b/~01/") == ("a/b", "~1", "")
 
 
 def test_a_bare_value_is_registered_only_if_all_of_it_is_known() -> None:

@@ -14,17 +14,17 @@ from vedette.domain.base.errors import BadEvent
 from vedette.domain.cloudevents import from_json
 from vedette.domain.effect import Call
 from vedette.domain.event import Event
-from vedette.domain.labels import labels_before, read_row, write_row
+from vedette.domain.labels import build_run_labels, pack_row, unpack_row
 from vedette.domain.readers import (
     PUBLIC,
+    ReaderRule,
     Readers,
-    Rule,
+    event_readers,
+    find_reader_fault,
+    format_readers,
+    is_within,
     meet,
-    of_event,
-    read_readers,
-    unfit_reader,
-    within,
-    write_readers,
+    parse_readers,
 )
 
 NAMES = st.sampled_from(["a@x.example", "@y.example", "resource:post", "target:quay"])
@@ -34,7 +34,7 @@ LABELS = st.none() | st.frozensets(NAMES)
 @given(st.lists(LABELS))
 def test_what_is_made_of_several_is_for_those_who_may_read_each(labels: list[Readers]) -> None:
     found = meet(*labels)
-    assert all(within(found, label) for label in labels)
+    assert all(is_within(found, label) for label in labels)
     assert (found is PUBLIC) == all(label is PUBLIC for label in labels)
     if found is not None:
         secret = [label for label in labels if label is not None]
@@ -43,15 +43,15 @@ def test_what_is_made_of_several_is_for_those_who_may_read_each(labels: list[Rea
 
 @given(LABELS, LABELS, LABELS)
 def test_within_is_an_order(a: Readers, b: Readers, c: Readers) -> None:
-    assert within(a, a)
-    assert not (within(a, b) and within(b, c)) or within(a, c)
-    assert within(a, PUBLIC)
-    assert within(PUBLIC, b) == (b is PUBLIC)
+    assert is_within(a, a)
+    assert not (is_within(a, b) and is_within(b, c)) or is_within(a, c)
+    assert is_within(a, PUBLIC)
+    assert is_within(PUBLIC, b) == (b is PUBLIC)
 
 
 @given(st.frozensets(NAMES))
 def test_a_label_travels_as_an_attribute(label: frozenset[str]) -> None:
-    assert read_readers(write_readers(label)) == label
+    assert parse_readers(format_readers(label)) == label
 
 
 @pytest.mark.parametrize(
@@ -59,36 +59,38 @@ def test_a_label_travels_as_an_attribute(label: frozenset[str]) -> None:
 )
 def test_what_is_no_label_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no list"):
-        read_readers(text)
+        parse_readers(text)
 
 
 @pytest.mark.parametrize(
     "reader", ["ada@quay.example", "@quay.example", "target:quay", "resource:post"]
 )
 def test_a_reader_has_a_form(reader: str) -> None:
-    assert unfit_reader(reader) == ""
+    assert find_reader_fault(reader) == ""
 
 
 def test_every_rule_that_matches_an_event_narrows_its_label() -> None:
     rules = (
-        Rule("imap:*", "*", frozenset({"@x.example", "@y.example"})),
-        Rule("*", "mail.*", frozenset({"@y.example"})),
+        ReaderRule("imap:*", "*", frozenset({"@x.example", "@y.example"})),
+        ReaderRule("*", "mail.*", frozenset({"@y.example"})),
     )
-    assert of_event(rules, "http:1", "metric", PUBLIC) is PUBLIC
-    assert of_event(rules, "imap:desk", "mail.received", PUBLIC) == frozenset({"@y.example"})
-    assert of_event(rules, "imap:desk", "note", frozenset({"@x.example"})) == frozenset(
+    assert event_readers(rules, "http:1", "metric", PUBLIC) is PUBLIC
+    assert event_readers(rules, "imap:desk", "mail.received", PUBLIC) == frozenset({"@y.example"})
+    assert event_readers(rules, "imap:desk", "note", frozenset({"@x.example"})) == frozenset(
         {"@x.example"}
     )
-    assert of_event(rules, "imap:desk", "mail.received", frozenset({"@x.example"})) == frozenset()
+    assert (
+        event_readers(rules, "imap:desk", "mail.received", frozenset({"@x.example"})) == frozenset()
+    )
 
 
 def test_an_event_keeps_its_label_and_a_public_one_is_stored_as_ever() -> None:
     public = Event("s", "1", "t", data={"a": 1})
-    assert b"readers" not in public.payload()
+    assert b"readers" not in public.to_body()
     for label in (frozenset[str](), frozenset({"@y.example"})):
         secret = Event("s", "1", "t", data={"a": 1}, readers=label)
-        assert Event.from_payload(orjson.loads(secret.payload())) == secret
-    assert Event.from_payload(orjson.loads(public.payload())) == public
+        assert Event.from_body(orjson.loads(secret.to_body())) == secret
+    assert Event.from_body(orjson.loads(public.to_body())) == public
 
 
 def test_a_call_hands_its_label_on_and_an_event_that_comes_of_it_has_it() -> None:
@@ -109,10 +111,10 @@ def test_a_call_hands_its_label_on_and_an_event_that_comes_of_it_has_it() -> Non
 
 def test_rows_keep_the_label_and_tools_do_not_see_it() -> None:
     label = frozenset({"@y.example"})
-    kept = write_row({"texts": ["a"], "vedette.readers": ["@everybody.example"]}, label)
-    assert read_row(kept) == ({"texts": ["a"]}, label)
-    assert write_row({"texts": []}, PUBLIC) == {"texts": []}
-    assert read_row(write_row({}, frozenset())) == ({}, frozenset())
+    kept = pack_row({"texts": ["a"], "vedette.readers": ["@everybody.example"]}, label)
+    assert unpack_row(kept) == ({"texts": ["a"]}, label)
+    assert pack_row({"texts": []}, PUBLIC) == {"texts": []}
+    assert unpack_row(pack_row({}, frozenset())) == ({}, frozenset())
 
 
 def test_a_run_has_read_its_event_its_row_its_answers_and_all_it_may_be_taught() -> None:
@@ -123,21 +125,21 @@ def test_a_run_has_read_its_event_its_row_its_answers_and_all_it_may_be_taught()
     event = Event("s", "1", "t", readers=frozenset({"@x.example", "@y.example"}))
     public = Event("s", "1", "t")
     memory: Any = SimpleNamespace(id="m", bank="b", scope="desk")
-    assert labels_before(agent(desk=None), public, [memory], None, {"outcome/0": None}) is None
-    found = labels_before(agent(desk=frozenset({"@y.example"})), event, [memory], None, {})
+    assert build_run_labels(agent(desk=None), public, [memory], None, {"outcome/0": None}) is None
+    found = build_run_labels(agent(desk=frozenset({"@y.example"})), event, [memory], None, {})
     assert found is not None
     assert found.run == frozenset({"@y.example"})
-    assert found.at(("event", "data", "from")) == event.readers
-    assert found.at(("memory", "m", "text")) == frozenset({"@y.example"})
-    assert found.at(("charter", "desk")) is PUBLIC
+    assert found.readers_at(("event", "data", "from")) == event.readers
+    assert found.readers_at(("memory", "m", "text")) == frozenset({"@y.example"})
+    assert found.readers_at(("charter", "desk")) is PUBLIC
     # Not briefed with it, and taught by it all the same.
-    taught = labels_before(agent(desk=frozenset({"@y.example"})), public, [], None, {})
+    taught = build_run_labels(agent(desk=frozenset({"@y.example"})), public, [], None, {})
     assert taught is not None
     assert taught.run == frozenset({"@y.example"})
     # A memory of a scope that the agent does not declare is for nobody.
-    other = labels_before(agent(), event, [memory], None, {})
+    other = build_run_labels(agent(), event, [memory], None, {})
     assert other is not None
-    assert other.at(("memory", "m")) == frozenset()
-    answer = labels_before(agent(), public, [], None, {"outcome/1": frozenset()})
+    assert other.readers_at(("memory", "m")) == frozenset()
+    answer = build_run_labels(agent(), public, [], None, {"outcome/1": frozenset()})
     assert answer is not None
-    assert (answer.run, answer.at(("outcome", "1", "id"))) == (frozenset(), frozenset())
+    assert (answer.run, answer.readers_at(("outcome", "1", "id"))) == (frozenset(), frozenset())

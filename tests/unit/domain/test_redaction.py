@@ -10,7 +10,7 @@ from urllib.parse import quote, quote_plus
 import pytest
 
 from vedette.domain.effect import Outcome
-from vedette.domain.redaction import CUT, Hiding
+from vedette.domain.redaction import MAX_ERROR_CHARS, SecretRedactor
 
 SECRET = "hünter'2 \"\\/+x"
 
@@ -32,7 +32,7 @@ SECRET = "hünter'2 \"\\/+x"
     ],
 )
 def test_a_secret_is_known_however_an_error_writes_it(text: str) -> None:
-    hidden = Hiding([SECRET]).value(f"before {text} after")
+    hidden = SecretRedactor([SECRET]).redact(f"before {text} after")
     assert "[secret]" in hidden
     assert "nter" not in hidden
     assert (hidden[:7], hidden[-6:]) == ("before ", " after")
@@ -42,7 +42,7 @@ def test_it_is_found_however_deep_it_lies_and_nothing_else_changes() -> None:
     data: dict[str, Any] = {
         "url": "x", "n": 3, "deep": [{"a": ("hunter2", 1)}], "hunter2": b"<hunter2>", "none": None,
     }  # fmt: skip
-    hidden = Hiding(["hunter2"]).outcome(Outcome("done", data, "of hunter2"))
+    hidden = SecretRedactor(["hunter2"]).redact_outcome(Outcome("done", data, "of hunter2"))
     assert hidden.data == {
         "url": "x", "n": 3, "deep": [{"a": ("[secret]", 1)}], "[secret]": b"<[secret]>",
         "none": None,
@@ -52,21 +52,21 @@ def test_it_is_found_however_deep_it_lies_and_nothing_else_changes() -> None:
 
 
 def test_short_values_stand_for_themselves_and_longer_ones_go_first() -> None:
-    made = Hiding(["12345", "123456", "123456-789012"], "[x]")
-    assert made.value("12345 123456 123456-789012") == "12345 [x] [x]"
+    made = SecretRedactor(["12345", "123456", "123456-789012"], "[x]")
+    assert made.redact("12345 123456 123456-789012") == "12345 [x] [x]"
     outcome = Outcome("done", {"n": "12345"})
-    assert Hiding(["12345"]).outcome(outcome) is outcome
+    assert SecretRedactor(["12345"]).redact_outcome(outcome) is outcome
     # What is shown instead may be a secret's own text, and is not replaced again.
-    assert Hiding(["secret"]).value("a secret") == "a [secret]"
+    assert SecretRedactor(["secret"]).redact("a secret") == "a [secret]"
 
 
 def test_a_secret_that_a_worker_cut_in_two_is_hidden_too() -> None:
-    made = Hiding(["hunter2-and-more"])
-    long = ("x" * CUT + "hunter2-and-more")[len("hunter2-and") :][:CUT]
+    made = SecretRedactor(["hunter2-and-more"])
+    long = ("x" * MAX_ERROR_CHARS + "hunter2-and-more")[len("hunter2-and") :][:MAX_ERROR_CHARS]
     assert long.endswith("hunter2-and")
-    assert made.told(long).endswith("x[secret]")
+    assert made.redact_error(long).endswith("x[secret]")
     # The control: a short text was not cut, and may end as it likes.
-    assert made.told("hunter2-and") == "hunter2-and"
+    assert made.redact_error("hunter2-and") == "hunter2-and"
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ async def test_an_error_is_raised_without_the_secret(
         raise error
 
     with pytest.raises(type(instead)) as raised:
-        await Hiding(["hunter2"]).answer(call())
+        await SecretRedactor(["hunter2"]).redact_call(call())
     assert str(raised.value) == str(instead)
     assert (raised.value.__cause__, raised.value.__context__) == (None, None)
 
@@ -100,8 +100,8 @@ async def test_what_tells_no_secret_is_left_as_it_is() -> None:
         return told
 
     with pytest.raises(ValueError, match="no") as raised:
-        await Hiding(["hunter2"]).answer(call(error))
+        await SecretRedactor(["hunter2"]).redact_call(call(error))
     assert raised.value is error
-    assert await Hiding(["hunter2"]).answer(call(None)) is None
-    assert await Hiding(["hunter2"]).answer(call(outcome)) == outcome
-    assert await Hiding([]).answer(call(outcome)) is outcome
+    assert await SecretRedactor(["hunter2"]).redact_call(call(None)) is None
+    assert await SecretRedactor(["hunter2"]).redact_call(call(outcome)) == outcome
+    assert await SecretRedactor([]).redact_call(call(outcome)) is outcome

@@ -7,8 +7,8 @@ import pytest
 from vedette.domain.agent import schedule_source
 from vedette.domain.base.clock import from_iso, iso
 from vedette.domain.event import DATA, ENVELOPE
-from vedette.domain.schedule import DAY_US, LIMIT, Tick, calendar_of, due
-from vedette.domain.trigger import TICK_TYPE, Missed, Schedule
+from vedette.domain.schedule import DAY_US, MAX_TICKS, Tick, build_calendar, due_ticks
+from vedette.domain.trigger import TICK_TYPE, MissedTickPolicy, Schedule
 
 HOUR = 3_600_000_000
 NEW_YORK = "America/New_York"
@@ -16,18 +16,18 @@ NEW_YORK = "America/New_York"
 
 def ticks(schedule: Schedule, last: str | None, now: str) -> list[Tick]:
     last_us = None if last is None else from_iso(last)
-    return due("desk", schedule, last_us, from_iso(now), calendar_of(schedule))
+    return due_ticks("desk", schedule, last_us, from_iso(now), build_calendar(schedule))
 
 
 def nominals(schedule: Schedule, last: str | None, now: str) -> list[str]:
     return [iso(tick.nominal_us)[:16] for tick in ticks(schedule, last, now)]
 
 
-def hourly(missed: Missed, max_age_us: int = 7 * DAY_US) -> Schedule:
+def hourly(missed: MissedTickPolicy, max_age_us: int = 7 * DAY_US) -> Schedule:
     return Schedule("digest", every_us=HOUR, missed=missed, max_age_us=max_age_us)
 
 
-def daily(at: str, zone: str, missed: Missed = "all") -> Schedule:
+def daily(at: str, zone: str, missed: MissedTickPolicy = "all") -> Schedule:
     return Schedule("digest", daily=at, zone=zone, missed=missed)
 
 
@@ -43,7 +43,7 @@ def test_a_first_start_has_missed_nothing() -> None:
         ("skip", []),
     ],
 )
-def test_missed_ticks_follow_the_policy(missed: Missed, expected: list[str]) -> None:
+def test_missed_ticks_follow_the_policy(missed: MissedTickPolicy, expected: list[str]) -> None:
     assert nominals(hourly(missed), "2026-03-01T02:00Z", "2026-03-01T05:30Z") == expected
 
 
@@ -70,12 +70,12 @@ def test_nothing_older_than_max_age_is_emitted() -> None:
 
 def test_all_comes_in_parts_that_join() -> None:
     schedule = Schedule("s", every_us=1_000_000, missed="all")
-    calendar = calendar_of(schedule)
+    calendar = build_calendar(schedule)
     start = from_iso("2026-03-01T00:00Z")
-    end = start + 3 * LIMIT * 1_000_000
+    end = start + 3 * MAX_TICKS * 1_000_000
     last, seen = start, []
-    while part := due("desk", schedule, last, end, calendar):
-        assert len(part) <= LIMIT
+    while part := due_ticks("desk", schedule, last, end, calendar):
+        assert len(part) <= MAX_TICKS
         seen += [tick.nominal_us for tick in part]
         last = part[-1].nominal_us
     assert seen == list(range(start + 1_000_000, end + 1, 1_000_000))
@@ -84,7 +84,7 @@ def test_all_comes_in_parts_that_join() -> None:
 def test_latest_of_a_fast_schedule_after_a_long_time_is_quick() -> None:
     schedule = Schedule("s", every_us=200_000, missed="latest", max_age_us=400 * DAY_US)
     calls = 0
-    calendar = calendar_of(schedule)
+    calendar = build_calendar(schedule)
 
     def counted(after_us: int) -> int | None:
         nonlocal calls
@@ -92,9 +92,9 @@ def test_latest_of_a_fast_schedule_after_a_long_time_is_quick() -> None:
         return calendar(after_us)
 
     now = from_iso("2026-03-01T00:00:00.1Z")
-    assert [tick.nominal_us for tick in due("a", schedule, now - 300 * DAY_US, now, counted)] == [
-        from_iso("2026-03-01T00:00:00Z")
-    ]
+    assert [
+        tick.nominal_us for tick in due_ticks("a", schedule, now - 300 * DAY_US, now, counted)
+    ] == [from_iso("2026-03-01T00:00:00Z")]
     assert calls < 50
 
 
@@ -119,7 +119,7 @@ def test_both_of_a_repeated_hour_would_have_one_id() -> None:
     made = {
         tick.id
         for at in (first, second)
-        for tick in due("desk", schedule, at - 1, at, lambda after, at=at: at)  # type: ignore[misc]
+        for tick in due_ticks("desk", schedule, at - 1, at, lambda after, at=at: at)  # type: ignore[misc]
     }
     assert made == {"desk/digest@2026-11-01"}
 
@@ -150,8 +150,8 @@ def test_clocks_set_back_at_midnight_keep_each_date_once() -> None:
 
 def test_the_event_of_a_tick() -> None:
     schedule = Schedule("digest", every_us=HOUR, data={"depth": 2, "nominal": "forged"})
-    (tick,) = due("desk", schedule, 0, HOUR, calendar_of(schedule))
-    event = tick.event("harbour")
+    (tick,) = due_ticks("desk", schedule, 0, HOUR, build_calendar(schedule))
+    event = tick.to_event("harbour")
     assert event.id == "desk/digest@1970-01-01T01:00:00.000000Z"
     assert (event.type, event.source) == (TICK_TYPE, schedule_source("harbour", "desk"))
     assert (event.subject, event.time) == ("digest", "1970-01-01T01:00:00.000000Z")
@@ -172,4 +172,4 @@ def test_the_event_of_a_tick() -> None:
 )
 def test_a_schedule_without_a_calendar_is_refused(schedule: Schedule, field: str) -> None:
     with pytest.raises(ValueError, match=field):
-        calendar_of(schedule)
+        build_calendar(schedule)

@@ -16,15 +16,15 @@ from vedette.domain.budget import (
     MONEY,
     TOKENS,
     Budget,
-    Budgets,
+    BudgetPolicy,
     Cap,
     Price,
     Raise,
-    read_budgets,
-    used,
+    actual_use,
+    parse_budgets,
     worst_case,
 )
-from vedette.domain.spend import Total, Totals
+from vedette.domain.spend import SpendCache, SpendTotal
 
 NOON = 20_000 * DAY_US + 12 * HOUR_US
 HOUR = Cap("agent", ACTIONS, "hour", 3)
@@ -36,21 +36,21 @@ class Kept:
     """Totals over a dictionary in the place of a store."""
 
     def __init__(self) -> None:
-        self.rows: dict[tuple[str, str], Total] = {}
+        self.rows: dict[tuple[str, str], SpendTotal] = {}
         self.raises: list[Raise] = []
         self.reads = 0
-        self.totals = Totals(
+        self.totals = SpendCache(
             self.read, lambda now: [more for more in self.raises if more.until_us > now]
         )
 
-    def read(self, name: str, unit: str) -> Total | None:
+    def read(self, name: str, unit: str) -> SpendTotal | None:
         self.reads += 1
         return self.rows.get((name, unit))
 
     def spend(self, amount: int, at_us: int = NOON, *, caps: tuple[Cap, ...], agent: str = "a",
               returns: tuple[tuple[str, int, int], ...] = ()) -> bool:  # fmt: skip
         spend = {ACTIONS: amount}
-        if self.totals.shortage(agent, caps, spend, returns, at_us) is not None:
+        if self.totals.find_shortage(agent, caps, spend, returns, at_us) is not None:
             return False
         self.totals.book(agent, spend, returns, at_us)
         return True
@@ -59,9 +59,9 @@ class Kept:
 def test_a_limit_is_reached_and_never_passed() -> None:
     kept = Kept()
     assert [kept.spend(1, caps=(HOUR, DAY)) for _ in range(5)] == [True, True, True, False, False]
-    short = kept.totals.shortage("a", (HOUR, DAY), {ACTIONS: 1}, (), NOON)
+    short = kept.totals.find_shortage("a", (HOUR, DAY), {ACTIONS: 1}, (), NOON)
     assert short is not None
-    assert (short.rule, short.total, short.room) == ("budget.agent.actions.hour", 3, 0)
+    assert (short.rule, short.total, short.headroom) == ("budget.agent.actions.hour", 3, 0)
     assert short.until_us == NOON + HOUR_US
     assert not kept.spend(3, NOON + HOUR_US, caps=(HOUR, DAY)), "the day has room for two"
     assert kept.spend(2, NOON + HOUR_US, caps=(HOUR, DAY))
@@ -73,18 +73,18 @@ def test_agents_share_the_fleets_limit_and_nothing_else() -> None:
     kept = Kept()
     caps = (HOUR, ALL)
     assert [kept.spend(2, caps=caps, agent=name) for name in "abc"] == [True, True, False]
-    assert kept.totals.of(FLEET, ACTIONS).day == 4
-    assert kept.totals.of("c", ACTIONS).day == 0
+    assert kept.totals.total(FLEET, ACTIONS).day == 4
+    assert kept.totals.total("c", ACTIONS).day == 0
 
 
 def test_what_is_given_back_leaves_the_windows_it_was_taken_from() -> None:
-    total = Total()
+    total = SpendTotal()
     total.add(NOON, 5)
     total.add(NOON + HOUR_US, 1)
-    total.give_back(NOON, 2)
+    total.refund(NOON, 2)
     assert (total.hour, total.day) == (1, 4), "the hour it was taken from is over"
     total.add(NOON + DAY_US, 1)
-    total.give_back(NOON, 3)
+    total.refund(NOON, 3)
     assert (total.hour, total.day) == (1, 1)
 
 
@@ -112,19 +112,19 @@ def test_a_raise_makes_room_until_it_ends() -> None:
     kept.raises.append(Raise("b", ACTIONS, "hour", 9, NOON + DAY_US))
     kept.raises.append(Raise("a", ACTIONS, "day", 9, NOON + DAY_US))
     assert not kept.spend(1, NOON + 59, caps=(HOUR,)), "neither is for this limit"
-    kept.totals.of("a", ACTIONS).hour = 3
+    kept.totals.total("a", ACTIONS).hour = 3
     assert not kept.spend(1, NOON + 60, caps=(HOUR,))
 
 
 def test_a_runs_own_limit_counts_what_the_run_has_used() -> None:
     kept = Kept()
-    short = kept.totals.shortage(
+    short = kept.totals.find_shortage(
         "a", (Cap("run", MODEL_CALLS, "run", 8, 7),), {MODEL_CALLS: 2}, (), NOON
     )
     assert short is not None
-    assert (short.until_us, short.room) == (0, 1), "no window turns for it"
+    assert (short.until_us, short.headroom) == (0, 1), "no window turns for it"
     fits = (Cap("run", MODEL_CALLS, "run", 8, 6),)
-    assert kept.totals.shortage("a", fits, {MODEL_CALLS: 2}, (), NOON) is None
+    assert kept.totals.find_shortage("a", fits, {MODEL_CALLS: 2}, (), NOON) is None
 
 
 def test_the_alert_comes_once_in_a_window() -> None:
@@ -133,7 +133,7 @@ def test_the_alert_comes_once_in_a_window() -> None:
 
     def told(amount: int, at_us: int = NOON) -> list[tuple[str, str, int]]:
         assert kept.spend(amount, at_us, caps=caps)
-        found = kept.totals.alerts("a", caps, {ACTIONS: amount}, at_us)
+        found = kept.totals.record_alerts("a", caps, {ACTIONS: amount}, at_us)
         return [(alert.name, alert.span, alert.total) for alert in found]
 
     assert told(7) == []
@@ -175,7 +175,7 @@ def test_limits_hold_whatever_is_spent_and_given_back() -> None:
 
 
 def test_policy_may_lower_a_limit_and_not_widen_it() -> None:
-    budgets = read_budgets(
+    budgets = parse_budgets(
         {
             "fleet": {"tokens": {"day": 1000}},
             "agents": {"a": {"actions": {"day": 5, "hour": 2}}, "b": {"actions": {"day": 99}}},
@@ -206,7 +206,7 @@ def test_policy_may_lower_a_limit_and_not_widen_it() -> None:
 )
 def test_what_is_wrong_with_budgets_is_said(raw: object, said: str) -> None:
     with pytest.raises(ValueError, match=said.replace(".", r"\.")):
-        read_budgets(raw)
+        parse_budgets(raw)
 
 
 def test_the_worst_case_of_a_turn() -> None:
@@ -218,19 +218,19 @@ def test_the_worst_case_of_a_turn() -> None:
     assert worst_case(budget, price) == {MODEL_CALLS: 2, TOKENS: 2200, MONEY: 1100}
     assert worst_case(Budget(), price) == {MODEL_CALLS: 1}
     told = {"input_tokens": 10, "output_tokens": 1}
-    assert used(budget, price, 1, told) == {MODEL_CALLS: 1, TOKENS: 11, MONEY: 6}
-    assert used(budget, price, 1, {}) == {MODEL_CALLS: 1, TOKENS: 1100, MONEY: 550}
-    assert used(Budget(), None, 1, {}) == {MODEL_CALLS: 1}
-    assert used(Budget(), None, 1, told) == {MODEL_CALLS: 1, TOKENS: 11}
+    assert actual_use(budget, price, 1, told) == {MODEL_CALLS: 1, TOKENS: 11, MONEY: 6}
+    assert actual_use(budget, price, 1, {}) == {MODEL_CALLS: 1, TOKENS: 1100, MONEY: 550}
+    assert actual_use(Budget(), None, 1, {}) == {MODEL_CALLS: 1}
+    assert actual_use(Budget(), None, 1, told) == {MODEL_CALLS: 1, TOKENS: 11}
 
 
 def test_a_limit_on_what_has_no_worst_case_is_no_limit() -> None:
     bounded = Budget(input_tokens_per_call=10, output_tokens_per_call=1)
-    none, tokens = Budgets(), Budgets(fleet={(TOKENS, "day"): 5})
-    money = Budgets(fleet={(MONEY, "day"): 5}, prices={"m": Price(1, 1)})
-    assert none.gaps("a", Budget()) is None
-    assert "input_tokens_per_call" in (tokens.gaps("a", Budget()) or "")
-    assert tokens.gaps("a", bounded) is None
-    assert "names no price" in (money.gaps("a", bounded) or "")
-    assert "not in the price list" in (money.gaps("a", replace(bounded, price="x")) or "")
-    assert money.gaps("a", replace(bounded, price="m")) is None
+    none, tokens = BudgetPolicy(), BudgetPolicy(fleet={(TOKENS, "day"): 5})
+    money = BudgetPolicy(fleet={(MONEY, "day"): 5}, prices={"m": Price(1, 1)})
+    assert none.find_gap("a", Budget()) is None
+    assert "input_tokens_per_call" in (tokens.find_gap("a", Budget()) or "")
+    assert tokens.find_gap("a", bounded) is None
+    assert "names no price" in (money.find_gap("a", bounded) or "")
+    assert "not in the price list" in (money.find_gap("a", replace(bounded, price="x")) or "")
+    assert money.find_gap("a", replace(bounded, price="m")) is None

@@ -7,25 +7,25 @@ from typing import Any
 import pytest
 
 from vedette.domain.base.errors import BadCommand
-from vedette.domain.stop import Stops, scope_of
+from vedette.domain.stop import StopState, scope_of
 
 
 def test_agents_tools_and_everything() -> None:
-    stops = Stops()
-    assert not stops.tool("a", "t")
+    stops = StopState()
+    assert not stops.is_tool_stopped("a", "t")
     stops.restore(3, [("agent", "a"), ("tool", "t")])
     assert stops.epoch == 3
-    assert stops.agent("a")
-    assert not stops.agent("b")
-    assert stops.tool("a", "x"), "all tools of a stopped agent"
-    assert stops.tool("b", "t"), "a stopped tool of any agent"
-    assert not stops.tool("b", "x")
+    assert stops.is_agent_stopped("a")
+    assert not stops.is_agent_stopped("b")
+    assert stops.is_tool_stopped("a", "x"), "all tools of a stopped agent"
+    assert stops.is_tool_stopped("b", "t"), "a stopped tool of any agent"
+    assert not stops.is_tool_stopped("b", "x")
     stops.restore(4, [("all", "")])
-    assert stops.agent("b")
-    assert stops.tool("b", "x")
-    assert stops.listed() == [("all", "")]
+    assert stops.is_agent_stopped("b")
+    assert stops.is_tool_stopped("b", "x")
+    assert stops.list_scopes() == [("all", "")]
     stops.restore(5, [])
-    assert not stops.agent("a")
+    assert not stops.is_agent_stopped("a")
 
 
 @pytest.mark.parametrize(

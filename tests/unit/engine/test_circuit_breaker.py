@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from vedette.domain.base.backoff import delay_us
-from vedette.engine.circuit_breaker import Breaker, Breakers, Limits
+from vedette.engine.circuit_breaker import Breaker, CircuitBreakers, Limits
 
 SECOND = 1_000_000
 
 
 def call(breaker: Breaker, ok: bool | None, now_us: int) -> bool:
     """Make one call; return whether it was let through."""
-    leave = breaker.enter(now_us)
+    leave = breaker.acquire(now_us)
     if leave is None:
         return False
-    breaker.leave(leave, ok, now_us)
+    breaker.release(leave, ok, now_us)
     return True
 
 
@@ -64,15 +64,15 @@ def test_failures_of_long_ago_count_for_nothing() -> None:
 def test_one_trial_goes_through_and_closes_it() -> None:
     breaker = opened()
     at = breaker.retry_us
-    assert not breaker.ripe(at - 1)
-    trial = breaker.enter(at)
+    assert not breaker.is_trial_due(at - 1)
+    trial = breaker.acquire(at)
     assert trial is not None
     assert trial.trial
     assert state(breaker) == "half-open"
-    assert breaker.enter(at) is None, "one at a time"
-    assert breaker.leave(trial, True, at)
+    assert breaker.acquire(at) is None, "one at a time"
+    assert breaker.release(trial, True, at)
     assert state(breaker) == "closed"
-    assert breaker.opened == 0
+    assert breaker.open_count == 0
 
 
 def test_each_trial_that_fails_doubles_the_wait_up_to_a_limit() -> None:
@@ -98,22 +98,22 @@ def test_a_trial_that_was_not_made_leaves_the_next_one_free() -> None:
 
 def test_calls_from_before_it_opened_change_nothing() -> None:
     breaker = Breaker("world")
-    late = [breaker.enter(0) for _ in range(3)]
+    late = [breaker.acquire(0) for _ in range(3)]
     for _ in range(5):
         call(breaker, False, 0)
     before = breaker.retry_us
     for leave, ok in zip(late, (True, False, None), strict=True):
         assert leave is not None
-        assert not breaker.leave(leave, ok, 5)
+        assert not breaker.release(leave, ok, 5)
     assert (state(breaker), breaker.retry_us) == ("open", before)
 
 
 def test_a_fleet_has_one_for_each_target() -> None:
-    breakers = Breakers(Limits(in_a_row=1))
-    call(breakers.of("a"), False, 0)
-    call(breakers.of("b"), True, 0)
-    assert [breaker.target for breaker in breakers.listed()] == ["a"]
-    assert breakers.of("a") is breakers.of("a")
+    breakers = CircuitBreakers(Limits(in_a_row=1))
+    call(breakers.for_target("a"), False, 0)
+    call(breakers.for_target("b"), True, 0)
+    assert [breaker.target for breaker in breakers.list_tripped()] == ["a"]
+    assert breakers.for_target("a") is breakers.for_target("a")
 
 
 def test_waits_are_spread_and_the_same_each_time() -> None:

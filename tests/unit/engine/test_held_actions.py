@@ -9,15 +9,15 @@ import pytest
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.decision import Decision
-from vedette.domain.hold import ENDED, HoldState, move
+from vedette.domain.hold import FINAL_STATES, HoldState, transition
 from vedette.domain.run import ActionRow
 from vedette.engine.held_actions import (
-    DENIED_US,
-    EXPIRES_US,
-    apply,
+    DENIAL_WINDOW_US,
+    HOLD_EXPIRY_US,
+    apply_decision,
     approval_of,
-    denied_until,
-    ended,
+    denial_retry_at,
+    is_hold_over,
     wake_at,
 )
 
@@ -38,19 +38,19 @@ def decision(outcome: Any, **given: Any) -> Decision:
 
 def test_a_hold_for_a_person_expires() -> None:
     held = row()
-    apply(held, decision("hold", wait="approval"), 3, NOW)
+    apply_decision(held, decision("hold", wait="approval"), 3, NOW)
     assert (held.decided, held.hold, held.waits, held.policy_rev) == ("hold", "open", "approval", 3)
-    assert held.until_us == NOW + EXPIRES_US
-    assert (ended(held, NOW), ended(held, held.until_us - 1)) == (False, False)
-    assert ended(held, held.until_us)
+    assert held.until_us == NOW + HOLD_EXPIRY_US
+    assert (is_hold_over(held, NOW), is_hold_over(held, held.until_us - 1)) == (False, False)
+    assert is_hold_over(held, held.until_us)
 
 
 def test_a_hold_for_time_is_over_by_itself_and_no_denial() -> None:
     held = row()
-    apply(held, decision("hold", wait="time", until_us=NOW + 5), 1, NOW)
+    apply_decision(held, decision("hold", wait="time", until_us=NOW + 5), 1, NOW)
     assert (held.waits, held.not_before_us, wake_at([held])) == ("time", NOW + 5, NOW + 5)
-    assert not ended(held, NOW + 5)
-    apply(held, decision("permit"), 1, NOW + 5)
+    assert not is_hold_over(held, NOW + 5)
+    apply_decision(held, decision("permit"), 1, NOW + 5)
     assert (held.hold, held.effect, held.waits) == ("released", "intended", None)
 
 
@@ -60,11 +60,11 @@ def test_an_approval_is_found_for_its_action_in_its_time_once() -> None:
     assert found is not None
     assert (found.action_digest, found.by, found.until_us) == ("d" * 64, "person:kim", NOW + 10)
     assert approval_of(given, NOW + 10) is None
-    assert ended(given, NOW + 10)
+    assert is_hold_over(given, NOW + 10)
     for other in ("open", "denied", "expired", "released", None):
         assert approval_of(row(hold=other, approver="person:kim", until_us=NOW + 10), NOW) is None
     assert approval_of(row(hold="approved", until_us=NOW + 10), NOW) is None
-    apply(given, decision("permit"), 1, NOW)
+    apply_decision(given, decision("permit"), 1, NOW)
     # For the one effect, as long as that is not over; and in its time.
     assert (given.hold, approval_of(given, NOW)) == ("used", found)
     assert approval_of(given, NOW + 10) is None
@@ -74,50 +74,50 @@ def test_an_approval_is_found_for_its_action_in_its_time_once() -> None:
 
 def test_an_approval_stays_while_its_action_waits_for_something_else() -> None:
     given = row(hold="approved", approver="person:kim", until_us=NOW + 10, waits="approval")
-    apply(given, decision("hold", wait="resume"), 1, NOW)
+    apply_decision(given, decision("hold", wait="resume"), 1, NOW)
     assert (given.hold, given.waits, given.until_us) == ("approved", "resume", NOW + 10)
     # Should policy ask again, the old word does not count.
-    apply(given, decision("hold", wait="approval"), 1, NOW)
+    apply_decision(given, decision("hold", wait="approval"), 1, NOW)
     assert (given.hold, given.approver) == ("open", None)
 
 
 def test_a_denial_cancels_a_planned_effect_and_ends_the_hold() -> None:
     planned = row(hold="approved", effect="intended", waits=None)
-    apply(planned, decision("deny"), 2, NOW)
+    apply_decision(planned, decision("deny"), 2, NOW)
     assert (planned.decided, planned.hold, planned.effect) == ("deny", "denied", "cancelled")
-    assert planned.settled
+    assert planned.is_final
 
 
 def test_a_hold_of_a_planned_effect_takes_the_plan_back() -> None:
     planned = row(effect="intended")
-    apply(planned, decision("hold", wait="resume"), 2, NOW)
+    apply_decision(planned, decision("hold", wait="resume"), 2, NOW)
     assert (planned.effect, planned.waits) == (None, "resume")
 
 
 @pytest.mark.parametrize("waits", ["approval", "time", "resume"])
 def test_a_person_s_no_ends_every_hold(waits: str) -> None:
-    assert ended(row(hold="denied", waits=waits, until_us=NOW + 10), NOW)
+    assert is_hold_over(row(hold="denied", waits=waits, until_us=NOW + 10), NOW)
 
 
 def test_a_hold_that_ended_stays_ended() -> None:
     states: list[HoldState] = ["open", "approved", "used", "denied", "expired", "released"]
-    for present in ENDED:
+    for present in FINAL_STATES:
         for to in states:
             with pytest.raises(BadCommand):
-                move(present, to)
-    assert move("open", "approved") == "approved"
+                transition(present, to)
+    assert transition("open", "approved") == "approved"
     with pytest.raises(BadCommand):
-        move("open", "used")
+        transition("open", "used")
     with pytest.raises(BadCommand):
-        move("approved", "approved")
+        transition("approved", "approved")
 
 
 def test_what_is_denied_and_may_have_happened_is_given_up_in_time() -> None:
     """The last look comes when that time is over, not up to as long after it."""
     looks, now = list[int](), NOW
-    while until := denied_until(NOW, now):
+    while until := denial_retry_at(NOW, now):
         looks.append(until - NOW)
         now = until
     assert [at // 1_000_000 for at in looks] == [1, 2, 4, 8, 16, 30]
-    assert looks[-1] == DENIED_US
-    assert denied_until(NOW, NOW - 5_000_000) == NOW - 4_000_000  # the clock was set back
+    assert looks[-1] == DENIAL_WINDOW_US
+    assert denial_retry_at(NOW, NOW - 5_000_000) == NOW - 4_000_000  # the clock was set back

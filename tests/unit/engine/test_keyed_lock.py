@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
-from vedette.engine.keyed_lock import NameLocks
+from vedette.engine.keyed_lock import KeyedLocks
 
 
 class Users:
     """Users of one name, who let it go when they are told to; `had` is the order they had it in."""
 
-    def __init__(self, locks: NameLocks) -> None:
+    def __init__(self, locks: KeyedLocks) -> None:
         self.locks, self.had = locks, list[int]()
         self.go: dict[int, asyncio.Event] = {}
         self.tasks: dict[int, asyncio.Task[None]] = {}
@@ -23,7 +23,7 @@ class Users:
         await turns()
 
     async def _use(self, number: int) -> None:
-        async with self.locks.of("name"):
+        async with self.locks.lock("name"):
             self.had.append(number)
             await self.go[number].wait()
 
@@ -38,7 +38,7 @@ async def turns() -> None:
 
 
 async def test_a_name_is_had_by_one_at_a_time_in_the_order_of_asking() -> None:
-    users = Users(NameLocks())
+    users = Users(KeyedLocks())
     for number in (1, 2, 3):
         await users.want(number)
     assert users.had == [1]
@@ -51,24 +51,24 @@ async def test_a_name_is_had_by_one_at_a_time_in_the_order_of_asking() -> None:
 
 
 async def test_names_are_nothing_to_one_another() -> None:
-    locks = NameLocks()
-    async with locks.of("a"):
+    locks = KeyedLocks()
+    async with locks.lock("a"):
         assert "a" in locks
-        async with locks.of("b"):
+        async with locks.lock("b"):
             assert "b" in locks
         assert "b" not in locks
 
 
 async def test_who_raises_lets_go() -> None:
-    locks = NameLocks()
+    locks = KeyedLocks()
     with pytest.raises(ValueError, match="mine"):
-        async with locks.of("name"):
+        async with locks.lock("name"):
             raise ValueError("mine")
     assert "name" not in locks
 
 
 async def test_who_no_longer_waits_is_passed_over() -> None:
-    users = Users(NameLocks())
+    users = Users(KeyedLocks())
     for number in (1, 2, 3):
         await users.want(number)
     users.tasks[2].cancel()
@@ -83,7 +83,7 @@ async def test_who_no_longer_waits_is_passed_over() -> None:
 async def test_who_goes_in_the_moment_it_is_handed_the_name_hands_it_on(
     others: tuple[int, ...],
 ) -> None:
-    users = Users(NameLocks())
+    users = Users(KeyedLocks())
     for number in (1, 2, *others):
         await users.want(number)
     users.go[1].set()
@@ -100,10 +100,10 @@ async def test_who_goes_in_the_moment_it_is_handed_the_name_hands_it_on(
 
 
 async def test_a_waiter_that_is_closed_leaves_the_line() -> None:
-    locks = NameLocks()
-    await locks.take("a")
-    waiting = locks.take("a")
+    locks = KeyedLocks()
+    await locks.acquire("a")
+    waiting = locks.acquire("a")
     waiting.send(None)
     waiting.close()
-    locks.give("a")
+    locks.release("a")
     assert "a" not in locks

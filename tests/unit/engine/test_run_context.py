@@ -9,11 +9,11 @@ import pytest
 
 from vedette.domain.action import Proposal, bind
 from vedette.domain.conflict import Superseded
-from vedette.domain.origin import Ref, Roots, known_in
+from vedette.domain.origin import Ref, Roots, collect_known_values
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
 from vedette.engine.held_actions import new_row
-from vedette.engine.run_context import Case
+from vedette.engine.run_context import RunContext
 
 TOOL = Tool("mail.tell", "tell", "mail", {"to": "string", "what": "object"}, ("/to",), "none", "f")
 CHARTER = {"desk": "desk@harbour.example"}
@@ -21,43 +21,45 @@ REGISTRY = {"people": ["ada@harbour.example"]}
 WHAT = {"/what": "derived", "/what/a": "derived", "/what/a/0": "derived"}
 
 
-def case_of(tool: Tool = TOOL) -> tuple[Case, ActionRow]:
+def case_of(tool: Tool = TOOL) -> tuple[RunContext, ActionRow]:
     """Return a case whose only action was bound and decided in this process."""
     none: frozenset[str] = frozenset()
     roots = Roots({}, none, CHARTER, REGISTRY, {}, none, {}, none, {})
     proposal = Proposal("mail.tell", {"to": "ada@harbour.example", "what": {"a": ["b"]}})
     action = bind(proposal, TOOL, roots, run="run_" + "0" * 32, turn=1, ordinal=0, confidence=1.0)
     assert action.origins["/to"] == "registered"
-    line = SimpleNamespace(registry=REGISTRY, known=lambda _: known_in(CHARTER, REGISTRY))
+    line = SimpleNamespace(
+        registry=REGISTRY, known=lambda _: collect_known_values(CHARTER, REGISTRY)
+    )
     agent = SimpleNamespace(tools={tool.name: tool}, charter=CHARTER)
-    case = Case(cast(Any, line), cast(Any, None), 1, cast(Any, agent), cast(Any, None), [])
+    case = RunContext(cast(Any, line), cast(Any, None), 1, cast(Any, agent), cast(Any, None), [])
     row = new_row(action, "clerk")
-    case.fresh[row.id] = (action.origins, REGISTRY)
+    case.fresh_origins[row.id] = (action.origins, REGISTRY)
     return case, row
 
 
 def test_an_action_decided_here_is_what_is_on_record() -> None:
     case, row = case_of()
-    first = case.action(row)
+    first = case.rebuild_action(row)
     assert (first.id, first.digest) == (row.id, row.digest)
     assert first.origins == {**WHAT, "/to": "registered"}
     # A tool that changes what it was given changes nothing of the next try.
     first.args["what"]["a"].append("c")
-    assert case.action(row).args == {"to": "ada@harbour.example", "what": {"a": ["b"]}}
+    assert case.rebuild_action(row).args == {"to": "ada@harbour.example", "what": {"a": ["b"]}}
 
 
 def test_its_origins_are_found_anew_under_another_registry() -> None:
     case, row = case_of()
-    case.line.registry = {"people": []}
-    assert case.action(row).origins == {**WHAT, "/to": "derived"}
+    case.services.registry = {"people": []}
+    assert case.rebuild_action(row).origins == {**WHAT, "/to": "derived"}
 
 
 def test_what_was_not_decided_here_is_held_against_its_digest() -> None:
     changed = Tool("mail.tell", "tell", "mail", TOOL.args, ("/to",), "none", "f", high_impact=True)
     case, row = case_of(changed)
-    case.fresh.clear()
+    case.fresh_origins.clear()
     with pytest.raises(Superseded, match="not declared as it was"):
-        case.action(row)
+        case.rebuild_action(row)
 
 
 def test_the_origins_of_one_action_are_not_those_of_another_with_the_same_arguments() -> None:
@@ -70,10 +72,10 @@ def test_the_origins_of_one_action_are_not_those_of_another_with_the_same_argume
         Proposal("mail.tell", args), TOOL, roots, run=row.run, turn=1, ordinal=1, confidence=1.0
     )
     twin = new_row(other, "clerk")
-    case.fresh[twin.id] = (other.origins, REGISTRY)
+    case.fresh_origins[twin.id] = (other.origins, REGISTRY)
     assert twin.digest == row.digest
-    assert case.action(row).origins["/what"] == "derived"
-    assert case.action(twin).origins["/what"] == "trusted"
+    assert case.rebuild_action(row).origins["/what"] == "derived"
+    assert case.rebuild_action(twin).origins["/what"] == "trusted"
 
 
 def test_a_copy_of_a_row_says_the_same_and_is_its_own() -> None:

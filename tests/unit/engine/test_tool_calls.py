@@ -12,17 +12,23 @@ from typing import Any
 import pytest
 
 from vedette.domain.base.errors import Permanent
-from vedette.domain.effect import Call, EffectState, Outcome, move
+from vedette.domain.effect import Call, EffectState, Outcome, transition
 from vedette.domain.run import ActionRow
-from vedette.domain.tool import Settles, Tool
-from vedette.engine.tool_calls import answer_data, ask, before_call, make, settle
+from vedette.domain.tool import SettlementMode, Tool
+from vedette.engine.tool_calls import (
+    answer_data,
+    apply_outcome,
+    find_precondition,
+    make_call,
+    query_target,
+)
 
 NOW = 1_780_000_000_000_000
 SECOND = 1_000_000
 CALL = Call("t", {}, "key", "a", "run_1", {}, ("a",), 1, SECOND)
 
 
-def tool(settles: Settles, attempts: int = 3) -> Tool:
+def tool(settles: SettlementMode, attempts: int = 3) -> Tool:
     return Tool("t", "do", "thing", {}, (), settles, "f", attempts=attempts)
 
 
@@ -47,9 +53,9 @@ def row(effect: EffectState, **given: Any) -> ActionRow:
     ],
 )
 def test_what_a_call_needs_first(
-    settles: Settles, effect: EffectState, mine: bool, before: str
+    settles: SettlementMode, effect: EffectState, mine: bool, before: str
 ) -> None:
-    assert before_call(tool(settles), effect, mine=mine) == before
+    assert find_precondition(tool(settles), effect, own_start=mine) == before
 
 
 @pytest.mark.parametrize(
@@ -64,11 +70,11 @@ def test_what_a_call_needs_first(
     ],
 )
 def test_what_a_call_in_doubt_needs_first(
-    settles: Settles, query: str | None, effect: EffectState, before: str
+    settles: SettlementMode, query: str | None, effect: EffectState, before: str
 ) -> None:
     """After a restore what was never started here may have happened in what was lost."""
     asked = replace(tool(settles), query=query)
-    assert before_call(asked, effect, mine=False, doubt=True) == before
+    assert find_precondition(asked, effect, own_start=False, in_loss_window=True) == before
 
 
 @pytest.mark.parametrize(
@@ -88,10 +94,10 @@ def test_what_a_call_in_doubt_needs_first(
     ],
 )
 def test_what_becomes_of_an_effect(
-    settles: Settles, effect: EffectState, answer: Any, after: str
+    settles: SettlementMode, effect: EffectState, answer: Any, after: str
 ) -> None:
     present = row(effect)
-    assert settle(present, tool(settles), Outcome(answer), NOW) == after
+    assert apply_outcome(present, tool(settles), Outcome(answer), NOW) == after
     assert present.effect == after
     assert present.tries == 1
     assert (present.answer is not None) == (after in ("done", "failed"))
@@ -100,22 +106,22 @@ def test_what_becomes_of_an_effect(
 def test_tries_are_bounded_and_waits_grow() -> None:
     present, waits = row("intended"), []
     for _ in range(8):
-        settle(present, tool("idempotent", attempts=8), Outcome("retry"), NOW)
+        apply_outcome(present, tool("idempotent", attempts=8), Outcome("retry"), NOW)
         waits.append(present.not_before_us - NOW)
     assert present.effect == "failed"
     assert all(0 < wait <= 300 * SECOND for wait in waits[:-1])
     assert all(later > earlier for earlier, later in pairwise(waits[:-1]))
     again = row("intended")
-    settle(again, tool("idempotent"), Outcome("retry"), NOW)
+    apply_outcome(again, tool("idempotent"), Outcome("retry"), NOW)
     assert again.not_before_us - NOW == waits[0], "the jitter is drawn from the key, not by chance"
     other = replace(row("intended"), id="act_2")
-    settle(other, tool("idempotent"), Outcome("retry"), NOW)
+    apply_outcome(other, tool("idempotent"), Outcome("retry"), NOW)
     assert other.not_before_us != again.not_before_us
 
 
 def test_an_answer_is_kept_in_canonical_form() -> None:
     present = row("intended")
-    settle(present, tool("idempotent"), Outcome("done", {"b": 0.5, "a": [1]}), NOW)
+    apply_outcome(present, tool("idempotent"), Outcome("done", {"b": 0.5, "a": [1]}), NOW)
     assert present.answer == b'{"data":{"a":[1],"b":"0.5"},"error":"","state":"done"}'
     assert answer_data(present) == {"a": [1], "b": "0.5"}
     assert answer_data(row("intended")) == {}
@@ -124,13 +130,13 @@ def test_an_answer_is_kept_in_canonical_form() -> None:
 class Hands:
     """A performer whose tools raise."""
 
-    def rows(self, tool: Tool, call: Call, row: Any) -> list[Any]:
+    def compute_rows(self, tool: Tool, call: Call, row: Any) -> list[Any]:
         raise AssertionError
 
     async def perform(self, tool: Tool, call: Call, may: Callable[[], bool]) -> Outcome | None:
         raise ConnectionError("broken off")
 
-    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+    async def query(self, tool: Tool, call: Call) -> Outcome | None:
         raise ConnectionError("not there")
 
 
@@ -138,15 +144,15 @@ class Hands:
     ("settles", "state"), [("idempotent", "failed"), ("queryable", "unknown"), ("none", "unknown")]
 )
 async def test_a_tool_that_raises_is_a_failure_only_where_a_repeat_is_harmless(
-    settles: Settles, state: str
+    settles: SettlementMode, state: str
 ) -> None:
-    outcome = await make(Hands(), tool(settles), CALL, lambda: True)
+    outcome = await make_call(Hands(), tool(settles), CALL, lambda: True)
     assert outcome is not None
     assert (outcome.state, outcome.error) == (state, "ConnectionError: broken off")
 
 
 async def test_a_question_without_an_answer_leaves_the_effect_unknown() -> None:
-    outcome = await ask(Hands(), tool("queryable"), CALL)
+    outcome = await query_target(Hands(), tool("queryable"), CALL)
     assert outcome is not None
     assert outcome.state == "unknown"
 
@@ -157,7 +163,7 @@ def test_an_effect_that_ended_stays_ended() -> None:
     for ended in ends:
         for to in others:
             with pytest.raises(Permanent):
-                move(ended, to)
+                transition(ended, to)
 
 
 @pytest.mark.parametrize("name", ["vedette-hands_0", "vedette-http-post_0", "vedette-imap_0"])

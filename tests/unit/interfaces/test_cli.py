@@ -19,11 +19,11 @@ from vedette import __version__
 from vedette.domain.base import errors
 from vedette.domain.base.errors import BadCommand, VedetteError
 from vedette.interfaces.cli import VERBS, exit_code, main
-from vedette.interfaces.cli.common import plain, program, table, write_out
-from vedette.interfaces.cli.live_table import Look, draw, notable, status_line
-from vedette.interfaces.cli.run import summary_text, try_next
-from vedette.interfaces.http.local_api import status_of
-from vedette.interfaces.http.local_client import error_of
+from vedette.interfaces.cli.common import format_table, program, sanitize_text, write_output
+from vedette.interfaces.cli.live_table import FleetStatus, notable_line, render_view, status_line
+from vedette.interfaces.cli.run import next_commands, summary_text
+from vedette.interfaces.http.local_api import http_status
+from vedette.interfaces.http.local_client import parse_error
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -130,13 +130,15 @@ def test_the_exit_code_of_every_error(kind: type[VedetteError]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_survives_the_way_over_the_socket(kind: type[VedetteError]) -> None:
     error = kind("it broke", where="a.yaml:3", mend="mend it")
-    again = error_of(json.loads(json.dumps(error.to_json())))
+    again = parse_error(json.loads(json.dumps(error.to_json())))
     assert (type(again), str(again)) == (kind, str(error))
-    assert status_of(again) in (400, 403, 409, 503)
+    assert http_status(again) in (400, 403, 409, 503)
 
 
 def test_an_unknown_error_keeps_its_words() -> None:
-    error = error_of({"code": "of-the-future", "what": "it broke", "where": None, "mend": "wait"})
+    error = parse_error(
+        {"code": "of-the-future", "what": "it broke", "where": None, "mend": "wait"}
+    )
     assert error.to_json()["code"] == "of-the-future"
     assert str(error) == "it broke (wait)"
 
@@ -246,13 +248,13 @@ def test_schema_is_a_schema(run: Run) -> None:
 
 
 def test_a_strangers_text_moves_no_cursor() -> None:
-    assert plain("a\x1b[2Jb\rc\x9b\u202ed") == "a\ufffd[2Jb\ufffdc\ufffd\ufffdd"
+    assert sanitize_text("a\x1b[2Jb\rc\x9b\u202ed") == "a\ufffd[2Jb\ufffdc\ufffd\ufffdd"
 
 
 def test_a_table_lines_up() -> None:
-    shown = table(["agent", "runs"], [["gull", "1,200"], ["tern", "3"]])
+    shown = format_table(["agent", "runs"], [["gull", "1,200"], ["tern", "3"]])
     assert shown == "agent   runs\ngull   1,200\ntern       3"
-    assert table(["agent"], []) == "agent"
+    assert format_table(["agent"], []) == "agent"
 
 
 @pytest.mark.parametrize(
@@ -277,13 +279,13 @@ def test_what_is_shown_can_be_pasted(
 
 def test_three_commands_to_try_whatever_there_is() -> None:
     full = {"effect": "run_3", "denied": "run_1", "incident": "run_2", "hold": "hold_1"}
-    assert try_next(full) == [
+    assert next_commands(full) == [
         "explain run_1",
         "hold show hold_1",
         "explain run_2",
     ]
-    assert try_next({"effect": "run_3"}) == ["explain run_3", "hold list", "status"]
-    assert try_next({}) == ["hold list", "status", "replay"]
+    assert next_commands({"effect": "run_3"}) == ["explain run_3", "hold list", "status"]
+    assert next_commands({}) == ["hold list", "status", "replay"]
 
 
 def summary() -> dict[str, Any]:
@@ -313,12 +315,12 @@ AGENT = {
 }  # fmt: skip
 
 
-def look(**more: Any) -> Look:
+def look(**more: Any) -> FleetStatus:
     given = {
         "agents": {"gull": AGENT}, "events": 12, "rate": 3.4, "pending": 1, "revision": 2,
         "stopped": [], "seconds": 4.0,
     }  # fmt: skip
-    return Look(**{**given, **more})
+    return FleetStatus(**{**given, **more})
 
 
 def test_a_status_line_says_all_in_words() -> None:
@@ -335,7 +337,7 @@ def test_the_live_view_needs_no_colour() -> None:
     console = Console(width=110, color_system=None, force_terminal=False, record=True)
     with console.capture() as caught:
         shown = look(stopped=["agent gull"])
-        console.print(draw("harbour", "http://x:1", shown, ["12:00:00 held \x1b[2J gull"]))
+        console.print(render_view("harbour", "http://x:1", shown, ["12:00:00 held \x1b[2J gull"]))
     text = caught.get()
     for word in ("gull", "held", "denied", "STOPPED: agent gull", "policy revision 2", "http://x"):
         assert word in text
@@ -347,11 +349,11 @@ def test_notable_entries_say_what_and_where_to_look() -> None:
         "kind": "action.decided", "at": 1_750_000_000_000_000, "outcome": "hold", "agent": "gull",
         "tool": "mail.send", "rule": "impact.high", "run": "run_1",
     }  # fmt: skip
-    assert notable(held) == "15:06:40 held   gull mail.send by impact.high  run_1"
-    assert notable({**held, "outcome": "permit"}) is None
-    assert "denied" in str(notable({**held, "outcome": "deny"}))
+    assert notable_line(held) == "15:06:40 held   gull mail.send by impact.high  run_1"
+    assert notable_line({**held, "outcome": "permit"}) is None
+    assert "denied" in str(notable_line({**held, "outcome": "deny"}))
     actor = {"kind": "stop.set", "at": 1, "what": "agent:gull", "actor": "person:ann"}
-    assert notable(actor) == "00:00:00 stop set: agent:gull by person:ann"
+    assert notable_line(actor) == "00:00:00 stop set: agent:gull by person:ann"
 
 
 # --- what goes into a file ---------------------------------------------------------------------
@@ -361,10 +363,10 @@ def test_what_goes_into_a_file_may_go_to_standard_output(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "page.html"
-    assert write_out(file, "<p>ü</p>", "page", "--html")
+    assert write_output(file, "<p>ü</p>", "page", "--html")
     assert (file.read_text("utf-8"), capsys.readouterr().out) == ("<p>ü</p>", "")
-    assert not write_out(Path("-"), "<p>ü</p>", "page", "--html")
+    assert not write_output(Path("-"), "<p>ü</p>", "page", "--html")
     assert capsys.readouterr().out == "<p>ü</p>"
     with pytest.raises(BadCommand, match="the page cannot be written") as told:
-        write_out(tmp_path / "no" / "page.html", "", "page", "--html")
+        write_output(tmp_path / "no" / "page.html", "", "page", "--html")
     assert told.value.mend == "name a file that you may write: --html FILE"

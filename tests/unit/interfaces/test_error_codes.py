@@ -14,8 +14,8 @@ import pytest
 
 import vedette
 from vedette.domain.base.errors import VedetteError
-from vedette.domain.ports.tokens import Code
-from vedette.interfaces.cli.error_codes import LESSONS
+from vedette.domain.ports.tokens import TokenErrorCode
+from vedette.interfaces.cli.error_codes import EXPLANATIONS
 
 SRC = Path(vedette.__file__).parent
 ABSTRACT = {"error"}
@@ -30,7 +30,7 @@ def all_kinds(kind: type[VedetteError]) -> set[type[VedetteError]]:
 
 def codes_in_use() -> set[str]:
     """Return the codes of all classes and those given where an error or a problem is made."""
-    found = set(get_args(Code))
+    found = set(get_args(TokenErrorCode))
     for name in IMPORTED:
         importlib.import_module(name)
     for kind in all_kinds(VedetteError):
@@ -45,7 +45,7 @@ def codes_in_use() -> set[str]:
 
 
 def test_every_code_is_taught() -> None:
-    assert codes_in_use() <= LESSONS.keys()
+    assert codes_in_use() <= EXPLANATIONS.keys()
 
 
 def test_a_code_without_a_lesson_is_found() -> None:
@@ -53,16 +53,16 @@ def test_a_code_without_a_lesson_is_found() -> None:
         code = "unheard-of"
 
     try:
-        assert codes_in_use() - LESSONS.keys() == {"unheard-of"}
+        assert codes_in_use() - EXPLANATIONS.keys() == {"unheard-of"}
     finally:
         Unheard.code = "error"
 
 
-@pytest.mark.parametrize("code", sorted(LESSONS))
+@pytest.mark.parametrize("code", sorted(EXPLANATIONS))
 def test_a_lesson_says_what_why_and_the_mend(code: str) -> None:
-    lesson = LESSONS[code]
+    lesson = EXPLANATIONS[code]
     assert re.fullmatch(r"[a-z]+(-[a-z]+)*", code)
-    for text in (lesson.means, lesson.because, lesson.mend):
+    for text in (lesson.meaning, lesson.cause, lesson.mend):
         assert text.strip().endswith((".", "`"))
         assert len(text) < 300
 
@@ -75,7 +75,7 @@ def test_codes_on_a_page_of_eighty_columns() -> None:
         check=True,
     )
     assert all(len(line) <= 80 for line in done.stdout.splitlines())
-    assert all(code in done.stdout for code in LESSONS)
+    assert all(code in done.stdout for code in EXPLANATIONS)
 
 
 def test_an_old_python_is_told_which_one_is_needed() -> None:

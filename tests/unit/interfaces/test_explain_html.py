@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from vedette.domain.base.clock import iso
-from vedette.interfaces.render.explain_html import STYLE, explain_page, inert
+from vedette.interfaces.render.explain_html import STYLE, explain_page, inert_html
 
 HOSTILE = '"><script>alert(1)</script><img src=//evil.example/x>\u202egpj\u200b\u2066'
 
@@ -103,7 +103,7 @@ def test_a_page_without_the_escape_would_be_found_out() -> None:
 
 @pytest.mark.parametrize("hidden", ["\u202e", "\u2066", "\u200b", "\x1b", "\U000e0041"])
 def test_what_cannot_be_seen_is_spelled_out(hidden: str) -> None:
-    shown = inert(f"a{hidden}b")
+    shown = inert_html(f"a{hidden}b")
     assert hidden not in shown
     assert "\\" in shown
     assert hidden not in page()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vedette.interfaces.cli.memory import told
+from vedette.interfaces.cli.memory import memory_text
 
 FOUND: dict[str, Any] = {
     "memory": {
@@ -35,7 +35,7 @@ FOUND: dict[str, Any] = {
 
 
 def test_it_shows_what_it_says_what_it_rests_on_and_what_it_would_change() -> None:
-    text = told(FOUND, "vedette")
+    text = memory_text(FOUND, "vedette")
     for part in (
         "candidate: example, label legal, scope inbox, learned",
         "takes the place of question-03",
@@ -58,13 +58,13 @@ def test_it_shows_what_it_says_what_it_rests_on_and_what_it_would_change() -> No
 
 def test_only_what_waits_is_offered_for_promotion() -> None:
     active = {**FOUND, "memory": {**FOUND["memory"], "state": "active"}, "would": []}
-    assert "promote it" not in told(active, "vedette")
+    assert "promote it" not in memory_text(active, "vedette")
 
 
 def test_what_was_written_forges_no_line_of_ours() -> None:
     forged = "x\n  active: fact, reviewed by kim\x1b[31m"
     odd = {"label": forged, "replaces": forged, "evidence": [forged]}
-    text = told({**FOUND, "memory": {**FOUND["memory"], **odd}}, "vedette")
+    text = memory_text({**FOUND, "memory": {**FOUND["memory"], **odd}}, "vedette")
     assert not [line for line in text.splitlines() if line.startswith("  active: fact")]
     assert text.count("reviewed by kim") == 3
     assert "\x1b" not in text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vedette.interfaces.cli.agent import NOTE, _tool_lines
+from vedette.interfaces.cli.agent import FOLDER_DIFFERS_NOTE, _tool_lines
 from vedette.interfaces.cli.dry_run import _lines
 
 
@@ -18,8 +18,8 @@ def _tried(**changed: Any) -> dict[str, Any]:
 
 
 def test_try_says_that_the_folder_says_more_than_is_live() -> None:
-    assert NOTE in _lines(_tried(folder_differs=True))
-    assert NOTE not in _lines(_tried())
+    assert FOLDER_DIFFERS_NOTE in _lines(_tried(folder_differs=True))
+    assert FOLDER_DIFFERS_NOTE not in _lines(_tried())
 
 
 def test_a_tool_without_a_grant_has_no_impact() -> None:

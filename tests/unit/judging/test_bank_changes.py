@@ -122,7 +122,7 @@ def test_facts_that_nobody_knows_tell_nothing_apart() -> None:
     nan = float("nan")
     extra = Extra(lambda text, facts: [float(len(text)), float(facts.get("hops", nan))])
     facts = Facts(extra, [("a", {}), ("long text", {})])
-    known, unknown = facts.of("a", {"hops": 9}), facts.of("a", {})
+    known, unknown = facts.standardise("a", {"hops": 9}), facts.standardise("a", {})
     np.testing.assert_allclose(facts.similar(known), facts.similar(unknown))
     assert facts.similar(known)[0] > facts.similar(known)[1]
 

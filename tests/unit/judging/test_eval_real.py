@@ -11,7 +11,7 @@ from tools.eval_real import intents, moderation, obfuscation, sources, spam
 from tools.eval_real.attacks import ATTACKS, attackers_table, disguise, hidden_half
 from tools.eval_real.measures import average_precision, below_curve, caught, coverage, interval
 
-from vedette.judging.calibration import promised_bar
+from vedette.judging.calibration import conformal_threshold
 
 
 def test_measures_by_hand() -> None:
@@ -34,11 +34,11 @@ def test_measures_by_hand() -> None:
 
 def test_a_promise_counts_one_error_more() -> None:
     sure = [0.9] * 60 + [0.8] * 60
-    assert promised_bar(sure, [True] * 120, 0.99) == 0.8
-    assert promised_bar(sure, [True] * 119 + [False], 0.99) is None
-    assert promised_bar(sure, [True] * 60 + [False] * 60, 0.98) == 0.9
+    assert conformal_threshold(sure, [True] * 120, 0.99) == 0.8
+    assert conformal_threshold(sure, [True] * 119 + [False], 0.99) is None
+    assert conformal_threshold(sure, [True] * 60 + [False] * 60, 0.98) == 0.9
     # Fifty cases without an error do not prove 99 %.
-    assert promised_bar([0.9] * 50, [True] * 50, 0.99) is None
+    assert conformal_threshold([0.9] * 50, [True] * 50, 0.99) is None
 
 
 def test_absent_folders_are_named_and_skipped(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 from vedette.judging.calibration import (
     PRIOR,
     PRIOR_STRENGTH,
+    confidence_features,
     fit_logistic,
-    sureness_facts,
 )
 from vedette.judging.examples import Example, ExampleBank
 
@@ -63,7 +63,7 @@ def test_hardly_an_example_is_held_to_be_strange() -> None:
     """
     bank = ExampleBank(examples(40))
     scores = [[score for _, score in row.scores] for row in bank.left_out()]
-    facts = np.stack([sureness_facts(np.array(row)) for row in scores])
+    facts = np.stack([confidence_features(np.array(row)) for row in scores])
     right = [
         row.label == one.label for row, one in zip(bank.left_out(), bank.reviewed, strict=True)
     ]
@@ -127,7 +127,7 @@ def test_calibration_follows_order() -> None:
 @pytest.mark.parametrize("rows", [1, 3, 24, 500])
 def test_the_calibration_settles_where_its_loss_is_least(rows: int, right: float) -> None:
     random = np.random.default_rng(rows)
-    facts = np.stack([sureness_facts(random.normal(0.2, 0.3, 4)) for _ in range(rows)])
+    facts = np.stack([confidence_features(random.normal(0.2, 0.3, 4)) for _ in range(rows)])
     outcome = random.random(rows) < right
     weights = fit_logistic(facts, outcome)
 

@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vedette.judging.extreme_values import HORIZON, KEPT, Both, Tail, Upper, pack, unpack
+from vedette.judging.extreme_values import (
+    HORIZON,
+    KEPT,
+    OneSidedView,
+    Tail,
+    TwoSidedView,
+    pack,
+    unpack,
+)
 
 
 def counted(values: list[float], row: int) -> int:
@@ -19,7 +27,7 @@ def counted(values: list[float], row: int) -> int:
 @given(values=st.lists(st.integers(-9, 9).map(float), max_size=60))
 def test_a_short_past_is_ranked_exactly(values: list[float]) -> None:
     tail = Tail()
-    assert [tail.take(value, row) for row, value in enumerate(values)] == [
+    assert [tail.observe(value, row) for row, value in enumerate(values)] == [
         counted(values, row) for row in range(len(values))
     ]
 
@@ -30,7 +38,7 @@ def test_a_long_past_is_ranked_exactly_in_the_tail_and_not_below_it() -> None:
     values = [draw.randrange(1 << 20) / 16 for _ in range(3000)]
     tail = Tail()
     for row, value in enumerate(values):
-        rank, true = tail.take(value, row), counted(values, row)
+        rank, true = tail.observe(value, row), counted(values, row)
         assert rank == (true if true < KEPT else row) or (row < KEPT and rank == true)
     assert len(tail.values) == len(tail.rows) == KEPT
     assert list(tail.values) == sorted(values)[-KEPT:]
@@ -38,24 +46,24 @@ def test_a_long_past_is_ranked_exactly_in_the_tail_and_not_below_it() -> None:
 
 def test_what_is_older_than_the_horizon_is_let_go() -> None:
     tail = Tail()
-    assert tail.take(100.0, 0) == 0
+    assert tail.observe(100.0, 0) == 0
     row = 1
     while row < HORIZON:
-        tail.take(float(row % 7), row)
+        tail.observe(float(row % 7), row)
         row += 1
-    assert tail.take(50.0, row) == 1
+    assert tail.observe(50.0, row) == 1
     for after in range(row + 1, row + 200):
-        tail.take(float(after % 7), after)
+        tail.observe(float(after % 7), after)
     assert 100.0 not in tail.values
-    assert tail.take(50.0, row + 200) == 1  # the other 50; the 100 does not count any more
+    assert tail.observe(50.0, row + 200) == 1  # the other 50; the 100 does not count any more
 
 
 def test_the_highest_value_ever_gives_a_bonus_by_how_far_it_goes_beyond() -> None:
     def surprise(value: float) -> float:
-        view = Upper()
+        view = OneSidedView()
         for row in range(500):
-            view.take(1.0 + row % 5, row)
-        return view.take(value, 500)[1]
+            view.observe(1.0 + row % 5, row)
+        return view.observe(value, 500)[1]
 
     plain = math.log10(501)
     assert surprise(5.0) < plain
@@ -65,10 +73,10 @@ def test_the_highest_value_ever_gives_a_bonus_by_how_far_it_goes_beyond() -> Non
 
 def test_both_ends_are_unusual() -> None:
     def rank(value: float) -> int:
-        view = Both()
+        view = TwoSidedView()
         for row in range(100):
-            view.take(float(row), row)
-        return view.take(value, 100)[0]
+            view.observe(float(row), row)
+        return view.observe(value, 100)[0]
 
     assert rank(-1.0) == rank(100.0) == 0
     assert rank(1.0) == rank(98.0) == 2 * 2 + 1
@@ -80,7 +88,7 @@ def test_both_ends_are_unusual() -> None:
 def test_a_tail_that_was_packed_is_the_same(values: list[float]) -> None:
     tail = Tail(8)
     for row, value in enumerate(values):
-        tail.take(value, row)
+        tail.observe(value, row)
     again = Tail(8)
     blob = b"xx" + pack(tail)
     assert unpack(again, blob, 2, len(tail.values)) == len(blob)

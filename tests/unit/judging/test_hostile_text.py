@@ -9,9 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from vedette.judging import lexicon
 from vedette.judging.mail_features import mail_features
-from vedette.judging.normalise import Normaliser
+from vedette.judging.normaliser import Normaliser
 from vedette.judging.text import clean
 
 SIZE = 20_000

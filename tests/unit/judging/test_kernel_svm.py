@@ -45,7 +45,7 @@ def optimum(similar: Floats, places: npt.NDArray[np.int64], label: int, level: f
 def test_scores_are_those_of_the_squared_hinge_with_a_level_for_each_label(seed: int) -> None:
     """Control: with the level at 0, as if labels were as often given as not, they are others."""
     similar, places = kernel(seed)
-    found = kernel_svm.Ridge(similar.copy(), np.full(places.size, LAM), places, LABELS)
+    found = kernel_svm.KernelSVM(similar.copy(), np.full(places.size, LAM), places, LABELS)
     everywhere = np.linalg.solve(similar + LAM * np.eye(places.size), np.ones(places.size))
     explained = similar @ (2 * found.alpha - everywhere[:, None])
     for label in range(LABELS):

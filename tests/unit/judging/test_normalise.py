@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from vedette.judging.common_words import COMMON
 from vedette.judging.confusables import LOOKALIKES, latin
-from vedette.judging.normalise import Normaliser
-from vedette.judging.words import COMMON
+from vedette.judging.normaliser import Normaliser
 
 KNOWN = ["harbour", "mooring", "worthless", "cancelled"]
 

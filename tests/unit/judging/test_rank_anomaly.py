@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vedette.judging.alarm_policy import FORGET, RAISE, Patience
+from vedette.judging.alarm_policy import FORGET, RAISE, AlarmThreshold
 from vedette.judging.hourly_profile import HOURS, Hours, hour_of
 from vedette.judging.rank_anomaly import CALM_ROWS, PAUSE, THRESHOLD, VIEWS, WARM_UP, Ranks, Reading
 from vedette.judging.series import generate
@@ -247,21 +247,23 @@ def test_a_series_that_rings_often_has_to_ring_louder() -> None:
 
 
 def test_what_raised_the_threshold_is_forgotten() -> None:
-    patience = Patience()
-    assert patience.rings(9.0, 0.0, WARM_UP + 1, THRESHOLD)
-    assert patience.needed(THRESHOLD) == THRESHOLD
+    patience = AlarmThreshold()
+    assert patience.observe(9.0, 0.0, WARM_UP + 1, THRESHOLD)
+    assert patience.required_score(THRESHOLD) == THRESHOLD
     low = THRESHOLD + 0.5 * RAISE
-    assert not patience.rings(low, 0.0, WARM_UP + 2, THRESHOLD)
+    assert not patience.observe(low, 0.0, WARM_UP + 2, THRESHOLD)
     rows = int(FORGET)
     for row in range(rows):
-        patience.rings(0.0, 0.0, WARM_UP + 3 + row, THRESHOLD)
-    assert patience.needed(THRESHOLD) - THRESHOLD == pytest.approx(RAISE / math.e, rel=0.01)
-    assert patience.rings(low, 0.0, WARM_UP + 3 + rows, THRESHOLD)
+        patience.observe(0.0, 0.0, WARM_UP + 3 + row, THRESHOLD)
+    assert patience.required_score(THRESHOLD) - THRESHOLD == pytest.approx(RAISE / math.e, rel=0.01)
+    assert patience.observe(low, 0.0, WARM_UP + 3 + rows, THRESHOLD)
 
 
 def test_the_last_alarm_is_known_for_as_long_as_the_pause() -> None:
-    patience = Patience()
-    assert patience.last(WARM_UP) == 0.0
-    assert patience.rings(9.0, 0.0, WARM_UP + 1, THRESHOLD)
-    assert patience.last(WARM_UP + 1) == patience.last(WARM_UP + PAUSE) == 9.0
-    assert patience.last(WARM_UP + 1 + PAUSE) == 0.0
+    patience = AlarmThreshold()
+    assert patience.last_alarm_score(WARM_UP) == 0.0
+    assert patience.observe(9.0, 0.0, WARM_UP + 1, THRESHOLD)
+    assert (
+        patience.last_alarm_score(WARM_UP + 1) == patience.last_alarm_score(WARM_UP + PAUSE) == 9.0
+    )
+    assert patience.last_alarm_score(WARM_UP + 1 + PAUSE) == 0.0

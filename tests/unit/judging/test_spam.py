@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vedette.adapters.mail.parse import parse_mail
-from vedette.judging.binary_classifier import NO, YES, Binary, _fit
+from vedette.adapters.mail.parser import parse_mail
+from vedette.judging.binary_classifier import NO, YES, BinaryClassifier, _fit
 from vedette.judging.examples import Example
 from vedette.judging.mail_features import mail_features
 from vedette.judging.side_features import Extra
@@ -77,9 +77,9 @@ def test_make_tells_apart_what_words_do_not() -> None:
         for label, facts in ((YES, bulk), (NO, letter))
         for i in range(6)
     ]
-    bank = Binary(told, extra=Extra(mail_features, 0.25))
+    bank = BinaryClassifier(told, extra=Extra(mail_features, 0.25))
     assert bank.chance(same, bulk).chance > 0.7 > 0.3 > bank.chance(same, letter).chance
-    blind = Binary(told)
+    blind = BinaryClassifier(told)
     assert abs(blind.chance(same, bulk).score - blind.chance(same, letter).score) < 1e-9
 
 

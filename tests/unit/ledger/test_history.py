@@ -11,21 +11,21 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.domain.base.canonical import canonical, short_id
+from vedette.domain.base.canonical import canonical_json, short_id
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.decision import Decision
-from vedette.domain.entry import Body, Draft, seal
+from vedette.domain.entry import Body, Draft, encode_entry
 from vedette.domain.event import ENVELOPE, Event
-from vedette.domain.hold import move
+from vedette.domain.hold import transition
 from vedette.domain.run import ActionRow, Run, run_id
 from vedette.engine import held_actions
 from vedette.interfaces.render.explain_html import explain_page
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import inbox, runs_page, status
-from vedette.ledger.history.reader import Record, resolve
-from vedette.testing.sample_steps import action, decided, entry, event, held
+from vedette.ledger.history.reader import LedgerReader, resolve
+from vedette.testing.sample_steps import action, decision_entry, entry, event, held_action
 
 T0 = 1_750_000_000_000_000
 MINUTE = 60_000_000
@@ -51,7 +51,7 @@ class MemoryRecord:
         if run is not None:
             run.entries, run.last = run.entries + 1, seq
         body = None if draft.body is None else short_id("x", seq) + "0" * 30
-        raw = seal(
+        raw = encode_entry(
             draft, seq=seq, at_us=T0 + seq * MINUTE, run=run.id if run else None,
             n=run.entries if run else 0, body=body,
         )  # fmt: skip
@@ -60,7 +60,7 @@ class MemoryRecord:
 
     def accept(self, of: Event, *agents: str) -> list[Run]:
         draft = Draft(
-            "event.accepted", {"event": of.key, "woke": len(agents)}, body=Body(of.payload())
+            "event.accepted", {"event": of.key, "woke": len(agents)}, body=Body(of.to_body())
         )
         seq = self.write(draft)
         self.events[of.key] = seq
@@ -82,7 +82,7 @@ class MemoryRecord:
 
     # --- what the timeline asks -------------------------------------------------------------
 
-    def head(self) -> int:
+    def last_seq(self) -> int:
         return len(self.sealed)
 
     def meta(self, name: str) -> Any:
@@ -108,7 +108,7 @@ class MemoryRecord:
     def actions(self, run: str) -> list[ActionRow]:
         return [row for row in self.rows.values() if row.run == run]
 
-    def prefixed(self, table: str, prefix: str) -> list[str]:
+    def find_by_prefix(self, table: str, prefix: str) -> list[str]:
         tables: dict[str, Any] = {"run": self.runs, "action": self.rows, "event": self.events}
         return sorted(name for name in tables[table] if name.startswith(prefix))[:20]
 
@@ -143,11 +143,11 @@ class MemoryRecord:
         rows.sort(key=lambda row: (row.seq, row.id))
         return [row for row in rows if (row.seq, row.id) > (after, beside)][:limit]
 
-    def backlog(self, after: int, limit: int) -> list[Run]:
+    def ready_runs(self, after: int, limit: int) -> list[Run]:
         ready = [run for run in self.runs.values() if run.state == "ready"]
         return sorted(ready, key=lambda run: run.position)[:limit]
 
-    def waiting(self) -> dict[str, int]:
+    def wait_counts(self) -> dict[str, int]:
         return {"approval": 1}
 
     def would(self, limit: int = 100_000) -> dict[str, dict[str, int]]:
@@ -161,13 +161,13 @@ class MemoryRecord:
             }
         }  # fmt: skip
 
-    def events_counted(self) -> tuple[int, int]:
+    def event_counts(self) -> tuple[int, int]:
         return 7, 1
 
-    def revision(self) -> tuple[int, str]:
+    def live_revision(self) -> tuple[int, str]:
         return self.live
 
-    def stops(self) -> list[tuple[str, str]]:
+    def stop_scopes(self) -> list[tuple[str, str]]:
         return self.stopped
 
 
@@ -184,7 +184,7 @@ def turn_body(**fields: Any) -> Body:
         ],
         **fields,
     }  # fmt: skip
-    return Body(canonical(value))
+    return Body(canonical_json(value))
 
 
 def begin(record: MemoryRecord, run: Run, body: Body | None = None) -> None:
@@ -194,7 +194,7 @@ def begin(record: MemoryRecord, run: Run, body: Body | None = None) -> None:
     draft = entry(run, "turn.reasoned", **fields)
     record.write(replace(draft, body=body or turn_body()), run)
     refused = entry(run, "action.refused", turn=1, ordinal=1)
-    told = Body(canonical({"why": "the agent declares no tool 'valve.melt'"}))
+    told = Body(canonical_json({"why": "the agent declares no tool 'valve.melt'"}))
     record.write(replace(refused, body=told), run)
     run.turn = 1
 
@@ -212,20 +212,20 @@ def record() -> MemoryRecord:
     )  # fmt: skip
     made.write(read, run)
     begin(made, run)
-    row = held(run)
-    made.write(decided(run, row, HOLD, revision=1), run)
+    row = held_action(run)
+    made.write(decision_entry(run, row, HOLD, revision=1), run)
     made.keep(row)
     person = {"actor": "person:kim", "action": row.id, "action_digest": row.digest, "until": 9}
-    reason = Body(canonical({"reason": "seen it"}))
+    reason = Body(canonical_json({"reason": "seen it"}))
     made.write(Draft("hold.approved", person, run.last, body=reason), run)
     assert row.hold is not None
-    row.hold, row.approver = move(row.hold, "approved"), "person:kim"
-    made.write(decided(run, row, PERMIT, revision=2), run)
-    held_actions.apply(row, PERMIT, 2, T0)
+    row.hold, row.approver = transition(row.hold, "approved"), "person:kim"
+    made.write(decision_entry(run, row, PERMIT, revision=2), run)
+    held_actions.apply_decision(row, PERMIT, 2, T0)
     fields: dict[str, Any] = {"action": row.id, "tool": row.tool, "policy_rev": 2}
     made.write(entry(run, "effect.intended", **fields), run)
     row.effect, row.tries = "done", 1
-    row.answer = canonical({"state": "done", "data": {"valve": "shut"}, "error": ""})
+    row.answer = canonical_json({"state": "done", "data": {"valve": "shut"}, "error": ""})
     done = entry(run, "effect.done", **fields, tries=1)
     made.write(replace(done, body=Body(row.answer)), run)
     made.write(entry(run, "run.closed", settled=1), run)
@@ -242,8 +242,8 @@ def only(record: MemoryRecord) -> tuple[Run, ActionRow]:
 
 
 def test_the_record_in_memory_is_a_record(record: MemoryRecord) -> None:
-    fits: Record = record
-    assert fits.head() == record.head()
+    fits: LedgerReader = record
+    assert fits.last_seq() == record.last_seq()
 
 
 def test_an_id_or_the_beginning_of_one_is_enough(record: MemoryRecord) -> None:
@@ -376,7 +376,7 @@ def test_what_was_tried_of_an_effect_is_told(
     row.effect, row.tries, row.not_before_us = effect, 4, T0 + 1_300 * 1_000_000
     if outcome is not None:
         last = entry(run, "effect.failed", action=row.id, tool=row.tool, policy_rev=2, tries=5)
-        told = canonical({"state": outcome, "data": {}, "error": "refused"})
+        told = canonical_json({"state": outcome, "data": {}, "error": "refused"})
         record.write(replace(last, body=Body(told)), run)
     lines = "\n".join(line for _, line in explain_text(explain(record, row.id), 200))
     page = explain_page(explain(record, row.id), iso, T0)
@@ -444,7 +444,7 @@ def test_a_dead_letter_tells_its_reason() -> None:
     record = MemoryRecord()
     (run,) = record.accept(event(1), "watcher")
     dead = entry(run, "run.dead")
-    record.write(replace(dead, body=Body(canonical({"why": "ValueError: no"}))), run)
+    record.write(replace(dead, body=Body(canonical_json({"why": "ValueError: no"}))), run)
     run.state = "dead"
     told = explain(record, run.id)
     assert told["runs"][0]["dead"]["why"] == "ValueError: no"
@@ -496,12 +496,14 @@ def test_nothing_that_strangers_wrote_reaches_the_terminal_as_a_control(
         turn_body(label=HOSTILE, detail={HOSTILE: HOSTILE, "x": {"y": {"z": HOSTILE}}},
                   memories=[HOSTILE], proposals=proposals),
     )  # fmt: skip
-    row = held(run)
-    row.record = canonical({**orjson.loads(row.record), "args": {"valve": HOSTILE, "note": "x"}})
-    loud.write(decided(run, row, replace(HOLD, reasons=(HOSTILE,))), run)
+    row = held_action(run)
+    row.record = canonical_json(
+        {**orjson.loads(row.record), "args": {"valve": HOSTILE, "note": "x"}}
+    )
+    loud.write(decision_entry(run, row, replace(HOLD, reasons=(HOSTILE,))), run)
     loud.keep(row)
     person = {"actor": "person:" + HOSTILE, "action": row.id}
-    reason = Body(canonical({"reason": HOSTILE}))
+    reason = Body(canonical_json({"reason": HOSTILE}))
     loud.write(Draft("hold.denied", person, run.last, body=reason), run)
     lines = explain_text(explain(loud, run.id))
     assert len(lines) > 40
@@ -520,7 +522,7 @@ def test_nothing_that_strangers_wrote_reaches_the_terminal_as_a_control(
 def many(record: MemoryRecord, events: int) -> None:
     for number in range(events):
         for run in record.accept(event(number), "watcher", "sorter"):
-            record.keep(held(run, seq=run.position))
+            record.keep(held_action(run, seq=run.position))
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 200])
@@ -532,7 +534,7 @@ def test_pages_of_runs_meet_without_gap_or_overlap(limit: int) -> None:
     pages = []
     while True:
         page = runs_page(record, T0, before=cursor, limit=limit)
-        assert (page["head"], page["now"]) == (record.head(), T0)
+        assert (page["head"], page["now"]) == (record.last_seq(), T0)
         pages.append(page)
         seen += [item["id"] for item in page["items"]]
         cursor = page["older"]
@@ -585,8 +587,8 @@ def test_the_inbox_shows_what_a_person_has_to_know() -> None:
     record = MemoryRecord()
     (run,) = record.accept(event(1), "watcher")
     begin(record, run)
-    row = held(run, until_us=T0 + 72 * 60 * MINUTE)
-    at = record.write(decided(run, row, HOLD), run)
+    row = held_action(run, until_us=T0 + 72 * 60 * MINUTE)
+    at = record.write(decision_entry(run, row, HOLD), run)
     record.keep(row)
     page = inbox(record, T0 + 30 * MINUTE)
     (item,) = page["items"]
@@ -605,7 +607,7 @@ def test_pages_of_the_inbox_meet_and_pass_over_what_no_person_is_asked(limit: in
     (run,) = record.accept(event(1), "watcher")
     for ordinal in range(12):
         timed: dict[str, Any] = {"waits": "time", "until_us": 0} if ordinal % 3 == 0 else {}
-        record.keep(held(run, ordinal, seq=5, **timed))
+        record.keep(held_action(run, ordinal, seq=5, **timed))
     seen: list[str] = []
     cursor: str | None = None
     while True:
@@ -646,8 +648,8 @@ def test_what_observe_would_have_done_is_told() -> None:
     record = MemoryRecord()
     (run,) = record.accept(event(1), "watcher")
     row = action(run)
-    record.write(decided(run, row, OBSERVED), run)
-    held_actions.apply(row, OBSERVED, 1, T0)
+    record.write(decision_entry(run, row, OBSERVED), run)
+    held_actions.apply_decision(row, OBSERVED, 1, T0)
     record.keep(row)
     told = explain(record, run.id)
     assert told["runs"][0]["actions"][0]["decisions"][0]["would"] == "permit"

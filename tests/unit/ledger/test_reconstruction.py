@@ -8,13 +8,13 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.domain.base.canonical import SALT_BYTES, canonical, salted
+from vedette.domain.base.canonical import SALT_BYTES, canonical_json, salted_digest
 from vedette.domain.run import ActionRow
-from vedette.ledger.history.counts import Tally, rules_of
+from vedette.ledger.history.counts import ReportCounts, rules_of
 from vedette.ledger.history.entry_view import read_entry
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.ledger.history.sample import Sample
-from vedette.ledger.history.time_window import Walked, fields_of, instant, window
+from vedette.ledger.history.time_window import RawEntry, find_window, parse_fields, read_instant
 from vedette.testing.harness import checkout
 
 RUN, ACTION = "run_1", "act_1"
@@ -26,17 +26,17 @@ class Book:
     """Entries in a list: all that a reconstruction reads."""
 
     def __init__(self) -> None:
-        self.walked: list[Walked] = []
+        self.walked: list[RawEntry] = []
 
     def add(self, kind: str, body: Any = None, **fields: Any) -> Book:
         seq = len(self.walked) + 1
-        data = None if body is None else canonical(body)
+        data = None if body is None else canonical_json(body)
         value = {"seq": seq, "at": T0 + seq, "kind": kind, "agent": "worker", "event": "evt_1"}
         if "run" not in fields:
             value |= {"run": RUN, "n": seq, "action": ACTION, "tool": "wire.send"}
         if data is not None:
-            value["body"] = salted(SALT, data)
-        raw = canonical({k: v for k, v in {**value, **fields}.items() if v is not None})
+            value["body"] = salted_digest(SALT, data)
+        raw = canonical_json({k: v for k, v in {**value, **fields}.items() if v is not None})
         self.walked.append((seq, raw, SALT if data else None, data))
         return self
 
@@ -52,9 +52,11 @@ class Book:
             rule="some.rule", policy_rev=1, bundle="b1", action_digest="d1", release="r1",
         )  # fmt: skip
 
-    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[Walked]:
+    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[RawEntry]:
         for walked in self.walked:
-            if walked[0] > after and (kinds is None or fields_of(walked[1]).get("kind") in kinds):
+            if walked[0] > after and (
+                kinds is None or parse_fields(walked[1]).get("kind") in kinds
+            ):
                 yield walked
 
 
@@ -68,8 +70,8 @@ def test_a_sound_life_has_no_findings() -> None:
     told = reconstruct(book, T0, T0 + 1000)
     intent, (shown,) = told.intents[ACTION], told.to_json()["intents"]
     assert told.findings == []
-    assert intent.lacks == []
-    assert (intent.state, intent.open, intent.plan) == ("done", False, 4)
+    assert intent.missing_fields == []
+    assert (intent.state, intent.is_open, intent.plan) == ("done", False, 4)
     assert shown["approval"] == {
         "seq": 2, "at": T0 + 2, "answer": "approved", "by": "person:ann", "reason": "yes",
     }  # fmt: skip
@@ -82,7 +84,7 @@ def test_an_end_that_nobody_recorded_is_open(state: str) -> None:
         book.add(f"effect.{state}")
     told = reconstruct(book, T0, T0 + 1000)
     assert told.findings == []
-    assert [intent.id for intent in told.open] == [ACTION]
+    assert [intent.id for intent in told.open_intents] == [ACTION]
 
 
 @pytest.mark.parametrize(
@@ -151,15 +153,15 @@ def test_where_a_window_begins() -> None:
     book = Book()
     for _ in range(5):
         book.add("run.closed")
-    assert window(book, T0 + 3, T0 + 9).first == 3
-    assert [w[0] for w in window(book, T0 + 2, T0 + 4).walk(book)] == [2, 3]
-    assert list(window(book, T0 + 99, T0 + 999).walk(book)) == []
+    assert find_window(book, T0 + 3, T0 + 9).first == 3
+    assert [w[0] for w in find_window(book, T0 + 2, T0 + 4).walk(book)] == [2, 3]
+    assert list(find_window(book, T0 + 99, T0 + 999).walk(book)) == []
 
 
 def test_an_instant_is_read_off_the_bytes() -> None:
-    assert instant(b'{"agent":"a","at":123,"kind":"x"}') == 123
-    assert instant(b'{"at":7}') == 7
-    assert instant(b'{"kind":"x"}') == 0
+    assert read_instant(b'{"agent":"a","at":123,"kind":"x"}') == 123
+    assert read_instant(b'{"at":7}') == 7
+    assert read_instant(b'{"kind":"x"}') == 0
 
 
 def test_rules_are_read_off_the_policy() -> None:
@@ -188,12 +190,14 @@ def sampled(seed: str, number: int, refused: frozenset[int] = frozenset()) -> li
     sample = Sample(seed, 20)
     for seq in range(number):
         fields = {"kind": "action.decided", "outcome": "permit", "action": f"act_{seq}", "at": seq}
-        sample.take(read_entry(seq, canonical(fields), None))
+        sample.add_entry(read_entry(seq, canonical_json(fields), None))
         if seq in refused:
-            sample.take(
-                read_entry(seq, canonical({"kind": "budget.refused", "action": f"act_{seq}"}), None)
+            sample.add_entry(
+                read_entry(
+                    seq, canonical_json({"kind": "budget.refused", "action": f"act_{seq}"}), None
+                )
             )
-    return [one["action"] for one in sample.drawn()]
+    return [one["action"] for one in sample.to_json()]
 
 
 def test_a_sample_is_repeatable_and_drawn_from_all() -> None:
@@ -212,10 +216,10 @@ def test_a_sample_is_repeatable_and_drawn_from_all() -> None:
 # --- what a report says of effects and starts ---------------------------------------------------
 
 
-def tally_of(book: Book, rows: dict[str, ActionRow] | None = None) -> Tally:
-    tally = Tally(Sample("seed", 1), None if rows is None else rows.get)
+def tally_of(book: Book, rows: dict[str, ActionRow] | None = None) -> ReportCounts:
+    tally = ReportCounts(Sample("seed", 1), None if rows is None else rows.get)
     for seq, raw, _, data in book.walk():
-        tally.take(read_entry(seq, raw, data))
+        tally.add_entry(read_entry(seq, raw, data))
     return tally
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from vedette.domain.base.canonical import canonical
-from vedette.domain.base.clock import from_iso, utc_second
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.base.clock import from_iso, utc_time
 from vedette.domain.base.errors import BadCommand
-from vedette.domain.entry import Body, Draft, seal
+from vedette.domain.entry import Body, Draft, encode_entry
 from vedette.domain.event import Event
 from vedette.interfaces.render.series_svg import picture
 from vedette.ledger.history.series import plot
-from vedette.ledger.history.time_window import Walked
+from vedette.ledger.history.time_window import RawEntry
 
 T0 = from_iso("2026-03-02T00:00:00Z")
 MINUTE = 60_000_000
@@ -30,18 +30,20 @@ class Record:
     def __init__(self) -> None:
         self.sealed: list[tuple[int, bytes, bytes | None]] = []
 
-    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[Walked]:
+    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[RawEntry]:
         for seq, raw, data in self.sealed:
             if seq > after and (kinds is None or json.loads(raw)["kind"] in kinds):
                 yield seq, raw, None, data
 
     def write(self, kind: str, body: Any = None, **fields: Any) -> None:
         seq = len(self.sealed) + 1
-        data = None if body is None else body if isinstance(body, bytes) else canonical(body)
+        data = None if body is None else body if isinstance(body, bytes) else canonical_json(body)
         cause = fields.pop("cause", None)
         draft = Draft(kind, fields, cause, body=None if data is None else Body(data))
         digest = None if data is None else "0" * 64
-        raw = seal(draft, seq=seq, at_us=T0 + seq, run=fields.pop("run", None), n=1, body=digest)
+        raw = encode_entry(
+            draft, seq=seq, at_us=T0 + seq, run=fields.pop("run", None), n=1, body=digest
+        )
         self.sealed.append((seq, raw, data))
 
     def point(
@@ -55,9 +57,9 @@ class Record:
     ) -> str:
         event = Event(
             "csv:x", f"{series}:{minute}", "metric.point", series,
-            utc_second(T0 + minute * MINUTE), {"value": value, **data},
+            utc_time(T0 + minute * MINUTE), {"value": value, **data},
         )  # fmt: skip
-        self.write("event.accepted", event.payload(), cause=cause, event=event.key)
+        self.write("event.accepted", event.to_body(), cause=cause, event=event.key)
         if score is not None:
             self.write(
                 "run.closed", event=event.key, agent="watcher", label="quiet",
@@ -67,7 +69,7 @@ class Record:
 
 
 def drawn(told: dict[str, Any]) -> ET.Element:
-    return ET.fromstring(picture(told, utc_second))
+    return ET.fromstring(picture(told, utc_time))
 
 
 def of(record: Record, series: str = "pump", **more: Any) -> dict[str, Any]:
@@ -233,7 +235,7 @@ def test_many_points_keep_the_extremes_of_every_stretch() -> None:
     instants = [p["at"] for p in told["points"]]
     assert instants == sorted(instants)
     assert told["gaps"] == []
-    assert len(picture(told, utc_second)) < 40_000
+    assert len(picture(told, utc_time)) < 40_000
 
 
 def test_values_that_are_no_numbers_are_counted_and_not_drawn() -> None:
@@ -307,7 +309,7 @@ def test_the_picture_reaches_for_nothing_and_runs_nothing(record: Record) -> Non
     for minute in range(3):
         event = made.point(minute, 1, series=hostile, unit="</svg>", measure="<img src=//e>")
     made.write("run.corrected", {"should": "<b>\x00"}, outcome="wrong", event=event, agent="w")
-    svg = picture(of(made, hostile), utc_second)
+    svg = picture(of(made, hostile), utc_time)
     root = ET.fromstring(svg)
     assert {one.tag.removeprefix(SVG) for one in root.iter()} <= {
         *("svg", "title", "style", "defs", "pattern", "line", "text", "rect", "g"),
@@ -337,7 +339,7 @@ def test_any_range_of_values_has_a_picture(values: list[float]) -> None:
 
 def test_times_are_the_readers(record: Record) -> None:
     def eastern(at_us: int) -> str:
-        return utc_second(at_us + 330 * MINUTE).replace("T", " ").replace("Z", "+05:30")
+        return utc_time(at_us + 330 * MINUTE).replace("T", " ").replace("Z", "+05:30")
 
     text = " ".join(ET.fromstring(picture(of(record), eastern)).itertext())
     assert "times +05:30" in text

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from vedette.domain.base.canonical import canonical, salted
+from vedette.domain.base.canonical import canonical_json, salted_digest
 from vedette.ledger.merkle import (
     Checkpoint,
     Frontier,
@@ -63,14 +63,14 @@ class Ledger:
 
 def put_body(bodies: Bodies, number: int) -> str:
     salt, data = bytes([number]) * 16, b"what somebody wrote, number %d" % number
-    digest = salted(salt, data)
+    digest = salted_digest(salt, data)
     bodies[digest] = (salt, data)
     return digest
 
 
 def entry(seq: int, **fields: object) -> Entry:
     value = {"v": 1, "seq": seq, "at": 1_700_000_000_000_000 + seq, **fields}
-    return seq, canonical(value)
+    return seq, canonical_json(value)
 
 
 def plain_entries(size: int, bodies: Bodies) -> list[Entry]:
@@ -288,7 +288,7 @@ def test_bytes_that_are_canonical_pass(text: str) -> None:
 
 @pytest.mark.parametrize("value", [None, 2, 0, "1", True])
 def test_an_entry_that_claims_another_place_is_found(value: object) -> None:
-    entries = [(1, canonical({"kind": "stop.set", "seq": value}))]
+    entries = [(1, canonical_json({"kind": "stop.set", "seq": value}))]
     assert codes(ledger_of(entries, {}).verify()) == {Code.SEQ_MISMATCH}
 
 
@@ -471,7 +471,7 @@ def erasing(named: object, *, before: bool = False, again: bool = False) -> Ledg
     return ledger_of([entry(seq, **fields) for seq, fields in enumerate(order, 1)], {})
 
 
-DIGESTS = [salted(bytes([n]) * 16, b"what somebody wrote, number %d" % n) for n in (1, 2)]
+DIGESTS = [salted_digest(bytes([n]) * 16, b"what somebody wrote, number %d" % n) for n in (1, 2)]
 
 
 def test_an_erased_body_passes_and_is_counted() -> None:

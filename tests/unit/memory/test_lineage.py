@@ -10,21 +10,21 @@ import pytest
 
 from vedette.domain.base.errors import NotFound
 from vedette.domain.memory import Candidate
-from vedette.domain.memory_state import Learned
-from vedette.memory.lineage import learned_from
+from vedette.domain.memory_state import LedgerMemory
+from vedette.memory.lineage import find_learned
 
 
-def proposed(name: str, event: str, *evidence: str) -> Learned:
+def proposed(name: str, event: str, *evidence: str) -> LedgerMemory:
     told = Candidate(
         "inbox", "all", "Told.", agent="curator", event=event, evidence=evidence, id=name
     )
-    return Learned("inbox", name, "candidate", told, event)
+    return LedgerMemory("inbox", name, "candidate", told, event)
 
 
 class Store:
     """Ada answered for one run and corrected another one, Bob corrected both of them."""
 
-    def learned(self) -> dict[str, Learned]:
+    def memories(self) -> dict[str, LedgerMemory]:
         found = (
             proposed("procedure", "evt_tick", "run_1", "run_9"),
             proposed("hers", "evt_ada", "run_2", "evt_mail"),
@@ -34,7 +34,7 @@ class Store:
         )
         return {one.name: one for one in found}
 
-    def told(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]:
+    def memory_entries(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]:
         said = (("ada", "run_2", "evt_ada"), ("bob", "run_2", "evt_bob"), ("bob", "run_1", "evt_x"))
         return [
             (seq, json.dumps({"actor": f"person:{who}", "run": run, "what": what}).encode(), None)
@@ -68,10 +68,10 @@ class Store:
 def test_it_counts_from_what_they_said_of_runs_and_not_from_others_corrections(
     who: str, what: list[str]
 ) -> None:
-    assert [one.id for one in learned_from(Store(), ("desk",), who)] == what
+    assert [one.id for one in find_learned(Store(), ("desk",), who)] == what
 
 
 @pytest.mark.parametrize("who", ["person:adda", "nobody"])
 def test_an_unknown_source_is_refused(who: str) -> None:
     with pytest.raises(NotFound):
-        learned_from(Store(), ("desk",), who)
+        find_learned(Store(), ("desk",), who)

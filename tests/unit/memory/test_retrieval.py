@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from vedette.domain.agent import Agent, Scope
+from vedette.domain.agent import Agent, MemoryScope
 from vedette.domain.budget import Budget
-from vedette.domain.decision import Decision, denied
-from vedette.domain.decision_request import Decided, Situation
+from vedette.domain.decision import Decision, build_denial
+from vedette.domain.decision_request import DecisionContext, DecisionRecord
 from vedette.domain.event import Event
 from vedette.domain.identity import Identity
 from vedette.domain.memory import Memory
-from vedette.memory.retrieval import Recall, query_text
+from vedette.memory.retrieval import Recall, build_query
 
 NOW = 1_780_000_000_000_000
 AGENT = Agent(
     name="desk", identity=Identity("harbour", "desk"), title="t", owner="o", release="r1",
     folder="", instruction="", charter={}, subscriptions=(), schedules=(), tools={},
-    scopes=(Scope("inbox", "open"), Scope("inbox", "shut")), budget=Budget(),
+    scopes=(MemoryScope("inbox", "open"), MemoryScope("inbox", "shut")), budget=Budget(),
     requested_mode="act",
 )  # fmt: skip
 EVENT = Event("s", "1", "mail.received", "k", None, {"subject": "Boats", "text": "How many?"})
@@ -30,11 +30,11 @@ class Gate:
     def __init__(self) -> None:
         self.policy_rev, self.asked = 1, 0
 
-    def may_read(self, situation: Situation, bank: str, scope: str) -> Decided:
+    def may_read(self, situation: DecisionContext, bank: str, scope: str) -> DecisionRecord:
         self.asked += 1
         permit = Decision("permit", "permit.memory", ("x",))
-        decision = permit if scope == "open" else denied("grant.memory")
-        return Decided(decision, b"{}", self.policy_rev, "b", "e")
+        decision = permit if scope == "open" else build_denial("grant.memory")
+        return DecisionRecord(decision, b"{}", self.policy_rev, "b", "e")
 
 
 class Banks:
@@ -59,7 +59,7 @@ def made() -> tuple[Recall, Gate, Banks]:
 
 def test_only_what_policy_permits_is_read_and_each_decision_is_an_entry() -> None:
     recall, _, banks = made()
-    memories, drafts = recall.brief(AGENT, EVENT, NOW)
+    memories, drafts = recall.find_memories(AGENT, EVENT, NOW)
     assert [memory.scope for memory in memories] == ["open"]
     assert [scope for _, scope, *_ in banks.searched] == ["open"]
     assert [
@@ -72,31 +72,31 @@ def test_only_what_policy_permits_is_read_and_each_decision_is_an_entry() -> Non
 
 def test_an_answer_is_kept_until_something_changes() -> None:
     recall, gate, banks = made()
-    recall.brief(AGENT, EVENT, NOW)
-    assert recall.brief(AGENT, EVENT, NOW + 1)[1] == []
+    recall.find_memories(AGENT, EVENT, NOW)
+    assert recall.find_memories(AGENT, EVENT, NOW + 1)[1] == []
     assert (gate.asked, len(banks.searched)) == (2, 1)
-    recall.brief(AGENT, replace(EVENT, data={"text": "Another question"}), NOW)
+    recall.find_memories(AGENT, replace(EVENT, data={"text": "Another question"}), NOW)
     assert len(banks.searched) == 2
     banks.at = 2
-    recall.brief(AGENT, EVENT, NOW)
+    recall.find_memories(AGENT, EVENT, NOW)
     assert len(banks.searched) == 3
     gate.policy_rev = 2
-    assert len(recall.brief(AGENT, EVENT, NOW)[1]) == 2
+    assert len(recall.find_memories(AGENT, EVENT, NOW)[1]) == 2
     assert (gate.asked, len(banks.searched)) == (4, 4)
-    recall.brief(AGENT, EVENT, NOW + 60_000_001)
+    recall.find_memories(AGENT, EVENT, NOW + 60_000_001)
     assert len(banks.searched) == 5, "an expiry in between is noticed"
 
 
 def test_a_decision_whose_entry_was_lost_is_made_again() -> None:
     recall, gate, _ = made()
-    recall.brief(AGENT, EVENT, NOW)
-    recall.forget()
-    assert len(recall.brief(AGENT, EVENT, NOW)[1]) == 2
+    recall.find_memories(AGENT, EVENT, NOW)
+    recall.forget_permits()
+    assert len(recall.find_memories(AGENT, EVENT, NOW)[1]) == 2
     assert gate.asked == 4
 
 
 def test_what_a_bank_is_searched_with() -> None:
-    assert query_text(EVENT) == "Boats How many?"
-    assert query_text(replace(EVENT, data={"value": 1})) == "mail.received k"
-    assert query_text(replace(EVENT, data=None, subject=None)) == "mail.received "
-    assert len(query_text(replace(EVENT, data={"text": "x" * 9000}))) == 2000
+    assert build_query(EVENT) == "Boats How many?"
+    assert build_query(replace(EVENT, data={"value": 1})) == "mail.received k"
+    assert build_query(replace(EVENT, data=None, subject=None)) == "mail.received "
+    assert len(build_query(replace(EVENT, data={"text": "x" * 9000}))) == 2000

@@ -10,8 +10,8 @@ import pytest
 from vedette.domain.action import Action, Proposal, bind
 from vedette.domain.agent import Agent
 from vedette.domain.budget import ACTIONS, HOUR_US, MINUTE_US, Budget
-from vedette.domain.decision import check_question
-from vedette.domain.decision_request import Approval, Situation
+from vedette.domain.decision import check_request
+from vedette.domain.decision_request import Approval, DecisionContext
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.identity import Identity
 from vedette.domain.origin import Ref, Roots
@@ -57,8 +57,8 @@ def action(confidence: float = 0.875) -> Action:
     return bind(proposal, TOOL, ROOTS, run="run_1", turn=1, ordinal=0, confidence=1.0)
 
 
-def situation(**given: Any) -> Situation:
-    return Situation(AGENT, EVENT, 1, NOW, **given)
+def situation(**given: Any) -> DecisionContext:
+    return DecisionContext(AGENT, EVENT, 1, NOW, **given)
 
 
 def test_the_question_is_all_that_the_engine_knows_and_nothing_the_agent_says() -> None:
@@ -73,8 +73,8 @@ def test_the_question_is_all_that_the_engine_knows_and_nothing_the_agent_says() 
         ),
     )
     question = orjson.loads(engine.asked)
-    assert check_question(question) is None
-    assert decided.question == engine.asked
+    assert check_request(question) is None
+    assert decided.request == engine.asked
     assert (decided.policy_rev, decided.bundle, decided.engine) == (5, engine.digest, "engine")
     assert question["subject"] == {
         "id": "spiffe://harbour/agent/desk", "agent": "desk", "release": "r1",
@@ -102,7 +102,7 @@ def test_a_permit_is_counted_at_once_and_can_be_given_back() -> None:
     gateway = Gateway(Engine(PERMIT), 1)
     gateway.decide(action(), situation())
     assert gateway.counts.total("desk", ACTIONS, NOW, HOUR_US) == 1
-    gateway.give_back("desk", NOW)
+    gateway.uncount_permit("desk", NOW)
     assert gateway.counts.total("desk", ACTIONS, NOW, MINUTE_US) == 0
     gateway.engine = Engine({**PERMIT, "outcome": "deny"})
     gateway.decide(action(), situation())
@@ -123,7 +123,7 @@ def test_a_question_that_cannot_be_recorded_is_a_deny_and_never_asked() -> None:
     from dataclasses import replace
 
     engine = Engine(PERMIT)
-    odd = Situation(AGENT, replace(EVENT, type="\ud800"), 1, NOW)
+    odd = DecisionContext(AGENT, replace(EVENT, type="\ud800"), 1, NOW)
     decided = Gateway(engine, 1).decide(action(), odd)
     assert (decided.decision.outcome, decided.decision.rule) == ("deny", "engine.question")
     assert engine.asked == b""
@@ -134,7 +134,7 @@ def test_reading_a_memory_is_asked_as_an_action_and_counted_as_none() -> None:
     gateway = Gateway(engine, 1)
     decided = gateway.may_read(situation(), "inbox", "desk")
     question = orjson.loads(engine.asked)
-    assert check_question(question) is None
+    assert check_request(question) is None
     assert decided.decision.outcome == "permit"
     assert question["action"]["tool"] == "memory.read"
     assert question["resource"] == {"type": "memory", "id": "inbox/desk"}

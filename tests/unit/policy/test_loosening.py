@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import DECISION
-from vedette.policy.loosening import loosened_decisions, loosening
+from vedette.domain.decision import DECISION_SCHEMA
+from vedette.policy.loosening import find_loosening, find_looser_decisions
 
 Data = dict[str, Any]
 Edit = Callable[[Data], None]
@@ -67,7 +67,7 @@ def says(edit: Edit) -> tuple[str, ...]:
     now = copy.deepcopy(DATA)
     edit(now)
     old, new = Bundle.of({"a/data.json": b"1"}), Bundle.of({"a/data.json": b"2"})
-    return loosening(old, new, lambda files: DATA if files == old.files else now).says
+    return find_loosening(old, new, lambda files: DATA if files == old.files else now).statements
 
 
 LOOSER: list[tuple[Edit, tuple[str, ...]]] = [
@@ -204,9 +204,9 @@ def rules(text: str, path: str = "vedette/denies/denies.rego") -> Bundle:
 def test_what_is_confirmed_is_these_words_about_these_bundles() -> None:
     """A changed rule is said by its file alone: another change of it is another loosening."""
     old, *others = (rules(f"package p\n\nok if input.x == {n}\n") for n in range(3))
-    found = [loosening(old, new, lambda files: {}) for new in others]
-    assert found[0].says == found[1].says
-    back = [loosening(new, old, lambda files: {}) for new in others]
+    found = [find_loosening(old, new, lambda files: {}) for new in others]
+    assert found[0].statements == found[1].statements
+    back = [find_loosening(new, old, lambda files: {}) for new in others]
     assert len({each.digest for each in (*found, *back)}) == 4
 
 
@@ -214,7 +214,7 @@ def test_a_changed_rule_is_a_loosening_and_a_changed_comment_or_test_is_not() ->
     old = rules("package p\n\nok if false\n")
 
     def says_of(new: Bundle) -> tuple[str, ...]:
-        return loosening(old, new, lambda files: {}).says
+        return find_loosening(old, new, lambda files: {}).statements
 
     path = "vedette/denies/denies.rego"
     assert says_of(rules("package p\n\nok if true\n")) == (f"rules changed: {path}",)
@@ -228,16 +228,18 @@ def test_a_changed_rule_is_a_loosening_and_a_changed_comment_or_test_is_not() ->
     for end in ("\u2028", "\u2029", "\x85", "\x0c"):
         one = f'package p\n\nok if input.x != "{end}# "; input.y == 1\n'
         other = rules(one.replace("== 1", "== 2"))
-        assert loosening(rules(one), other, lambda files: {}).says, repr(end)
+        assert find_loosening(rules(one), other, lambda files: {}).statements, repr(end)
     raw = "package p\n\nx := `a\n# b`\n"
-    assert loosening(rules(raw), rules(raw.replace("# b", "# c")), lambda files: {}).says
+    assert find_loosening(rules(raw), rules(raw.replace("# b", "# c")), lambda files: {}).statements
 
 
 def test_the_digest_is_of_the_words_alone() -> None:
     old, new = rules("package p\nok if false\n"), rules("package p\nok if true\n")
-    found = loosening(old, new, lambda files: {})
-    assert found.digest == loosening(old, new, lambda files: {}).digest
-    assert found.digest != loosening(old, rules("package q", "q.rego"), lambda files: {}).digest
+    found = find_loosening(old, new, lambda files: {})
+    assert found.digest == find_loosening(old, new, lambda files: {}).digest
+    assert (
+        found.digest != find_loosening(old, rules("package q", "q.rego"), lambda files: {}).digest
+    )
 
 
 class Says:
@@ -248,7 +250,7 @@ class Says:
 
     def decide(self, question: bytes) -> object:
         return {
-            "schema": DECISION, "outcome": self.outcome, "rule": "r", "reasons": [],
+            "schema": DECISION_SCHEMA, "outcome": self.outcome, "rule": "r", "reasons": [],
             "wait": "approval" if self.outcome == "hold" else None, "until": 0, "would": None,
             "obligations": [],
         }  # fmt: skip
@@ -261,7 +263,7 @@ class Says:
 )  # fmt: skip
 def test_recorded_questions_are_answered_under_both(old: str, new: str, looser: int) -> None:
     asked = b'{"subject":{"agent":"desk"},"action":{"tool":"mail.send"}}'
-    told = loosened_decisions(Says(old), Says(new), [asked] * 3)
+    told = find_looser_decisions(Says(old), Says(new), [asked] * 3)
     assert told[0] == f"of the last 3 decisions {looser} would have come out looser"
     more = (f"3 x desk mail.send: {old} (r) -> {new} (r)",) if looser else ()
     assert told[1:] == more

@@ -10,7 +10,7 @@ from typing import Any
 
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
-from vedette.ledger.history.audit import Item, Mail
+from vedette.ledger.history.audit import Mail, TargetEffect
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,10 @@ class TargetRecord:
     `keeps_us` is for how long it keeps what it has, in microseconds; None if for good.
     """
 
-    items: Iterable[Item] | None = None
+    items: Iterable[TargetEffect] | None = None
     mails: list[Mail] | None = None
-    emptied: frozenset[str] = frozenset()
-    keeps_us: int | None = None
+    drained_folders: frozenset[str] = frozenset()
+    retention_us: int | None = None
 
 
 def read_record(name: str, table: Mapping[str, Any], since_us: int) -> TargetRecord:
@@ -34,9 +34,9 @@ def read_record(name: str, table: Mapping[str, Any], since_us: int) -> TargetRec
     """
     kind, where = table.get("kind"), f"target {name}"
     if kind == "maildir":
-        from vedette.adapters.audit.maildir import emptied, read_mails
+        from vedette.adapters.audit.maildir import drained_folders, read_mails
 
-        return TargetRecord(mails=read_mails(table, where), emptied=emptied(table))
+        return TargetRecord(mails=read_mails(table, where), drained_folders=drained_folders(table))
     if kind == "board":
         from vedette.adapters.audit.board import read_statements
 
@@ -49,7 +49,7 @@ def read_record(name: str, table: Mapping[str, Any], since_us: int) -> TargetRec
         from vedette.adapters.audit.pubsub import read_messages, retention_us
 
         keeps_us = retention_us(table, where)
-        return TargetRecord(items=read_messages(table, where), keeps_us=keeps_us)
+        return TargetRecord(items=read_messages(table, where), retention_us=keeps_us)
     if kind == "bigquery":
         from vedette.adapters.audit.bigquery import read_rows
 
@@ -58,7 +58,7 @@ def read_record(name: str, table: Mapping[str, Any], since_us: int) -> TargetRec
 
 
 # What names the record of a target; the first that is there does.
-_RECORDS: Mapping[str, tuple[str, ...]] = {
+_RECORD_KEYS: Mapping[str, tuple[str, ...]] = {
     "maildir": ("path",),
     "board": ("path",),
     "webhook": ("record_file", "record_url"),
@@ -68,7 +68,7 @@ _RECORDS: Mapping[str, tuple[str, ...]] = {
 
 
 # What says that two targets are one place: all of any row.
-_PLACES: Mapping[str, tuple[tuple[str, ...], ...]] = {
+_IDENTITY_KEYS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "maildir": (("path",),),
     "board": (("path",),),
     "webhook": (("url",), ("record_file",), ("record_url",)),
@@ -77,18 +77,18 @@ _PLACES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 }
 
 
-def same_place(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def is_same_target(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Say whether what was done to one target may stand in the record of the other."""
     if one.get("kind") != other.get("kind"):
         return False
-    rows = _PLACES.get(str(one.get("kind")), ())
+    rows = _IDENTITY_KEYS.get(str(one.get("kind")), ())
     return any(all(one.get(n) and one.get(n) == other.get(n) for n in row) for row in rows)
 
 
-def keeps_record(table: Mapping[str, Any]) -> str | None:
+def audit_problem(table: Mapping[str, Any]) -> str | None:
     """Return why a target cannot be audited as it is declared; None if it can."""
     kind = table.get("kind")
-    needs = _RECORDS.get(str(kind))
+    needs = _RECORD_KEYS.get(str(kind))
     if needs is None:
         return f"nothing here reads the record of a {kind}"
     if not any(table.get(name) for name in needs):

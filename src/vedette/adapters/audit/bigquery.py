@@ -13,15 +13,15 @@ from typing import Any
 
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.ledger.history.audit import Item
+from vedette.ledger.history.audit import TargetEffect
 
-_HOST = "BIGQUERY_EMULATOR_HOST"
+_EMULATOR_HOST = "BIGQUERY_EMULATOR_HOST"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}\Z")
 _PROJECT = re.compile(r"[a-z][a-z0-9.:-]{0,99}\Z")
 _TIMEOUT_S = 120.0
 
 
-def read_rows(table: Mapping[str, Any], where: str, since_us: int) -> Iterator[Item]:
+def read_rows(table: Mapping[str, Any], where: str, since_us: int) -> Iterator[TargetEffect]:
     """Yield each key once, and a second time if it has several rows.
 
     Raises BadFleet, Unavailable.
@@ -34,7 +34,9 @@ def read_rows(table: Mapping[str, Any], where: str, since_us: int) -> Iterator[I
         for key, rows, at in client.query(query).result(timeout=_TIMEOUT_S):
             name = str(key) if key is not None else "a row without a key"
             at_us = int(at.timestamp() * 1e6) if at is not None else 0
-            yield from [Item(name, at_us, f"{rows} rows" if rows > 1 else "")] * min(rows, 2)
+            yield from [TargetEffect(name, at_us, f"{rows} rows" if rows > 1 else "")] * min(
+                rows, 2
+            )
     except (exceptions.NotFound, exceptions.Forbidden, exceptions.BadRequest) as error:
         raise BadFleet(f"cannot be read: {error.message}"[:300], where=where) from error
     except (exceptions.GoogleAPICallError, OSError, TimeoutError) as error:
@@ -67,7 +69,7 @@ def _client(project: str, location: Any) -> Any:
     from google.cloud import bigquery
 
     given: dict[str, Any] = {"project": project, "location": location}
-    if host := os.environ.get(_HOST):
+    if host := os.environ.get(_EMULATOR_HOST):
         from google.auth.credentials import AnonymousCredentials
 
         endpoint = host if "://" in host else f"http://{host}"

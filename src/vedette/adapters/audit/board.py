@@ -14,19 +14,21 @@ from urllib.parse import quote
 
 from vedette.domain.base.clock import from_iso
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.ledger.history.audit import Item
+from vedette.ledger.history.audit import TargetEffect
 
-_LOCKED_S = 5.0
+_LOCK_TIMEOUT_S = 5.0
 
 
-def read_statements(table: Mapping[str, Any], where: str) -> Iterator[Item]:
+def read_statements(table: Mapping[str, Any], where: str) -> Iterator[TargetEffect]:
     """Yield each effect. Raises BadFleet for a file that is no board, Unavailable for none."""
     path = Path(str(table.get("path")))
     if not path.is_file():
         raise Unavailable(f"there is no board at {path}", where=where, mend="mend path")
     try:
         # Reading only: an audit never makes, mends or locks what it looks at.
-        opened = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_LOCKED_S)
+        opened = sqlite3.connect(
+            f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_LOCK_TIMEOUT_S
+        )
         with closing(opened) as db:
             rows = db.execute("SELECT effect, comment, action, made_at FROM statement").fetchall()
     except sqlite3.OperationalError as error:
@@ -34,7 +36,7 @@ def read_statements(table: Mapping[str, Any], where: str) -> Iterator[Item]:
     except sqlite3.DatabaseError as error:
         raise BadFleet(f"its record cannot be read: {error}", where=where) from error
     for effect, comment, action, made_at in rows:
-        yield Item(str(effect), _instant(made_at), f"{action} {comment}")
+        yield TargetEffect(str(effect), _instant(made_at), f"{action} {comment}")
 
 
 def _instant(at: Any) -> int:

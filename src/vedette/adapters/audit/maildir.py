@@ -16,7 +16,7 @@ from vedette.ledger.history.audit import INBOX, Mail
 _INFO = ":2,"
 
 
-def emptied(table: Mapping[str, Any]) -> frozenset[str]:
+def drained_folders(table: Mapping[str, Any]) -> frozenset[str]:
     """Return the folders that others take mails out of."""
     named = table.get("emptied", ["Outbox"])
     if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
@@ -33,20 +33,20 @@ def read_mails(table: Mapping[str, Any], where: str) -> list[Mail]:
     root = Path(str(table.get("path")))
     if not (root / "new").is_dir() and not (root / "cur").is_dir():
         raise Unavailable(f"{root} is no Maildir", where=where, mend="mount it, or mend path")
-    before = _state(root)
+    before = _list_mails(root)
     for _ in range(5):
-        now = _state(root)
+        now = _list_mails(root)
         if now == before:
             break
         before = now
     return before
 
 
-def _state(root: Path) -> list[Mail]:
-    return sorted(_mails(root), key=lambda mail: (mail.name, mail.folder))
+def _list_mails(root: Path) -> list[Mail]:
+    return sorted(_scan_mails(root), key=lambda mail: (mail.name, mail.folder))
 
 
-def _mails(root: Path) -> Iterator[Mail]:
+def _scan_mails(root: Path) -> Iterator[Mail]:
     folders = {INBOX: root}
     with os.scandir(root) as entries:
         for entry in entries:

@@ -14,31 +14,31 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from vedette.config.part import is_here
 from vedette.config.secret_reference import read_secret
+from vedette.config.settings_table import is_loopback
 from vedette.domain.base.clock import from_iso
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.ledger.history.audit import Item
+from vedette.ledger.history.audit import TargetEffect
 
-MOST_BYTES = 256 << 20
+MAX_BYTES = 256 << 20
 _TIMEOUT_S = 30.0
-_WHOLE_S = 600.0
+_DEADLINE_S = 600.0
 
 
-def read_calls(table: Mapping[str, Any], where: str) -> Iterator[Item]:
+def read_calls(table: Mapping[str, Any], where: str) -> Iterator[TargetEffect]:
     """Yield the calls that had an effect. Raises BadFleet, Unavailable."""
     file, url = table.get("record_file"), table.get("record_url")
     if file:
-        yield from _items(_of_file(Path(str(file)), where), where)
+        yield from _items(_read_file(Path(str(file)), where), where)
     elif url:
         token = read_secret(table, "record_token", where=where)
-        yield from _items(_of_url(str(url), token, where), where)
+        yield from _items(_fetch_calls(str(url), token, where), where)
     else:
         mend = "add record_file or record_url"
         raise BadFleet("its record is not named", where=where, mend=mend)
 
 
-def _items(calls: Iterable[Any], where: str) -> Iterator[Item]:
+def _items(calls: Iterable[Any], where: str) -> Iterator[TargetEffect]:
     for number, call in enumerate(calls, 1):
         if not isinstance(call, dict):
             raise BadFleet(f"call {number} of its record is no object", where=where)
@@ -46,7 +46,7 @@ def _items(calls: Iterable[Any], where: str) -> Iterator[Item]:
             continue
         key = call.get("key")
         # A call without a key is one that nobody here made: it is to be listed.
-        yield Item(
+        yield TargetEffect(
             str(key) if key else f"call {number}", _instant(call.get("at")), f"call {number}"
         )
 
@@ -60,7 +60,7 @@ def _instant(at: Any) -> int:
         return 0
 
 
-def _of_file(path: Path, where: str) -> Iterator[Any]:
+def _read_file(path: Path, where: str) -> Iterator[Any]:
     try:
         with path.open("rb") as lines:
             for number, line in enumerate(lines, 1):
@@ -76,12 +76,12 @@ def _of_file(path: Path, where: str) -> Iterator[Any]:
         raise Unavailable(what, where=f"{where}: {path}", mend="mend record_file") from error
 
 
-def _of_url(url: str, token: str | None, where: str) -> list[Any]:
-    from vedette.adapters.http_client import NoAnswer, NotSent, request
+def _fetch_calls(url: str, token: str | None, where: str) -> list[Any]:
+    from vedette.adapters.http_client import NoResponse, SendFailure, request
 
-    parts, host, port = _place(url, where)
-    where = f"{where}: {_shown(parts, host, port)}"
-    if token and parts.scheme != "https" and not is_here(host):
+    parts, host, port = _parse_url(url, where)
+    where = f"{where}: {_redact_url(parts, host, port)}"
+    if token and parts.scheme != "https" and not is_loopback(host):
         raise BadFleet("a token is not sent over plain HTTP", where=where, mend="use https")
     headers = {"Accept": "application/json"} | (
         {"Authorization": f"Bearer {token}"} if token else {}
@@ -89,22 +89,22 @@ def _of_url(url: str, token: str | None, where: str) -> list[Any]:
     try:
         answer = request(
             "GET", url, headers,
-            seconds=_WHOLE_S, read_timeout_s=_TIMEOUT_S, most_bytes=MOST_BYTES,
+            timeout_s=_DEADLINE_S, read_timeout_s=_TIMEOUT_S, max_bytes=MAX_BYTES,
         )  # fmt: skip
-        if answer.status != 200 or answer.cut:
-            what = f"it answers {answer.status}, {len(answer.body)} bytes{' and more' * answer.cut}"
+        if answer.status != 200 or answer.truncated:
+            what = f"it answers {answer.status}, {len(answer.body)} bytes{' and more' * answer.truncated}"
             raise Unavailable(what, where=where)
-        told = json.loads(answer.body)
-    except (NotSent, NoAnswer, ValueError) as error:
+        calls = json.loads(answer.body)
+    except (SendFailure, NoResponse, ValueError) as error:
         what = f"its record cannot be had: {type(error.__cause__ or error).__name__}"
         # Some of these errors print the whole address.
         raise Unavailable(what, where=where) from None
-    if not isinstance(told, list):
+    if not isinstance(calls, list):
         raise BadFleet("its record is no JSON list", where=where)
-    return told
+    return calls
 
 
-def _place(url: str, where: str) -> tuple[SplitResult, str, int | None]:
+def _parse_url(url: str, where: str) -> tuple[SplitResult, str, int | None]:
     """Return a URL's parts, its host and its port."""
     try:
         parts = urlsplit(url)
@@ -118,7 +118,7 @@ def _place(url: str, where: str) -> tuple[SplitResult, str, int | None]:
     return parts, host, port
 
 
-def _shown(parts: SplitResult, host: str, port: int | None) -> str:
+def _redact_url(parts: SplitResult, host: str, port: int | None) -> str:
     # Neither the user nor the query: either may hold a secret.
     name = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{name}{'' if port is None else f':{port}'}{parts.path}"

@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from google.cloud.bigquery import Client
     from google.cloud.bigquery_storage_v1 import BigQueryWriteClient
 
-REST, GRPC = "BIGQUERY_EMULATOR_HOST", "BIGQUERY_STORAGE_EMULATOR_HOST"
+REST_EMULATOR_HOST, GRPC_EMULATOR_HOST = "BIGQUERY_EMULATOR_HOST", "BIGQUERY_STORAGE_EMULATOR_HOST"
 
 # Seconds that one request may take. The loop's end waits for the threads that are in one.
 TIMEOUT_S = 20.0
 
 # What a gRPC message may hold; an append is cut far below (tables.MOST_BYTES).
-_MESSAGE = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+_CHANNEL_OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
 
 # Reasons that the service gives for a request that stays wrong.
-_WRONG = frozenset({"invalidQuery", "invalid", "invalidParameter", "parseError", "required"})
+_PERMANENT_REASONS = frozenset(
+    {"invalidQuery", "invalid", "invalidParameter", "parseError", "required"}
+)
 
 
 def query_client(
@@ -39,14 +41,14 @@ def query_client(
     from google.cloud import bigquery
 
     given: dict[str, Any] = {"project": project, "location": location}
-    if host := environ.get(REST):
+    if host := environ.get(REST_EMULATOR_HOST):
         endpoint = host if "://" in host else f"http://{host}"
         given["client_options"] = ClientOptions(api_endpoint=endpoint)
         given["credentials"] = AnonymousCredentials()  # type: ignore[no-untyped-call]
     try:
         return bigquery.Client(**given)
     except DefaultCredentialsError as error:
-        raise _nobody() from error
+        raise _no_credentials() from error
 
 
 def write_client(environ: Mapping[str, str] = os.environ) -> BigQueryWriteClient:
@@ -61,27 +63,31 @@ def write_client(environ: Mapping[str, str] = os.environ) -> BigQueryWriteClient
         raise BadFleet("Storage Write is not installed", where="[audit]", mend=mend) from error
     from google.auth.exceptions import DefaultCredentialsError
 
-    if host := environ.get(GRPC):
+    if host := environ.get(GRPC_EMULATOR_HOST):
         import grpc  # type: ignore[import-untyped]
 
-        channel = grpc.insecure_channel(host, options=_MESSAGE)
+        channel = grpc.insecure_channel(host, options=_CHANNEL_OPTIONS)
         transport = BigQueryWriteGrpcTransport(channel=channel)
         return BigQueryWriteClient(transport=transport)  # type: ignore[no-untyped-call]
-    if environ.get(REST):
-        mend = f"set {GRPC} to the host:port of the emulator's gRPC side, too"
-        raise BadFleet(f"{REST} names an emulator, {GRPC} does not", where="[audit]", mend=mend)
+    if environ.get(REST_EMULATOR_HOST):
+        mend = f"set {GRPC_EMULATOR_HOST} to the host:port of the emulator's gRPC side, too"
+        raise BadFleet(
+            f"{REST_EMULATOR_HOST} names an emulator, {GRPC_EMULATOR_HOST} does not",
+            where="[audit]",
+            mend=mend,
+        )
     try:
         return BigQueryWriteClient()  # type: ignore[no-untyped-call]
     except DefaultCredentialsError as error:
-        raise _nobody() from error
+        raise _no_credentials() from error
 
 
-def _nobody() -> BadFleet:
+def _no_credentials() -> BadFleet:
     mend = "give the process a service account (see docs/deploy.md)"
     return BadFleet("there are no Google Cloud credentials here", where="bigquery", mend=mend)
 
 
-def may_pass(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Say whether the same request may succeed later: everything but what the service calls wrong.
 
     A table that is not there and a right that is not given may come; a query that is not SQL, or
@@ -94,4 +100,4 @@ def may_pass(error: BaseException) -> bool:
     if not isinstance(error, exceptions.BadRequest):
         return True
     told = error.errors[0] if error.errors else None
-    return not (isinstance(told, Mapping) and told.get("reason") in _WRONG)
+    return not (isinstance(told, Mapping) and told.get("reason") in _PERMANENT_REASONS)

@@ -25,7 +25,7 @@ class BigQueryPlugin(SourcePlugin):
         """Make the source."""
         from vedette.adapters.bigquery.source import BigQuerySource
 
-        return BigQuerySource(plan, context.clock, watch=context.watch, leads=context.leads)
+        return BigQuerySource(plan, context.clock, watch=context.watch, is_leader=context.leads)
 
 
 BIGQUERY = BigQueryPlugin()

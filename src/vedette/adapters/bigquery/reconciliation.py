@@ -12,7 +12,7 @@ from vedette.adapters.bigquery.tables import KINDS
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.domain.base.canonical import sha256_hex
 
-SHOWN = 20
+MAX_FINDINGS = 20
 PAGE = 1000
 # Entries that one query compares: it sorts them, and its answer comes as a whole.
 SLICE = 1_000_000
@@ -32,14 +32,14 @@ WHERE t.fleet = @fleet AND t.seq > @after AND t.seq <= @last
 ORDER BY t.seq"""
 
 
-class Reader(Protocol):
+class LedgerReader(Protocol):
     """What is asked of the ledger."""
 
     def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]: ...
 
 
-def differences(
-    warehouse: Warehouse, fleet: str, reader: Reader, last: int
+def find_differences(
+    warehouse: Warehouse, fleet: str, reader: LedgerReader, last: int
 ) -> dict[str, tuple[int, list[str]]]:
     """Return for each table how many rows it has up to entry `last`, and what is wrong with them.
 
@@ -52,24 +52,26 @@ def differences(
     for table, kinds in KINDS.items():
         text = _LEDGER if kinds is None else _SHIPPED
         text = text.format(
-            content="t.digest", place=warehouse.place(table), entries=warehouse.place("entries")
+            content="t.digest",
+            place=warehouse.table_id(table),
+            entries=warehouse.table_id("entries"),
         )
-        rows = _shipped(warehouse, text, fleet, first, last)
-        found[table] = _compared(_local(reader, kinds, first, last), rows)
+        rows = _shipped_rows(warehouse, text, fleet, first, last)
+        found[table] = _compare_rows(_ledger_rows(reader, kinds, first, last), rows)
     return found
 
 
-def _shipped(
+def _shipped_rows(
     warehouse: Warehouse, text: str, fleet: str, first: int, last: int
 ) -> Iterator[tuple[int, str, str]]:
     for after in range(first - 1, last, SLICE):
         upto = min(after + SLICE, last)
-        for row in warehouse.ask(text, fleet=fleet, after=after, last=upto):
+        for row in warehouse.run_query(text, fleet=fleet, after=after, last=upto):
             yield int(row["seq"]), str(row["digest"]), str(row["content"])
 
 
-def _local(
-    reader: Reader, kinds: frozenset[str] | None, first: int, last: int
+def _ledger_rows(
+    reader: LedgerReader, kinds: frozenset[str] | None, first: int, last: int
 ) -> Iterator[tuple[int, str, str]]:
     at = first - 1
     while at < last and (page := reader.entries_after(at, PAGE)):
@@ -80,14 +82,14 @@ def _local(
         at = page[-1][0]
 
 
-def _compared(
+def _compare_rows(
     local: Iterable[tuple[int, str, str]], shipped: Iterable[tuple[int, str, str]]
 ) -> tuple[int, list[str]]:
     wrong: list[str] = []
     count = 0
     for ours, theirs in zip_longest(local, shipped):
         count += theirs is not None
-        if ours == theirs or len(wrong) >= SHOWN:
+        if ours == theirs or len(wrong) >= MAX_FINDINGS:
             continue
         if theirs is None or (ours is not None and ours[0] < theirs[0]):
             wrong.append(f"entry {ours[0]} is not there")

@@ -16,32 +16,32 @@ from typing import Protocol
 
 import orjson
 
-from vedette.adapters.bigquery.tables import KINDS, MOST_ROWS, Batch, Encoder
+from vedette.adapters.bigquery.tables import KINDS, MAX_ROWS, Batch, Encoder
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.clock import Clock
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadStore, Unavailable
-from vedette.domain.base.failpoint import reach
+from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.ports import Metrics
 
 FIRST_US, LAST_US = 1_000_000, 300_000_000  # backoff while BigQuery does not answer
 
 
-class Told(Protocol):
+class MetaReader(Protocol):
     """Where marks are read."""
 
     def meta(self, name: str) -> str | None: ...
 
 
-class Marks(Told, Protocol):
+class MetaStore(MetaReader, Protocol):
     """Where marks are kept, durably: the store."""
 
     async def compare_and_set(self, name: str, was: str | None, value: str) -> bool: ...
 
 
-class Reader(Protocol):
+class LedgerReader(Protocol):
     """A connection of its own to the ledger."""
 
     def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]: ...
@@ -68,17 +68,17 @@ class Shipper:
     """Ships one fleet's ledger into one dataset. For one caller at a time."""
 
     def __init__(
-        self, fleet: str, marks: Marks, reader: Callable[[], Reader], warehouse: Warehouse
+        self, fleet: str, marks: MetaStore, reader: Callable[[], LedgerReader], warehouse: Warehouse
     ) -> None:
         """`reader` opens a connection; it is opened and closed in a thread for each batch."""
         self.warehouse = warehouse
         self._fleet, self._marks, self._reader = fleet, marks, reader
         self._encoders = {table: Encoder(table, fleet) for table in KINDS}
-        self._open: dict[str, str] = {}  # the streams that stand where our marks say
-        self._read_marks: dict[str, str | None] = {}  # as they were when we last knew them
+        self._open_streams: dict[str, str] = {}  # the streams that stand where our marks say
+        self._known_marks: dict[str, str | None] = {}  # as they were when we last knew them
         self._prepared = False
         self.gaps: list[str] = []  # what a person should see
-        self.shipped = 0  # the ledger's table has all up to this entry
+        self.shipped_seq = 0  # the ledger's table has all up to this entry
 
     async def ship(self) -> int:
         """Ship all there is; return how many entries the ledger's table got of it.
@@ -89,10 +89,10 @@ class Shipper:
         if not self._prepared:
             for table in await asyncio.to_thread(self.warehouse.prepare):
                 # A stream may outlive the table it was opened for.
-                self._open.pop(table, None)
+                self._open_streams.pop(table, None)
             self._prepared = True
-            self.gaps += self.warehouse.withheld
-            self.warehouse.withheld.clear()
+            self.gaps += self.warehouse.view_problems
+            self.warehouse.view_problems.clear()
         counts = {table: await self._ship(table) for table in KINDS}
         return counts["ledger"]
 
@@ -101,19 +101,19 @@ class Shipper:
         await asyncio.to_thread(self.warehouse.close)
 
     async def _ship(self, table: str) -> int:
-        self._read_marks[table] = self._marks.meta(_name(table))
-        mark = kept = mark_of(self._marks, self.warehouse, table)
+        self._known_marks[table] = self._marks.meta(_name(table))
+        mark = kept = read_mark(self._marks, self.warehouse, table)
         count = 0
         try:
-            if mark.stream is not None and self._open.get(table) != mark.stream:
-                mark = kept = await self._settle(table, mark)
-            while (batch := await self._next(table, mark)) is not None:
+            if mark.stream is not None and self._open_streams.get(table) != mark.stream:
+                mark = kept = await self._close_stream(table, mark)
+            while (batch := await self._next_batch(table, mark)) is not None:
                 if mark.stream is not None and mark.history != batch.history:
                     # A stream has rows of one history only, so that its count tells where it is.
                     await asyncio.to_thread(self.warehouse.close_stream, mark.stream)
                     mark = replace(mark, stream=None, offset=0)
                 if batch.rows and mark.stream is None:
-                    there = await self._there(table, mark, batch)
+                    there = await self._resume_mark(table, mark, batch)
                     if there != mark:
                         mark = there
                         continue
@@ -122,15 +122,15 @@ class Shipper:
                     count += len(batch.rows)
                 mark = replace(mark, seq=batch.last, history=batch.history)
                 if batch.rows:
-                    kept = await self._keep(table, mark)
+                    kept = await self._save_mark(table, mark)
             if mark != kept:
-                await self._keep(table, mark)
+                await self._save_mark(table, mark)
             if table == "ledger":
-                self.shipped = mark.seq
+                self.shipped_seq = mark.seq
         except BaseException:
             # What came of the last append is not known: the stream is closed before the next. It
             # may have gone with its table, too.
-            self._open.pop(table, None)
+            self._open_streams.pop(table, None)
             self._prepared = False
             raise
         return count
@@ -139,34 +139,34 @@ class Shipper:
         """Append a batch; to a new stream where there is none."""
         warehouse, stream = self.warehouse, mark.stream
         if stream is None:
-            reach("ship.open:before")
+            hit_failpoint("ship.open:before")
             stream = await asyncio.to_thread(warehouse.open_stream, table)
-            reach("ship.open:after")
+            hit_failpoint("ship.open:after")
             # Durable before anything is in it: a row in a stream that we forgot would be doubled.
             mark = replace(mark, stream=stream, offset=0, history=batch.history)
-            await self._keep(table, mark)
-            self._open[table] = stream
+            await self._save_mark(table, mark)
+            self._open_streams[table] = stream
         rows = [row for _, row in batch.rows]
-        reach("ship.append:before")
+        hit_failpoint("ship.append:before")
         descriptor = self._encoders[table].descriptor
         await asyncio.to_thread(warehouse.append, stream, mark.offset, rows, descriptor)
-        reach("ship.append:after")
+        hit_failpoint("ship.append:after")
         return replace(mark, offset=mark.offset + len(rows), rows=mark.rows + len(rows))
 
     # --- where it stands --------------------------------------------------------------------
 
-    async def _keep(self, table: str, mark: Mark) -> Mark:
+    async def _save_mark(self, table: str, mark: Mark) -> Mark:
         """Make a mark durable; not over one that another worker set since we read ours."""
         value = orjson.dumps(asdict(mark)).decode()
-        was = self._read_marks[table]
+        was = self._known_marks[table]
         # In one commit: of two who read the same mark one goes on, and only a stream that a mark
         # names is written to.
         if not await self._marks.compare_and_set(_name(table), was, value):
             raise Unavailable("another worker ships the ledger", where=mark.to)
-        self._read_marks[table] = value
+        self._known_marks[table] = value
         return mark
 
-    async def _settle(self, table: str, mark: Mark) -> Mark:
+    async def _close_stream(self, table: str, mark: Mark) -> Mark:
         """Close the stream of a mark and move the mark to what is in the table."""
         assert mark.stream is not None
         taken = await asyncio.to_thread(self.warehouse.close_stream, mark.stream)
@@ -175,10 +175,10 @@ class Shipper:
             what = f"{mark.to} has {taken} rows of {mark.offset} that it acknowledged"
             raise BadStore(what, where="[audit]", mend="ship into a new dataset")
         if taken is not None:
-            mark = await self._forward(table, mark, taken - mark.offset)
-        return await self._keep(table, replace(mark, stream=None, offset=0))
+            mark = await self._advance(table, mark, taken - mark.offset)
+        return await self._save_mark(table, replace(mark, stream=None, offset=0))
 
-    async def _there(self, table: str, mark: Mark, batch: Batch) -> Mark:
+    async def _resume_mark(self, table: str, mark: Mark, batch: Batch) -> Mark:
         """Return the mark behind what a table has of a history; asked before a stream is opened.
 
         A mark that came back with a backup is behind its table, and its stream is an old one. A
@@ -186,25 +186,25 @@ class Shipper:
         """
         warehouse, fleet = self.warehouse, self._fleet
         count, last, digest = await asyncio.to_thread(
-            warehouse.shipped, table, fleet, batch.history
+            warehouse.read_progress, table, fleet, batch.history
         )
         if not count:
             return Mark(mark.to) if mark.rows else mark
         while mark.seq < last:
-            following = await self._next(table, mark)
+            following = await self._next_batch(table, mark)
             if following is None:
-                raise self._more(mark, f"more entries, up to {last},")
+                raise self._ahead_error(mark, f"more entries, up to {last},")
             if following.history != batch.history:
                 # The rest are of entries that were lost; the views leave them out.
                 return mark
             seq = min(following.last, last)
             rows = sum(1 for at, _ in following.rows if at <= seq)
             mark = replace(mark, seq=seq, history=batch.history, rows=mark.rows + rows)
-        if last and not await asyncio.to_thread(self._same, last, digest):
-            raise self._more(mark, f"another entry {last}")
+        if last and not await asyncio.to_thread(self._is_same_entry, last, digest):
+            raise self._ahead_error(mark, f"another entry {last}")
         return mark
 
-    def _same(self, seq: int, digest: str) -> bool:
+    def _is_same_entry(self, seq: int, digest: str) -> bool:
         """Say whether our entry is the one that a table has, in a thread; so if it is archived."""
         reader = self._reader()
         try:
@@ -213,16 +213,16 @@ class Shipper:
             reader.close()
         return not found or found[0][0] != seq or sha256_hex(found[0][1]) == digest
 
-    def _more(self, mark: Mark, what: str) -> BadStore:
+    def _ahead_error(self, mark: Mark, what: str) -> BadStore:
         mend = "was it put back by hand? use `vedette restore`, or ship into a new dataset"
         return BadStore(f"{mark.to} has {what} than this store", where="[audit]", mend=mend)
 
-    async def _forward(self, table: str, mark: Mark, rows: int) -> Mark:
+    async def _advance(self, table: str, mark: Mark, rows: int) -> Mark:
         """Move a mark over rows that the table has already, but not into another history."""
         while rows > 0:
-            batch = await self._next(table, mark)
+            batch = await self._next_batch(table, mark)
             if batch is None:
-                raise self._more(mark, f"{rows} more rows")
+                raise self._ahead_error(mark, f"{rows} more rows")
             if batch.history != mark.history:
                 # The rows are of entries that were lost; the views leave them out.
                 return mark
@@ -232,18 +232,18 @@ class Shipper:
             rows -= some
         return mark
 
-    async def _next(self, table: str, mark: Mark) -> Batch | None:
-        batch, missing = await asyncio.to_thread(self._read, table, mark.seq, mark.history)
+    async def _next_batch(self, table: str, mark: Mark) -> Batch | None:
+        batch, missing = await asyncio.to_thread(self._read_batch, table, mark.seq, mark.history)
         if missing is not None:
             self.gaps.append(missing)
             del self.gaps[:-10]
         return batch
 
-    def _read(self, table: str, after: int, history: int) -> tuple[Batch | None, str | None]:
+    def _read_batch(self, table: str, after: int, history: int) -> tuple[Batch | None, str | None]:
         """Read and encode what comes next, in a thread; say what was archived before it."""
         reader = self._reader()
         try:
-            entries = reader.entries_after(after, MOST_ROWS)
+            entries = reader.entries_after(after, MAX_ROWS)
         finally:
             reader.close()
         missing = None
@@ -253,11 +253,11 @@ class Shipper:
         return self._encoders[table].batch(entries, history), missing
 
 
-def mark_of(marks: Told, warehouse: Warehouse, table: str) -> Mark:
+def read_mark(marks: MetaReader, warehouse: Warehouse, table: str) -> Mark:
     """Return how far a table is; a new mark where it was never shipped to this place."""
-    to = warehouse.place(table)
-    told = marks.meta(_name(table))
-    mark = None if told is None else Mark(**orjson.loads(told))
+    to = warehouse.table_id(table)
+    value = marks.meta(_name(table))
+    mark = None if value is None else Mark(**orjson.loads(value))
     return mark if mark is not None and mark.to == to else Mark(to)
 
 
@@ -270,9 +270,9 @@ async def follow(
     clock: Clock,
     every_us: int,
     metrics: Metrics,
-    leads: Callable[[], bool],
-    head: Callable[[], int],
-    trouble: Callable[[str], None],
+    is_leader: Callable[[], bool],
+    last_seq: Callable[[], int],
+    report: Callable[[str], None],
 ) -> None:
     """Ship every `every_us` until cancelled; a failure is told and tried again, later each time.
 
@@ -281,21 +281,21 @@ async def follow(
     tries = 0
     while True:
         wait = every_us
-        if leads():
+        if is_leader():
             try:
                 metrics.count("shipped", await shipper.ship())
-                metrics.gauge("unshipped", head() - shipper.shipped)
+                metrics.gauge("unshipped", last_seq() - shipper.shipped_seq)
                 tries = 0
             except asyncio.CancelledError:
                 # Else the loop's end waits for a query that takes long.
-                asyncio.get_running_loop().run_in_executor(None, shipper.warehouse.let_go)
+                asyncio.get_running_loop().run_in_executor(None, shipper.warehouse.cancel_query)
                 raise
             except Exception as error:
                 tries += 1
                 metrics.count("ship_failures")
-                trouble(f"the ledger is not shipped: {type(error).__name__}: {error}"[:300])
+                report(f"the ledger is not shipped: {type(error).__name__}: {error}"[:300])
                 wait = delay_us(tries, first_us=FIRST_US, last_us=LAST_US, seed="ship")
             for gap in shipper.gaps:
-                trouble(gap)
+                report(gap)
             shipper.gaps.clear()
         await clock.sleep_until(clock.now_us() + wait)

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.adapters.bigquery.clients import may_pass, query_client
-from vedette.adapters.bigquery.query import Parameter, Query, RunningError
-from vedette.adapters.bigquery.rows import Maker
-from vedette.adapters.bigquery.sql import AT, ROW, Place, query_text, table_name
+from vedette.adapters.bigquery.clients import is_transient, query_client
+from vedette.adapters.bigquery.query import Parameter, Query, QueryPendingError
+from vedette.adapters.bigquery.rows import RowMapper
+from vedette.adapters.bigquery.sql import (
+    AT_COLUMN,
+    ROW_COLUMN,
+    RowPosition,
+    build_query,
+    table_name,
+)
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.clock import Clock
 from vedette.domain.base.errors import BadFleet, StoreFailed, VedetteError
@@ -31,15 +37,15 @@ if TYPE_CHECKING:
 
 PAGE = 500  # rows handed over at once
 LIMIT = 20_000  # rows of one query; there may be more, asked for by the next
-REFUSED = 1000  # refused rows that are remembered over a restart
+MAX_REFUSED = 1000  # refused rows that are remembered over a restart
 FIRST_US, LAST_US = 500_000, 60_000_000  # backoff while BigQuery does not answer
 
-LED_ELSEWHERE = "another worker leads"
+NOT_LEADER = "another worker leads"
 
 Row = Mapping[str, Any]
 
 
-class AwayError(Exception):
+class SourceUnavailable(Exception):
     """BigQuery did not answer; it is asked again, later each time."""
 
 
@@ -57,23 +63,23 @@ class BigQuerySource:
         clock: Clock,
         *,
         watch: bool = True,
-        leads: Callable[[], bool] = lambda: True,
+        is_leader: Callable[[], bool] = lambda: True,
         client: Callable[[], Client] | None = None,
     ) -> None:
         """`client` makes the client, in a thread. Raises BadFleet for a name that is none."""
         self.name = f"bigquery:{plan.name}"
         self.finite = not watch
-        self._plan, self._clock, self._leads = plan, clock, leads
-        self._made: Client | None = None
-        self._make = client or (lambda: query_client(plan.project, plan.location))
-        self._maker = Maker(
+        self._plan, self._clock, self._is_leader = plan, clock, is_leader
+        self._client: Client | None = None
+        self._open_client = client or (lambda: query_client(plan.project, plan.location))
+        self._mapper = RowMapper(
             self.name, table_name(plan), plan.type, plan.id_column, plan.subject_column,
             vouches=plan.vouches,
             vouched=plan.vouched,
         )  # fmt: skip
-        query_text(plan, limit=LIMIT, onward=False)
-        self._told: str | None = None  # the position as we know it
-        self._under_way: Query | None = None  # asked, and not answered yet
+        build_query(plan, limit=LIMIT, after_row=False)
+        self._known_position: str | None = None  # the position as we know it
+        self._pending_query: Query | None = None  # asked, and not answered yet
         self._watermark = 0
         self._floor = 0  # rows up to here are none of ours
         self._seen: dict[str, int] = {}
@@ -91,119 +97,119 @@ class BigQuerySource:
                 wait = delay_us(self._tries, first_us=FIRST_US, last_us=LAST_US, seed=self.name)
                 await self._clock.sleep_until(self._clock.now_us() + wait)
             try:
-                await self._ask(intake)
+                await self._poll(intake)
             except VedetteError:
                 raise
             except asyncio.CancelledError:
-                if (query := self._under_way) is not None:
+                if (query := self._pending_query) is not None:
                     # Not waited for: the loop's end does that.
-                    asyncio.get_running_loop().run_in_executor(None, query.give_up)
+                    asyncio.get_running_loop().run_in_executor(None, query.request_cancel)
                 raise
             except Exception as error:
-                raise self._failed(error) from error
+                raise self._classify_error(error) from error
             self._tries = 0
             if self.finite:
                 return
             await self._clock.sleep_until(self._clock.now_us() + self._plan.every_us)
 
-    def _failed(self, error: Exception) -> Exception:
-        if not may_pass(error):
+    def _classify_error(self, error: Exception) -> Exception:
+        if not is_transient(error):
             what = " ".join(str(error).split())[:300]
             mend = "mend the columns in vedette.toml"
             return BadFleet(f"BigQuery refuses the query: {what}", where=self.name, mend=mend)
         self._tries += 1
-        return AwayError(f"{type(error).__name__}: {error}"[:300])
+        return SourceUnavailable(f"{type(error).__name__}: {error}"[:300])
 
     # --- one asking -------------------------------------------------------------------------
 
-    async def _ask(self, intake: Intake) -> None:
+    async def _poll(self, intake: Intake) -> None:
         """Hand over what is new up to a little before now, in order."""
-        self._check_lead()
+        self._check_leader()
         now = self._clock.now_us()
-        await self._take_up(intake, now)
-        if self._under_way is not None:
+        await self._resume(intake, now)
+        if self._pending_query is not None:
             # It bounds how far it goes by when it was asked first; what came since is asked now.
-            await self._taken_in(intake, self._under_way)
-        after, until = self._after(), now - self._plan.behind_us
-        last: Place | None = None
+            await self._deliver_rows(intake, self._pending_query)
+        after, until = self._lower_bound_us(), now - self._plan.behind_us
+        last: RowPosition | None = None
         while True:
-            count, last = await self._taken_in(intake, self._asked(after, until, last))
+            count, last = await self._deliver_rows(intake, self._build_query(after, until, last))
             if count < LIMIT:
                 return
 
-    async def _taken_in(self, intake: Intake, query: Query) -> tuple[int, Place | None]:
+    async def _deliver_rows(self, intake: Intake, query: Query) -> tuple[int, RowPosition | None]:
         """Hand over the rows of a query; return how many there were, and the last of them."""
-        rows = await self._waited(query)
+        rows = await self._await_rows(query)
         count, last = 0, None
         while page := await asyncio.to_thread(_page, rows):
             count += len(page)
             await self._hand_over(intake, page)
-            last = Place(page[-1][AT], page[-1][ROW])
-        after = self._after()
+            last = RowPosition(page[-1][AT_COLUMN], page[-1][ROW_COLUMN])
+        after = self._lower_bound_us()
         for known in (self._seen, self._refused):
             for name in [name for name, at in known.items() if at < after]:
                 del known[name]
         return count, last
 
-    async def _waited(self, query: Query) -> Iterator[Row]:
+    async def _await_rows(self, query: Query) -> Iterator[Row]:
         """Wait for a query as long as it takes, in turns: nobody waits for the thread for long."""
-        self._under_way = query
+        self._pending_query = query
         while True:
             try:
                 rows = await asyncio.to_thread(self._rows, query)
-            except RunningError:
-                if self._leads():
+            except QueryPendingError:
+                if self._is_leader():
                     continue
-                self._under_way = None
-                await asyncio.to_thread(query.cancel)
-                raise StoreFailed(LED_ELSEWHERE) from None
+                self._pending_query = None
+                await asyncio.to_thread(query.cancel_job)
+                raise StoreFailed(NOT_LEADER) from None
             except Exception:
-                if query.over:
-                    self._under_way = None
+                if query.failed:
+                    self._pending_query = None
                 raise
             else:
-                self._under_way = None
+                self._pending_query = None
                 return rows
 
-    def _after(self) -> int:
+    def _lower_bound_us(self) -> int:
         """Return the instant behind which rows are asked for."""
         # APPENDS goes by the instant of the commit, so nothing comes late.
         overlap = 0 if self._plan.method == "appends" else self._plan.overlap_us
         return max(self._watermark - overlap, self._floor)
 
-    def _check_lead(self) -> None:
-        if not self._leads():
-            raise StoreFailed(LED_ELSEWHERE)
+    def _check_leader(self) -> None:
+        if not self._is_leader():
+            raise StoreFailed(NOT_LEADER)
 
-    async def _take_up(self, intake: Intake, now: int) -> None:
+    async def _resume(self, intake: Intake, now: int) -> None:
         """Go on where the source was left, be it by another worker that led meanwhile.
 
         If it never was anywhere, make durable where it starts: else rows that came before the
         first event would be lost with a restart.
         """
-        told = intake.position(self.name)
-        if told is not None and told == self._told:
+        position = intake.position(self.name)
+        if position is not None and position == self._known_position:
             return
-        self._seen, self._refused, self._under_way = {}, {}, None
-        if told is None:
+        self._seen, self._refused, self._pending_query = {}, {}, None
+        if position is None:
             self._floor = 0 if self._plan.begin == "start" else now - self._plan.behind_us
-            told = self._position(self._floor, {})
-            await intake.accept([], position=(self.name, told))
-        value = orjson.loads(told)
+            position = self._position(self._floor, {})
+            await intake.accept([], position=(self.name, position))
+        value = orjson.loads(position)
         self._watermark, self._floor = value["at"], value["from"]
         self._refused = value["refused"]
-        self._told = told
+        self._known_position = position
 
     async def _hand_over(self, intake: Intake, page: list[Row]) -> None:
-        self._check_lead()
+        self._check_leader()
         fresh: dict[str, int] = {}
         refused: dict[str, int] = {}
         batch: list[Event | Refused] = []
         for row in page:
-            name, at = self._maker.event_id(row), int(row[AT])
+            name, at = self._mapper.event_id(row), int(row[AT_COLUMN])
             if name in self._seen or name in self._refused or name in fresh:
                 continue
-            made = self._maker.make(row)
+            made = self._mapper.to_event(row)
             batch.append(made)
             fresh[name] = at
             if isinstance(made, Refused):
@@ -211,10 +217,10 @@ class BigQuerySource:
         if not batch:
             return
         watermark = max(self._watermark, *fresh.values())
-        told = dict(list({**self._refused, **refused}.items())[-REFUSED:])
-        position = self._position(watermark, told)
+        remembered = dict(list({**self._refused, **refused}.items())[-MAX_REFUSED:])
+        position = self._position(watermark, remembered)
         await intake.accept(batch, position=(self.name, position))
-        self._watermark, self._refused, self._told = watermark, told, position
+        self._watermark, self._refused, self._known_position = watermark, remembered, position
         self._seen |= fresh
 
     def _position(self, at_us: int, refused: Mapping[str, int]) -> str:
@@ -227,9 +233,9 @@ class BigQuerySource:
 
     # --- queries ----------------------------------------------------------------------------
 
-    def _asked(self, after: int, until: int, last: Place | None) -> Query:
+    def _build_query(self, after: int, until: int, last: RowPosition | None) -> Query:
         """Return the query for rows in order, from an instant on or behind a place."""
-        text = query_text(self._plan, limit=LIMIT, onward=last is not None)
+        text = build_query(self._plan, limit=LIMIT, after_row=last is not None)
         given: list[Parameter] = [("after", "INT64", after), ("until", "INT64", until)]
         if last is not None:
             given = [("until", "INT64", until), ("last", "INT64", last.at_us)]
@@ -238,9 +244,9 @@ class BigQuerySource:
 
     def _rows(self, query: Query) -> Iterator[Row]:
         """Wait for a query, in a thread; what is returned fetches its rows page by page."""
-        if self._made is None:
-            self._made = self._make()
-        return query.rows(self._made, page_size=PAGE)
+        if self._client is None:
+            self._client = self._open_client()
+        return query.rows(self._client, page_size=PAGE)
 
 
 def _page(rows: Iterator[Row]) -> list[Row]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from vedette.config.deployment import BigQueryPlan
 
 # What the query adds to a row: its instant, in microseconds, and what tells it from others.
-AT, ROW = "vedette__at_us", "vedette__row"
+AT_COLUMN, ROW_COLUMN = "vedette__at_us", "vedette__row"
 
 # Columns that APPENDS adds of its own.
 CHANGES = ("_CHANGE_TYPE", "_CHANGE_TIMESTAMP")
@@ -36,7 +36,7 @@ LIMIT $limit""")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowPosition:
     """A row in the order of the query: its instant in microseconds, and what tells it apart."""
 
     at_us: int
@@ -61,7 +61,7 @@ def dataset_name(project: str, dataset: str) -> str:
     return f"{project}.{dataset}"
 
 
-def query_text(plan: BigQueryPlan, *, limit: int, onward: bool) -> str:
+def build_query(plan: BigQueryPlan, *, limit: int, after_row: bool) -> str:
     """Return the query for new rows in order. Its parameters are microseconds, but for @row.
 
     @after and @until bound the instants; `onward` goes on behind the row at (@last, @row) instead
@@ -76,16 +76,16 @@ def query_text(plan: BigQueryPlan, *, limit: int, onward: bool) -> str:
         row = f"IFNULL(CAST(t.{_column(plan, plan.id_column)} AS STRING), {row})"
     source = f"`{name}`"
     if appends:
-        start = "@last" if onward else "@after"
+        start = "@last" if after_row else "@after"
         bounds = f"TIMESTAMP_MICROS({start}), TIMESTAMP_MICROS(@until)"
         source = f"APPENDS(TABLE {source}, {bounds})"
-    if onward:
+    if after_row:
         last = "TIMESTAMP_MICROS(@last)"
         since = f"t.{time} >= {last} AND (t.{time} > {last} OR {row} > @row)"
     else:
         since = f"t.{time} {'>=' if appends else '>'} TIMESTAMP_MICROS(@after)"
     return _QUERY.substitute(
-        time=time, at=AT, row=row, row_name=ROW, source=source, since=since, limit=limit,
+        time=time, at=AT_COLUMN, row=row, row_name=ROW_COLUMN, source=source, since=since, limit=limit,
         before="<" if appends else "<=",
     )  # fmt: skip
 

@@ -25,11 +25,11 @@ KINDS: Mapping[str, frozenset[str] | None] = {
     "ledger": None,
     "decisions": frozenset({"action.decided", "recall.decided"}),
 }
-CLUSTERED: Mapping[str, tuple[str, ...]] = {
+CLUSTER_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "ledger": ("fleet", "agent", "kind"),
     "decisions": ("fleet", "agent", "rule"),
 }
-PARTITIONED = "recorded_at"
+PARTITION_COLUMN = "recorded_at"
 
 # In the order in which they stand on one another.
 VIEWS = (
@@ -38,10 +38,10 @@ VIEWS = (
 )  # fmt: skip
 
 # What one append takes. The service takes 10 MB.
-MOST_ROWS, MOST_BYTES = 1000, 2_000_000
+MAX_ROWS, MAX_BYTES = 1000, 2_000_000
 
 # Columns that are no field of an entry under their own name.
-_OTHERWISE = {"recorded_at": "at", "hold_until": "until"}
+_FIELD_NAMES = {"recorded_at": "at", "hold_until": "until"}
 
 
 @cache
@@ -73,13 +73,13 @@ class Encoder:
 
     def __init__(self, table: str, fleet: str) -> None:
         self.table, self._fleet, self._kinds = table, fleet, KINDS[table]
-        self._row, self.descriptor = _message(table)
+        self._row_class, self.descriptor = _row_message(table)
         self._fields = [
-            (column["name"], _OTHERWISE.get(column["name"], column["name"]))
+            (column["name"], _FIELD_NAMES.get(column["name"], column["name"]))
             for column in columns(table)
-            if column["name"] not in _MADE
+            if column["name"] not in _COMPUTED_COLUMNS
         ]
-        self._has = {column["name"] for column in columns(table)} & set(_MADE)
+        self._computed = {column["name"] for column in columns(table)} & set(_COMPUTED_COLUMNS)
 
     def batch(self, entries: Sequence[tuple[int, bytes]], history: int) -> Batch | None:
         """Return the rows of the next entries; fewer where they are many or a history begins.
@@ -90,14 +90,14 @@ class Encoder:
         last = size = 0
         for seq, raw in entries:
             entry = orjson.loads(raw)
-            if begins(entry):
+            if begins_history(entry):
                 if last:
                     break
                 history = entry["at"]
             if self._kinds is None or entry["kind"] in self._kinds:
                 row = self.row(entry, raw, history)
                 size += len(row)
-                if rows and (size > MOST_BYTES or len(rows) >= MOST_ROWS):
+                if rows and (size > MAX_BYTES or len(rows) >= MAX_ROWS):
                     break
                 rows.append((seq, row))
             last = seq
@@ -108,16 +108,16 @@ class Encoder:
         values = {
             name: entry[field] for name, field in self._fields if entry.get(field) is not None
         }
-        for name in self._has:
-            value = _MADE[name](entry, raw)
+        for name in self._computed:
+            value = _COMPUTED_COLUMNS[name](entry, raw)
             if value is not None:
                 values[name] = value
         values["fleet"], values["history"] = self._fleet, history
-        row: bytes = self._row(**values).SerializeToString()
+        row: bytes = self._row_class(**values).SerializeToString()
         return row
 
 
-def begins(entry: Mapping[str, Any]) -> bool:
+def begins_history(entry: Mapping[str, Any]) -> bool:
     """Say whether a line of history begins with an entry: the first one, or that of a restore."""
     return bool(entry["seq"] == 1 or entry["kind"] == "store.restored")
 
@@ -133,7 +133,7 @@ def _spend(entry: Mapping[str, Any], raw: bytes) -> str | None:
 
 
 # Columns that are made of an entry.
-_MADE: Mapping[str, Callable[[Mapping[str, Any], bytes], str | None]] = {
+_COMPUTED_COLUMNS: Mapping[str, Callable[[Mapping[str, Any], bytes], str | None]] = {
     "fleet": lambda entry, raw: None,
     "history": lambda entry, raw: None,
     "digest": lambda entry, raw: sha256_hex(raw),
@@ -144,7 +144,7 @@ _MADE: Mapping[str, Callable[[Mapping[str, Any], bytes], str | None]] = {
 
 
 @cache
-def _message(table: str) -> tuple[Any, Any]:
+def _row_message(table: str) -> tuple[Any, Any]:
     """Return the class of a table's rows and its descriptor, as Storage Write wants it.
 
     A TIMESTAMP goes as microseconds, JSON as text (docs.cloud.google.com, supported protobuf

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vedette.adapters.bigquery.clients import TIMEOUT_S, query_client, write_client
-from vedette.adapters.bigquery.query import Query, RunningError
+from vedette.adapters.bigquery.query import Query, QueryPendingError
 from vedette.adapters.bigquery.sql import dataset_name
 from vedette.adapters.bigquery.tables import (
-    CLUSTERED,
+    CLUSTER_COLUMNS,
     KINDS,
-    PARTITIONED,
+    PARTITION_COLUMN,
     VIEWS,
     columns,
     view_text,
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from google.cloud.bigquery_storage_v1 import BigQueryWriteClient
 
 # The client's own retries would hold a thread for ten minutes; ours are in the shipper.
-_ONCE: dict[str, Any] = {"retry": None, "timeout": TIMEOUT_S}
+_NO_RETRY: dict[str, Any] = {"retry": None, "timeout": TIMEOUT_S}
 
 
-class RefusedError(Exception):
+class AppendError(Exception):
     """The service did not take an append as it was sent; where its stream stands is to be asked.
 
     `code` is that of gRPC: 6 already exists, 9 failed precondition, 11 out of range, …
@@ -50,15 +50,15 @@ class Warehouse:
     ) -> None:
         """Raises BadFleet for a name that is none."""
         self.dataset = dataset_name(project, dataset)
-        self.withheld: list[str] = []
-        self._project, self._short = project, dataset
-        self._make_queries = queries or (lambda: query_client(project, location))
-        self._make_writes = writes or write_client
-        self._under_way: Query | None = None
-        self._queries: Client | None = None
-        self._writes: BigQueryWriteClient | None = None
+        self.view_problems: list[str] = []
+        self._project, self._dataset_id = project, dataset
+        self._open_query_client = queries or (lambda: query_client(project, location))
+        self._open_write_client = writes or write_client
+        self._pending_query: Query | None = None
+        self._query_client: Client | None = None
+        self._write_client: BigQueryWriteClient | None = None
 
-    def place(self, table: str) -> str:
+    def table_id(self, table: str) -> str:
         """Return where a table is: project.dataset.table."""
         return f"{self.dataset}.{table}"
 
@@ -74,43 +74,45 @@ class Warehouse:
         from google.api_core.exceptions import Forbidden, NotFound
         from google.cloud import bigquery
 
-        client = self._asking()
+        client = self._get_query_client()
         try:
-            client.get_dataset(self.dataset, **_ONCE)
+            client.get_dataset(self.dataset, **_NO_RETRY)
         except NotFound:
-            client.create_dataset(self.dataset, exists_ok=True, **_ONCE)
+            client.create_dataset(self.dataset, exists_ok=True, **_NO_RETRY)
         missing = set[str]()
         for table in KINDS:
             try:
-                client.get_table(self.place(table), **_ONCE)
+                client.get_table(self.table_id(table), **_NO_RETRY)
             except NotFound:
                 fields = [bigquery.SchemaField.from_api_repr(column) for column in columns(table)]
-                wanted = bigquery.Table(self.place(table), schema=fields)
-                wanted.time_partitioning = bigquery.TimePartitioning(field=PARTITIONED)
-                wanted.clustering_fields = list(CLUSTERED[table])
-                client.create_table(wanted, exists_ok=True, **_ONCE)
+                wanted = bigquery.Table(self.table_id(table), schema=fields)
+                wanted.time_partitioning = bigquery.TimePartitioning(field=PARTITION_COLUMN)
+                wanted.clustering_fields = list(CLUSTER_COLUMNS[table])
+                client.create_table(wanted, exists_ok=True, **_NO_RETRY)
                 missing.add(table)
         for view in VIEWS:
             text = view_text(view, self.dataset)
             try:
-                found = client.get_table(self.place(view), **_ONCE)
+                found = client.get_table(self.table_id(view), **_NO_RETRY)
             except NotFound:
                 found = None
             try:
                 if found is None:
                     self._make_view(view, text)
                 elif found.view_query is not None and found.view_query.strip() != text.strip():
-                    self.ask(f"CREATE OR REPLACE VIEW `{self.place(view)}` AS\n{text}")
+                    self.run_query(f"CREATE OR REPLACE VIEW `{self.table_id(view)}` AS\n{text}")
             except Forbidden:
-                self.withheld.append(f"the view {self.place(view)} may not be made or renewed")
+                self.view_problems.append(
+                    f"the view {self.table_id(view)} may not be made or renewed"
+                )
         return missing
 
     def _make_view(self, view: str, text: str) -> None:
         from google.cloud import bigquery
 
-        wanted = bigquery.Table(self.place(view))
+        wanted = bigquery.Table(self.table_id(view))
         wanted.view_query = text
-        self._asking().create_table(wanted, exists_ok=True, **_ONCE)
+        self._get_query_client().create_table(wanted, exists_ok=True, **_NO_RETRY)
 
     # --- streams ----------------------------------------------------------------------------
 
@@ -118,9 +120,9 @@ class Warehouse:
         """Return a new stream into a table; what is appended to it is seen at once."""
         from google.cloud.bigquery_storage_v1 import types
 
-        parent = f"projects/{self._project}/datasets/{self._short}/tables/{table}"
+        parent = f"projects/{self._project}/datasets/{self._dataset_id}/tables/{table}"
         wanted = types.WriteStream(type_=types.WriteStream.Type.COMMITTED)
-        stream = self._writing().create_write_stream(
+        stream = self._get_write_client().create_write_stream(
             parent=parent, write_stream=wanted, retry=None, timeout=TIMEOUT_S
         )
         return str(stream.name)
@@ -144,7 +146,7 @@ class Warehouse:
             ),
         )
         # A stream of one request. Retries are the caller's: they have to ask first.
-        answers = self._writing().append_rows(
+        answers = self._get_write_client().append_rows(
             iter([request]),
             retry=None,
             timeout=TIMEOUT_S,
@@ -154,11 +156,11 @@ class Warehouse:
         for answer in answers:
             told = True
             if answer.error.code:
-                raise RefusedError(answer.error.code, answer.error.message)
+                raise AppendError(answer.error.code, answer.error.message)
             if answer.row_errors:
-                raise RefusedError(3, answer.row_errors[0].message)
+                raise AppendError(3, answer.row_errors[0].message)
         if not told:
-            raise RefusedError(13, "the append was not answered")
+            raise AppendError(13, "the append was not answered")
 
     def close_stream(self, stream: str) -> int | None:
         """Let nobody append to a stream any more; return how many rows it took.
@@ -168,7 +170,7 @@ class Warehouse:
         from google.api_core.exceptions import NotFound
 
         try:
-            closed = self._writing().finalize_write_stream(
+            closed = self._get_write_client().finalize_write_stream(
                 name=stream, retry=None, timeout=TIMEOUT_S
             )
         except NotFound:
@@ -177,21 +179,21 @@ class Warehouse:
 
     # --- questions --------------------------------------------------------------------------
 
-    def shipped(self, table: str, fleet: str, history: int) -> tuple[int, int, str]:
+    def read_progress(self, table: str, fleet: str, history: int) -> tuple[int, int, str]:
         """Return how many rows a table has of a fleet, and the last of one of its histories.
 
         That is told by seq and digest; (count, 0, "") where there is none.
         """
-        ours = f"FROM `{self.place(table)}` WHERE fleet = @fleet"
+        ours = f"FROM `{self.table_id(table)}` WHERE fleet = @fleet"
         text = f"SELECT COUNT(*), IFNULL(MAX(IF(history = @history, seq, NULL)), 0) {ours}"
-        count, last = next(self.ask(text, fleet=fleet, history=history)).values()
+        count, last = next(self.run_query(text, fleet=fleet, history=history)).values()
         if not last:
             return int(count), 0, ""
         text = f"SELECT digest {ours} AND history = @history AND seq = @last LIMIT 1"
-        (digest,) = next(self.ask(text, fleet=fleet, history=history, last=last)).values()
+        (digest,) = next(self.run_query(text, fleet=fleet, history=history, last=last)).values()
         return int(count), int(last), str(digest)
 
-    def ask(self, text: str, **values: str | int) -> Iterator[Mapping[str, Any]]:
+    def run_query(self, text: str, **values: str | int) -> Iterator[Mapping[str, Any]]:
         """Wait for a query as long as it runs; yield its rows. `values` are its parameters."""
         query = Query(
             text,
@@ -200,35 +202,35 @@ class Warehouse:
                 for name, value in values.items()
             ],
         )
-        self._under_way = query
+        self._pending_query = query
         try:
             while True:
                 try:
-                    return query.rows(self._asking())
-                except RunningError:
-                    if query.given_up:
+                    return query.rows(self._get_query_client())
+                except QueryPendingError:
+                    if query.cancel_requested:
                         raise
         finally:
-            self._under_way = None
+            self._pending_query = None
 
-    def let_go(self) -> None:
+    def cancel_query(self) -> None:
         """End the query that another thread waits for, if any, so that it comes back."""
-        if (query := self._under_way) is not None:
-            query.give_up()
+        if (query := self._pending_query) is not None:
+            query.request_cancel()
 
     def close(self) -> None:
         """Let go of the connections."""
-        if self._queries is not None:
-            self._queries.close()  # type: ignore[no-untyped-call]
-        if self._writes is not None:
-            self._writes.transport.close()  # type: ignore[no-untyped-call]
+        if self._query_client is not None:
+            self._query_client.close()  # type: ignore[no-untyped-call]
+        if self._write_client is not None:
+            self._write_client.transport.close()  # type: ignore[no-untyped-call]
 
-    def _asking(self) -> Client:
-        if self._queries is None:
-            self._queries = self._make_queries()
-        return self._queries
+    def _get_query_client(self) -> Client:
+        if self._query_client is None:
+            self._query_client = self._open_query_client()
+        return self._query_client
 
-    def _writing(self) -> BigQueryWriteClient:
-        if self._writes is None:
-            self._writes = self._make_writes()
-        return self._writes
+    def _get_write_client(self) -> BigQueryWriteClient:
+        if self._write_client is None:
+            self._write_client = self._open_write_client()
+        return self._write_client

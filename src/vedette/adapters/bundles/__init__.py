@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vedette.adapters.bundles.archive import Manifest, pack, revision_text, told, unpack
+from vedette.adapters.bundles.archive import Manifest, format_revision, pack, parse_revision, unpack
 from vedette.adapters.bundles.key import KEY_FILE, PUBLIC_FILE, PolicyKey
 
 __all__ = [
@@ -10,8 +10,8 @@ __all__ = [
     "PUBLIC_FILE",
     "Manifest",
     "PolicyKey",
+    "format_revision",
     "pack",
-    "revision_text",
-    "told",
+    "parse_revision",
     "unpack",
 ]

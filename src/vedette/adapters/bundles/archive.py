@@ -20,9 +20,9 @@ from typing import Any
 import orjson
 
 from vedette.adapters.bundles.key import PolicyKey
-from vedette.adapters.bundles.signature import read_token, token
+from vedette.adapters.bundles.signature import sign_claims, verify_token
 from vedette.adapters.bundles.tar import read_tar, write_tar
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
@@ -34,7 +34,7 @@ DATA = "data.json"
 WASM = "policy.wasm.txt"
 MAX_ARCHIVE_BYTES = 64 << 20
 
-_ASIDE = ".txt"
+_ASIDE_SUFFIX = ".txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,15 @@ class Manifest:
     @property
     def revision(self) -> str:
         """Return the revision as OPA shows it."""
-        return revision_text(self.number, self.digest)
+        return format_revision(self.number, self.digest)
 
 
-def revision_text(number: int, digest: str) -> str:
+def format_revision(number: int, digest: str) -> str:
     """Return the text that stands as an OPA bundle's revision."""
     return f"{number} {digest}"
 
 
-def told(revision: object) -> tuple[int, str] | None:
+def parse_revision(revision: object) -> tuple[int, str] | None:
     """Return the number and digest that a revision's text tells, None if it is none of ours."""
     if not isinstance(revision, str):
         return None
@@ -94,11 +94,13 @@ def pack(
     """
     compiled = sha256_hex(wasm) if wasm is not None else None
     manifest = Manifest(number, bundle.digest, signer, commit, reason, at_us, key.id, compiled)
-    files = {_stored(path): raw for path, raw in bundle.files.items()} | _made(bundle, manifest)
+    files = {_archive_name(path): raw for path, raw in bundle.files.items()} | _generated_files(
+        bundle, manifest
+    )
     if wasm is not None:
         files[WASM] = wasm
-    signed = token(_claims(files, manifest), key)
-    return write_tar({SIGNATURES: canonical({"signatures": [signed]}), **files})
+    signed = sign_claims(_claims(files, manifest), key)
+    return write_tar({SIGNATURES: canonical_json({"signatures": [signed]}), **files})
 
 
 def unpack(raw: bytes, public: bytes) -> tuple[Bundle, Manifest]:
@@ -108,31 +110,34 @@ def unpack(raw: bytes, public: bytes) -> tuple[Bundle, Manifest]:
     than what `pack` made with that key: one bit changed anywhere is refused.
     """
     if len(raw) > MAX_ARCHIVE_BYTES:
-        raise _refused(f"is larger than {MAX_ARCHIVE_BYTES >> 20} MiB")
+        raise _bad_archive(f"is larger than {MAX_ARCHIVE_BYTES >> 20} MiB")
     members = read_tar(raw)
     try:
         signatures, manifest_raw = members.pop(SIGNATURES), members[MANIFEST]
     except KeyError as error:
-        raise _refused(f"lacks {error.args[0]}") from error
+        raise _bad_archive(f"lacks {error.args[0]}") from error
     # First of all: nothing that is not signed is looked at any further than that takes.
-    claims, key_id = read_token(_only_token(signatures), public)
+    claims, key_id = verify_token(_only_token(signatures), public)
     manifest = _read_manifest(manifest_raw)
-    if canonical(claims) != canonical(_claims(members, manifest)) or manifest.key_id != key_id:
-        raise _refused("holds other files than those that were signed")
+    if (
+        canonical_json(claims) != canonical_json(_claims(members, manifest))
+        or manifest.key_id != key_id
+    ):
+        raise _bad_archive("holds other files than those that were signed")
     given = {
-        _original(path): held
+        _original_name(path): held
         for path, held in members.items()
         if path not in (MANIFEST, DATA, WASM)
     }
     wasm = members.get(WASM)
     if manifest.wasm != (sha256_hex(wasm) if wasm is not None else None):
-        raise _refused("holds another Wasm than the one that was signed")
+        raise _bad_archive("holds another Wasm than the one that was signed")
     bundle = Bundle.of(given)
-    made = _made(bundle, manifest)
+    made = _generated_files(bundle, manifest)
     if bundle.digest != manifest.digest or {name: members.get(name) for name in made} != made:
-        raise _refused("holds other bytes than those that were signed")
+        raise _bad_archive("holds other bytes than those that were signed")
     if write_tar({SIGNATURES: signatures, **members}) != raw:
-        raise _refused("is not written as we write archives")
+        raise _bad_archive("is not written as we write archives")
     return bundle, manifest
 
 
@@ -159,9 +164,9 @@ def _hash(path: str, raw: bytes) -> str:
 # --- what is made of a bundle -----------------------------------------------------------------
 
 
-def _made(bundle: Bundle, manifest: Manifest) -> dict[str, bytes]:
+def _generated_files(bundle: Bundle, manifest: Manifest) -> dict[str, bytes]:
     """Return the files that OPA loads beside the modules."""
-    roots, metadata = _of_folder(bundle)
+    roots, metadata = _roots_and_metadata(bundle)
     ours = {
         "number": manifest.number,
         "digest": manifest.digest,
@@ -179,10 +184,10 @@ def _made(bundle: Bundle, manifest: Manifest) -> dict[str, bytes]:
         "roots": roots,
         "metadata": {**metadata, "vedette": ours},
     }
-    return {MANIFEST: canonical(whole), DATA: canonical(mount(bundle.files))}
+    return {MANIFEST: canonical_json(whole), DATA: canonical_json(mount(bundle.files))}
 
 
-def _of_folder(bundle: Bundle) -> tuple[list[str], dict[str, Any]]:
+def _roots_and_metadata(bundle: Bundle) -> tuple[list[str], dict[str, Any]]:
     """Return the roots and the metadata that the policy folder names, or its folders."""
     original = bundle.files.get(MANIFEST)
     if original is None:
@@ -203,7 +208,7 @@ def _read_manifest(raw: bytes) -> Manifest:
             ours["at"], ours["key"], ours.get("wasm"),
         )  # fmt: skip
     except (ValueError, KeyError, TypeError) as error:
-        raise _refused("has a manifest that is none of ours") from error
+        raise _bad_archive("has a manifest that is none of ours") from error
     texts = (manifest.digest, manifest.signer, manifest.reason, manifest.key_id)
     numbers = (manifest.number, manifest.at_us)
     if not (
@@ -212,31 +217,31 @@ def _read_manifest(raw: bytes) -> Manifest:
         and type(manifest.commit) in (str, type(None))
         and type(manifest.wasm) in (str, type(None))
     ):
-        raise _refused("has a manifest that is none of ours")
+        raise _bad_archive("has a manifest that is none of ours")
     return manifest
 
 
 # --- names ------------------------------------------------------------------------------------
 
 
-def _stored(path: str) -> str:
+def _archive_name(path: str) -> str:
     """Return the name of a bundle's file in the archive: its own, or one that OPA passes over."""
     name = path.rpartition("/")[2]
     if name in DATA_NAMES or name.endswith("_test.rego") or path == MANIFEST:
-        return path + _ASIDE
+        return path + _ASIDE_SUFFIX
     if name.endswith(".rego"):
         return path
     raise BadPolicy("is no file of a policy folder", where=path, mend="leave it out")
 
 
-def _original(path: str) -> str:
-    back = path.removesuffix(_ASIDE)
+def _original_name(path: str) -> str:
+    back = path.removesuffix(_ASIDE_SUFFIX)
     try:
-        if _stored(back) == path:
+        if _archive_name(back) == path:
             return back
     except BadPolicy:
         pass
-    raise _refused(f"holds {path!r}, which is no file of a policy folder")
+    raise _bad_archive(f"holds {path!r}, which is no file of a policy folder")
 
 
 def _only_token(raw: bytes) -> str:
@@ -244,11 +249,11 @@ def _only_token(raw: bytes) -> str:
         said = orjson.loads(raw)
         (only,) = said["signatures"]
     except (ValueError, KeyError, TypeError) as error:
-        raise _refused("has no signature that can be read") from error
-    if not isinstance(only, str) or canonical({"signatures": [only]}) != raw:
-        raise _refused("has no signature that can be read")
+        raise _bad_archive("has no signature that can be read") from error
+    if not isinstance(only, str) or canonical_json({"signatures": [only]}) != raw:
+        raise _bad_archive("has no signature that can be read")
     return only
 
 
-def _refused(why: str) -> BadPolicy:
+def _bad_archive(why: str) -> BadPolicy:
     return BadPolicy(f"the archive {why}", mend="fetch it again from whoever published it")

@@ -20,19 +20,19 @@ from vedette.domain.base.errors import BadFleet, BadPolicy, Unavailable
 
 HOST = "https://storage.googleapis.com"
 # Google's emulators and our tests: as its own clients do, without credentials.
-EMULATOR = "STORAGE_EMULATOR_HOST"
+EMULATOR_HOST = "STORAGE_EMULATOR_HOST"
 SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 TIMEOUT_S = 10.0
 # A whole object, however slowly its parts come.
-WHOLE_S = 30.0
+DOWNLOAD_TIMEOUT_S = 30.0
 MAX_BYTES = 32 << 20
 
 _GENERATION = "x-goog-generation"
 _PART = 64 << 10
-_LIMIT = "vedette-part-of-an-upload"
+_BOUNDARY = "vedette-part-of-an-upload"
 
 
-class BucketShelf:
+class BucketRepository:
     """Objects under a prefix; the version of one is its generation.
 
     The credentials are the machine's own (Application Default Credentials), which need
@@ -47,7 +47,7 @@ class BucketShelf:
         self._base = HOST
 
     @classmethod
-    def of(cls, where: str) -> BucketShelf:
+    def from_url(cls, where: str) -> BucketRepository:
         """Return the shelf of gs://BUCKET/PREFIX. Raises BadFleet without a bucket."""
         bucket, _, prefix = where.removeprefix("gs://").partition("/")
         if not bucket:
@@ -57,18 +57,22 @@ class BucketShelf:
 
     def get(self, name: str) -> tuple[bytes, str] | None:
         """Return the bytes under a name and their generation; None if there are none."""
-        path = f"/storage/v1/b/{quote(self._bucket, safe='')}/o/{self._object(name)}"
+        path = f"/storage/v1/b/{quote(self._bucket, safe='')}/o/{self._object_name(name)}"
         # Without this a gzip that was stored as such might be unpacked on the way.
         asked = {"Accept-Encoding": "gzip"}
-        answer = self._ask("GET", path, name, params={"alt": "media"}, headers=asked, stream=True)
+        answer = self._request(
+            "GET", path, name, params={"alt": "media"}, headers=asked, stream=True
+        )
         with answer:
             if answer.status_code == 404:
                 return None
-            self._expect(answer, name, 200)
-            raw = self._whole(answer, name)
+            self._check_status(answer, name, 200)
+            raw = self._read_body(answer, name)
         generation = answer.headers.get(_GENERATION, "")
         if not generation.isdigit():
-            raise Unavailable("what answers there is no Cloud Storage", where=self._told(name))
+            raise Unavailable(
+                "what answers there is no Cloud Storage", where=self._object_url(name)
+            )
         return raw, generation
 
     def put(self, name: str, raw: bytes) -> None:
@@ -79,7 +83,7 @@ class BucketShelf:
         if there is None or there[0] != raw:
             raise BadPolicy(
                 "holds other bytes than its name tells",
-                where=self._told(name),
+                where=self._object_url(name),
                 mend="somebody changed it: look who can write there, then delete it",
             )
 
@@ -99,53 +103,55 @@ class BucketShelf:
             (b"application/json; charset=UTF-8", orjson.dumps(about)),
             (b"application/gzip", raw),
         )
-        limit = _LIMIT.encode()
+        limit = _BOUNDARY.encode()
         body = b"".join(
             b"--%b\r\nContent-Type: %b\r\n\r\n%b\r\n" % (limit, kind, part) for kind, part in parts
         )
-        answer = self._ask(
+        answer = self._request(
             "POST", path, name,
             params={"uploadType": "multipart", "ifGenerationMatch": generation},
-            headers={"Content-Type": f"multipart/related; boundary={_LIMIT}"},
+            headers={"Content-Type": f"multipart/related; boundary={_BOUNDARY}"},
             data=body + b"--%b--\r\n" % limit,
         )  # fmt: skip
         if answer.status_code == 412:
             return False
-        self._expect(answer, name, 200)
+        self._check_status(answer, name, 200)
         return True
 
     # --- the wire ---------------------------------------------------------------------------
 
-    def _ask(self, method: str, path: str, name: str, **more: Any) -> Any:
-        with self._away(name):
-            session = self._opened()
+    def _request(self, method: str, path: str, name: str, **options: Any) -> Any:
+        with self._translate_errors(name):
+            session = self._get_session()
             return session.request(
-                method, self._base + path, timeout=TIMEOUT_S, allow_redirects=False, **more
+                method, self._base + path, timeout=TIMEOUT_S, allow_redirects=False, **options
             )
 
-    def _whole(self, answer: Any, name: str) -> bytes:
+    def _read_body(self, answer: Any, name: str) -> bytes:
         """Return the body of an answer as it came over the wire, and nothing less than all of it.
 
         A part of an archive would read as one that somebody changed.
         """
-        raw, end = bytearray(), time.monotonic() + WHOLE_S
-        with self._away(name):
+        raw, end = bytearray(), time.monotonic() + DOWNLOAD_TIMEOUT_S
+        with self._translate_errors(name):
             while part := answer.raw.read(_PART, decode_content=False):
                 raw += part
                 if len(raw) > MAX_BYTES:
                     what = f"is larger than {MAX_BYTES >> 20} MiB"
-                    raise BadPolicy(what, where=self._told(name))
+                    raise BadPolicy(what, where=self._object_url(name))
                 if time.monotonic() > end:
-                    raise Unavailable("Cloud Storage sends too slowly", where=self._told(name))
+                    raise Unavailable(
+                        "Cloud Storage sends too slowly", where=self._object_url(name)
+                    )
         length = answer.headers.get("Content-Length")
         chunked = answer.headers.get("Transfer-Encoding", "").lower() == "chunked"
         if not chunked and str(len(raw)) != length:
             what = f"Cloud Storage sent {len(raw)} bytes of {length or 'no length'}"
-            raise Unavailable(what, where=self._told(name))
+            raise Unavailable(what, where=self._object_url(name))
         return bytes(raw)
 
     @contextmanager
-    def _away(self, name: str) -> Iterator[None]:
+    def _translate_errors(self, name: str) -> Iterator[None]:
         """Raise Unavailable for what goes wrong on the way; requests hides not all of urllib3."""
         import requests
         from google.auth.exceptions import GoogleAuthError
@@ -156,13 +162,13 @@ class BucketShelf:
         except (requests.RequestException, GoogleAuthError, HTTPError, OSError) as error:
             raise Unavailable(
                 f"Cloud Storage cannot be asked: {type(error).__name__}: {error}",
-                where=self._told(name),
+                where=self._object_url(name),
                 mend="see the machine's credentials, and `bundles` in [policy] of vedette.toml",
             ) from error
 
-    def _opened(self) -> Any:
+    def _get_session(self) -> Any:
         if self._session is None:
-            if emulator := os.environ.get(EMULATOR):
+            if emulator := os.environ.get(EMULATOR_HOST):
                 import requests
 
                 self._base = emulator.rstrip("/") if "//" in emulator else f"http://{emulator}"
@@ -177,7 +183,7 @@ class BucketShelf:
                 self._session = AuthorizedSession(credentials)  # type: ignore[no-untyped-call]
         return self._session
 
-    def _expect(self, answer: Any, name: str, status: int) -> None:
+    def _check_status(self, answer: Any, name: str, status: int) -> None:
         if answer.status_code == status:
             return
         mend = {
@@ -186,10 +192,10 @@ class BucketShelf:
             404: "make the bucket, or mend `bundles` in [policy] of vedette.toml",
         }.get(answer.status_code)
         what = f"Cloud Storage answered {answer.status_code}"
-        raise Unavailable(what, where=self._told(name), mend=mend)
+        raise Unavailable(what, where=self._object_url(name), mend=mend)
 
-    def _object(self, name: str) -> str:
+    def _object_name(self, name: str) -> str:
         return quote(self._prefix + name, safe="")
 
-    def _told(self, name: str) -> str:
+    def _object_url(self, name: str) -> str:
         return f"{self.where}/{name}"

@@ -12,17 +12,17 @@ from pathlib import Path
 
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import BadPolicy, Unavailable
-from vedette.domain.base.failpoint import reach
+from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.base.fsync import sync
 
 LOCK = ".lock"
 # How long another writer is waited for; it holds the lock for as long as one file takes.
 LOCK_S = 3.0
-_AGAIN_S = 0.02
+_POLL_S = 0.02
 MAX_BYTES = 32 << 20
 
 
-class DirectoryShelf:
+class DirectoryRepository:
     """Files in a folder that is made on first use; whoever can read the folder can read them.
 
     The version of a file is the digest of its bytes. A process that dies leaves no half file:
@@ -36,7 +36,7 @@ class DirectoryShelf:
     def get(self, name: str) -> tuple[bytes, str] | None:
         """Return the bytes under a name and their version; None if there are none."""
         path = self._folder / name
-        with self._told(path):
+        with self._translate_errors(path):
             try:
                 with path.open("rb") as file:
                     raw = file.read(MAX_BYTES + 1)
@@ -49,12 +49,12 @@ class DirectoryShelf:
     def put(self, name: str, raw: bytes) -> None:
         """Put bytes under a name that tells their content; what is there already stays."""
         path = self._folder / name
-        with self._told(path):
+        with self._translate_errors(path):
             there = self.get(name)
             if there is None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # A link, not a rename: it never takes the place of something else.
-                with _written(path, raw) as new, suppress(FileExistsError):
+                with _temporary_file(path, raw) as new, suppress(FileExistsError):
                     os.link(new, path)
                 sync(path.parent)
                 there = self.get(name)
@@ -68,27 +68,27 @@ class DirectoryShelf:
     def replace(self, name: str, raw: bytes, version: str | None) -> bool:
         """Put bytes under a name if it still has this version; say whether it had."""
         path = self._folder / name
-        with self._told(path), self._alone():
+        with self._translate_errors(path), self._exclusive_lock():
             there = self.get(name)
             if (there[1] if there else None) != version:
                 return False
-            with _written(path, raw) as new:
+            with _temporary_file(path, raw) as new:
                 Path(new).replace(path)
             sync(path.parent)
             return True
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive_lock(self) -> Iterator[None]:
         """Keep other writers out; the system lets go of the lock of one that dies."""
         self._folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            self._take(lock)
+            self._acquire_lock(lock)
             yield
         finally:
             os.close(lock)
 
-    def _take(self, lock: int) -> None:
+    def _acquire_lock(self, lock: int) -> None:
         """Take the lock. Raises Unavailable: one that hangs with it must not keep us as well."""
         end = time.monotonic() + LOCK_S
         while True:
@@ -103,12 +103,12 @@ class DirectoryShelf:
                         where=where,
                         mend=mend,
                     ) from None
-                time.sleep(_AGAIN_S)
+                time.sleep(_POLL_S)
             else:
                 return
 
     @contextmanager
-    def _told(self, path: Path) -> Iterator[None]:
+    def _translate_errors(self, path: Path) -> Iterator[None]:
         """Raise Unavailable for what the system refuses."""
         try:
             yield
@@ -121,7 +121,7 @@ class DirectoryShelf:
 
 
 @contextmanager
-def _written(path: Path, raw: bytes) -> Iterator[str]:
+def _temporary_file(path: Path, raw: bytes) -> Iterator[str]:
     """Write bytes to a file beside `path`, synced; it is gone afterwards unless it was moved."""
     descriptor, new = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
@@ -131,7 +131,7 @@ def _written(path: Path, raw: bytes) -> Iterator[str]:
             file.write(raw)
             file.flush()
             os.fsync(descriptor)
-        reach("shelf:mid")
+        hit_failpoint("shelf:mid")
         yield new
     finally:
         with suppress(FileNotFoundError):

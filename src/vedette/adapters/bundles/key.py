@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from vedette.domain.base import machine
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import BadPolicy, BadStore
-from vedette.domain.base.fsync import create_whole
+from vedette.domain.base.fsync import create_atomic
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import (
@@ -39,7 +39,7 @@ class PolicyKey:
     public: bytes
 
     @classmethod
-    def of(cls, folder: Path) -> PolicyKey:
+    def open(cls, folder: Path) -> PolicyKey:
         """Return the key of a state folder, made on first use; its public half lies beside it.
 
         `policy.key` is PKCS 8 in PEM, for its owner alone; `policy.pub` is what an OPA server and
@@ -50,12 +50,12 @@ class PolicyKey:
             folder.mkdir(parents=True, exist_ok=True)
             # Whoever was here first made the key.
             with suppress(FileExistsError):
-                create_whole(path, _new(), "policykey")
+                create_atomic(path, _generate_pem(), "policykey")
         key = cls.read(path)
         public = folder / PUBLIC_FILE
         if not public.exists():
             with suppress(FileExistsError):
-                create_whole(public, key.public, "policykey")
+                create_atomic(public, key.public, "policykey")
         elif public.read_bytes() != key.public:
             raise BadStore(
                 "is not the public half of policy.key",
@@ -77,7 +77,7 @@ class PolicyKey:
 
         mend = "restore it from a backup"
         try:
-            with told_of_disk(path):
+            with convert_disk_errors(path):
                 raw = path.read_bytes()
             key = load_pem_private_key(raw, None)
         except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -108,11 +108,11 @@ def key_id(public: bytes) -> str:
     """Return the id of a public key in PEM. Raises BadPolicy if it is none on P-256."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-    der = _public(public).public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    der = _load_public_key(public).public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return sha256_hex(der)[:16]
 
 
-def verified(public: bytes, message: bytes, signature: bytes) -> bool:
+def verify_signature(public: bytes, message: bytes, signature: bytes) -> bool:
     """Say whether a signature is the one that the key of a public half gives to a message.
 
     The high form of a signature, which anybody can compute from the low one, is none of ours.
@@ -128,13 +128,13 @@ def verified(public: bytes, message: bytes, signature: bytes) -> bool:
     if s > _ORDER // 2:
         return False
     try:
-        _public(public).verify(encode_dss_signature(r, s), message, ec.ECDSA(SHA256()))
+        _load_public_key(public).verify(encode_dss_signature(r, s), message, ec.ECDSA(SHA256()))
     except InvalidSignature:
         return False
     return True
 
 
-def _public(public: bytes) -> EllipticCurvePublicKey:
+def _load_public_key(public: bytes) -> EllipticCurvePublicKey:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -149,7 +149,7 @@ def _public(public: bytes) -> EllipticCurvePublicKey:
     return key
 
 
-def _new() -> bytes:
+def _generate_pem() -> bytes:
     """Make a key: 64 bits more than its size, reduced (FIPS 186-5, A.2.1)."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.serialization import (

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from vedette.adapters.bundles.bucket import BucketShelf
-from vedette.adapters.bundles.directory import DirectoryShelf
+from vedette.adapters.bundles.bucket import BucketRepository
+from vedette.adapters.bundles.directory import DirectoryRepository
 
-__all__ = ["BucketShelf", "DirectoryShelf", "open_shelf"]
+__all__ = ["BucketRepository", "DirectoryRepository", "open_repository"]
 
 
-def open_shelf(where: str) -> DirectoryShelf | BucketShelf:
+def open_repository(where: str) -> DirectoryRepository | BucketRepository:
     """Return the shelf of `[policy] bundles`: an absolute folder, or gs://BUCKET/PREFIX.
 
     Nothing is looked at yet. Raises BadFleet for a bucket without a name.
     """
     if where.startswith("gs://"):
-        return BucketShelf.of(where)
-    return DirectoryShelf(where)
+        return BucketRepository.from_url(where)
+    return DirectoryRepository(where)

@@ -15,7 +15,7 @@ from vedette.domain.base.errors import BadPolicy
 
 # RFC 1952: no name, no time, unknown system.
 _HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
-_STORED = 0xFFFF
+_MAX_STORED = 0xFFFF
 _BLOCK = 512
 
 
@@ -26,7 +26,7 @@ def write_tar(files: Mapping[str, bytes]) -> bytes:
     """
     inner = b"".join(_member(path, raw) for path, raw in sorted(files.items())) + bytes(2 * _BLOCK)
     trailer = struct.pack("<II", zlib.crc32(inner), len(inner))
-    return _HEADER + b"".join(_stored(inner)) + trailer
+    return _HEADER + b"".join(_stored_blocks(inner)) + trailer
 
 
 def read_tar(raw: bytes) -> dict[str, bytes]:
@@ -34,7 +34,7 @@ def read_tar(raw: bytes) -> dict[str, bytes]:
 
     Raises BadPolicy for anything else; what is not caught here is by writing it again.
     """
-    inner = _inflated(raw)
+    inner = _inflate(raw)
     files: dict[str, bytes] = {}
     at = 0
     while inner[at : at + 1] not in (b"", b"\0"):
@@ -43,11 +43,11 @@ def read_tar(raw: bytes) -> dict[str, bytes]:
         name, prefix = (_text(header[a:b]) for a, b in ((0, 100), (345, 500)))
         path = f"{prefix}/{name}" if prefix else name
         if path in files:
-            raise _bad(f"holds {path!r} twice")
+            raise _bad_archive(f"holds {path!r} twice")
         at += _BLOCK
         files[path] = inner[at : at + size]
         if len(files[path]) != size:
-            raise _bad("is cut off")
+            raise _bad_archive("is cut off")
         at += size + -size % _BLOCK
     return files
 
@@ -75,23 +75,23 @@ def _split(path: str) -> tuple[bytes, bytes]:
     raise BadPolicy("the path is too long for an archive", where=path, mend="shorten it")
 
 
-def _stored(inner: bytes) -> Iterator[bytes]:
+def _stored_blocks(inner: bytes) -> Iterator[bytes]:
     """Yield a deflate stream of stored blocks (RFC 1951, 3.2.4)."""
-    for at in range(0, len(inner), _STORED):
-        part = inner[at : at + _STORED]
-        last = at + _STORED >= len(inner)
+    for at in range(0, len(inner), _MAX_STORED):
+        part = inner[at : at + _MAX_STORED]
+        last = at + _MAX_STORED >= len(inner)
         yield struct.pack("<BHH", last, len(part), len(part) ^ 0xFFFF) + part
 
 
-def _inflated(raw: bytes) -> bytes:
+def _inflate(raw: bytes) -> bytes:
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
         # What is stored is less than its archive; so nothing that was compressed swells here.
         inner = unpacker.decompress(raw, len(raw))
     except zlib.error as error:
-        raise _bad("is damaged") from error
+        raise _bad_archive("is damaged") from error
     if not unpacker.eof:
-        raise _bad("is cut off, or compressed")
+        raise _bad_archive("is cut off, or compressed")
     return inner
 
 
@@ -99,15 +99,15 @@ def _octal(raw: bytes) -> int:
     try:
         return int(raw, 8)
     except ValueError as error:
-        raise _bad("is damaged") from error
+        raise _bad_archive("is damaged") from error
 
 
 def _text(raw: bytes) -> str:
     try:
         return raw.rstrip(b"\0").decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _bad("is damaged") from error
+        raise _bad_archive("is damaged") from error
 
 
-def _bad(why: str) -> BadPolicy:
+def _bad_archive(why: str) -> BadPolicy:
     return BadPolicy(f"the archive {why}", mend="fetch it again from whoever published it")

@@ -14,28 +14,28 @@ from pathlib import Path
 
 QUIET_S = 0.1
 # How often a folder that was removed is looked for again, and how often whether it was moved away.
-GONE_S, THERE_S = 1.0, 5.0
+MISSING_POLL_S, PRESENCE_POLL_S = 1.0, 5.0
 
 
-async def saved(folder: Path) -> AsyncIterator[None]:
+async def watch_folder(folder: Path) -> AsyncIterator[None]:
     """Yield whenever the folder was changed and has then been quiet for 100 ms.
 
     A folder that was removed and is there again counts as changed. Raises OSError if the system
     has no notice left to give.
     """
-    there = True
+    present = True
     while True:
         try:
-            async for _ in _changes(folder, again=not there):
+            async for _ in _watch_until_gone(folder, notify_first=not present):
                 yield None
         except FileNotFoundError:  # it went while it was being looked at
-            await asyncio.sleep(GONE_S)
-        there = False
+            await asyncio.sleep(MISSING_POLL_S)
+        present = False
         while _inode(folder) is None:  # noqa: ASYNC110 (nobody tells of what is not there)
-            await asyncio.sleep(GONE_S)
+            await asyncio.sleep(MISSING_POLL_S)
 
 
-async def _changes(folder: Path, *, again: bool) -> AsyncIterator[None]:
+async def _watch_until_gone(folder: Path, *, notify_first: bool) -> AsyncIterator[None]:
     """Yield as `saved` does, until the folder is gone.
 
     One that is there `again` is told once it is watched: nothing is saved between the two.
@@ -58,13 +58,13 @@ async def _changes(folder: Path, *, again: bool) -> AsyncIterator[None]:
     observer.schedule(Notices(), str(folder), recursive=True, event_filter=kinds)
     inode = _inode(folder)  # before it is watched: what takes its place meanwhile is another
     observer.start()
-    if again:
+    if notify_first:
         changed.set()
     try:
         # One that was deleted ends its emitter, and one made after it may have the same inode.
         while _inode(folder) == inode and all(one.is_alive() for one in observer.emitters):
             with suppress(TimeoutError):
-                async with asyncio.timeout(THERE_S):
+                async with asyncio.timeout(PRESENCE_POLL_S):
                     await changed.wait()
             if not changed.is_set():
                 continue

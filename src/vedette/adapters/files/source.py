@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vedette.config.reserved import ENGINE_ATTRIBUTES, reserved
+from vedette.config.reserved_names import ENGINE_ATTRIBUTES, reserved_attribute
 from vedette.domain import cloudevents
 from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.errors import BadEvent, BadFleet
@@ -28,17 +28,17 @@ OPEN_FILES = 64  # files read in turns at a time
 SLICE_US = 25_000  # how often a paced source hands over, at most
 RAW_BYTES = 256  # how much of a bad line is kept
 
-_MOST = sys.float_info.max
+_MAX_FLOAT = sys.float_info.max
 
 # Turns a line (with its number, from 1) into an event, or raises BadEvent.
-Decode = Callable[[bytes, int], Event]
+LineDecoder = Callable[[bytes, int], Event]
 
 
 class _FileSource:
     """What CSV and JSON lines share: which files, in which turns, at what rate."""
 
     finite = True
-    _headed = False
+    _has_header = False
 
     def __init__(
         self, kind: str, name: str, path: str, clock: Clock, rate: float, max_bytes: int
@@ -51,7 +51,11 @@ class _FileSource:
         stems = Counter(file.stem for file in files)
         # Two files of one name are told apart by their folders, all others are not.
         self._files = [
-            (file, relative.as_posix(), file.stem if stems[file.stem] == 1 else _bare(relative))
+            (
+                file,
+                relative.as_posix(),
+                file.stem if stems[file.stem] == 1 else _without_suffix(relative),
+            )
             for file in files
             for relative in (file.relative_to(root),)
         ]
@@ -67,31 +71,31 @@ class _FileSource:
                     reading.append(self._open(*waiting.popleft(), intake))
                 if not reading:
                     return
-                want = await pace.ready()
+                want = await pace.wait_for_quota()
                 share = max(1, want // len(reading))
                 turns: list[Coroutine[Any, Any, list[Receipt]]] = []
                 for _ in range(min(len(reading), want)):
                     reader = reading.popleft()
-                    batch = reader.take(share)
+                    batch = reader.read_batch(share)
                     if batch:
                         pace.spend(len(batch))
                         position = (reader.position_name, reader.position)
                         turns.append(intake.accept(batch, position=position))
                     if not reader.ended:
                         reading.append(reader)
-                await _all(turns)
+                await _gather_all(turns)
         finally:
             for reader in reading:
                 reader.close()
 
-    def first(self, most: int) -> list[Event]:
+    def read_first(self, limit: int) -> list[Event]:
         """Return the first rows of the first file as the events they become; bad ones are left out.
 
         For who only looks: no position is asked for and none is moved.
         """
         reader = self._reader(*self._files[0], None)
         try:
-            return [taken for taken in reader.take(most) if isinstance(taken, Event)]
+            return [taken for taken in reader.read_batch(limit) if isinstance(taken, Event)]
         finally:
             reader.close()
 
@@ -99,13 +103,13 @@ class _FileSource:
         return self._reader(file, relative, subject, intake.position(f"{self.name}/{relative}"))
 
     def _reader(self, file: Path, relative: str, subject: str, at: str | None) -> _Reader:
-        def decoder(header: bytes) -> Decode:
+        def decoder(header: bytes) -> LineDecoder:
             return self._decoder(subject, header)
 
         position_name = f"{self.name}/{relative}"
-        return _Reader(file, position_name, at, self._headed, decoder, self._max_bytes)
+        return _Reader(file, position_name, at, self._has_header, decoder, self._max_bytes)
 
-    def _decoder(self, subject: str, header: bytes) -> Decode:
+    def _decoder(self, subject: str, header: bytes) -> LineDecoder:
         """Return what turns the lines of a file into events. Raises BadEvent for its header."""
         raise NotImplementedError
 
@@ -118,16 +122,16 @@ class CsvSource(_FileSource):
     over all files, 0 as fast as they are taken.
     """
 
-    _headed = True
+    _has_header = True
 
     def __init__(
         self, name: str, path: str, clock: Clock, *, rate: float = 0, max_bytes: int = 262_144
     ) -> None:
         super().__init__("csv", name, path, clock, rate, max_bytes)
 
-    def _decoder(self, subject: str, header: bytes) -> Decode:
+    def _decoder(self, subject: str, header: bytes) -> LineDecoder:
         source = self.name
-        names = _columns(header.decode("utf-8-sig"))
+        names = _split_row(header.decode("utf-8-sig"))
         if not {"timestamp", "value"} <= set(names):
             raise BadEvent(
                 f"the columns are {', '.join(names)[:200]!r}",
@@ -137,7 +141,7 @@ class CsvSource(_FileSource):
 
         def row(line: bytes, number: int) -> Event:
             text = line.decode("utf-8")
-            columns = _columns(text) if '"' in text else text.rstrip("\r\n").split(",")
+            columns = _split_row(text) if '"' in text else text.rstrip("\r\n").split(",")
             if len(columns) != width:
                 raise BadEvent(
                     f"{len(columns)} columns instead of {width}",
@@ -177,11 +181,11 @@ class JsonlSource(_FileSource):
         super().__init__("jsonl", name, path, clock, rate, max_bytes)
         self._type = type
 
-    def _decoder(self, subject: str, header: bytes) -> Decode:
+    def _decoder(self, subject: str, header: bytes) -> LineDecoder:
         source, bare = self.name, self._type
 
         def whole(line: bytes, number: int) -> Event:
-            return _unclaimed(cloudevents.from_json(line, vouched=ENVELOPE), source)
+            return _check_unreserved(cloudevents.from_json(line, vouched=ENVELOPE), source)
 
         if bare is None:
             return whole
@@ -190,7 +194,7 @@ class JsonlSource(_FileSource):
             value = cloudevents.load_json(line)
             event_id = f"{subject}:{number:07d}"
             event = Event(source, event_id, bare, subject, data=value, vouched=ENVELOPE)
-            return _unclaimed(event, source)
+            return _check_unreserved(event, source)
 
         return data
 
@@ -203,8 +207,8 @@ class _Reader:
         path: Path,
         position_name: str,
         at: str | None,
-        headed: bool,
-        decoder: Callable[[bytes], Decode],
+        has_header: bool,
+        decoder: Callable[[bytes], LineDecoder],
         max_bytes: int,
     ) -> None:
         self.position_name = position_name
@@ -212,32 +216,32 @@ class _Reader:
         self._path = path
         self._max_bytes = max_bytes
         self._offset = self._line = 0
-        self._wrong: list[Refused] = []
+        self._refusals: list[Refused] = []
         try:
             self._file: BinaryIO = path.open("rb")
         except OSError as error:
             raise BadFleet(f"cannot be read: {error.strerror}", where=str(path)) from error
         size = path.stat().st_size
-        header = self._next() if headed else b""
+        header = self._read_line() if has_header else b""
         try:
             self._decode = decoder(header)
         except (BadEvent, UnicodeDecodeError) as error:
-            self._wrong.append(self._refuse(_why(error), header))
+            self._refusals.append(self._refuse(_error_text(error), header))
             self._offset = size  # so that it is told once, not at every start
             self.close()
         if at is not None:
-            self._go_on(at, size)
+            self._resume(at, size)
 
     @property
     def position(self) -> str:
         return f"{self._offset}:{self._line}"
 
-    def take(self, count: int) -> list[Event | Refused]:
+    def read_batch(self, count: int) -> list[Event | Refused]:
         """Return up to `count` deliveries; `ended` says that these were the last."""
-        taken: list[Event | Refused] = [*self._wrong]
-        self._wrong = []
+        taken: list[Event | Refused] = [*self._refusals]
+        self._refusals = []
         while not self.ended and len(taken) < count:
-            line = self._next()
+            line = self._read_line()
             if not line:
                 self.close()
             elif len(line) > self._max_bytes:
@@ -247,26 +251,26 @@ class _Reader:
                 try:
                     taken.append(self._decode(line, self._line))
                 except (BadEvent, UnicodeDecodeError) as error:
-                    taken.append(self._refuse(_why(error), line))
+                    taken.append(self._refuse(_error_text(error), line))
         return taken
 
     def close(self) -> None:
         self.ended = True
         self._file.close()
 
-    def _go_on(self, at: str, size: int) -> None:
+    def _resume(self, at: str, size: int) -> None:
         offset, line = (int(part) for part in at.split(":"))
         if size < offset:
             why = f"the file is shorter than the {offset} bytes read before (name it otherwise)"
-            self._wrong = [self._refuse(why)]
+            self._refusals = [self._refuse(why)]
             self.close()
         elif self.ended:
-            self._wrong = []
+            self._refusals = []
         else:
             self._file.seek(offset)
         self._offset, self._line = offset, line
 
-    def _next(self) -> bytes:
+    def _read_line(self) -> bytes:
         """Read one line; of one that is too long a part that shows it, and skip the rest."""
         line = rest = self._file.readline(self._max_bytes + 1)
         self._offset += len(rest)
@@ -289,7 +293,7 @@ class _Pace:
         self._start_us = clock.monotonic_us()
         self._spent = 0
 
-    async def ready(self) -> int:
+    async def wait_for_quota(self) -> int:
         """Wait until at least one event may go; return how many may, at most BATCH."""
         if self._rate <= 0:
             return BATCH
@@ -305,7 +309,7 @@ class _Pace:
         self._spent += events
 
 
-async def _all(turns: Sequence[Coroutine[Any, Any, list[Receipt]]]) -> None:
+async def _gather_all(turns: Sequence[Coroutine[Any, Any, list[Receipt]]]) -> None:
     """Await all turns; then raise the first error, when none is half-way any more."""
     for answer in await asyncio.gather(*turns, return_exceptions=True):
         if isinstance(answer, BaseException):
@@ -323,9 +327,9 @@ def _files(pattern: str) -> tuple[Path, list[Path]]:
     return root, files
 
 
-def _unclaimed(event: Event, own: str) -> Event:
+def _check_unreserved(event: Event, own: str) -> Event:
     """Return an event that claims nothing which is the engine's or another source's, or raise."""
-    claimed = reserved(event, own=own)
+    claimed = reserved_attribute(event, own_source=own)
     if claimed is None:
         return event
     if claimed in ENGINE_ATTRIBUTES:
@@ -337,11 +341,11 @@ def _unclaimed(event: Event, own: str) -> Event:
     )
 
 
-def _bare(relative: Path) -> str:
+def _without_suffix(relative: Path) -> str:
     return relative.with_suffix("").as_posix()
 
 
-def _columns(text: str) -> list[str]:
+def _split_row(text: str) -> list[str]:
     """Split one line of CSV, quotes and all. A value cannot go over several lines."""
     try:
         rows = list(csv.reader([text.rstrip("\r\n")], strict=True))
@@ -367,7 +371,7 @@ def _number(text: str) -> float:
     # float() also reads digits of other scripts, 1_000, nan and inf: no series means these.
     try:
         value = float(text)
-        if -_MOST <= value <= _MOST and text.isascii() and "_" not in text:
+        if -_MAX_FLOAT <= value <= _MAX_FLOAT and text.isascii() and "_" not in text:
             return value
     except ValueError:
         pass
@@ -375,7 +379,7 @@ def _number(text: str) -> float:
     raise BadEvent(f"value {text[:64]!r} is not a finite number", mend=mend)
 
 
-def _why(error: BadEvent | UnicodeDecodeError) -> str:
+def _error_text(error: BadEvent | UnicodeDecodeError) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"byte {error.start} of the line is not UTF-8 (save the file as UTF-8)"
     return str(error)

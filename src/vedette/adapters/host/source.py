@@ -26,7 +26,7 @@ class HostSource:
         self.name = f"host:{name}"
         self._clock = clock
         self._every_us = every_us
-        self._before: tuple[int, Mapping[str, int]] | None = None
+        self._previous: tuple[int, Mapping[str, int]] | None = None
 
     async def deliver(self, intake: Intake) -> None:
         """Hand over one sample a period, until cancelled. Raises what the intake raises."""
@@ -46,15 +46,15 @@ class HostSource:
             "load1": round(psutil.getloadavg()[0], 4),
         }
         read_us, counters = self._clock.monotonic_us(), _counters()
-        if self._before is not None:
-            before_us, before = self._before
+        if self._previous is not None:
+            before_us, before = self._previous
             elapsed_us = max(1, read_us - before_us)
             for name in counters.keys() & before.keys():
                 spent = max(0, counters[name] - before[name])
                 values[name] = spent * MICROS // elapsed_us
         else:
             del values["cpu"]  # psutil's first answer means nothing
-        self._before = (read_us, counters)
+        self._previous = (read_us, counters)
         at = iso(now_us - now_us % self._every_us)
         second = iso(now_us - now_us % MICROS)
         return [

@@ -9,33 +9,33 @@ from vedette.domain.base import machine
 
 if TYPE_CHECKING:
     from vedette.domain.agent import Fleet
-    from vedette.domain.ports import Performer
+    from vedette.domain.ports import ToolExecutor
 
 __all__ = ["probe", "with_http"]
 
 
-def with_http(fleet: Fleet, hands: Performer) -> Performer:
+def with_http(fleet: Fleet, tools: ToolExecutor) -> ToolExecutor:
     """Return hands that make the requests of HTTP tools; the same if no agent has one."""
     if all(tool.http is None for agent in fleet.agents.values() for tool in agent.tools.values()):
-        return hands
-    from vedette.adapters.http.tools import HttpHands
+        return tools
+    from vedette.adapters.http.tools import HttpTools
 
-    return HttpHands(hands)
+    return HttpTools(tools)
 
 
 async def probe(target: Mapping[str, Any]) -> str:
     """Connect to a target, TLS included, and send nothing. Raises Unavailable."""
     import asyncio
 
-    from vedette.adapters.http.request import NotSent, connected, place_of
+    from vedette.adapters.http.request import SendFailure, open_connection, parse_endpoint
     from vedette.domain.base.errors import Unavailable
 
-    def look() -> str:
+    def connect_target() -> str:
         try:
-            place = place_of(target)
-            connected(place, machine.monotonic_s() + 5.0).close()
-        except NotSent as error:
+            endpoint = parse_endpoint(target)
+            open_connection(endpoint, machine.monotonic_s() + 5.0).close()
+        except SendFailure as error:
             raise Unavailable(str(error), mend="see base_url in vedette.toml") from error
-        return f"{place.host}:{place.port} takes connections; nothing was sent"
+        return f"{endpoint.host}:{endpoint.port} takes connections; nothing was sent"
 
-    return await asyncio.to_thread(look)
+    return await asyncio.to_thread(connect_target)

@@ -12,35 +12,35 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from vedette.adapters.http.request import Answer
-from vedette.config.http_template import SEE_OTHER, filled_text
+from vedette.adapters.http.request import Response
+from vedette.config.http_template import SEE_OTHER, fill_text
 from vedette.domain.base.clock import MICROS
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.cloudevents import load_json
 from vedette.domain.effect import Outcome
 from vedette.domain.tool import Tool
 
-LONGEST_US = 3_600 * MICROS  # that a target may ask us to wait
+MAX_RETRY_AFTER_US = 3_600 * MICROS  # that a target may ask us to wait
 
 # Refused before anything was done, and taken the next time (RFC 9110 15.5.9; RFC 8470; RFC 6585).
-_LATER = (408, 425, 429)
+_RETRY_STATUSES = (408, 425, 429)
 
 
-def outcome_of(tool: Tool, answer: Answer) -> Outcome:
+def outcome_of(tool: Tool, response: Response) -> Outcome:
     """Return what came of a call."""
     assert tool.http is not None
-    status = answer.status
+    status = response.status
     if status in tool.http["ok"]:
-        return Outcome("done", data_of(answer))
-    what = f"the target answers {status}{_said(answer)}"
+        return Outcome("done", data_of(response))
+    what = f"the target answers {status}{_body_excerpt(response)}"
     busy = status == 409 and bool(tool.http.get("idempotency_header"))
-    if status in _LATER or (busy and tool.settles == "idempotent"):
+    if status in _RETRY_STATUSES or (busy and tool.settles == "idempotent"):
         # 409: another request with this key is under way (draft-ietf-httpapi-idempotency-key).
-        return Outcome("retry", error=what, retry_after_us=retry_after_us(answer))
+        return Outcome("retry", error=what, retry_after_us=retry_after_us(response))
     if status >= 500:
         if tool.settles == "idempotent":
-            return Outcome("retry", error=what, retry_after_us=retry_after_us(answer))
-        return Outcome("unknown", error=what, retry_after_us=retry_after_us(answer))
+            return Outcome("retry", error=what, retry_after_us=retry_after_us(response))
+        return Outcome("unknown", error=what, retry_after_us=retry_after_us(response))
     if status in SEE_OTHER:
         what = f"{what}, which `ok` does not list; a redirect is not followed"
         return Outcome("retry" if tool.settles == "idempotent" else "unknown", error=what)
@@ -49,98 +49,98 @@ def outcome_of(tool: Tool, answer: Answer) -> Outcome:
     if 200 <= status < 300:
         # It did something, and not what was declared.
         return Outcome("unknown", error=f"{what}, which `ok` does not list")
-    return Outcome("failed", data_of(answer), error=what)
+    return Outcome("failed", data_of(response), error=what)
 
 
-def found_of(spec: Mapping[str, Any], answer: Answer, call: Any) -> Outcome | None:
+def query_outcome(spec: Mapping[str, Any], response: Response, call: Any) -> Outcome | None:
     """Return what the answer to an outcome query means; None if the effect is not there.
 
     It is not there if the target says so: by a status, or in an answer that can be read. What
     cannot be (a login page, half an answer, another shape) says nothing. Raises BadArgument for a
     template that the arguments do not fit.
     """
-    if answer.status in spec["absent"]:
+    if response.status in spec["absent"]:
         return None
-    if answer.status not in spec["done"]:
-        return _unread(str(answer.status))
-    if answer.cut:
-        return _unread("more or less than the whole")
+    if response.status not in spec["done"]:
+        return _unreadable(str(response.status))
+    if response.truncated:
+        return _unreadable("more or less than the whole")
     if not spec["where"]:
-        page = _kind(answer) in _PAGES
-        return _unread("a page for people") if page else Outcome("done", data_of(answer))
-    body = _json(answer)
-    if body is _NOTHING:
-        return _unread(f"no JSON (its Content-Type is {_kind(answer) or 'missing'})")
-    there = True
+        page = _media_type(response) in _PAGE_TYPES
+        return _unreadable("a page for people") if page else Outcome("done", data_of(response))
+    body = _parse_json(response)
+    if body is _MISSING:
+        return _unreadable(f"no JSON (its Content-Type is {_media_type(response) or 'missing'})")
+    matches = True
     for pointer, template in spec["where"].items():
-        wanted = filled_text(template, call.args, call.key)
-        value = _at(body, pointer)
-        if value is _NOTHING or isinstance(value, list | dict):
-            return _unread(f"something without a text or number at {pointer}")
-        there &= _text(value) == wanted
-    return Outcome("done", data_of(answer)) if there else None
+        wanted = fill_text(template, call.args, call.key)
+        value = _resolve_pointer(body, pointer)
+        if value is _MISSING or isinstance(value, list | dict):
+            return _unreadable(f"something without a text or number at {pointer}")
+        matches &= _text(value) == wanted
+    return Outcome("done", data_of(response)) if matches else None
 
 
-def _unread(what: str) -> Outcome:
+def _unreadable(what: str) -> Outcome:
     return Outcome("unknown", error=f"asked for the outcome, the target answers {what}")
 
 
-def data_of(answer: Answer) -> dict[str, Any]:
+def data_of(response: Response) -> dict[str, Any]:
     """Return an answer as data: `body` is JSON where it is such, else text."""
-    data: dict[str, Any] = {"status": answer.status}
-    if answer.cut:
+    data: dict[str, Any] = {"status": response.status}
+    if response.truncated:
         data["cut"] = True
-    if not answer.body:
+    if not response.body:
         return data
-    body = _json(answer)
-    if body is not _NOTHING:
+    body = _parse_json(response)
+    if body is not _MISSING:
         return {**data, "body": body}
-    return {**data, "body": answer.body.decode("utf-8", "replace").replace("\0", "�")}
+    return {**data, "body": response.body.decode("utf-8", "replace").replace("\0", "�")}
 
 
-def retry_after_us(answer: Answer) -> int:
+def retry_after_us(response: Response) -> int:
     """Return how long the target wants to be left alone (RFC 9110, 10.2.3); 0 if it does not say.
 
     A date is measured against the target's own, so that no clock is compared with another.
     """
-    told = answer.headers.get("retry-after", "").strip()
-    if told.isascii() and told.isdigit():
-        return min(int(told[:9]) * MICROS, LONGEST_US)
+    value = response.headers.get("retry-after", "").strip()
+    if value.isascii() and value.isdigit():
+        return min(int(value[:9]) * MICROS, MAX_RETRY_AFTER_US)
     try:
-        until = parsedate_to_datetime(told)
-        now = parsedate_to_datetime(answer.headers.get("date", ""))
+        until = parsedate_to_datetime(value)
+        now = parsedate_to_datetime(response.headers.get("date", ""))
         seconds = (until - now).total_seconds()
     except (ValueError, TypeError):
         return 0
-    return max(0, min(int(seconds) * MICROS, LONGEST_US))
+    return max(0, min(int(seconds) * MICROS, MAX_RETRY_AFTER_US))
 
 
-def _said(answer: Answer) -> str:
-    text = answer.body[:200].decode("utf-8", "replace").replace("\0", "�")
+def _body_excerpt(response: Response) -> str:
+    text = response.body[:200].decode("utf-8", "replace").replace("\0", "�")
     told = " ".join(text.split())
     return f": {told}" if told else ""
 
 
-_NOTHING = object()
-_PAGES = ("text/html", "application/xhtml+xml")
+_MISSING = object()
+_PAGE_TYPES = ("text/html", "application/xhtml+xml")
 
 
-def _kind(answer: Answer) -> str:
-    return answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+def _media_type(response: Response) -> str:
+    return response.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _json(answer: Answer) -> Any:
+def _parse_json(response: Response) -> Any:
     """Return an answer that says that it is JSON, and is."""
-    kind = _kind(answer)
-    if answer.cut or not (kind == "application/json" or kind.endswith("+json")):
-        return _NOTHING
+    kind = _media_type(response)
+    if response.truncated or not (kind == "application/json" or kind.endswith("+json")):
+        return _MISSING
     try:
-        return load_json(answer.body)
+        return load_json(response.body)
     except BadEvent:
-        return _NOTHING
+        return _MISSING
 
 
-def _at(value: Any, pointer: str) -> Any:
+def _resolve_pointer(value: Any, pointer: str) -> Any:
     """Return what a JSON Pointer (RFC 6901) points at.
 
     None where the answer says itself that nothing is there: a null on the way, or a list that is
@@ -153,7 +153,7 @@ def _at(value: Any, pointer: str) -> Any:
         elif isinstance(value, list) and part.isascii() and part.isdigit():
             value = value[int(part)] if int(part) < len(value) else None
         elif value is not None:
-            return _NOTHING
+            return _MISSING
     return value
 
 

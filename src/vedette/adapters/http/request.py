@@ -16,32 +16,32 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from vedette.adapters import http_client
-from vedette.adapters.http_client import Answer, IpAddress, NoAnswer, NotSent
+from vedette.adapters.http_client import IpAddress, NoResponse, Response, SendFailure
 from vedette.config.http_template import Request
 from vedette.domain.base.dataclass import dataclass
 
 __all__ = [
-    "Answer",
-    "NoAnswer",
-    "NotSent",
-    "connected",
-    "exchange",
-    "forbidden",
-    "headers_of",
-    "place_of",
+    "NoResponse",
+    "Response",
+    "SendFailure",
+    "credential_headers",
+    "open_connection",
+    "parse_endpoint",
+    "refusal_reason",
+    "send_request",
 ]
 
-MOST_BYTES = 64 << 10  # of an answer's body that are kept
+MAX_BODY_BYTES = 64 << 10  # of an answer's body that are kept
 
 # Where clouds answer a machine that asks for its own credentials, whoever has it ask.
 _METADATA = frozenset({"100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "168.63.129.16"})
 # Neither is a place for a request, though the library calls them global (RFC 6890; RFC 3879).
-_NOWHERE = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("fec0::/10"))
+_UNROUTABLE = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("fec0::/10"))
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Endpoint:
     """Where a target is. `prefix` is the path of its base_url, without the last slash."""
 
     secure: bool
@@ -52,42 +52,42 @@ class Place:
     ca_file: str | None
 
 
-def place_of(target: Mapping[str, Any]) -> Place:
+def parse_endpoint(target: Mapping[str, Any]) -> Endpoint:
     """Return where a target is. Raises NotSent."""
     try:
         parts = urlsplit(str(target.get("base_url", "")))
         host, port = parts.hostname or "", parts.port
     except ValueError as error:
-        raise NotSent(f"base_url of the target is no URL: {error}", passes=False) from error
+        raise SendFailure(f"base_url of the target is no URL: {error}", transient=False) from error
     if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
-        raise NotSent("base_url of the target is no URL of a server", passes=False)
+        raise SendFailure("base_url of the target is no URL of a server", transient=False)
     secure = parts.scheme == "https"
-    return Place(
+    return Endpoint(
         secure, host, port or (443 if secure else 80), parts.path.rstrip("/"),
         target.get("private") is True, target.get("ca_file"),
     )  # fmt: skip
 
 
-def headers_of(target: Mapping[str, Any], place: Place) -> dict[str, str]:
+def credential_headers(target: Mapping[str, Any], endpoint: Endpoint) -> dict[str, str]:
     """Return what the target's credential is shown with. Raises NotSent."""
     token = target.get("token")
     if not token:
         return {}
-    here = place.host == "localhost" or _loopback(place.host)
-    if not place.secure and not here:
-        raise NotSent("a token is not sent over plain HTTP: write https", passes=False)
+    here = endpoint.host == "localhost" or _is_loopback(endpoint.host)
+    if not endpoint.secure and not here:
+        raise SendFailure("a token is not sent over plain HTTP: write https", transient=False)
     if named := target.get("token_header"):
         return {str(named): str(token)}
     return {"Authorization": f"Bearer {token}"}
 
 
-def exchange(
-    place: Place,
+def send_request(
+    endpoint: Endpoint,
     request: Request,
     headers: Mapping[str, str],
-    end: float,
+    deadline: float,
     may_send: Callable[[socket.socket], bool],
-) -> Answer | None:
+) -> Response | None:
     """Make a request and return the answer; None if `may_send` said no, just before the first byte.
 
     `end` is when it has to be over, by the monotonic clock. Raises NotSent, NoAnswer.
@@ -97,48 +97,50 @@ def exchange(
     if request.has_body:
         body = json.dumps(request.body, ensure_ascii=False).encode()
         given["Content-Type"] = "application/json"
-    with closing(connected(place, end)) as line:
-        if not may_send(line):
+    with closing(open_connection(endpoint, deadline)) as sock:
+        if not may_send(sock):
             return None
         try:
             return http_client.exchange(
-                line, http_client.authority(place.host, place.port, secure=place.secure),
-                request.method, place.prefix + request.target, given, body,
-                end=end, most_bytes=MOST_BYTES,
+                sock, http_client.authority(endpoint.host, endpoint.port, secure=endpoint.secure),
+                request.method, endpoint.prefix + request.target, given, body,
+                deadline=deadline, max_bytes=MAX_BODY_BYTES,
             )  # fmt: skip
         except ValueError as error:
-            raise NotSent(str(error)) from error
+            raise SendFailure(str(error)) from error
 
 
-def connected(place: Place, end: float) -> socket.socket:
+def open_connection(endpoint: Endpoint, deadline: float) -> socket.socket:
     """Return a connection to a target, with TLS where its URL says so. Raises NotSent."""
     try:
-        tls = ssl.create_default_context(cafile=place.ca_file) if place.secure else None
+        tls = ssl.create_default_context(cafile=endpoint.ca_file) if endpoint.secure else None
         return http_client.connect(
-            place.host, place.port, end, tls,
-            refused=lambda address: forbidden(address, private=place.private),
+            endpoint.host, endpoint.port, deadline, tls,
+            refusal_reason=lambda address: refusal_reason(address, private=endpoint.private),
         )  # fmt: skip
     except (OSError, ValueError) as error:
-        raise NotSent(f"no connection to {place.host}:{place.port}: {error}"[:300]) from error
+        raise SendFailure(
+            f"no connection to {endpoint.host}:{endpoint.port}: {error}"[:300]
+        ) from error
 
 
-def forbidden(address: IpAddress, *, private: bool) -> str | None:
+def refusal_reason(address: IpAddress, *, private: bool) -> str | None:
     """Say why an address is none to go to; None if it may be gone to."""
-    inner = _embedded(address)
+    inner = _embedded_ipv4(address)
     if inner is not None:
-        return forbidden(inner, private=private)
+        return refusal_reason(inner, private=private)
     if str(address) in _METADATA or address.is_link_local:
         return "where machines ask for their own credentials"
     reserved = address.is_reserved and not address.is_loopback  # ::1 is both
     if address.is_multicast or address.is_unspecified or reserved:
         return "which is no machine's address"
-    inside = not address.is_global or any(address in net for net in _NOWHERE)
+    inside = not address.is_global or any(address in net for net in _UNROUTABLE)
     if inside and not private:
         return "a private address (write private = true in the target if that is meant)"
     return None
 
 
-def _embedded(address: IpAddress) -> ipaddress.IPv4Address | None:
+def _embedded_ipv4(address: IpAddress) -> ipaddress.IPv4Address | None:
     """Return the IPv4 address that an IPv6 address stands for, None if it stands for itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
@@ -148,7 +150,7 @@ def _embedded(address: IpAddress) -> ipaddress.IPv4Address | None:
     return address.ipv4_mapped or address.sixtofour or (teredo[1] if teredo else None)
 
 
-def _loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

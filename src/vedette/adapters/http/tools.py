@@ -14,14 +14,21 @@ from concurrent.futures import Future
 from dataclasses import field
 from typing import Any
 
-from vedette.adapters.http.outcomes import found_of, outcome_of
-from vedette.adapters.http.request import Answer, NoAnswer, NotSent, exchange, headers_of, place_of
-from vedette.adapters.http_client import shut
-from vedette.config.http_template import BadArgument, Request, made
+from vedette.adapters.http.outcomes import outcome_of, query_outcome
+from vedette.adapters.http.request import (
+    NoResponse,
+    Response,
+    SendFailure,
+    credential_headers,
+    parse_endpoint,
+    send_request,
+)
+from vedette.adapters.http_client import shut_down
+from vedette.config.http_template import BadArgument, Request, build_request
 from vedette.domain.base import failpoint, machine
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome, RowWrite
-from vedette.domain.ports import Performer
+from vedette.domain.ports import ToolExecutor
 from vedette.domain.tool import Tool
 
 THREADS = 16  # of one agent
@@ -34,47 +41,47 @@ _Key = tuple[str, str, str]
 class _Attempt:
     """One request. `sent` and `unwanted` exclude each other: whoever is first has its way."""
 
-    end: float
+    deadline: float
     lock: machine.Lock = field(default_factory=lambda: machine.Lock())
     sent: bool = False
-    unwanted: bool = False
-    line: socket.socket | None = None
+    cancelled: bool = False
+    sock: socket.socket | None = None
 
-    def send(self, line: socket.socket, may_start: Callable[[], bool]) -> bool:
+    def may_send(self, sock: socket.socket, may_start: Callable[[], bool]) -> bool:
         """Say whether the first byte may go out now; asked on the thread."""
         with self.lock:
-            if self.unwanted or machine.monotonic_s() >= self.end or not may_start():
-                self.unwanted = True
+            if self.cancelled or machine.monotonic_s() >= self.deadline or not may_start():
+                self.cancelled = True
                 return False
-            self.line, self.sent = line, True
-        failpoint.reach("call:before")
+            self.sock, self.sent = sock, True
+        failpoint.hit_failpoint("call:before")
         return True
 
-    def give_up(self) -> bool:
+    def cancel(self) -> bool:
         """End it; return whether something was sent."""
         with self.lock:
-            self.unwanted = not self.sent
-            if self.line is not None:
-                shut(self.line)
+            self.cancelled = not self.sent
+            if self.sock is not None:
+                shut_down(self.sock)
             return self.sent
 
 
-class HttpHands:
+class HttpTools:
     """Makes the requests of HTTP tools; hands everything else on. Belongs to one event loop."""
 
-    def __init__(self, hands: Performer) -> None:
-        self._hands: Any = hands
+    def __init__(self, tools: ToolExecutor) -> None:
+        self._tools: Any = tools
         self._threads: dict[str, machine.ThreadPoolExecutor] = {}
-        self._free: dict[str, asyncio.Semaphore] = {}
+        self._slots: dict[str, asyncio.Semaphore] = {}
         self._running: dict[_Key, asyncio.Future[Any]] = {}
 
     def __getattr__(self, name: str) -> Any:
         # `prepare` and whatever else these hands have beside the port.
-        return getattr(self._hands, name)
+        return getattr(self._tools, name)
 
-    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+    def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes; no HTTP tool is one."""
-        written: list[RowWrite] = self._hands.rows(tool, call, row)
+        written: list[RowWrite] = self._tools.rows(tool, call, row)
         return written
 
     async def perform(
@@ -85,41 +92,45 @@ class HttpHands:
         While an earlier request of the key has not come back, none is made.
         """
         if tool.http is None:
-            told: Outcome | None = await self._hands.perform(tool, call, may_start)
-            return told
-        if not await self._over(call):
+            outcome: Outcome | None = await self._tools.perform(tool, call, may_start)
+            return outcome
+        if not await self._wait_for_earlier(call):
             return Outcome("unknown", error="an earlier call has not come back yet")
         try:
-            answer = await self._ask(made(tool.http, call.args, call.key), call, may_start)
+            answer = await self._run_request(
+                build_request(tool.http, call.args, call.key), call, may_start
+            )
         except BadArgument as error:
             return Outcome("failed", error=f"not called: {error}")
-        except NotSent as error:
-            return Outcome("retry" if error.passes else "failed", error=f"not called: {error}")
-        except NoAnswer as error:
+        except SendFailure as error:
+            return Outcome("retry" if error.transient else "failed", error=f"not called: {error}")
+        except NoResponse as error:
             return Outcome("unknown", error=f"no answer: {error}")
         return None if answer is None else outcome_of(tool, answer)
 
-    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+    async def query(self, tool: Tool, call: Call) -> Outcome | None:
         """Ask the target what came of the call's key, by the tool's query; None if it is not there.
 
         `unknown` while the call has not come back, as nobody can know what it will do yet.
         """
         if tool.http is None:
-            told: Outcome | None = await self._hands.ask(tool, call)
-            return told
+            outcome: Outcome | None = await self._tools.ask(tool, call)
+            return outcome
         spec = tool.http.get("query")
         if spec is None:
             return Outcome("unknown", error="the tool has no query")
-        if not await self._over(call):
+        if not await self._wait_for_earlier(call):
             return Outcome("unknown", error="an earlier call has not come back yet")
         try:
-            answer = await self._ask(made(spec, call.args, call.key), call, lambda: True)
+            answer = await self._run_request(
+                build_request(spec, call.args, call.key), call, lambda: True
+            )
             assert answer is not None
-            return found_of(spec, answer, call)
-        except (BadArgument, NotSent, NoAnswer) as error:
+            return query_outcome(spec, answer, call)
+        except (BadArgument, SendFailure, NoResponse) as error:
             return Outcome("unknown", error=f"the target cannot be asked: {error}")
 
-    async def _over(self, call: Call) -> bool:
+    async def _wait_for_earlier(self, call: Call) -> bool:
         """Wait for an earlier request of the key, as long as a call may take."""
         key, end = _key(call), machine.monotonic_s() + _seconds(call)
         while (earlier := self._running.get(key)) is not None:
@@ -129,38 +140,38 @@ class HttpHands:
             await asyncio.sleep(0)
         return True
 
-    async def _ask(
+    async def _run_request(
         self, request: Request, call: Call, may_start: Callable[[], bool]
-    ) -> Answer | None:
+    ) -> Response | None:
         """Make one request on a thread. Raises NotSent, NoAnswer."""
-        place = place_of(call.target)
+        endpoint = parse_endpoint(call.target)
         headers = {
-            **headers_of(call.target, place),
+            **credential_headers(call.target, endpoint),
             "traceparent": call.traceparent,
             **call.labels,
             "User-Agent": "vedette",
         }
-        async with self._free.setdefault(call.agent, asyncio.Semaphore(THREADS)):
+        async with self._slots.setdefault(call.agent, asyncio.Semaphore(THREADS)):
             attempt = _Attempt(machine.monotonic_s() + _seconds(call))
 
-            def work() -> Answer | None:
-                answer = exchange(
-                    place, request, headers, attempt.end,
-                    lambda line: attempt.send(line, may_start),
+            def work() -> Response | None:
+                answer = send_request(
+                    endpoint, request, headers, attempt.deadline,
+                    lambda line: attempt.may_send(line, may_start),
                 )  # fmt: skip
-                failpoint.reach("call:after")
+                failpoint.hit_failpoint("call:after")
                 return answer
 
             running = asyncio.wrap_future(self._submit(call.agent, work))
             self._running[_key(call)] = running
-            running.add_done_callback(lambda ended: self._ended(call, ended))
+            running.add_done_callback(lambda ended: self._finish_request(call, ended))
             try:
                 await asyncio.wait({running}, timeout=_seconds(call))
             except asyncio.CancelledError:
-                attempt.give_up()
+                attempt.cancel()
                 raise
             if not running.done():
-                sent = attempt.give_up()
+                sent = attempt.cancel()
                 # The thread comes back at once, unless it still waits for a name.
                 await asyncio.wait({running}, timeout=_GRACE_S if sent else 0.0)
                 if not running.done():
@@ -168,10 +179,10 @@ class HttpHands:
                         # It will never send: the next try has not to wait for it.
                         self._forget(call, running)
                     error = f"no answer within {_seconds(call):g} s"
-                    raise NoAnswer(error) if sent else NotSent(error)
+                    raise NoResponse(error) if sent else SendFailure(error)
             return running.result()
 
-    def _submit(self, agent: str, work: Callable[[], Answer | None]) -> Future[Answer | None]:
+    def _submit(self, agent: str, work: Callable[[], Response | None]) -> Future[Response | None]:
         threads = self._threads.get(agent)
         if threads is None:
             # More than are let in: those that wait for a name are counted no longer.
@@ -181,7 +192,7 @@ class HttpHands:
             self._threads[agent] = threads
         return threads.submit(work)
 
-    def _ended(self, call: Call, ended: asyncio.Future[Any]) -> None:
+    def _finish_request(self, call: Call, ended: asyncio.Future[Any]) -> None:
         self._forget(call, ended)
         if not ended.cancelled():
             ended.exception()  # whoever waits is told; nobody may be
@@ -194,7 +205,7 @@ class HttpHands:
         """Let the threads end; waits for none."""
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
-        self._hands.close()
+        self._tools.close()
 
 
 def _key(call: Call) -> _Key:

@@ -18,47 +18,52 @@ from typing import Any
 import orjson
 
 from vedette.adapters.ledger_export.files import (
-    Exported,
-    Walk,
-    Walked,
-    archived_of,
+    EntryRow,
+    LedgerExport,
+    VerifiableLedger,
+    archived_part,
     export,
     read_object,
     size_of,
     snapshot,
     sync_folder,
 )
-from vedette.adapters.ledger_export.proofs import Grown
+from vedette.adapters.ledger_export.proofs import ProofTree
 from vedette.adapters.ledger_export.verification import verify_store
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import BadCommand, BadStore
-from vedette.domain.base.failpoint import reach
-from vedette.ledger.pruned_log import Archived
+from vedette.domain.base.failpoint import hit_failpoint
+from vedette.ledger.pruned_log import ArchivedPrefix
 
 _NAME = re.compile(r"([0-9]{12})-([0-9]{12})\Z")
 _PART = ".part"
 GROWTH = "growth.json"
 
 
-def last_before(record: Walk, before_us: int, open_from: int | None) -> int:
+def checkpoint_size_before(record: VerifiableLedger, before_us: int, open_from: int | None) -> int:
     """Return the size of the largest checkpoint whose entries are all older than an instant.
 
     `open_from` is the first entry of the oldest run that has not ended: nothing from there on is
     closed. Returns 0, or what is archived already, if there is nothing more.
     """
     with snapshot(record):
-        begun = archived_of(record).size
-        closed = begun
-        for seq, raw, _, _ in record.walk(after=begun):
+        archived_size = archived_part(record).size
+        closed = archived_size
+        for seq, raw, _, _ in record.walk(after=archived_size):
             at = read_object(raw).get("at")
             if type(at) is not int or at >= before_us or (open_from and seq >= open_from):
                 break
             closed = seq
-        return max((s for s in map(size_of, record.notes()) if begun < s <= closed), default=begun)
+        return max(
+            (s for s in map(size_of, record.notes()) if archived_size < s <= closed),
+            default=archived_size,
+        )
 
 
-def archive(record: Walk, folder: Path, size: int, verifier_key: str) -> Archived:
+def write_segment(
+    record: VerifiableLedger, folder: Path, size: int, verifier_key: str
+) -> ArchivedPrefix:
     """Write the entries up to a checkpoint's size as the next segment of an archive.
 
     Returns what stays of them beside the rest; the caller lets the entries go only now. A segment
@@ -67,55 +72,59 @@ def archive(record: Walk, folder: Path, size: int, verifier_key: str) -> Archive
     not end where the record begins, BadStore if what was written does not verify, StoreFailed where
     the disk refused something.
     """
-    begun = archived_of(record)
-    left = sorted(folder.glob(f"{begun.size + 1:012}-{'[0-9]' * 12}"))
-    path = left[0] if left else folder / f"{begun.size + 1:012}-{size:012}"
+    archived = archived_part(record)
+    left = sorted(folder.glob(f"{archived.size + 1:012}-{'[0-9]' * 12}"))
+    path = left[0] if left else folder / f"{archived.size + 1:012}-{size:012}"
     if (end := int(path.name[-12:])) > size:
         raise BadCommand(
             f"a segment up to entry {end} was written, and its entries are still in the store",
             where=str(path), mend="archive that far, or move the segment away",
         )  # fmt: skip
     size = end
-    grown = Grown.read(record)
-    grown.note(size)
-    with told_of_disk(path):
+    proof_tree = ProofTree.read(record)
+    proof_tree.find_note(size)
+    with convert_disk_errors(path):
         if not path.exists():
-            _write(record, grown, path, size, verifier_key)
-        _check(path, verifier_key, begun, size, grown)
-    tree = grown.tree.base.copy()
-    for leaf in grown.tree.leaves[: size - begun.size]:
+            _write(record, proof_tree, path, size, verifier_key)
+        _check(path, verifier_key, archived, size, proof_tree)
+    tree = proof_tree.tree.base.copy()
+    for leaf in proof_tree.tree.leaves[: size - archived.size]:
         tree.append(leaf)
-    return Archived(size, tree.peaks, grown.handovers(size))
+    return ArchivedPrefix(size, tree.peaks, proof_tree.handovers(size))
 
 
-def _write(record: Walk, grown: Grown, path: Path, size: int, verifier_key: str) -> None:
+def _write(
+    record: VerifiableLedger, proof_tree: ProofTree, path: Path, size: int, verifier_key: str
+) -> None:
     part = path.with_name(path.name + _PART)
     if part.exists():
         shutil.rmtree(part)
     path.parent.mkdir(parents=True, exist_ok=True)
-    reach("segment:before")
+    hit_failpoint("segment:before")
     export(record, part, verifier_key=verifier_key, witness=None, upto=size)
     proof: dict[str, Any] = {
         "schema": "vedette.consistency/1",
-        "from": grown.note(size),
-        "to": grown.notes[-1],
-        "proof": [node.hex() for node in grown.tree.consistency(size)],
-        "handovers": [one.to_json() for one in grown.handovers(size_of(grown.notes[-1]))],
+        "from": proof_tree.find_note(size),
+        "to": proof_tree.notes[-1],
+        "proof": [node.hex() for node in proof_tree.tree.consistency(size)],
+        "handovers": [one.to_json() for one in proof_tree.handovers(size_of(proof_tree.notes[-1]))],
     }
     (part / GROWTH).write_bytes(orjson.dumps(proof) + b"\n")
     sync_folder(part)
-    reach("segment:mid")
+    hit_failpoint("segment:mid")
     part.rename(path)
     sync_folder(path)
-    reach("segment:after")
+    hit_failpoint("segment:after")
 
 
-def _check(path: Path, verifier_key: str, begun: Archived, size: int, grown: Grown) -> None:
+def _check(
+    path: Path, verifier_key: str, archived: ArchivedPrefix, size: int, proof_tree: ProofTree
+) -> None:
     """Raise BadStore unless a segment proves, by itself, to be what the record says it is."""
-    segment = Exported(path)
+    segment = LedgerExport(path)
     report = verify_store(segment, verifier_key, None, bodies=False)
-    same = (report.archived, report.size) == (begun.size, size)
-    tree = grown.at(size)
+    same = (report.archived, report.size) == (archived.size, size)
+    tree = proof_tree.tree_at(size)
     root = tree.base.copy()
     for leaf in tree.leaves:
         root.append(leaf)
@@ -133,7 +142,7 @@ class Archive:
     """The segments of a folder, in order."""
 
     folder: Path
-    segments: list[tuple[int, int, Exported]] = field(init=False)
+    segments: list[tuple[int, int, LedgerExport]] = field(init=False)
 
     def __post_init__(self) -> None:
         """Raises BadStore if there is no segment, or one is missing between two."""
@@ -147,27 +156,27 @@ class Archive:
             if self.segments and self.segments[-1][1] + 1 != first:
                 what = f"entries {self.segments[-1][1] + 1} to {first - 1} are missing"
                 raise BadStore(what, where=str(self.folder), mend="bring the segments together")
-            self.segments.append((first, last, Exported(path)))
+            self.segments.append((first, last, LedgerExport(path)))
         if not self.segments:
             mend = "name the folder that `vedette ledger archive` wrote into"
             raise BadStore("there is no archive here", where=str(self.folder), mend=mend)
 
 
-class Joined:
+class JoinedLedger:
     """An archive with the record behind it: one ledger, read from its first entry at hand.
 
     Segments that the record has not let go of yet are left aside.
     """
 
-    def __init__(self, archive: Archive, record: Walk) -> None:
+    def __init__(self, archive: Archive, record: VerifiableLedger) -> None:
         """Raises BadCommand if the archive does not reach to where the record begins."""
         self._record = record
-        begun = archived_of(record).size
-        self._segments = [one for _, last, one in archive.segments if last <= begun]
-        end = max((last for _, last, _ in archive.segments if last <= begun), default=0)
-        if end != begun:
+        archived_size = archived_part(record).size
+        self._segments = [one for _, last, one in archive.segments if last <= archived_size]
+        end = max((last for _, last, _ in archive.segments if last <= archived_size), default=0)
+        if end != archived_size:
             raise BadCommand(
-                f"the archive ends at entry {end}, the store begins behind entry {begun}",
+                f"the archive ends at entry {end}, the store begins behind entry {archived_size}",
                 where=str(archive.folder),
                 mend="name the folder that holds all segments",
             )
@@ -181,7 +190,7 @@ class Joined:
         """Return what lies before the first segment."""
         return self._segments[0].archived() if self._segments else None
 
-    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[Walked]:
+    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[EntryRow]:
         """Yield the entries of the segments, then those of the record.
 
         A segment has no content; what the record keeps of it comes with its entry.
@@ -193,14 +202,14 @@ class Joined:
             for seq, raw, salt, data in segment.walk(kinds, after):
                 salt_and_data = kept.get(seq, (salt, data))
                 yield seq, raw, *salt_and_data
-        yield from self._record.walk(kinds, max(after, archived_of(self._record).size))
+        yield from self._record.walk(kinds, max(after, archived_part(self._record).size))
 
     def notes(self) -> Iterator[str]:
         """Yield all signed checkpoints in order."""
         for segment in self._segments:
             yield from segment.notes()
-        begun = archived_of(self._record).size
+        archived_size = archived_part(self._record).size
         for note in self._record.notes():
             # Until all of what was let go is deleted the record has some of them, too.
-            if not 0 < size_of(note) <= begun:
+            if not 0 < size_of(note) <= archived_size:
                 yield note

@@ -21,30 +21,30 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.base.fsync import sync
 from vedette.ledger.merkle import Checkpoint, ProofError, parse_note, read_notes
-from vedette.ledger.pruned_log import NOTHING, Archived
+from vedette.ledger.pruned_log import EMPTY_PREFIX, ArchivedPrefix
 
 EXPORT = "vedette.export/1"
 
-Walked = tuple[int, bytes, bytes | None, bytes | None]
+EntryRow = tuple[int, bytes, bytes | None, bytes | None]
 
 
-class Walk(Protocol):
+class VerifiableLedger(Protocol):
     """What can be verified: entries in order with their bodies, and signed checkpoints.
 
     A store, an export or an archive with a store behind it. What only some have (`columns`,
     `sized`, `tree`, `archived`, `snapshot`) is asked for where it is there.
     """
 
-    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[Walked]: ...
+    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[EntryRow]: ...
 
     def notes(self) -> Iterator[str]: ...
 
 
-def archived_of(record: Walk) -> Archived:
+def archived_part(record: VerifiableLedger) -> ArchivedPrefix:
     """Return what of a record was archived and is not at hand. Raises BadStore."""
     ask: Callable[[], bytes | None] | None = getattr(record, "archived", None)
     try:
-        return Archived.from_bytes(ask()) if ask is not None else NOTHING
+        return ArchivedPrefix.from_bytes(ask()) if ask is not None else EMPTY_PREFIX
     except ProofError as error:
         raise BadStore(
             f"what was archived cannot be told: {error}",
@@ -52,7 +52,7 @@ def archived_of(record: Walk) -> Archived:
         ) from error
 
 
-def snapshot(record: Walk) -> AbstractContextManager[None]:
+def snapshot(record: VerifiableLedger) -> AbstractContextManager[None]:
     """Let all reads of a record inside see one state of it."""
     make: Callable[[], AbstractContextManager[None]] | None = getattr(record, "snapshot", None)
     return make() if make is not None else nullcontext()
@@ -70,7 +70,7 @@ def size_of(note: str) -> int:
 
 
 def export(
-    record: Walk,
+    record: VerifiableLedger,
     folder: Path,
     *,
     verifier_key: str,
@@ -89,8 +89,8 @@ def export(
     shown = read_witness(witness)
     last = written = 0
     with snapshot(record):
-        begun = archived_of(record)
-        last = begun.size
+        archived = archived_part(record)
+        last = archived.size
         notes = (n for n in record.notes() if upto is None or size_of(n) <= upto)
         (folder / "checkpoints").write_text(_notes_text(notes), encoding="utf-8")
         with (
@@ -109,17 +109,17 @@ def export(
         (folder / "bodies.jsonl").unlink()
     (folder / "witness").write_text(_notes_text(shown), encoding="utf-8")
     (folder / "ledger.pub").write_text(verifier_key.strip() + "\n", encoding="utf-8")
-    told: dict[str, Any] = {
+    summary: dict[str, Any] = {
         "schema": EXPORT,
-        "entries": last - begun.size,
+        "entries": last - archived.size,
         "bodies": written if bodies else None,
     }
-    if begun.size:
-        told["archived"] = orjson.loads(begun.to_bytes())
+    if archived.size:
+        summary["archived"] = orjson.loads(archived.to_bytes())
     sync_folder(folder)
-    (folder / "export.json").write_bytes(orjson.dumps(told) + b"\n")
+    (folder / "export.json").write_bytes(orjson.dumps(summary) + b"\n")
     sync_folder(folder)
-    return told
+    return summary
 
 
 def sync_folder(folder: Path) -> None:
@@ -149,19 +149,19 @@ def read_witness(path: Path | None) -> list[str]:
 
 
 @dataclass(slots=True)
-class Exported:
+class LedgerExport:
     """An export read back; offers what a store offers to verification and proofs."""
 
     folder: Path
-    told: Mapping[str, Any] = field(init=False)
+    summary: Mapping[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
         """Raises BadStore if the folder is not a complete export."""
         path = self.folder / "export.json"
         try:
-            self.told = orjson.loads(path.read_bytes())
-            if self.told["schema"] != EXPORT:
-                raise ValueError(f"it says {self.told['schema']!r}")
+            self.summary = orjson.loads(path.read_bytes())
+            if self.summary["schema"] != EXPORT:
+                raise ValueError(f"it says {self.summary['schema']!r}")
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadStore(
                 f"not a complete {EXPORT}: {error}",
@@ -198,14 +198,14 @@ class Exported:
 
     def archived(self) -> bytes | None:
         """Return what lies before the export's first entry, as `Archived` reads it."""
-        told = self.told.get("archived")
+        told = self.summary.get("archived")
         return orjson.dumps(told) if told is not None else None
 
-    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[Walked]:
+    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[EntryRow]:
         """Yield (seq, bytes, salt, body); the seq is what the line says, as far as it says one."""
         bodies = self._bodies()
         body = next(bodies, None)
-        last = archived_of(self).size
+        last = archived_part(self).size
         with (self.folder / "entries.jsonl").open("rb") as lines:
             for line in lines:
                 raw = line.removesuffix(b"\n")

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from vedette.adapters.ledger_export.files import (
-    Walk,
-    Walked,
-    archived_of,
+    EntryRow,
+    VerifiableLedger,
+    archived_part,
     read_object,
     read_witness,
     size_of,
     snapshot,
 )
-from vedette.ledger.history.action import MOVES, ActionHistory
+from vedette.ledger.history.action import ACTION_KINDS, ActionHistory
 from vedette.ledger.history.entry_view import view_entry
 from vedette.ledger.merkle import Frontier, ProofError
 from vedette.ledger.verify import Code, Finding, Report, verify_ledger
@@ -26,44 +26,44 @@ COLUMNS = (
     "seq", "at", "kind", "about", "agent", "outcome", "rule", "policy_rev", "actor", "cause",
 )  # fmt: skip
 
-_LIMIT = 100
+_MAX_FINDINGS = 100
 
-_ENDS = ("run.closed", "run.dropped")
-_OF_ACTIONS = (*sorted(MOVES), *_ENDS)
+_END_KINDS = ("run.closed", "run.dropped")
+_ACTION_KINDS = (*sorted(ACTION_KINDS), *_END_KINDS)
 # What an approval did not cover; all else that is wrong with an action was not permitted.
 _CODES = {"approval": Code.APPROVAL_MISSING, "digest": Code.APPROVAL_MISSING}
 
 
-class _Stream:
+class _EntryStream:
     """Hands entries to the verifier one by one, and with each the body that lies beside it."""
 
-    def __init__(self, rows: Iterable[Walked], found: list[Finding]) -> None:
+    def __init__(self, rows: Iterable[EntryRow], findings: list[Finding]) -> None:
         self._rows = rows
-        self._found = found
+        self._findings = findings
         self._body: tuple[bytes, bytes] | None = None
-        self._asked = True
-        self.strays = 0
+        self._body_used = True
+        self.stray_count = 0
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         for seq, raw, salt, data in self._rows:
             self._body = None if salt is None or data is None else (salt, data)
-            self._asked = self._body is None
+            self._body_used = self._body is None
             yield seq, raw
-            if not self._asked:
+            if not self._body_used:
                 # It would be shown beside an entry that vouches for nothing.
-                self.strays += 1
-                if self.strays <= _LIMIT:
+                self.stray_count += 1
+                if self.stray_count <= _MAX_FINDINGS:
                     what = f"a body lies beside entry {seq}, which has none"
-                    self._found.append(Finding(Code.BODY_MISMATCH, seq, what))
+                    self._findings.append(Finding(Code.BODY_MISMATCH, seq, what))
 
     def get(self, digest: str, /) -> tuple[bytes, bytes] | None:
         """Return the body of the entry at hand, whatever its digest: the verifier compares."""
-        self._asked = True
+        self._body_used = True
         return self._body
 
 
 def verify_store(
-    record: Walk,
+    record: VerifiableLedger,
     verifier_key: str,
     witness: Path | None = None,
     *,
@@ -79,41 +79,43 @@ def verify_store(
     for a cut. Raises ProofError for a malformed key; what is wrong with the record is reported.
     """
     shown = read_witness(witness)
-    found: list[Finding] = []
+    stray_findings: list[Finding] = []
     with snapshot(record):
-        begun = archived_of(record)
-        stream = _Stream(record.walk(after=begun.size), found)
+        archived = archived_part(record)
+        stream = _EntryStream(record.walk(after=archived.size), stray_findings)
         report = verify_ledger(
             stream,
             record.notes(),
             verifier_key,
             shown,
             stream if bodies else None,
-            archived=begun,
+            archived=archived,
         )
-        wrong, columns = _columns(record)
-        beside = [*_sizes(record), *_tree(record, report)]
-        told = [*_heads(record, shown, report, begun.size, one_witness=one_witness)]
-        told += _permits(record, begun.size)
+        wrong, columns = _check_columns(record)
+        beside = [*_check_sizes(record), *_check_tree(record, report)]
+        store_findings = [
+            *_check_checkpoints(record, shown, report, archived.size, one_witness=one_witness)
+        ]
+        store_findings += _check_permits(record, archived.size)
         if report.ok:
             # Where the entries themselves are wrong, nothing can be held against them.
-            told += _rows(record)
+            store_findings += _check_rows(record)
     counts = dict(report.counts)
-    if stream.strays and bodies:
-        counts[Code.BODY_MISMATCH] = counts.get(Code.BODY_MISMATCH, 0) + stream.strays
-        columns = found + columns
+    if stream.stray_count and bodies:
+        counts[Code.BODY_MISMATCH] = counts.get(Code.BODY_MISMATCH, 0) + stream.stray_count
+        columns = stray_findings + columns
     if wrong or beside:
         counts[Code.COLUMN_MISMATCH] = wrong + len(beside)
     kept: list[Finding] = []
-    for one in told:
+    for one in store_findings:
         counts[one.code] = counts.get(one.code, 0) + 1
-        if counts[one.code] <= _LIMIT:
+        if counts[one.code] <= _MAX_FINDINGS:
             kept.append(one)
-    findings = (*report.findings, *columns, *beside[:_LIMIT], *kept)
+    findings = (*report.findings, *columns, *beside[:_MAX_FINDINGS], *kept)
     return replace(report, counts=counts, findings=findings)
 
 
-def _columns(record: Walk) -> tuple[int, list[Finding]]:
+def _check_columns(record: VerifiableLedger) -> tuple[int, list[Finding]]:
     """Return how many entries have a column that differs from their bytes, and the first ones."""
     read: Callable[[], Iterator[tuple[Any, ...]]] | None = getattr(record, "columns", None)
     wrong, found = 0, []
@@ -122,17 +124,17 @@ def _columns(record: Walk) -> tuple[int, list[Finding]]:
         *columns, raw = row
         value = read_object(raw)
         if "about" not in value:
-            _say_about(value, accepted)
+            _add_about(value, accepted)
         bad = [n for n, c in zip(COLUMNS, columns, strict=True) if c != value.get(n)]
         if bad:
             wrong += 1
-            if wrong <= _LIMIT:
+            if wrong <= _MAX_FINDINGS:
                 what = f"column {bad[0]} of entry {row[0]} is not what the entry's bytes say"
                 found.append(Finding(Code.COLUMN_MISMATCH, row[0], what))
     return wrong, found
 
 
-def _say_about(value: dict[str, Any], accepted: dict[str, int]) -> None:
+def _add_about(value: dict[str, Any], accepted: dict[str, int]) -> None:
     """Say what an entry is about that was made before entries said so themselves.
 
     Its store has moved it since to where its event lies (see `vedette.store.sqlite.migration`).
@@ -148,7 +150,7 @@ def _say_about(value: dict[str, Any], accepted: dict[str, int]) -> None:
         value["about"] = accepted.get(event)
 
 
-def _sizes(record: Walk) -> list[Finding]:
+def _check_sizes(record: VerifiableLedger) -> list[Finding]:
     """Return the checkpoints that a store keeps under another size than they sign."""
     read: Callable[[], Iterator[tuple[int, str]]] | None = getattr(record, "sized", None)
     return [
@@ -158,7 +160,7 @@ def _sizes(record: Walk) -> list[Finding]:
     ]
 
 
-def _tree(record: Walk, report: Report) -> list[Finding]:
+def _check_tree(record: VerifiableLedger, report: Report) -> list[Finding]:
     """Return the finding that a store would go on with another tree than that of its entries.
 
     Where the entries themselves are wrong, theirs is the wrong one.
@@ -177,8 +179,13 @@ def _tree(record: Walk, report: Report) -> list[Finding]:
     return [Finding(Code.COLUMN_MISMATCH, None, what)]
 
 
-def _heads(
-    record: Walk, shown: Sequence[str], report: Report, archived: int, *, one_witness: bool
+def _check_checkpoints(
+    record: VerifiableLedger,
+    shown: Sequence[str],
+    report: Report,
+    archived: int,
+    *,
+    one_witness: bool,
 ) -> Iterator[Finding]:
     """Yield the checkpoints that the store has lost, or its witness: each has what the other has.
 
@@ -205,15 +212,15 @@ def _heads(
         yield Finding(Code.WITNESS_SHORT, outside[0], what)
 
 
-def _permits(record: Walk, archived: int) -> Iterator[Finding]:
+def _check_permits(record: VerifiableLedger, archived: int) -> Iterator[Finding]:
     """Yield what the entries say of actions that cannot have come about by permission."""
     actions: dict[str, ActionHistory] = {}
     of_run: dict[str, list[str]] = {}
-    for seq, raw, _, data in record.walk(_OF_ACTIONS):
+    for seq, raw, _, data in record.walk(_ACTION_KINDS):
         value = read_object(raw)
         if int(value.get("about") or seq) <= archived:
             continue  # its beginning is not at hand
-        if value.get("kind") in _ENDS:
+        if value.get("kind") in _END_KINDS:
             for id in of_run.pop(str(value.get("run")), ()):
                 del actions[id]
             continue
@@ -228,13 +235,13 @@ def _permits(record: Walk, archived: int) -> Iterator[Finding]:
         except ValueError:
             continue  # such a body is found where its digest is compared
         faults = actions[id].faults(entry)
-        actions[id] = actions[id].after(entry.light(value))
+        actions[id] = actions[id].with_entry(entry.without_content(value))
         for one in faults:
             code = _CODES.get(one["code"], Code.UNPERMITTED)
             yield Finding(code, seq, f"entry {seq}: {one['what']}")
 
 
-def _rows(record: Walk) -> Iterator[Finding]:
+def _check_rows(record: VerifiableLedger) -> Iterator[Finding]:
     """Yield what a store's rows say that its entries do not."""
     read: Callable[[], Iterator[Any]] | None = getattr(record, "audit", None)
     for odd in read() if read is not None else ():

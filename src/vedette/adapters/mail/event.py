@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from vedette.adapters.mail.parse import mail_lineage, mail_readers, parse_mail
+from vedette.adapters.mail.parser import mail_lineage, mail_readers, parse_mail
 from vedette.domain.event import ENVELOPE, Event
 
 

@@ -24,7 +24,7 @@ _MAILERS = (
     ("web", r"webmail|yahoo|hotmail|squirrel|horde|imp"),
     ("bulk", r"bulk|mass|group ?mail|blaster|list|promo|campaign|direct|mailer|send|php"),
 )
-_MAILER = tuple((name, re.compile(pattern)) for name, pattern in _MAILERS)
+_MAILER_PATTERNS = tuple((name, re.compile(pattern)) for name, pattern in _MAILERS)
 _MARKUP = {
     "html_fonts": r"<font|style\s*=",
     "html_tables": r"<table",
@@ -36,7 +36,7 @@ _MARKUP = {
     "html_colours": r"#[0-9a-f]{6}|color\s*=",
     "html_centred": r"<center|align\s*=\s*\"?center",
 }
-_COUNTED = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _MARKUP.items()}
+_MARKUP_PATTERNS = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _MARKUP.items()}
 # A tag ends before the next begins: without that, a row of "<" is read five hundred times.
 _TAG = re.compile(r"<[^<>]{1,500}>")
 _ADDRESS = re.compile(r"\[\d{1,3}(?:\.\d{1,3}){3}\]|\(\d{1,3}(?:\.\d{1,3}){3}\)")
@@ -64,7 +64,7 @@ def mail_facts(message: Message, parts: Sequence[tuple[str, str]]) -> dict[str, 
         "has_date": int(bool(headers.get("date"))),
         "has_message_id": int(bool(headers.get("message-id"))),
         "priority": int(bool(headers.get("x-priority") or headers.get("importance"))),
-        "return_path_differs": _return_path(headers),
+        "return_path_differs": _return_path_differs(headers),
         "parts": min(_CAP, len(parts)),
     }
     facts.update(_times(headers))
@@ -73,7 +73,7 @@ def mail_facts(message: Message, parts: Sequence[tuple[str, str]]) -> dict[str, 
     facts["html"] = int(bool(markup))
     facts["html_share"] = 100 * len(markup) // max(1, len(markup) + plain)
     facts["html_tags"] = min(_CAP, len(_TAG.findall(markup)))
-    for name, pattern in _COUNTED.items():
+    for name, pattern in _MARKUP_PATTERNS.items():
         facts[name] = min(_CAP, sum(1 for _ in pattern.finditer(markup)))
     return facts
 
@@ -120,10 +120,10 @@ def _mailer(headers: dict[str, list[str]]) -> str:
     name = (_first(headers, "x-mailer") or _first(headers, "user-agent")).lower()
     if not name:
         return "none"
-    return next((family for family, pattern in _MAILER if pattern.search(name)), "other")
+    return next((family for family, pattern in _MAILER_PATTERNS if pattern.search(name)), "other")
 
 
-def _return_path(headers: dict[str, list[str]]) -> int:
+def _return_path_differs(headers: dict[str, list[str]]) -> int:
     given = re.search(r"@([\w.-]+)", _first(headers, "return-path"))
     sender = re.search(r"@([\w.-]+)", _first(headers, "from"))
     return int(bool(given and sender and given[1].lower() != sender[1].lower()))

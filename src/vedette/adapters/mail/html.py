@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html import unescape
 
-_KEPT = 20_000  # characters kept of what follows a tag that never closes
+_MAX_UNCLOSED = 20_000  # characters kept of what follows a tag that never closes
 _BLOCKS = frozenset(
     re.findall(
         r"\w+",
@@ -43,7 +43,7 @@ def strip_html(page: str, defects: list[str]) -> str:
             closing = page.find(">", opening)
             at = closing + 1
             name = match[1].lower()
-            pieces.append(_mark(name, page[opening : min(closing, opening + 4000)]))
+            pieces.append(_tag_text(name, page[opening : min(closing, opening + 4000)]))
             if name in _SILENT and page[opening + 1] != "/" and closing >= 0:
                 closing = lower.find(f"</{name}", at)
                 at = closing
@@ -53,13 +53,13 @@ def strip_html(page: str, defects: list[str]) -> str:
             continue
         if closing < 0:
             defects.append("HTML not closed")
-            pieces.append(_TAGS.sub(" ", page[opening : opening + _KEPT]))
+            pieces.append(_TAGS.sub(" ", page[opening : opening + _MAX_UNCLOSED]))
             return unescape("".join(pieces))
     pieces.append(page[at:].replace("\n", " "))
     return unescape("".join(pieces))
 
 
-def _mark(name: str, tag: str) -> str:
+def _tag_text(name: str, tag: str) -> str:
     if name in _BLOCKS:
         return "\n"
     if name == "img" and (alt := _ALT.search(tag)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from vedette.adapters.http_client import NoAnswer, NotSent, request
+from vedette.adapters.http_client import NoResponse, SendFailure, request
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable, VedetteError
 
@@ -17,7 +17,7 @@ from vedette.domain.base.errors import Permanent, Temporary, Unsendable, Vedette
 TIMEOUT_S = 8.0
 DEADLINE_S = 20.0
 # Statuses below 500 by which a server asks to be tried again (RFC 9110, RFC 6585).
-_LATER = frozenset({408, 425, 429})
+_RETRY_STATUSES = frozenset({408, 425, 429})
 _TOO_LARGE = 413
 _ANSWER_BYTES = 4096
 
@@ -31,46 +31,46 @@ def post(url: str, body: bytes, key: str, token: str | None) -> None:
     parts = urlsplit(url)
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
     if token is not None:
-        if parts.scheme != "https" and not _here(parts.hostname or ""):
+        if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
             what = "a token is not sent over plain HTTP"
-            raise Permanent(what, where=_bare(url), mend="use https")
+            raise Permanent(what, where=_strip_path(url), mend="use https")
         headers["Authorization"] = f"Bearer {token}"
-    failpoint.reach("notice:before")
+    failpoint.hit_failpoint("notice:before")
     try:
         status = request(
             "POST", url, headers, body,
-            seconds=DEADLINE_S, read_timeout_s=TIMEOUT_S, most_bytes=_ANSWER_BYTES,
+            timeout_s=DEADLINE_S, read_timeout_s=TIMEOUT_S, max_bytes=_ANSWER_BYTES,
         ).status  # fmt: skip
-    except NotSent as error:
-        raise Temporary(f"no answer: {error}", where=_bare(url)) from error
-    except NoAnswer as error:
+    except SendFailure as error:
+        raise Temporary(f"no answer: {error}", where=_strip_path(url)) from error
+    except NoResponse as error:
         # Its words may be the server's, which knows the path.
         what = f"no answer: {type(error.__cause__).__name__}"
-        raise Temporary(what, where=_bare(url)) from None
+        raise Temporary(what, where=_strip_path(url)) from None
     except ValueError as error:
         # A host that is no name, or characters that no line of HTTP can hold (RFC 9110, 5.5).
         what = f"it cannot be asked: {type(error).__name__}"
         mend = "see that address and token are plain ASCII, the host a name of DNS"
-        raise Permanent(what, where=_bare(url), mend=mend) from None
-    failpoint.reach("notice:after")
+        raise Permanent(what, where=_strip_path(url), mend=mend) from None
+    failpoint.hit_failpoint("notice:after")
     if 200 <= status < 300 or status == 409:
         return
     kind: type[VedetteError] = Permanent
-    if status >= 500 or status in _LATER:
+    if status >= 500 or status in _RETRY_STATUSES:
         kind = Temporary
     elif status == _TOO_LARGE:
         kind = Unsendable
-    raise kind(f"the webhook answered {status}", where=_bare(url))
+    raise kind(f"the webhook answered {status}", where=_strip_path(url))
 
 
-def _here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     try:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _bare(url: str) -> str:
+def _strip_path(url: str) -> str:
     """Return where it was without the path: chat services put the secret there."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"

@@ -13,16 +13,16 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from vedette.adapters.http_client import NoAnswer, NotSent, request
+from vedette.adapters.http_client import NoResponse, SendFailure, request
 from vedette.config.source_tables import PrometheusPlan
 from vedette.domain.base import machine
 from vedette.domain.base.errors import BadFleet, Temporary
 
 TIMEOUT_S = 30.0
-MOST_BYTES = 32 << 20  # of one answer
+MAX_BYTES = 32 << 20  # of one answer
 
 
-class AwayError(Exception):
+class SourceUnavailable(Exception):
     """Prometheus did not answer; it is asked again, later each time."""
 
 
@@ -33,7 +33,7 @@ class Client:
         self._plan = plan
         self._where = f"prometheus:{plan.name}"
 
-    def range(
+    def query_range(
         self, expr: str, start_s: int, end_s: int, step_s: int
     ) -> tuple[list[Any], int | None]:
         """Return the series of an expression from one instant to another, both included.
@@ -44,44 +44,46 @@ class Client:
         """
         asked = {"query": expr, "start": start_s, "end": end_s, "step": step_s}
         # Prometheus knows no partial answer; what speaks its API in front of several may.
-        told, date = self._asked("/api/v1/query_range", {**asked, "partial_response": "false"})
-        if told.get("resultType") != "matrix" or not isinstance(told.get("result"), list):
+        data, date = self._fetch("/api/v1/query_range", {**asked, "partial_response": "false"})
+        if data.get("resultType") != "matrix" or not isinstance(data.get("result"), list):
             mend = "write an expression of an instant vector or a scalar"
             raise BadFleet(f"{expr!r} has no points", where=self._where, mend=mend)
-        found: list[Any] = told["result"]
+        found: list[Any] = data["result"]
         return found, date
 
-    def ask(self, path: str, form: Mapping[str, object]) -> dict[str, Any]:
+    def fetch_data(self, path: str, form: Mapping[str, object]) -> dict[str, Any]:
         """Return the data of an answer. Raises BadFleet, AwayError."""
-        return self._asked(path, form)[0]
+        return self._fetch(path, form)[0]
 
-    def _asked(self, path: str, form: Mapping[str, object]) -> tuple[dict[str, Any], int | None]:
+    def _fetch(self, path: str, form: Mapping[str, object]) -> tuple[dict[str, Any], int | None]:
         parts, headers = urlsplit(self._plan.url), {"Accept": "application/json"}
         headers["Content-Type"] = "application/x-www-form-urlencoded"
         try:
             token = self._plan.token()
         except Temporary as error:
-            raise AwayError(str(error)) from error
+            raise SourceUnavailable(str(error)) from error
         if token:
             headers["Authorization"] = f"Bearer {token}"
         tls = self._tls() if parts.scheme == "https" else None
         url = parts._replace(path=parts.path.rstrip("/") + path, query="", fragment="").geturl()
         end, late = machine.monotonic_s() + TIMEOUT_S, f"no whole answer within {TIMEOUT_S:g} s"
         try:
-            answer = request(
+            response = request(
                 "POST", url, headers, urlencode(form).encode(),
-                seconds=TIMEOUT_S, most_bytes=MOST_BYTES, tls=tls,
+                timeout_s=TIMEOUT_S, max_bytes=MAX_BYTES, tls=tls,
             )  # fmt: skip
-        except (NotSent, NoAnswer) as error:
-            raise AwayError(late if machine.monotonic_s() >= end else str(error)) from error
+        except (SendFailure, NoResponse) as error:
+            raise SourceUnavailable(late if machine.monotonic_s() >= end else str(error)) from error
         except ValueError as error:
             mend = "see that url and token are plain ASCII, the host a name of DNS"
             raise BadFleet(f"it cannot be asked: {error}", where=self._where, mend=mend) from error
-        if answer.cut and len(answer.body) == MOST_BYTES:
+        if response.truncated and len(response.body) == MAX_BYTES:
             raise BadFleet("the answer is too long", where=self._where, mend="ask for fewer series")
-        if answer.cut:
-            raise AwayError(late if machine.monotonic_s() >= end else "its answer broke off")
-        return self._read(answer.status, answer.body), _date(answer.headers.get("date"))
+        if response.truncated:
+            raise SourceUnavailable(
+                late if machine.monotonic_s() >= end else "its answer broke off"
+            )
+        return self._read(response.status, response.body), _date(response.headers.get("date"))
 
     def _tls(self) -> ssl.SSLContext:
         try:
@@ -93,13 +95,13 @@ class Client:
 
     def _read(self, status: int, raw: bytes) -> dict[str, Any]:
         try:
-            told = json.loads(raw)
+            document = json.loads(raw)
         except ValueError:
-            told = {}
-        said = told.get("error") if isinstance(told, dict) else None
+            document = {}
+        said = document.get("error") if isinstance(document, dict) else None
         said = " ".join(str(said or raw[:200].decode("utf-8", "replace")).split())[:300]
-        if status == 200 and isinstance(told, dict) and isinstance(told.get("data"), dict):
-            data: dict[str, Any] = told["data"]
+        if status == 200 and isinstance(document, dict) and isinstance(document.get("data"), dict):
+            data: dict[str, Any] = document["data"]
             return data
         if status == 400:
             mend = "mend the expression in vedette.toml"
@@ -110,7 +112,7 @@ class Client:
         if status in (200, 404) or 300 <= status < 400:
             mend = "mend url: it ends where /api/v1 begins"
             raise BadFleet(f"there is no Prometheus ({status})", where=self._where, mend=mend)
-        raise AwayError(f"Prometheus answers {status}: {said}")
+        raise SourceUnavailable(f"Prometheus answers {status}: {said}")
 
 
 def _date(text: str | None) -> int | None:

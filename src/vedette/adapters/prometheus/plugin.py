@@ -35,7 +35,7 @@ class PrometheusPlugin(SourcePlugin):
         from vedette.adapters.prometheus.source import PrometheusSource
 
         return PrometheusSource(
-            plan, context.clock, context.metrics, watch=context.watch, leads=context.leads
+            plan, context.clock, context.metrics, watch=context.watch, is_leader=context.leads
         )
 
     async def probe(self, plan: PrometheusPlan) -> str:

@@ -15,7 +15,7 @@ from vedette.domain.base.clock import MICROS, iso
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import ENVELOPE, Event
 
-LONGEST = 500  # characters of a series' name
+MAX_NAME = 500  # characters of a series' name
 _ESCAPED = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
@@ -30,12 +30,12 @@ def series_name(query: str, metric: Mapping[str, str]) -> str:
         if label != "__name__"
     )
     name = f"{query}{{{labels}}}" if labels else query
-    if len(name) <= LONGEST:
+    if len(name) <= MAX_NAME:
         return name
-    return f"{name[: LONGEST - 34]}… {sha256_hex(name.encode('utf-8', 'replace'))[:32]}"
+    return f"{name[: MAX_NAME - 34]}… {sha256_hex(name.encode('utf-8', 'replace'))[:32]}"
 
 
-def named(query: str, result: Sequence[Any], where: str) -> dict[str, Any]:
+def index_series(query: str, result: Sequence[Any], where: str) -> dict[str, Any]:
     """Return the series of an answer by name.
 
     Raises BadFleet if two have one name: their points would be taken for one series.
@@ -51,7 +51,7 @@ def named(query: str, result: Sequence[Any], where: str) -> dict[str, Any]:
     return found
 
 
-def until(series: Mapping[str, Any], end_s: int) -> dict[str, Any]:
+def cut_after(series: Mapping[str, Any], end_s: int) -> dict[str, Any]:
     """Return series without the samples behind an instant."""
 
     def cut(samples: Sequence[Any]) -> list[Any]:
@@ -64,15 +64,15 @@ def until(series: Mapping[str, Any], end_s: int) -> dict[str, Any]:
     }
 
 
-def chosen(known: Sequence[str], found: Sequence[str], most: int) -> list[str]:
+def choose_series(known: Sequence[str], found: Sequence[str], limit: int) -> list[str]:
     """Return which series are taken where there are too many: those known already come first."""
     there = set(found)
     before = [name for name in known if name in there]
-    return (before + sorted(there.difference(before)))[:most]
+    return (before + sorted(there.difference(before)))[:limit]
 
 
 def points(
-    source: str, named: Mapping[str, Any], vouched: Collection[str]
+    source: str, series_by_name: Mapping[str, Any], vouched: Collection[str]
 ) -> tuple[list[Event], Counter[str]]:
     """Return the points of series, oldest first, and how many were skipped, by why.
 
@@ -84,7 +84,7 @@ def points(
     """
     found: list[tuple[int, str, float]] = []
     skipped: Counter[str] = Counter()
-    for name, series in named.items():
+    for name, series in series_by_name.items():
         skipped["histogram"] += len(series.get("histograms", ()))
         for at, text in series.get("values", ()):
             value = float(text)
@@ -96,7 +96,7 @@ def points(
     theirs = ENVELOPE - {"id", "subject"}
     known = {
         name: ENVELOPE if set(series["metric"]) <= {"__name__", *vouched} else theirs
-        for name, series in named.items()
+        for name, series in series_by_name.items()
     }
     events = [
         Event(

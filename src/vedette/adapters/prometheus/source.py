@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import orjson
 
-from vedette.adapters.prometheus.client import AwayError, Client
-from vedette.adapters.prometheus.series import chosen, named, points, until
+from vedette.adapters.prometheus.client import Client, SourceUnavailable
+from vedette.adapters.prometheus.series import choose_series, cut_after, index_series, points
 from vedette.config.source_tables import PrometheusPlan, QueryPlan
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.clock import MICROS, Clock
@@ -39,14 +39,14 @@ class PrometheusSource:
         metrics: Metrics,
         *,
         watch: bool = True,
-        leads: Callable[[], bool] = lambda: True,
+        is_leader: Callable[[], bool] = lambda: True,
     ) -> None:
         self.name = f"prometheus:{plan.name}"
         self.finite = not watch
-        self._plan, self._clock, self._metrics, self._leads = plan, clock, metrics, leads
+        self._plan, self._clock, self._metrics, self._is_leader = plan, clock, metrics, is_leader
         self._client = Client(plan)
-        self._known: dict[str, list[str]] = {query.name: [] for query in plan.queries}
-        self._answered: set[str] = set()
+        self._known_series: dict[str, list[str]] = {query.name: [] for query in plan.queries}
+        self._answered_queries: set[str] = set()
         self._tries = 0
 
     async def deliver(self, intake: Intake) -> None:
@@ -59,110 +59,114 @@ class PrometheusSource:
             if self._tries:
                 wait = delay_us(self._tries, first_us=FIRST_US, last_us=LAST_US, seed=self.name)
                 await self._clock.sleep_until(self._clock.now_us() + wait)
-            away: AwayError | None = None
+            away: SourceUnavailable | None = None
             for query in self._plan.queries:
                 # One that cannot be answered now keeps none of the others waiting.
                 try:
                     await self._catch_up(query, intake)
-                except AwayError as error:
+                except SourceUnavailable as error:
                     away = away or error
                 except BadFleet as error:
-                    if query.name not in self._answered:
+                    if query.name not in self._answered_queries:
                         raise
-                    away = away or AwayError(str(error))
+                    away = away or SourceUnavailable(str(error))
             if away is not None:
                 self._tries += 1
                 raise away
             self._tries = 0
             if self.finite:
                 return
-            await self._clock.sleep_until(self._next(intake))
+            await self._clock.sleep_until(self._next_poll_us(intake))
 
     # --- one query --------------------------------------------------------------------------
 
     async def _catch_up(self, query: QueryPlan, intake: Intake) -> None:
         """Hand over the steps of a query that are over."""
-        step, place = query.step_us // MICROS, f"{self.name}/{query.name}"
-        last = self._last_whole(step)
-        at = self._position(place, intake)
+        step, position_name = query.step_us // MICROS, f"{self.name}/{query.name}"
+        last = self._last_complete_step(step)
+        at = self._position(position_name, intake)
         if at is None:
             at = last - max(0, self._plan.lookback_us // MICROS // step * step)
-            await intake.accept([], position=(place, _told(at)))
+            await intake.accept([], position=(position_name, _format_position(at)))
         # Steps lie on whole multiples of the step, whatever it was when we stopped.
         at = at // step * step
         while at < last:
-            if not self._leads():
+            if not self._is_leader():
                 raise StoreFailed("another worker leads")
-            many = max(1, min(STEPS, POINTS // (len(self._known[query.name]) or self._plan.most)))
+            many = max(
+                1, min(STEPS, POINTS // (len(self._known_series[query.name]) or self._plan.most))
+            )
             end = min(last, at + many * step)
-            at = await self._hand_over(query, at + step, end, place, intake)
+            at = await self._hand_over(query, at + step, end, position_name, intake)
             if at < end:
                 return
 
     async def _hand_over(
-        self, query: QueryPlan, start: int, end: int, place: str, intake: Intake
+        self, query: QueryPlan, start: int, end: int, position_name: str, intake: Intake
     ) -> int:
         """Hand over the points of some steps; return the last step that was taken."""
         step = query.step_us // MICROS
-        result, date = await asyncio.to_thread(self._client.range, query.expr, start, end, step)
-        there = named(query.name, result, self.name)
-        self._answered.add(query.name)
+        result, date = await asyncio.to_thread(
+            self._client.query_range, query.expr, start, end, step
+        )
+        there = index_series(query.name, result, self.name)
+        self._answered_queries.add(query.name)
         if date is not None:
             # By the server's own clock a step may not be over yet where ours is ahead of it.
             end = min(end, (date - self._plan.delay_us // MICROS) // step * step)
             if end < start:
                 return start - step
-        series = until(there, end)
-        taken = chosen(self._known[query.name], list(series), self._plan.most)
+        series = cut_after(there, end)
+        taken = choose_series(self._known_series[query.name], list(series), self._plan.most)
         events, skipped = points(
             self.name, {name: series[name] for name in taken}, self._plan.vouched
         )
         skipped["most"] += len(series) - len(taken)
-        await intake.accept(events, position=(place, _told(end)))
-        gone = [name for name in self._known[query.name] if name not in series]
-        self._known[query.name] = (taken + gone)[: self._plan.most]
+        await intake.accept(events, position=(position_name, _format_position(end)))
+        gone = [name for name in self._known_series[query.name] if name not in series]
+        self._known_series[query.name] = (taken + gone)[: self._plan.most]
         for why, count in skipped.items():
             if count:
                 self._metrics.count("prometheus_skipped", count, source=self._plan.name, why=why)
         return end
 
-    def _last_whole(self, step: int) -> int:
+    def _last_complete_step(self, step: int) -> int:
         """Return the last step that is over and old enough, in seconds since the epoch."""
         return (self._clock.now_us() - self._plan.delay_us) // MICROS // step * step
 
-    def _position(self, place: str, intake: Intake) -> int | None:
-        told = intake.position(place)
+    def _position(self, position_name: str, intake: Intake) -> int | None:
+        told = intake.position(position_name)
         return None if told is None else int(orjson.loads(told)["at"])
 
-    def _next(self, intake: Intake) -> int:
+    def _next_poll_us(self, intake: Intake) -> int:
         """Return when there is something to ask for again."""
         now = self._clock.now_us()
         if self._plan.every_us is not None:
             return now + self._plan.every_us
         steps = [query.step_us for query in self._plan.queries]
-        over = (self._last_whole(step // MICROS) * MICROS + step for step in steps)
+        over = (self._last_complete_step(step // MICROS) * MICROS + step for step in steps)
         return max(now + 1, min(over) + self._plan.delay_us)
 
 
-def _told(at_s: int) -> str:
+def _format_position(at_s: int) -> str:
     return orjson.dumps({"version": 1, "at": at_s}).decode()
 
 
 async def probe(plan: PrometheusPlan) -> str:
     """Ask each query for its present series. Raises BadFleet and Unavailable."""
 
-    def look() -> str:
+    def query_series() -> str:
         client, told = Client(plan), []
         for query in plan.queries:
-            data = client.ask("/api/v1/query", {"query": query.expr})
+            data = client.fetch_data("/api/v1/query", {"query": query.expr})
             result = data.get("result")
             count = len(result) if data.get("resultType") == "vector" and result else 0
             told.append(f"{query.name} {count} series" + (" (too many)" * (count > plan.most)))
         return f"Prometheus answers: {', '.join(told)}"
 
     try:
-        return await asyncio.to_thread(look)
-    except AwayError as error:
+        return await asyncio.to_thread(query_series)
+    except SourceUnavailable as error:
         raise Unavailable(
             str(error), where=f"prometheus:{plan.name}", mend="see whether it runs"
         ) from error

@@ -14,10 +14,10 @@ import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-from vedette.domain.base.failpoint import reach
+from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.ports import Metrics
 
-IDS = 1000
+MAX_IDS = 1000
 
 _FIRST_S, _LAST_S = 0.1, 10.0
 # How often an id is tried again before it is forgotten: about a minute.
@@ -28,7 +28,7 @@ Send = Callable[[Sequence[str]], Awaitable[None]]
 
 
 # The statuses of what may pass by itself.
-PASSING = frozenset(
+TRANSIENT_CODES = frozenset(
     {
         "ABORTED",
         "CANCELLED",
@@ -41,9 +41,9 @@ PASSING = frozenset(
 )
 
 
-def passing(error: Any) -> bool:
+def is_transient(error: Any) -> bool:
     """Say whether what a grpc.aio.AioRpcError tells may pass by itself."""
-    return error.code().name in PASSING
+    return error.code().name in TRANSIENT_CODES
 
 
 def failures(error: Any) -> dict[str, str]:
@@ -63,7 +63,7 @@ def failures(error: Any) -> dict[str, str]:
     return {}
 
 
-async def attempt(send: Send, ack_ids: Sequence[str]) -> tuple[list[str], list[str]]:
+async def send_batch(send: Send, ack_ids: Sequence[str]) -> tuple[list[str], list[str]]:
     """Send a batch once; return which ids to try again, and which are lost. The others are done."""
     import grpc  # type: ignore[import-untyped]
 
@@ -72,19 +72,22 @@ async def attempt(send: Send, ack_ids: Sequence[str]) -> tuple[list[str], list[s
     except grpc.aio.AioRpcError as error:
         named = failures(error)
         if named:
-            passes = [ack for ack in ack_ids if named.get(ack, "").startswith("TRANSIENT_")]
-            return passes, [ack for ack in ack_ids if ack in named and ack not in passes]
-        if passing(error):
+            transient = [ack for ack in ack_ids if named.get(ack, "").startswith("TRANSIENT_")]
+            return transient, [ack for ack in ack_ids if ack in named and ack not in transient]
+        if is_transient(error):
             return list(ack_ids), []
         if len(ack_ids) == 1 or error.code().name != "INVALID_ARGUMENT":
             return [], list(ack_ids)
         half = len(ack_ids) // 2
-        first, second = await attempt(send, ack_ids[:half]), await attempt(send, ack_ids[half:])
+        first, second = (
+            await send_batch(send, ack_ids[:half]),
+            await send_batch(send, ack_ids[half:]),
+        )
         return first[0] + second[0], first[1] + second[1]
     return [], []
 
 
-class Settler:
+class Acknowledger:
     """Settles the deliveries of one source. `over` is told the ids that need no more care.
 
     Acknowledgements and what is given back are queued, and sent by `run`; `flush` waits for them.
@@ -94,17 +97,17 @@ class Settler:
         self,
         source: str,
         acknowledge: Send,
-        give_back: Send,
-        over: Callable[[Sequence[str]], None],
+        nack: Send,
+        on_done: Callable[[Sequence[str]], None],
         metrics: Metrics,
     ) -> None:
         self._source = source
-        self._send: Mapping[str, Send] = {"ack": acknowledge, "nack": give_back}
-        self._over = over
+        self._send: Mapping[str, Send] = {"ack": acknowledge, "nack": nack}
+        self._on_done = on_done
         self._metrics = metrics
         self._queues: dict[str, list[str]] = {"ack": [], "nack": []}
         self._tries: dict[str, int] = {}
-        self._void = 0
+        self._generation = 0
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -119,7 +122,7 @@ class Settler:
 
     def forget(self) -> None:
         """Forget what is queued or on its way: the broker does not know these ids any more."""
-        self._void += 1
+        self._generation += 1
         for queue in self._queues.values():
             queue.clear()
         self._tries.clear()
@@ -133,11 +136,11 @@ class Settler:
         wait_s = _FIRST_S
         while True:
             await self._work.wait()
-            again = [await self._round(what) for what in self._queues]
+            retries = [await self._send_next(what) for what in self._queues]
             if not any(self._queues.values()):
                 self._work.clear()
                 self._idle.set()
-            if any(again):
+            if any(retries):
                 await asyncio.sleep(random.uniform(0, wait_s))  # noqa: S311
                 wait_s = min(2 * wait_s, _LAST_S)
             else:
@@ -149,33 +152,33 @@ class Settler:
             self._idle.clear()
             self._work.set()
 
-    async def _round(self, what: str) -> bool:
+    async def _send_next(self, what: str) -> bool:
         """Send one batch; return whether some of it must be tried again."""
         queue = self._queues[what]
-        batch = queue[:IDS]
+        batch = queue[:MAX_IDS]
         if not batch:
             return False
-        del queue[:IDS]
-        void = self._void
-        reach(f"pubsub.{what}:before")
-        again, lost = await attempt(self._send[what], batch)
-        reach(f"pubsub.{what}:after")
-        if void != self._void:
+        del queue[:MAX_IDS]
+        void = self._generation
+        hit_failpoint(f"pubsub.{what}:before")
+        retries, lost = await send_batch(self._send[what], batch)
+        hit_failpoint(f"pubsub.{what}:after")
+        if void != self._generation:
             return False
-        for ack in again:
+        for ack in retries:
             self._tries[ack] = self._tries.get(ack, 0) + 1
-        lost += [ack for ack in again if self._tries[ack] > _TRIES]
-        again = [ack for ack in again if self._tries[ack] <= _TRIES]
-        rest = set(again)
+        lost += [ack for ack in retries if self._tries[ack] > _TRIES]
+        retries = [ack for ack in retries if self._tries[ack] <= _TRIES]
+        rest = set(retries)
         over = [ack for ack in batch if ack not in rest] if rest else batch
         if self._tries:
             for ack in over:
                 self._tries.pop(ack, None)
-        self._over(over)
+        self._on_done(over)
         self._count("lost", len(lost))
         self._count({"ack": "acked", "nack": "nacked"}[what], len(over) - len(lost))
-        queue[:0] = again
-        return bool(again)
+        queue[:0] = retries
+        return bool(retries)
 
     def _count(self, outcome: str, number: int) -> None:
         if number:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vedette.adapters.pubsub.client import Connection, connect
-from vedette.adapters.pubsub.declaration import Change, Declared, Fields, compare
+from vedette.adapters.pubsub.declaration import Change, Declaration, Fields, compare
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand, Unavailable, VedetteError
 
@@ -30,10 +30,10 @@ _MASKS = {
     "expires_s": "expiration_policy",
 }
 # How long a broker is tried for that is not there, or only just.
-_PATIENCE_S = 5.0
+_RETRY_TIMEOUT_S = 5.0
 
 
-def patient(timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
+def retry_options(timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     """Return how a call of a generated client is made that may be repeated."""
     from google.api_core.exceptions import ServiceUnavailable
     from google.api_core.retry import AsyncRetry, if_exception_type
@@ -42,70 +42,70 @@ def patient(timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
         predicate=if_exception_type(ServiceUnavailable),
         initial=0.1,
         maximum=1.0,
-        timeout=_PATIENCE_S,
+        timeout=_RETRY_TIMEOUT_S,
     )
     return {"retry": again, "timeout": timeout_s}
 
 
-async def plan(wanted: Declared) -> list[Change]:
+async def plan(wanted: Declaration) -> list[Change]:
     """Compare what is declared with what is there.
 
     Raises Unavailable without an answer, and BadCommand if we may not look.
     """
     connection = await connect()
     try:
-        return await _plan(connection, wanted)
+        return await _find_changes(connection, wanted)
     finally:
         await connection.close()
 
 
-async def apply(wanted: Declared) -> list[Change]:
+async def apply(wanted: Declaration) -> list[Change]:
     """Make what is missing and change what differs, topics first; return what was to be done.
 
     Raises what `plan` raises; what was made until then stays, and a repeat goes on from there.
     """
     connection = await connect()
     try:
-        changes = await _plan(connection, wanted)
+        changes = await _find_changes(connection, wanted)
         for change in changes:
             if change.action in ("create", "update"):
-                failpoint.reach("pubsub_apply:before")
-                await _carry_out(connection, change)
-                failpoint.reach("pubsub_apply:after")
+                failpoint.hit_failpoint("pubsub_apply:before")
+                await _apply_change(connection, change)
+                failpoint.hit_failpoint("pubsub_apply:after")
         return changes
     finally:
         await connection.close()
 
 
-async def _plan(connection: Connection, wanted: Declared) -> list[Change]:
+async def _find_changes(connection: Connection, wanted: Declaration) -> list[Change]:
     topics: list[str] = []
     names = dict.fromkeys(wanted.subscriptions)
     for topic in wanted.topics:
         try:
             # Not left to the list: the emulator's is empty for a topic that is not there.
-            await connection.publisher.get_topic(request={"topic": topic}, **patient())
+            await connection.publisher.get_topic(request={"topic": topic}, **retry_options())
             pages = await connection.publisher.list_topic_subscriptions(
-                request={"topic": topic}, **patient()
+                request={"topic": topic}, **retry_options()
             )
             names.update(dict.fromkeys([name async for name in pages]))
             topics.append(topic)
         except Exception as error:
-            _absent(error, topic)
+            _check_absent(error, topic)
     found: dict[str, Fields] = {}
     for name in names:
         try:
-            told = await connection.subscriber.get_subscription(
-                request={"subscription": name}, **patient()
+            subscription = await connection.subscriber.get_subscription(
+                request={"subscription": name}, **retry_options()
             )
-            found[name] = _fields_of(told)
+            found[name] = _fields_of(subscription)
         except Exception as error:
-            _absent(error, name)
+            _check_absent(error, name)
     return compare(wanted, topics, found)
 
 
-def _fields_of(told: Any) -> Fields:
+def _fields_of(subscription: Any) -> Fields:
     """Return a subscription of the broker's as our fields."""
-    raw = type(told).pb(told)
+    raw = type(subscription).pb(subscription)
     push = raw.push_config
     # Without a policy at all the broker takes its own default of 31 days.
     expires = raw.expiration_policy.ttl.seconds if raw.HasField("expiration_policy") else 31 * 86400
@@ -126,27 +126,29 @@ def _fields_of(told: Any) -> Fields:
     }
 
 
-async def _carry_out(connection: Connection, change: Change) -> None:
+async def _apply_change(connection: Connection, change: Change) -> None:
     from google.api_core.exceptions import AlreadyExists
     from google.protobuf.field_mask_pb2 import FieldMask  # type: ignore[import-untyped]
 
     try:
         if change.resource == "topic":
-            await connection.publisher.create_topic(request={"name": change.name}, **patient())
+            await connection.publisher.create_topic(
+                request={"name": change.name}, **retry_options()
+            )
         elif change.action == "create":
             made = _subscription(change.name, change.wanted)
-            await connection.subscriber.create_subscription(request=made, **patient())
+            await connection.subscriber.create_subscription(request=made, **retry_options())
         else:
-            masks = sorted({_MASKS[one.name] for one in change.fields if one.in_place})
+            masks = sorted({_MASKS[one.name] for one in change.fields if one.is_mutable})
             request = {
                 "subscription": _subscription(change.name, change.wanted),
                 "update_mask": FieldMask(paths=masks),
             }
-            await connection.subscriber.update_subscription(request=request, **patient())
+            await connection.subscriber.update_subscription(request=request, **retry_options())
     except AlreadyExists:
         return  # another one was quicker; the next plan says if it differs
     except Exception as error:
-        raise _told(error, change.name) from error
+        raise _translate_error(error, change.name) from error
 
 
 def _subscription(name: str, fields: Fields) -> Any:
@@ -184,20 +186,20 @@ def _subscription(name: str, fields: Fields) -> Any:
     return pubsub.Subscription(**made)
 
 
-def _absent(error: Exception, name: str) -> None:
+def _check_absent(error: Exception, name: str) -> None:
     """Return if an error says that it is not there; else raise what a person can be told."""
     from google.api_core.exceptions import NotFound
 
     if not isinstance(error, NotFound):
-        raise _told(error, name) from error
+        raise _translate_error(error, name) from error
 
 
-def _told(error: BaseException, name: str) -> BaseException:
+def _translate_error(error: BaseException, name: str) -> BaseException:
     """Return the broker's error as one of ours, and any other one as it is."""
     from google.api_core import exceptions as google
 
     if isinstance(error, google.RetryError) and error.cause is not None:
-        return _told(error.cause, name)
+        return _translate_error(error.cause, name)
     if isinstance(error, VedetteError) or not isinstance(error, google.GoogleAPICallError):
         return error
     what = error.message or type(error).__name__
@@ -217,4 +219,4 @@ def exit_code(changes: Sequence[Change], *, applied: bool) -> int:
     """
     if not applied and any(change.action in ("create", "update") for change in changes):
         return 1
-    return 1 if any(change.stays for change in changes) else 0
+    return 1 if any(change.is_unresolved for change in changes) else 0

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any
 
-from vedette.adapters.pubsub.decode import Decoder
+from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.pubsub.inbox import Delivery, Inbox
 from vedette.domain.base.clock import MICROS
 from vedette.domain.base.dataclass import dataclass
@@ -28,31 +28,31 @@ from vedette.domain.ports import Intake, Metrics, Receipt, Refused
 BATCH = 256
 
 # Strict JSON of so much takes tens of milliseconds, in which nothing else runs.
-_BREATH_BYTES = 1 << 20
+_YIELD_BYTES = 1 << 20
 
 _STORE_FIRST_S, _STORE_LAST_S = 0.1, 5.0
 
 
 @dataclass(slots=True)
-class Poison:
+class PoisonMessages:
     """The messages that were no event, by message id: each is recorded once.
 
     `most` are remembered. `topic` says that the subscription ought to have dead letters.
     """
 
     topic: str | None
-    most: int = 10_000
+    limit: int = 10_000
     ids: OrderedDict[str, None] = field(default_factory=OrderedDict)
-    told: bool = False
+    reported: bool = False
 
     def add(self, message_id: str) -> None:
         """Remember a message."""
         self.ids[message_id] = None
-        if len(self.ids) > self.most:
+        if len(self.ids) > self.limit:
             self.ids.popitem(last=False)
 
 
-class Hand:
+class BatchDelivery:
     """Hands over the batches of one inbox until it ends.
 
     `leads` says whether this worker still runs the fleet's sources: while the store fails,
@@ -64,37 +64,37 @@ class Hand:
         inbox: Inbox,
         intake: Intake,
         decoder: Decoder,
-        poison: Poison,
+        poison: PoisonMessages,
         metrics: Metrics,
         *,
-        leads: Callable[[], bool],
-        tell: Callable[[str], None],
+        is_leader: Callable[[], bool],
+        report: Callable[[str], None],
     ) -> None:
         self.inbox = inbox
         self._intake = intake
         self._decoder = decoder
         self._poison = poison
         self._metrics = metrics
-        self._leads = leads
-        self._tell = tell
+        self._is_leader = is_leader
+        self._report = report
 
-    async def run(self, turn: asyncio.Lock) -> None:
+    async def run(self, order_lock: asyncio.Lock) -> None:
         """Hand over batches; where order is kept, one hand of all that share `turn` at a time.
 
         Raises StoreFailed if the store fails and another worker leads.
         """
-        while not self.inbox.ending:
+        while not self.inbox.closed:
             # The broker says that it keeps an order with what it sends first: who asked before
             # something has come would not know of it.
-            await self.inbox.come()
+            await self.inbox.wait_for_delivery()
             if self.inbox.ordered:
-                async with turn:
+                async with order_lock:
                     await self._hand_over()
             else:
                 await self._hand_over()
 
     async def _hand_over(self) -> None:
-        batch = self.inbox.batch(BATCH)
+        batch = self.inbox.next_batch(BATCH)
         if not batch:
             return
         try:
@@ -112,13 +112,13 @@ class Hand:
             fresh = [each for each in batch if each.message.message_id not in known]
         good = fresh
         if fresh:
-            receipts = await self._durable(fresh)
+            receipts = await self._store_batch(fresh)
             if receipts is None:
                 self.inbox.nack(batch)
                 return
             statuses = [receipt.status for receipt in receipts]
-            if again := statuses.count("duplicate"):
-                self._metrics.count("pubsub_redelivered", again, source=self._decoder.source)
+            if repeats := statuses.count("duplicate"):
+                self._metrics.count("pubsub_redelivered", repeats, source=self._decoder.source)
             if "refused" in statuses:
                 answered = list(zip(fresh, statuses, strict=True))
                 poison = [*poison, *(each for each, status in answered if status == "refused")]
@@ -127,39 +127,39 @@ class Hand:
         if poison:
             self._refuse(poison)
 
-    async def _durable(self, batch: Sequence[Delivery]) -> list[Receipt] | None:
+    async def _store_batch(self, batch: Sequence[Delivery]) -> list[Receipt] | None:
         """Make a batch durable, however often the store fails; None if it ends before that."""
         deliveries: list[Event | Refused] | None = None
         wait_s = _STORE_FIRST_S
-        told = False
+        reported = False
         while True:
             try:
                 if deliveries is None:
-                    deliveries = await self._decoded(batch)
+                    deliveries = await self._decode_batch(batch)
                 return await self._intake.accept(deliveries)
             except StoreFailed as error:
-                if not self._leads():
+                if not self._is_leader():
                     raise
-                if not told:
-                    told = True
-                    self._tell(f"{self._decoder.source}: {error}")
-            if self.inbox.ending:
+                if not reported:
+                    reported = True
+                    self._report(f"{self._decoder.source}: {error}")
+            if self.inbox.closed:
                 return None
             await asyncio.sleep(wait_s)
             wait_s = min(2 * wait_s, _STORE_LAST_S)
 
-    async def _decoded(self, batch: Sequence[Delivery]) -> list[Event | Refused]:
+    async def _decode_batch(self, batch: Sequence[Delivery]) -> list[Event | Refused]:
         """Decode a batch, and let others run after each part of it. Raises StoreFailed."""
         found, octets = [], 0
         for each in batch:
-            found.append(self._decode(each.message))
+            found.append(self._decode_message(each.message))
             octets += len(each.message.data)
-            if octets >= _BREATH_BYTES:
+            if octets >= _YIELD_BYTES:
                 octets = 0
                 await asyncio.sleep(0)
         return found
 
-    def _decode(self, message: Any) -> Event | Refused:
+    def _decode_message(self, message: Any) -> Event | Refused:
         published = message.publish_time
         try:
             return self._decoder.decode(
@@ -188,9 +188,9 @@ class Hand:
         over = [each for each in deliveries if not (poison.topic and each.attempts)]
         self.inbox.nack(dead)
         self.inbox.ack(over)
-        if over and poison.topic and not poison.told:
-            poison.told = True
-            self._tell(
+        if over and poison.topic and not poison.reported:
+            poison.reported = True
+            self._report(
                 f"{source}: its subscription has no dead-letter policy, so what is no event is "
                 "recorded and dropped (run `vedette pubsub apply`)"
             )

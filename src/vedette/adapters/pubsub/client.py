@@ -56,7 +56,7 @@ class Connection:
         self.channel = channel
         self.emulated = emulated
         service = "/google.pubsub.v1."
-        empty = _parser_of_nothing
+        empty = _parse_empty
         self._pull = channel.stream_stream(
             f"{service}Subscriber/StreamingPull",
             request_serializer=_bytes_of,
@@ -112,7 +112,7 @@ class Connection:
         request = self._acknowledge_request(subscription=subscription, ack_ids=ack_ids)
         await self._acknowledge(request, timeout=timeout_s)
 
-    async def modify(
+    async def modify_deadline(
         self, subscription: str, ack_ids: Sequence[str], seconds: int, *, timeout_s: float = 30
     ) -> None:
         """Give at most 1000 deliveries so many seconds from now; 0 gives them back."""
@@ -183,17 +183,17 @@ def _default_credentials() -> Any:
 
 
 @dataclass(slots=True)
-class _Shared:
+class _SharedConnection:
     """A connection that several sources use, and how many streams they have on it."""
 
     host: str | None
-    making: asyncio.Task[Connection]
+    task: asyncio.Task[Connection]
     streams: int = 0
 
 
 @dataclass(slots=True, weakref_slot=True)
 class _Pool:
-    shared: list[_Shared] = field(default_factory=list)
+    connections: list[_SharedConnection] = field(default_factory=list)
 
 
 # A channel belongs to the event loop it was made in.
@@ -201,23 +201,23 @@ _POOLS: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary(
 
 
 @asynccontextmanager
-async def shared(streams: int = 1) -> AsyncIterator[Connection]:
+async def borrow_connection(streams: int = 1) -> AsyncIterator[Connection]:
     """Lend a connection for so many streams; one that nobody uses any more is closed.
 
     Raises Unavailable without credentials for the service.
     """
-    pool = _POOLS.setdefault(asyncio.get_running_loop(), _Pool()).shared
+    pool = _POOLS.setdefault(asyncio.get_running_loop(), _Pool()).connections
     host = emulator()
     for each in pool:
         if each.host == host and each.streams + streams <= STREAMS_PER_CHANNEL:
             break
     else:
-        each = _Shared(host, asyncio.create_task(connect(host)))
+        each = _SharedConnection(host, asyncio.create_task(connect(host)))
         pool.append(each)
     each.streams += streams
     connection: Connection | None = None
     try:
-        connection = await asyncio.shield(each.making)
+        connection = await asyncio.shield(each.task)
         yield connection
     finally:
         each.streams -= streams
@@ -226,7 +226,7 @@ async def shared(streams: int = 1) -> AsyncIterator[Connection]:
             if connection is not None:
                 await connection.close()
             else:
-                each.making.cancel()
+                each.task.cancel()
 
 
 def topic_path(project: str, topic: str) -> str:
@@ -245,5 +245,5 @@ def _bytes_of(message: Any) -> bytes:
     return message.SerializeToString()  # type: ignore[no-any-return]
 
 
-def _parser_of_nothing(raw: bytes) -> None:
+def _parse_empty(raw: bytes) -> None:
     """Acknowledge answers Empty: there is nothing to parse."""

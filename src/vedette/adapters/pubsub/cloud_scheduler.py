@@ -22,7 +22,14 @@ from vedette.domain.base.errors import BadEvent, BadFleet
 from vedette.domain.cloudevents import load_json
 from vedette.domain.event import Event
 from vedette.domain.ports import Refused
-from vedette.domain.schedule import ON_TIME_US, Calendar, NextWall, Tick, calendar_of, due
+from vedette.domain.schedule import (
+    LATE_TOLERANCE_US,
+    Calendar,
+    NextWallTime,
+    Tick,
+    build_calendar,
+    due_ticks,
+)
 from vedette.domain.trigger import Schedule
 
 ATTRIBUTE = "vedette-schedule"
@@ -36,21 +43,21 @@ _RAW = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class _SchedulePlan:
     agent: str
     schedule: Schedule
     calendar: Calendar
 
 
-class Schedules:
+class ScheduleIndex:
     """The schedules of a fleet, by the id that a message names: `AGENT/NAME`."""
 
     def __init__(
         self,
         fleet: Fleet,
-        walls: Callable[[str], NextWall],
+        walls: Callable[[str], NextWallTime],
         now_us: Callable[[], int],
-        known: Callable[[str], bool],
+        is_known: Callable[[str], bool],
     ) -> None:
         """Plan all schedules. `walls` matches a cron expression's wall-clock times.
 
@@ -59,8 +66,8 @@ class Schedules:
         """
         self._fleet = fleet.name
         self._now_us = now_us
-        self._known = known
-        self._planned = {
+        self._is_known = is_known
+        self._plans = {
             f"{agent.name}/{schedule.name}": _plan(agent.name, schedule, walls)
             for agent in fleet.agents.values()
             for schedule in agent.schedules
@@ -78,17 +85,17 @@ class Schedules:
             named = named_schedule(attributes, data)
         except BadEvent as error:
             return Refused(where, str(error), data[:_RAW])
-        plan = self._planned.get(named)
+        plan = self._plans.get(named)
         if plan is None:
             why = f"there is no schedule {named[:200]!r} in this fleet"
             return Refused(where, why, data[:_RAW])
-        tick = _nominal(plan, published_us)
+        tick = _nominal_tick(plan, published_us)
         if tick is None:
             why = f"{named} had no tick in the time before {iso(published_us)}"
             return Refused(where, why, data[:_RAW])
-        event = tick.event(self._fleet)
-        why_not = _missed(plan, tick, self._now_us())
-        if why_not and not self._known(event.key):
+        event = tick.to_event(self._fleet)
+        why_not = _missed_reason(plan, tick, self._now_us())
+        if why_not and not self._is_known(event.key):
             return Refused(where, why_not, data[:_RAW])
         return event
 
@@ -107,50 +114,50 @@ def named_schedule(attributes: Mapping[str, str], data: bytes) -> str:
     return named
 
 
-def _plan(agent: str, schedule: Schedule, walls: Callable[[str], NextWall]) -> _Planned:
+def _plan(agent: str, schedule: Schedule, walls: Callable[[str], NextWallTime]) -> _SchedulePlan:
     try:
         cron = None if schedule.cron is None else walls(schedule.cron)
-        return _Planned(agent, schedule, calendar_of(schedule, cron))
+        return _SchedulePlan(agent, schedule, build_calendar(schedule, cron))
     except ValueError as error:
         raise BadFleet(
             str(error), where=f"agent {agent}, schedule {schedule.name}", mend="see agent.yaml"
         ) from error
 
 
-def _nominal(plan: _Planned, published_us: int) -> Tick | None:
+def _nominal_tick(plan: _SchedulePlan, published_us: int) -> Tick | None:
     """Return the tick that a message published then stands for, None if there is none so young.
 
     One that comes within SKEW_US is meant if none has come as lately: the broker's clock may be
     behind the scheduler's.
     """
-    last = _latest(plan, published_us)
+    last = _latest_tick(plan, published_us)
     if last is not None and published_us - last.nominal_us <= SKEW_US:
         return last
     coming = plan.calendar(published_us)
     if coming is not None and coming <= published_us + SKEW_US:
-        return _latest(plan, coming)
+        return _latest_tick(plan, coming)
     return last
 
 
-def _latest(plan: _Planned, at_us: int) -> Tick | None:
+def _latest_tick(plan: _SchedulePlan, at_us: int) -> Tick | None:
     """Return the newest tick up to an instant that is not older than the schedule's max_age."""
     schedule = replace(plan.schedule, missed="latest")
-    ticks = due(plan.agent, schedule, -1, at_us, plan.calendar)
+    ticks = due_ticks(plan.agent, schedule, -1, at_us, plan.calendar)
     return replace(ticks[-1], schedule=plan.schedule) if ticks else None
 
 
-def _missed(plan: _Planned, tick: Tick, now_us: int) -> str | None:
+def _missed_reason(plan: _SchedulePlan, tick: Tick, now_us: int) -> str | None:
     """Say why a tick is not handled any more, None if it is."""
     schedule = plan.schedule
     late_us = now_us - tick.nominal_us
-    if late_us <= ON_TIME_US:
+    if late_us <= LATE_TOLERANCE_US:
         return None
     told = f"tick {tick.id} comes {late_us // MICROS} s late"
     if late_us > schedule.max_age_us:
         return f"{told}, which is more than its schedule's max_age"
     if schedule.missed == "skip":
         return f"{told}, and its schedule skips those"
-    newest = _latest(plan, now_us) if schedule.missed == "latest" else tick
+    newest = _latest_tick(plan, now_us) if schedule.missed == "latest" else tick
     if newest is not None and newest.nominal_us > tick.nominal_us:
         return f"{told}, and {newest.id} is due already"
     return None

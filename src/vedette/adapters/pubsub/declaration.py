@@ -30,21 +30,21 @@ Value = int | str | bool
 Fields = Mapping[str, Value]
 Action = Literal["create", "update", "same", "fixed", "missing", "extra"]
 
-FIXED = frozenset({"topic", "ordered", "filter"})
+IMMUTABLE_FIELDS = frozenset({"topic", "ordered", "filter"})
 
 # Waits between deliveries of a message that was given back (the broker doubles them). Without a
 # policy it would come again at once, and five attempts be over within a second.
 RETRY_MIN_S, RETRY_MAX_S = 1, 60
-_DEAD_DEADLINE_S = 60
+_DEAD_LETTER_DEADLINE_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class Declaration:
     """Topics and subscriptions by their full names. `why_not`: what keeps one from being made."""
 
     topics: tuple[str, ...]
     subscriptions: Mapping[str, Fields]
-    why_not: Mapping[str, str] = field(default_factory=dict)
+    blockers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Difference:
     wanted: Value
 
     @property
-    def in_place(self) -> bool:
+    def is_mutable(self) -> bool:
         """Say whether the broker lets it be changed."""
-        return self.name not in FIXED
+        return self.name not in IMMUTABLE_FIELDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,10 @@ class Change:
     why: str = ""
 
     @property
-    def stays(self) -> bool:
+    def is_unresolved(self) -> bool:
         """Say whether something is left as it should not be, whatever is applied."""
         unmade = self.action in ("fixed", "missing")
-        return unmade or any(not one.in_place for one in self.fields)
+        return unmade or any(not one.is_mutable for one in self.fields)
 
 
 def dead_letter_subscription(plan: PubsubPlan | PushPlan) -> str | None:
@@ -90,11 +90,13 @@ def dead_letter_subscription(plan: PubsubPlan | PushPlan) -> str | None:
     return subscription_path(plan.project, plan.dead_letter_topic.rpartition("/")[2])
 
 
-def declared(plans: Iterable[object], targets: Mapping[str, Mapping[str, Any]]) -> Declared:
+def build_declaration(
+    plans: Iterable[object], targets: Mapping[str, Mapping[str, Any]]
+) -> Declaration:
     """Return what sources and targets of Pub/Sub come to. Raises BadFleet for a contradiction."""
     topics: dict[str, None] = {}
     subscriptions: dict[str, Fields] = {}
-    why_not: dict[str, str] = {}
+    blockers: dict[str, str] = {}
     ours = [plan for plan in plans if isinstance(plan, PubsubPlan | PushPlan)]
     for plan in ours:
         name = subscription_path(plan.project, plan.subscription)
@@ -103,24 +105,26 @@ def declared(plans: Iterable[object], targets: Mapping[str, Mapping[str, Any]]) 
             what = f"subscription {name} is declared twice, and differently"
             raise BadFleet(what, where=f"source {plan.name}", mend="make the two alike")
         if plan.topic is None:
-            why_not[name] = f"source {plan.name} names no topic"
+            blockers[name] = f"source {plan.name} names no topic"
         elif isinstance(plan, PushPlan) and not plan.endpoint:
-            why_not[name] = f"source {plan.name} names no endpoint"
+            blockers[name] = f"source {plan.name} names no endpoint"
         if plan.topic is not None:
             topics[topic_path(plan.project, plan.topic)] = None
     for plan in ours:
         dead = dead_letter_subscription(plan)
         if dead is not None and plan.dead_letter_topic is not None:
             topics[topic_path(plan.project, plan.dead_letter_topic)] = None
-            subscriptions.setdefault(dead, _dead(plan.project, plan.dead_letter_topic))
+            subscriptions.setdefault(
+                dead, _dead_letter_fields(plan.project, plan.dead_letter_topic)
+            )
     for table in targets.values():
         if table.get("kind") == "pubsub":
             topics[topic_path(str(table["project"]), str(table["topic"]))] = None
-    return Declared(tuple(topics), subscriptions, why_not)
+    return Declaration(tuple(topics), subscriptions, blockers)
 
 
 def compare(
-    wanted: Declared, topics: Iterable[str], subscriptions: Mapping[str, Fields]
+    wanted: Declaration, topics: Iterable[str], subscriptions: Mapping[str, Fields]
 ) -> list[Change]:
     """Return what becomes of everything declared, and of what else is there."""
     there = set(topics)
@@ -130,7 +134,7 @@ def compare(
     for name, fields in wanted.subscriptions.items():
         found = subscriptions.get(name)
         if found is None:
-            why = wanted.why_not.get(name, "")
+            why = wanted.blockers.get(name, "")
             action: Action = "missing" if why else "create"
             changes.append(Change("subscription", name, action, wanted=fields, why=why))
             continue
@@ -141,7 +145,7 @@ def compare(
         )
         action = "same"
         if differences:
-            action = "update" if any(one.in_place for one in differences) else "fixed"
+            action = "update" if any(one.is_mutable for one in differences) else "fixed"
         changes.append(Change("subscription", name, action, differences, fields))
     extra = sorted(subscriptions.keys() - wanted.subscriptions.keys())
     return changes + [Change("subscription", name, "extra") for name in extra]
@@ -174,10 +178,10 @@ def _fields(plan: PubsubPlan | PushPlan) -> Fields:
     return fields
 
 
-def _dead(project: str, topic: str) -> Fields:
+def _dead_letter_fields(project: str, topic: str) -> Fields:
     return {
         "topic": topic_path(project, topic),
-        "ack_deadline_s": _DEAD_DEADLINE_S,
+        "ack_deadline_s": _DEAD_LETTER_DEADLINE_S,
         "expires_s": 0,
         "ordered": False,
         "exactly_once": False,

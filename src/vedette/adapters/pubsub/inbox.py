@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from vedette.adapters.pubsub.acknowledgement import IDS, Settler, attempt
+from vedette.adapters.pubsub.acknowledgement import MAX_IDS, Acknowledger, send_batch
 from vedette.adapters.pubsub.client import Connection
 from vedette.adapters.pubsub.leases import Leases
 from vedette.domain.base.clock import MICROS, Clock
@@ -33,7 +33,7 @@ class Delivery:
     ack_id: str
     message: Any
     attempts: int
-    era: int
+    generation: int
 
 
 class Inbox:
@@ -49,34 +49,34 @@ class Inbox:
         path: str,
         connection: Connection,
         *,
-        most: int,
-        most_octets: int,
+        max_deliveries: int,
+        max_octets: int,
         ordered: bool,
         clock: Clock,
         metrics: Metrics,
     ) -> None:
         self.ordered = ordered
-        self.ending = False
-        self.leases = Leases(most, most_octets)
+        self.closed = False
+        self.leases = Leases(max_deliveries, max_octets)
         self._source = source
         self._path = path
         self._connection = connection
         self._clock = clock
         self._metrics = metrics
         self._queue: deque[Delivery] = deque()
-        self._come = asyncio.Event()
-        self._era = 0
-        self.settler = Settler(
+        self._has_deliveries = asyncio.Event()
+        self._generation = 0
+        self.acknowledger = Acknowledger(
             source,
             lambda ids: connection.acknowledge(path, ids),
-            lambda ids: connection.modify(path, ids, 0),
-            self._over,
+            lambda ids: connection.modify_deadline(path, ids, 0),
+            self._drop_leases,
             metrics,
         )
 
     # --- in -------------------------------------------------------------------------------------
 
-    def take(self, response: Any) -> None:
+    def enqueue_response(self, response: Any) -> None:
         """Queue what came on a stream."""
         if response.subscription_properties.message_ordering_enabled:
             self.ordered = True
@@ -85,15 +85,17 @@ class Inbox:
         for each in came:
             message = each.message
             octets = message.ByteSize()
-            self.leases.take(each.ack_id, octets, now_us)
-            self.leases.keep((self._era, each.ack_id), octets)
-            self._queue.append(Delivery(each.ack_id, message, each.delivery_attempt, self._era))
+            self.leases.add_lease(each.ack_id, octets, now_us)
+            self.leases.add_message((self._generation, each.ack_id), octets)
+            self._queue.append(
+                Delivery(each.ack_id, message, each.delivery_attempt, self._generation)
+            )
         if came:
             self._metrics.count("pubsub_messages", len(came), source=self._source)
-            self._gauge()
-            self._come.set()
+            self._report_outstanding()
+            self._has_deliveries.set()
 
-    def ended(self, code: str) -> None:
+    def on_stream_end(self, code: str) -> None:
         """Count the end of a stream, and forget ack ids that mean nothing any more.
 
         A subscription that is gone may be made again. An emulator that died numbers its ack ids
@@ -102,51 +104,51 @@ class Inbox:
         """
         self._metrics.count("pubsub_streams_ended", source=self._source, code=code)
         if code == "NOT_FOUND" or (self._connection.emulated and code == "UNAVAILABLE"):
-            self._era += 1
-            self.settler.forget()
-            self.leases.clear()
+            self._generation += 1
+            self.acknowledger.forget()
+            self.leases.clear_leases()
 
     # --- out ------------------------------------------------------------------------------------
 
-    async def come(self) -> None:
+    async def wait_for_delivery(self) -> None:
         """Return when something is queued, or at the end."""
-        await self._come.wait()
+        await self._has_deliveries.wait()
 
-    def batch(self, most: int) -> list[Delivery]:
+    def next_batch(self, limit: int) -> list[Delivery]:
         """Return what is queued, up to `most`. Each has to be acknowledged or given back once."""
         queue = self._queue
-        found = [queue.popleft() for _ in range(min(most, len(queue)))]
-        if not queue and not self.ending:
-            self._come.clear()
+        found = [queue.popleft() for _ in range(min(limit, len(queue)))]
+        if not queue and not self.closed:
+            self._has_deliveries.clear()
         return found
 
     def ack(self, deliveries: Iterable[Delivery]) -> None:
         """Acknowledge: the broker may forget them."""
-        self.settler.ack(self._let_go(deliveries))
+        self.acknowledger.ack(self._release(deliveries))
 
     def nack(self, deliveries: Iterable[Delivery]) -> None:
         """Give back: the broker delivers them again, or to its dead letters."""
-        self.settler.nack(self._let_go(deliveries))
+        self.acknowledger.nack(self._release(deliveries))
 
-    def _let_go(self, deliveries: Iterable[Delivery]) -> list[str]:
+    def _release(self, deliveries: Iterable[Delivery]) -> list[str]:
         """Let go of messages; return the ack ids of those that the broker still knows by them."""
         found = []
         for each in deliveries:
-            self.leases.let_go((each.era, each.ack_id))
-            if each.era == self._era:
+            self.leases.drop_message((each.generation, each.ack_id))
+            if each.generation == self._generation:
                 found.append(each.ack_id)
         return found
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Give back what is queued; from now on batches are empty."""
-        self.ending = True
-        self._come.set()
+        self.closed = True
+        self._has_deliveries.set()
         self.nack(self._queue)
         self._queue.clear()
 
     # --- leases ---------------------------------------------------------------------------------
 
-    async def extend(self, deadline_us: int, longest_us: int) -> None:
+    async def extend_leases(self, deadline_us: int, longest_us: int) -> None:
         """Extend leases, until cancelled: each is asked for again by two thirds of its time.
 
         What came more than `longest_us` ago is left to the broker; it stays here, too, and is
@@ -155,27 +157,27 @@ class Inbox:
         third_us, seconds = deadline_us // 3, deadline_us // MICROS
 
         async def send(ids: Sequence[str]) -> None:
-            await self._connection.modify(self._path, ids, seconds, timeout_s=5)
+            await self._connection.modify_deadline(self._path, ids, seconds, timeout_s=5)
 
         while True:
             await asyncio.sleep(third_us / MICROS)
             now_us = self._clock.monotonic_us()
-            due, late = self.leases.due(now_us, age_us=third_us, oldest_us=longest_us)
+            due, late = self.leases.select_due(now_us, age_us=third_us, oldest_us=longest_us)
             lost = len(late)
-            for at in range(0, len(due), IDS):
-                batch: list[str] = due[at : at + IDS]
+            for at in range(0, len(due), MAX_IDS):
+                batch: list[str] = due[at : at + MAX_IDS]
                 for _ in range(_TRIES):
-                    batch, gone = await attempt(send, batch)
+                    batch, gone = await send_batch(send, batch)
                     lost += len(gone)
                     if not batch:
                         break
             if lost:
                 self._metrics.count("pubsub_leases_lost", lost, source=self._source)
 
-    def _over(self, ack_ids: Sequence[str]) -> None:
+    def _drop_leases(self, ack_ids: Sequence[str]) -> None:
         for ack_id in ack_ids:
-            self.leases.drop(ack_id)
-        self._gauge()
+            self.leases.drop_lease(ack_id)
+        self._report_outstanding()
 
-    def _gauge(self) -> None:
-        self._metrics.gauge("pubsub_outstanding", len(self.leases.held), source=self._source)
+    def _report_outstanding(self) -> None:
+        self._metrics.gauge("pubsub_outstanding", len(self.leases.active), source=self._source)

@@ -9,11 +9,11 @@ from vedette.domain.base.dataclass import dataclass
 
 
 @dataclass(slots=True)
-class Held:
+class Lease:
     """One delivery that is not settled: its bytes, when it came, and when it was extended (µs)."""
 
     octets: int
-    came_us: int
+    received_us: int
     extended_us: int
 
 
@@ -27,84 +27,86 @@ class Leases:
     lease may outlast its message and a message its lease.
     """
 
-    most: int
-    most_octets: int
+    max_deliveries: int
+    max_octets: int
     octets: int = 0
-    held: dict[str, Held] = field(default_factory=dict)
-    kept: dict[tuple[int, str], int] = field(default_factory=dict)
-    kept_octets: int = 0
-    _room: asyncio.Event = field(default_factory=asyncio.Event)
+    active: dict[str, Lease] = field(default_factory=dict)
+    messages: dict[tuple[int, str], int] = field(default_factory=dict)
+    message_octets: int = 0
+    _has_room: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
-        self._room.set()
+        self._has_room.set()
 
-    def take(self, ack_id: str, octets: int, now_us: int) -> None:
+    def add_lease(self, ack_id: str, octets: int, now_us: int) -> None:
         """Take a delivery."""
-        if ack_id in self.held:
+        if ack_id in self.active:
             return
-        self.held[ack_id] = Held(octets, now_us, now_us)
+        self.active[ack_id] = Lease(octets, now_us, now_us)
         self.octets += octets
-        if not self._fits():
-            self._room.clear()
+        if not self._is_below_bounds():
+            self._has_room.clear()
 
-    def drop(self, ack_id: str) -> None:
+    def drop_lease(self, ack_id: str) -> None:
         """Let go of a delivery; it may be gone already."""
-        gone = self.held.pop(ack_id, None)
+        gone = self.active.pop(ack_id, None)
         if gone is None:
             return
         self.octets -= gone.octets
-        if self._fits():
-            self._room.set()
+        if self._is_below_bounds():
+            self._has_room.set()
 
-    def clear(self) -> None:
+    def clear_leases(self) -> None:
         """Let go of all leases."""
-        self.held.clear()
+        self.active.clear()
         self.octets = 0
-        if self._fits():
-            self._room.set()
+        if self._is_below_bounds():
+            self._has_room.set()
 
-    def keep(self, delivery: tuple[int, str], octets: int) -> None:
+    def add_message(self, delivery: tuple[int, str], octets: int) -> None:
         """Count a message that is in memory, by the broker's life and the ack id."""
-        if delivery in self.kept:
+        if delivery in self.messages:
             return
-        self.kept[delivery] = octets
-        self.kept_octets += octets
-        if not self._fits():
-            self._room.clear()
+        self.messages[delivery] = octets
+        self.message_octets += octets
+        if not self._is_below_bounds():
+            self._has_room.clear()
 
-    def let_go(self, delivery: tuple[int, str]) -> None:
+    def drop_message(self, delivery: tuple[int, str]) -> None:
         """Count a message no more; it may be gone already."""
-        self.kept_octets -= self.kept.pop(delivery, 0)
-        if self._fits():
-            self._room.set()
+        self.message_octets -= self.messages.pop(delivery, 0)
+        if self._is_below_bounds():
+            self._has_room.set()
 
-    def _fits(self) -> bool:
+    def _is_below_bounds(self) -> bool:
         return (
-            len(self.held) < self.most
-            and len(self.kept) < self.most
-            and self.octets < self.most_octets
-            and self.kept_octets < self.most_octets
+            len(self.active) < self.max_deliveries
+            and len(self.messages) < self.max_deliveries
+            and self.octets < self.max_octets
+            and self.message_octets < self.max_octets
         )
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Say whether nothing more may be read now."""
-        return not self._room.is_set()
+        return not self._has_room.is_set()
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Return when something more may be read."""
-        await self._room.wait()
+        await self._has_room.wait()
 
-    def due(self, now_us: int, *, age_us: int, oldest_us: int) -> tuple[list[str], list[str]]:
+    def select_due(
+        self, now_us: int, *, age_us: int, oldest_us: int
+    ) -> tuple[list[str], list[str]]:
         """Return what to extend, and what was held for too long and is extended no more.
 
         What was extended less than `age_us` ago can wait; what came more than `oldest_us` ago is
         dropped here: the broker gives it to somebody else.
         """
-        late = [ack for ack, each in self.held.items() if now_us - each.came_us > oldest_us]
+        late = [ack for ack, each in self.active.items() if now_us - each.received_us > oldest_us]
         for ack in late:
-            self.drop(ack)
-        due = [ack for ack, each in self.held.items() if now_us - each.extended_us >= age_us]
+            self.drop_lease(ack)
+        due = [ack for ack, each in self.active.items() if now_us - each.extended_us >= age_us]
         for ack in due:
-            self.held[ack].extended_us = now_us
+            self.active[ack].extended_us = now_us
         return due, late

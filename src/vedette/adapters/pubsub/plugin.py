@@ -44,10 +44,10 @@ class PubsubPlugin(_BrokerPlugin):
     def build(self, plan: PubsubPlan, context: SourceContext) -> Source:
         """Make the source."""
         from vedette.adapters.pubsub.source import PubsubSource
-        from vedette.adapters.pubsub.source_decoder import decoder
+        from vedette.adapters.pubsub.source_decoder import build_decoder
 
-        made = decoder(plan, context)
-        return PubsubSource(plan, made, context.clock, context.metrics, leads=context.leads)
+        made = build_decoder(plan, context)
+        return PubsubSource(plan, made, context.clock, context.metrics, is_leader=context.leads)
 
 
 class PushPlugin(_BrokerPlugin):

@@ -27,20 +27,22 @@ from vedette.domain.base import failpoint
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome
 
-HOST_VARIABLE = "PUBSUB_EMULATOR_HOST"
-_HOST = "pubsub.googleapis.com:443"
+EMULATOR_HOST = "PUBSUB_EMULATOR_HOST"
+_SERVICE = "pubsub.googleapis.com:443"
 
 # https://cloud.google.com/pubsub/quotas#resource_limits: bytes of a message and of an attribute's
 # value or an ordering key. A little is left for the request around it.
-MOST_BYTES = 10_000_000
-MOST_ATTRIBUTE = 1024
+MAX_BYTES = 10_000_000
+MAX_ATTRIBUTE_BYTES = 1024
 
 # What may be in hand unless the target says otherwise.
 MESSAGES, OCTETS = 1000, 10 << 20
 
 # By which statuses the broker says that it took nothing and might later.
-_LATER = frozenset({"RESOURCE_EXHAUSTED", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED"})
-_NEVER = frozenset({"INVALID_ARGUMENT", "OUT_OF_RANGE", "UNIMPLEMENTED"})
+_RETRY_CODES = frozenset(
+    {"RESOURCE_EXHAUSTED", "NOT_FOUND", "PERMISSION_DENIED", "UNAUTHENTICATED"}
+)
+_PERMANENT_CODES = frozenset({"INVALID_ARGUMENT", "OUT_OF_RANGE", "UNIMPLEMENTED"})
 
 
 def publish(
@@ -69,7 +71,7 @@ def publish(
         len(text.encode()) for item in message["attributes"].items() for text in item
     )
     flow = _flow(topic, target)
-    with flow.room(octets, end) as fits:
+    with flow.reserve(octets, end) as fits:
         if not fits:
             return Outcome("retry", error=f"more is on its way to {topic} than may be")
         return _send(call, topic, message, end)
@@ -97,10 +99,10 @@ def _message(
     if ordering:
         message["ordering_key"] = ordering
     for name, text in (*attributes.items(), ("ordering key", ordering)):
-        if len(text.encode()) > MOST_ATTRIBUTE:
-            raise ValueError(f"{name} has more than {MOST_ATTRIBUTE} bytes")
-    if len(message["data"]) > MOST_BYTES:
-        raise ValueError(f"the data has {len(message['data'])} bytes, Pub/Sub takes {MOST_BYTES}")
+        if len(text.encode()) > MAX_ATTRIBUTE_BYTES:
+            raise ValueError(f"{name} has more than {MAX_ATTRIBUTE_BYTES} bytes")
+    if len(message["data"]) > MAX_BYTES:
+        raise ValueError(f"the data has {len(message['data'])} bytes, Pub/Sub takes {MAX_BYTES}")
     return message
 
 
@@ -120,7 +122,7 @@ def _send(call: Call, topic: str, message: Mapping[str, Any], end: float) -> Out
     token = call.target.get("token")
     metadata = (("authorization", f"Bearer {token}"),) if token else ()
     try:
-        client = _client(own=bool(token))
+        client = _client(own_token=bool(token))
     except GoogleAuthError as error:
         # Credentials may yet come, as a metadata server that starts late; nothing was sent.
         return Outcome("retry", error=f"{topic}: no credentials for Pub/Sub: {error}"[:500])
@@ -128,20 +130,20 @@ def _send(call: Call, topic: str, message: Mapping[str, Any], end: float) -> Out
     if seconds <= 0:
         return Outcome("retry", error=f"{topic}: the call's time was over before it was sent")
     try:
-        failpoint.reach("publish:before")
+        failpoint.hit_failpoint("publish:before")
         answer = client.publish(
             request={"topic": topic, "messages": [message]},
             retry=None,  # the engine tries again, and counts
             timeout=seconds,
             metadata=metadata,
         )
-        failpoint.reach("publish:after")
+        failpoint.hit_failpoint("publish:after")
     except GoogleAPICallError as error:
         status = getattr(error.grpc_status_code, "name", "UNKNOWN")
         told = f"{topic}: {status}: {error.message}"[:500]
-        if status in _NEVER:
+        if status in _PERMANENT_CODES:
             return Outcome("failed", error=told)
-        return Outcome("retry" if status in _LATER else "unknown", error=told)
+        return Outcome("retry" if status in _RETRY_CODES else "unknown", error=told)
     return Outcome("done", {"message": answer.message_ids[0], "id": call.key})
 
 
@@ -151,26 +153,26 @@ _clients: dict[tuple[int, str, bool], Any] = {}
 _lock = threading.Lock()
 
 
-def _client(*, own: bool) -> Any:
+def _client(*, own_token: bool) -> Any:
     """Return the client of this process; `own` is for calls that bring their own token."""
-    host = os.environ.get(HOST_VARIABLE, "")
+    host = os.environ.get(EMULATOR_HOST, "")
     # A forked process must not use its parent's channel.
-    at = (os.getpid(), host, own)
+    at = (os.getpid(), host, own_token)
     with _lock:
         if at not in _clients:
-            _clients[at] = _connect(host, own)
+            _clients[at] = _connect(host, own_token)
         return _clients[at]
 
 
-def _connect(emulator: str, own: bool) -> Any:
+def _connect(emulator: str, own_token: bool) -> Any:
     import grpc  # type: ignore[import-untyped]
     from google.pubsub_v1.services.publisher import PublisherClient
     from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
 
     if emulator:
         channel = grpc.insecure_channel(emulator)
-    elif own:
-        channel = grpc.secure_channel(_HOST, grpc.ssl_channel_credentials())
+    elif own_token:
+        channel = grpc.secure_channel(_SERVICE, grpc.ssl_channel_credentials())
     else:
         return PublisherClient()  # application default credentials
     return PublisherClient(transport=PublisherGrpcTransport(channel=channel))
@@ -189,11 +191,11 @@ class Flow:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     @contextmanager
-    def room(self, octets: int, end: float) -> Iterator[bool]:
+    def reserve(self, octets: int, end: float) -> Iterator[bool]:
         """Hold room for one message; False if there is none before `end` (monotonic seconds)."""
         with self._changed:
             fits = self._changed.wait_for(
-                lambda: self._fits(octets), max(0.0, end - time.monotonic())
+                lambda: self._has_room(octets), max(0.0, end - time.monotonic())
             )
             if fits:
                 self._add(1, octets)
@@ -205,7 +207,7 @@ class Flow:
                     self._add(-1, -octets)
                     self._changed.notify_all()
 
-    def _fits(self, octets: int) -> bool:
+    def _has_room(self, octets: int) -> bool:
         messages, held = self._held
         return not messages or (messages < self.messages and held + octets <= self.octets)
 

@@ -12,29 +12,29 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from vedette.adapters.pubsub.acknowledgement import PASSING
-from vedette.adapters.pubsub.admin import patient
+from vedette.adapters.pubsub.acknowledgement import TRANSIENT_CODES
+from vedette.adapters.pubsub.admin import retry_options
 from vedette.adapters.pubsub.client import Connection, connect, topic_path
 from vedette.adapters.pubsub.declaration import dead_letter_subscription
 from vedette.config.deployment import PubsubPlan, PushPlan
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand, Unavailable
 
-MOST = 10_000
-MOST_BYTES = 64 << 20
-_AT_ONCE = 100
+MAX_MESSAGES = 10_000
+MAX_BYTES = 64 << 20
+_BATCH = 100
 # The broker takes requests of 10 MB; the attributes that are added need some of it.
-_AT_ONCE_BYTES = 9_000_000
+_BATCH_BYTES = 9_000_000
 # A pull waits for something to come. What is there comes with the first; what does not come soon
 # after that is not there.
 _FIRST_S, _NEXT_S = 5.0, 1.0
-_SENT_S = 30.0
+_SEND_TIMEOUT_S = 30.0
 
 # What the broker adds to a message that it gives up on.
 _BROKERS = "CloudPubSubDeadLetterSource"
-COUNT = "vedette-redriven"
+COUNT_ATTRIBUTE = "vedette-redriven"
 
-Record = Callable[[int], Awaitable[None]]
+RecordRedrive = Callable[[int], Awaitable[None]]
 
 
 class DeadLetters:
@@ -43,7 +43,7 @@ class DeadLetters:
     def __init__(self, plans: Iterable[object]) -> None:
         self._plans = {plan.name: plan for plan in plans if isinstance(plan, PubsubPlan | PushPlan)}
 
-    def places(self, name: str) -> tuple[str, str]:
+    def find_paths(self, name: str) -> tuple[str, str]:
         """Return the dead-letter subscription and the topic of a source. Raises BadCommand."""
         plan = self._plans.get(name)
         if plan is None:
@@ -61,16 +61,18 @@ class DeadLetters:
             raise BadCommand("brings schedules, which are not redriven", where=where, mend=mend)
         return dead, topic_path(plan.project, plan.topic)
 
-    async def redrive(self, name: str, most: int, record: Record) -> dict[str, Any]:
+    async def redrive(self, name: str, most: int, record: RecordRedrive) -> dict[str, Any]:
         """Publish at most `most` dead letters again; `left` says that there may be more.
 
         `record` is called with their number before the first is published, and may refuse by
         raising. Raises BadCommand, and Unavailable if the broker fails; what was not done is still
         there then.
         """
-        if not 1 <= most <= MOST:
-            raise BadCommand(f"a redrive takes 1 to {MOST:,} messages", mend="repeat it for more")
-        subscription, topic = self.places(name)
+        if not 1 <= most <= MAX_MESSAGES:
+            raise BadCommand(
+                f"a redrive takes 1 to {MAX_MESSAGES:,} messages", mend="repeat it for more"
+            )
+        subscription, topic = self.find_paths(name)
         connection = await connect()
         try:
             found, left = await _pull(connection, subscription, most)
@@ -79,13 +81,13 @@ class DeadLetters:
                 if found:
                     await record(len(found))
                 for batch in _batches(found):
-                    await _again(connection, subscription, topic, batch)
+                    await _republish(connection, subscription, topic, batch)
                     done += len(batch)
             finally:
-                await _give_back(connection, subscription, found[done:])
+                await _nack(connection, subscription, found[done:])
             return {"source": name, "redriven": done, "left": left}
         except Exception as error:
-            raise _told(error, subscription) from error
+            raise _translate_error(error, subscription) from error
         finally:
             await connection.close()
 
@@ -96,11 +98,11 @@ async def _pull(connection: Connection, subscription: str, most: int) -> tuple[l
 
     found: dict[str, Any] = {}
     octets = 0
-    while len(found) < most and octets < MOST_BYTES:
-        request = {"subscription": subscription, "max_messages": min(_AT_ONCE, most - len(found))}
+    while len(found) < most and octets < MAX_BYTES:
+        request = {"subscription": subscription, "max_messages": min(_BATCH, most - len(found))}
         try:
             answer = await connection.subscriber.pull(
-                request=request, **patient(_NEXT_S if found else _FIRST_S)
+                request=request, **retry_options(_NEXT_S if found else _FIRST_S)
             )
         except DeadlineExceeded:
             return list(found.values()), False
@@ -122,7 +124,7 @@ def _batches(found: Sequence[Any]) -> list[list[Any]]:
     octets = 0
     for one in sorted(found, key=lambda one: one.message.ordering_key):
         last, size = batches[-1] if batches else [], one.message.ByteSize()
-        full = len(last) >= _AT_ONCE or octets + size > _AT_ONCE_BYTES
+        full = len(last) >= _BATCH or octets + size > _BATCH_BYTES
         if not last or full or last[0].message.ordering_key != one.message.ordering_key:
             batches.append([])
             octets = 0
@@ -131,18 +133,20 @@ def _batches(found: Sequence[Any]) -> list[list[Any]]:
     return batches
 
 
-async def _again(
+async def _republish(
     connection: Connection, subscription: str, topic: str, batch: Sequence[Any]
 ) -> None:
     messages = [
         connection.message(one.message.data, attributes_of(one.message), one.message.ordering_key)
         for one in batch
     ]
-    failpoint.reach("redrive:before")
-    await connection.publish(topic, messages, timeout_s=_SENT_S)
-    failpoint.reach("redrive:published")
-    await connection.acknowledge(subscription, [one.ack_id for one in batch], timeout_s=_SENT_S)
-    failpoint.reach("redrive:after")
+    failpoint.hit_failpoint("redrive:before")
+    await connection.publish(topic, messages, timeout_s=_SEND_TIMEOUT_S)
+    failpoint.hit_failpoint("redrive:published")
+    await connection.acknowledge(
+        subscription, [one.ack_id for one in batch], timeout_s=_SEND_TIMEOUT_S
+    )
+    failpoint.hit_failpoint("redrive:after")
 
 
 def attributes_of(message: Any) -> dict[str, str]:
@@ -151,20 +155,20 @@ def attributes_of(message: Any) -> dict[str, str]:
     structured = found.get("content-type", "").startswith("application/cloudevents")
     if not structured and not found.keys() & {"ce-id", "event_id"}:
         found["event_id"] = message.message_id
-    before = found.get(COUNT, "0")
-    found[COUNT] = str(int(before) + 1 if before.isdecimal() else 1)
+    before = found.get(COUNT_ATTRIBUTE, "0")
+    found[COUNT_ATTRIBUTE] = str(int(before) + 1 if before.isdecimal() else 1)
     return found
 
 
-async def _give_back(connection: Connection, subscription: str, rest: Sequence[Any]) -> None:
+async def _nack(connection: Connection, subscription: str, rest: Sequence[Any]) -> None:
     """Let the broker have at once what was pulled and not done; else it would wait its deadline."""
     for start in range(0, len(rest), 1000):
         ids = [one.ack_id for one in rest[start : start + 1000]]
         with suppress(Exception):  # its deadline does the same, later
-            await connection.modify(subscription, ids, 0)
+            await connection.modify_deadline(subscription, ids, 0)
 
 
-def _told(error: Exception, subscription: str) -> Exception:
+def _translate_error(error: Exception, subscription: str) -> Exception:
     """Return the broker's error as one of ours, and any other one as it is."""
     from google.api_core.exceptions import GoogleAPICallError, RetryError
     from google.api_core.exceptions import NotFound as Gone
@@ -182,7 +186,7 @@ def _told(error: Exception, subscription: str) -> Exception:
     else:
         return error
     what = f"the broker failed: {code}: {' '.join(said.split())[:300]}"
-    if code in PASSING:
+    if code in TRANSIENT_CODES:
         return Unavailable(what, where=subscription, mend="repeat it: nothing is lost")
     mend = "mend what the broker names, then repeat it: nothing is lost"
     return BadCommand(what, where=subscription, mend=mend)

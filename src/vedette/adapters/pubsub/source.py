@@ -13,8 +13,8 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from vedette.adapters.pubsub.batch_delivery import Hand, Poison
-from vedette.adapters.pubsub.client import Connection, shared, subscription_path
+from vedette.adapters.pubsub.batch_delivery import BatchDelivery, PoisonMessages
+from vedette.adapters.pubsub.client import Connection, borrow_connection, subscription_path
 from vedette.adapters.pubsub.inbox import Inbox
 from vedette.adapters.pubsub.stream import Pauses, PullStream
 from vedette.domain.base.clock import MICROS, Clock
@@ -23,11 +23,11 @@ from vedette.domain.base.errors import Unavailable
 from vedette.domain.ports import Intake, Metrics
 
 if TYPE_CHECKING:
-    from vedette.adapters.pubsub.decode import Decoder
+    from vedette.adapters.pubsub.decoder import Decoder
     from vedette.config.deployment import PubsubPlan
 
 # Batches on their way into the store at a time, where no order has to be kept.
-HANDS = 4
+CONCURRENT_BATCHES = 4
 
 # The shortest deadline that a stream may have.
 _SHORTEST_S = 10
@@ -43,7 +43,7 @@ class Limits:
     their way may take at the end, and then as long again for the broker to be told.
     """
 
-    longest_s: float = 3600
+    max_lease_s: float = 3600
     drain_s: float = 2.0
     pauses: Pauses = field(default_factory=Pauses)
 
@@ -55,7 +55,7 @@ class PubsubSource:
     """
 
     finite = False
-    hand = Hand
+    batch_delivery = BatchDelivery
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class PubsubSource:
         clock: Clock,
         metrics: Metrics,
         *,
-        leads: Callable[[], bool] = lambda: True,
+        is_leader: Callable[[], bool] = lambda: True,
         limits: Limits | None = None,
     ) -> None:
         self.name = decoder.source
@@ -72,22 +72,22 @@ class PubsubSource:
         self._decoder = decoder
         self._clock = clock
         self._metrics = metrics
-        self._leads = leads
+        self._is_leader = is_leader
         self._limits = limits or Limits()
         self._path = subscription_path(plan.project, plan.subscription)
         self._client_id = str(uuid.uuid4())
-        self._tell: Callable[[str], None] = lambda told: None
-        self._poison = Poison(plan.dead_letter_topic)
+        self._report: Callable[[str], None] = lambda told: None
+        self._poison = PoisonMessages(plan.dead_letter_topic)
         self.inbox: Inbox | None = None
 
-    def tell(self, trouble: Callable[[str], None]) -> None:
+    def tell(self, report: Callable[[str], None]) -> None:
         """Say who is told what a person has to mend."""
-        self._tell = trouble
+        self._report = report
 
     @property
     def outstanding(self) -> int:
         """Return how many deliveries are received and not settled."""
-        return 0 if self.inbox is None else len(self.inbox.leases.held)
+        return 0 if self.inbox is None else len(self.inbox.leases.active)
 
     async def deliver(self, intake: Intake) -> None:
         """Hand over messages until cancelled.
@@ -95,38 +95,40 @@ class PubsubSource:
         Raises StoreFailed if the store fails and another worker leads.
         """
         async with AsyncExitStack() as stack:
-            await self._deliver(await self._connected(stack), intake)
+            await self._run_streams(await self._connect(stack), intake)
 
-    async def _connected(self, stack: AsyncExitStack) -> Connection:
+    async def _connect(self, stack: AsyncExitStack) -> Connection:
         """Return a connection; without credentials ask for them again until there are some."""
-        told = False
+        reported = False
         while True:
             try:
-                return await stack.enter_async_context(shared(self._plan.streams))
+                return await stack.enter_async_context(borrow_connection(self._plan.streams))
             except Unavailable as error:
-                if not told:
-                    told = True
-                    self._tell(f"{self.name}: {error}")
+                if not reported:
+                    reported = True
+                    self._report(f"{self.name}: {error}")
             await asyncio.sleep(self._limits.pauses.refused_s)
 
-    async def _deliver(self, connection: Connection, intake: Intake) -> None:
+    async def _run_streams(self, connection: Connection, intake: Intake) -> None:
         plan, limits = self._plan, self._limits
         inbox = self.inbox = Inbox(
-            self.name, self._path, connection, most=plan.max_messages, most_octets=plan.max_bytes,
+            self.name, self._path, connection, max_deliveries=plan.max_messages, max_octets=plan.max_bytes,
             ordered=plan.ordered, clock=self._clock, metrics=self._metrics,
         )  # fmt: skip
-        hand = self.hand(
+        delivery = self.batch_delivery(
             inbox, intake, self._decoder, self._poison, self._metrics,
-            leads=self._leads, tell=self._tell,
+            is_leader=self._is_leader, report=self._report,
         )  # fmt: skip
-        turn = asyncio.Lock()
-        pulls = [self._pull(connection, inbox) for _ in range(plan.streams)]
+        order_lock = asyncio.Lock()
+        pulls = [self._build_stream(connection, inbox) for _ in range(plan.streams)]
         streams = [asyncio.create_task(pull.run()) for pull in pulls]
-        hands = [asyncio.create_task(hand.run(turn)) for _ in range(HANDS)]
-        extending = inbox.extend(plan.ack_deadline_us, int(limits.longest_s * MICROS))
-        cares = [asyncio.create_task(inbox.settler.run()), asyncio.create_task(extending)]
+        deliveries = [
+            asyncio.create_task(delivery.run(order_lock)) for _ in range(CONCURRENT_BATCHES)
+        ]
+        extending = inbox.extend_leases(plan.ack_deadline_us, int(limits.max_lease_s * MICROS))
+        cares = [asyncio.create_task(inbox.acknowledger.run()), asyncio.create_task(extending)]
         try:
-            parts = [*streams, *hands, *cares]
+            parts = [*streams, *deliveries, *cares]
             done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
             for part in done:
                 part.result()
@@ -137,23 +139,23 @@ class PubsubSource:
                 await asyncio.wait(streams, timeout=_FINISH_S)
             finally:
                 try:
-                    await _cancelled(streams)
+                    await _cancel_tasks(streams)
                 finally:
                     try:
-                        await self._drain(inbox, hands)
+                        await self._drain(inbox, deliveries)
                     finally:
-                        await _cancelled(cares)
+                        await _cancel_tasks(cares)
 
-    async def _drain(self, inbox: Inbox, hands: list[asyncio.Task[None]]) -> None:
+    async def _drain(self, inbox: Inbox, deliveries: list[asyncio.Task[None]]) -> None:
         """Give back what nobody took, finish what is on its way, and tell the broker both."""
-        inbox.end()
-        await asyncio.wait(hands, timeout=self._limits.drain_s)
-        await _cancelled(hands)
+        inbox.close()
+        await asyncio.wait(deliveries, timeout=self._limits.drain_s)
+        await _cancel_tasks(deliveries)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._limits.drain_s):
-                await inbox.settler.flush()
+                await inbox.acknowledger.flush()
 
-    def _pull(self, connection: Connection, inbox: Inbox) -> PullStream:
+    def _build_stream(self, connection: Connection, inbox: Inbox) -> PullStream:
         plan = self._plan
         first = {
             "subscription": self._path,
@@ -166,14 +168,14 @@ class PubsubSource:
             connection,
             first,
             leases=inbox.leases,
-            take=inbox.take,
-            tell=lambda told: self._tell(f"{self.name}: {self._path}: {told}"),
-            ended=inbox.ended,
+            on_response=inbox.enqueue_response,
+            report=lambda told: self._report(f"{self.name}: {self._path}: {told}"),
+            on_end=inbox.on_stream_end,
             pauses=self._limits.pauses,
         )
 
 
-async def _cancelled(tasks: Sequence[asyncio.Task[Any]]) -> None:
+async def _cancel_tasks(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Cancel tasks and wait for their end; what they raised is not ours here."""
     for task in tasks:
         task.cancel()

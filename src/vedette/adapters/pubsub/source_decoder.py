@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vedette.adapters.pubsub.decode import Decoder
+from vedette.adapters.pubsub.decoder import Decoder
 
 if TYPE_CHECKING:
     from vedette.config.deployment import PubsubPlan, PushPlan
     from vedette.domain.ports.plugin import SourceContext
 
 
-def decoder(plan: PubsubPlan | PushPlan, context: SourceContext) -> Decoder:
+def build_decoder(plan: PubsubPlan | PushPlan, context: SourceContext) -> Decoder:
     """Return what makes events of a Pub/Sub source's messages."""
-    scheduled = None
+    decode_tick = None
     if plan.schedules:
-        from vedette.adapters.pubsub.cloud_scheduler import Schedules
+        from vedette.adapters.pubsub.cloud_scheduler import ScheduleIndex
 
-        scheduled = Schedules(
+        decode_tick = ScheduleIndex(
             context.fleet, context.cron_walls, context.clock.now_us, context.is_known
         ).delivery
     return Decoder(
-        plan.name, type=plan.type, vouches=plan.vouches, scheduled=scheduled,
+        plan.name, type=plan.type, vouches=plan.vouches, decode_tick=decode_tick,
         max_bytes=context.max_event_bytes,
     )  # fmt: skip

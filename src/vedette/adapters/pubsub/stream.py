@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from vedette.adapters.pubsub.acknowledgement import passing
+from vedette.adapters.pubsub.acknowledgement import is_transient
 from vedette.adapters.pubsub.client import Connection
 from vedette.adapters.pubsub.leases import Leases
 from vedette.domain.base.dataclass import dataclass
@@ -22,7 +22,7 @@ from vedette.domain.base.dataclass import dataclass
 # The service closes a stream that hears nothing for about a minute.
 HEARTBEAT_S = 30.0
 # A stream that lasted so long was a sound one: what comes next is not its failure again.
-_SOUND_S = 10.0
+_HEALTHY_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Pauses:
     refused_s: float = 5.0
 
 
-class Ended(Exception):
+class StreamEnd(Exception):
     """The stream is over: the name of its status, what the broker said, and whether it passes."""
 
-    def __init__(self, code: str, said: str, passes: bool) -> None:
+    def __init__(self, code: str, said: str, transient: bool) -> None:
         super().__init__(f"{code}: {said}" if said else code)
-        self.code, self.passes = code, passes
+        self.code, self.transient = code, transient
 
 
 class PullStream:
@@ -59,21 +59,21 @@ class PullStream:
         first: Mapping[str, Any],
         *,
         leases: Leases,
-        take: Callable[[Any], None],
-        tell: Callable[[str], None],
-        ended: Callable[[str], None],
+        on_response: Callable[[Any], None],
+        report: Callable[[str], None],
+        on_end: Callable[[str], None],
         pauses: Pauses,
     ) -> None:
         self._connection = connection
         self._first = first
         self._leases = leases
-        self._take = take
-        self._tell = tell
-        self._ended = ended
+        self._on_response = on_response
+        self._report = report
+        self._on_end = on_end
         self._pauses = pauses
-        self._refused: str | None = None
+        self._refusal_code: str | None = None
         self._call: Any = None
-        self._last = asyncio.Event()
+        self._stop = asyncio.Event()
 
     async def finish(self, within_s: float) -> None:
         """Let `run` end when the broker has ended the stream, which it is asked to. Never raises.
@@ -82,7 +82,7 @@ class PullStream:
         until its lease runs out. A broker that cannot be reached is not waited for: on a channel
         that still connects, gRPC would take its 20 s and then fail in ways of its own.
         """
-        self._last.set()
+        self._stop.set()
         if self._call is not None:
             with suppress(Exception):
                 async with asyncio.timeout(within_s):
@@ -92,30 +92,30 @@ class PullStream:
         """Read until cancelled, or until the stream that is finished has ended."""
         failures = 0
         loop = asyncio.get_running_loop()
-        while not self._last.is_set():
+        while not self._stop.is_set():
             began = loop.time()
             try:
-                await self._once()
-            except Ended as end:
-                self._ended(end.code)
-                if loop.time() - began > _SOUND_S:
+                await self._read_stream()
+            except StreamEnd as end:
+                self._on_end(end.code)
+                if loop.time() - began > _HEALTHY_S:
                     failures = 0
                 failures += 1
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._pause_s(end, failures)):
-                        await self._last.wait()
+                        await self._stop.wait()
 
-    def _pause_s(self, end: Ended, failures: int) -> float:
+    def _pause_s(self, end: StreamEnd, failures: int) -> float:
         pauses = self._pauses
-        if end.passes:
+        if end.transient:
             most = min(pauses.last_s, pauses.first_s * 2 ** min(failures - 1, 30))
             return random.uniform(0, most)  # noqa: S311
-        if self._refused != end.code:
-            self._refused = end.code
-            self._tell(f"{end}; it is asked for again every {pauses.refused_s:g} s")
+        if self._refusal_code != end.code:
+            self._refusal_code = end.code
+            self._report(f"{end}; it is asked for again every {pauses.refused_s:g} s")
         return pauses.refused_s * random.uniform(1, 1.5)  # noqa: S311
 
-    async def _once(self) -> None:
+    async def _read_stream(self) -> None:
         """Read one stream to its end. Raises Ended."""
         import grpc  # type: ignore[import-untyped]
 
@@ -123,33 +123,35 @@ class PullStream:
         heart: asyncio.Task[None] | None = None
         try:
             await call.write(self._connection.pull_request(**self._first))
-            heart = asyncio.create_task(self._beat(call))
+            heart = asyncio.create_task(self._send_heartbeats(call))
             while True:
-                if self._leases.full and not self._last.is_set():
-                    await self._room(call)
+                if self._leases.is_full and not self._stop.is_set():
+                    await self._wait_for_room(call)
                 response = await call.read()
                 if response is grpc.aio.EOF:
-                    raise Ended("OK", "the broker closed the stream", True)
-                if self._refused is not None:
-                    self._refused = None
-                    self._tell("it is there again")
-                self._take(response)
+                    raise StreamEnd("OK", "the broker closed the stream", True)
+                if self._refusal_code is not None:
+                    self._refusal_code = None
+                    self._report("it is there again")
+                self._on_response(response)
         except grpc.aio.AioRpcError as error:
-            raise Ended(error.code().name, error.details() or "", passing(error)) from error
+            raise StreamEnd(
+                error.code().name, error.details() or "", is_transient(error)
+            ) from error
         except asyncio.InvalidStateError as error:
             # Written to a call that was over: its status says why.
-            raise await _end_of(call) from error
+            raise await _stream_end(call) from error
         finally:
             if heart is not None:
                 heart.cancel()
             self._call = None
             call.cancel()
 
-    async def _room(self, call: Any) -> None:
+    async def _wait_for_room(self, call: Any) -> None:
         """Return when there is room, or the end: that a call is over must not be heard of late."""
         waits = [
             asyncio.create_task(each)
-            for each in (self._leases.room(), call.code(), self._last.wait())
+            for each in (self._leases.wait_for_room(), call.code(), self._stop.wait())
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -157,7 +159,7 @@ class PullStream:
             for each in waits:
                 each.cancel()
 
-    async def _beat(self, call: Any) -> None:
+    async def _send_heartbeats(self, call: Any) -> None:
         """Keep the stream alive. How it ended is the reader's to say."""
         import grpc
 
@@ -167,8 +169,8 @@ class PullStream:
                 await call.write(self._connection.pull_request())
 
 
-async def _end_of(call: Any) -> Ended:
+async def _stream_end(call: Any) -> StreamEnd:
     """Return how a call that is over has ended."""
     code, said = await call.code(), await call.details()
     good = {"OK", "ABORTED", "CANCELLED", "DEADLINE_EXCEEDED", "INTERNAL"}
-    return Ended(code.name, said or "", code.name in good | {"UNAVAILABLE", "UNKNOWN"})
+    return StreamEnd(code.name, said or "", code.name in good | {"UNAVAILABLE", "UNKNOWN"})

@@ -12,23 +12,29 @@ from typing import Any
 
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.event import Event
-from vedette.domain.judge_state import made_of, name_state, see, see_all, seen_from
+from vedette.domain.judge_state import (
+    advance_digest,
+    advance_digest_all,
+    format_state_name,
+    initial_digest,
+    judge_digest,
+)
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.judging import Judge
 
 CHECKPOINT_EVERY = 256
 
 
 @dataclass(slots=True)
-class _Held:
+class _JudgeState:
     state: Any
-    at: int
+    position: int
     since_checkpoint: int
-    seen: bytes
+    seen_digest: bytes
 
 
-class LocalJudges:
+class InProcessReasoner:
     """Runs each agent's judge. Judges are made on first use by `make`.
 
     `expired` says, once, that an agent's is to be made anew: what it was taught holds no longer.
@@ -37,64 +43,64 @@ class LocalJudges:
 
     def __init__(
         self,
-        make: Callable[[str], Judge],
+        make_judge: Callable[[str], Judge],
         *,
         checkpoint_every: int = CHECKPOINT_EVERY,
-        expired: Callable[[str], bool] = lambda agent: False,
-        made: Callable[[str], str] = lambda agent: made_of(None, ()),
+        is_expired: Callable[[str], bool] = lambda agent: False,
+        digest_of: Callable[[str], str] = lambda agent: judge_digest(None, ()),
     ) -> None:
-        self._make = make
-        self._made = made
-        self._expired = expired
-        self._every = checkpoint_every
+        self._make_judge = make_judge
+        self._digest_of = digest_of
+        self._is_expired = is_expired
+        self._checkpoint_every = checkpoint_every
         self._judges: dict[str, Judge] = {}
-        self._stateful: dict[str, bool] = {}
+        self._has_state: dict[str, bool] = {}
         self._digests: dict[str, str] = {}
-        self._held: dict[tuple[str, str], _Held] = {}
+        self._states: dict[tuple[str, str], _JudgeState] = {}
 
     def judge(self, agent: str) -> Judge:
         """Return the agent's judge, made and trained on first use."""
         judge = self._judges.get(agent)
         if judge is None:
-            judge = self._judges[agent] = self._make(agent)
-            self._stateful[agent] = type(judge).observe is not Judge.observe
-            self._digests[agent] = self._made(agent)
+            judge = self._judges[agent] = self._make_judge(agent)
+            self._has_state[agent] = type(judge).observe is not Judge.observe
+            self._digests[agent] = self._digest_of(agent)
         return judge
 
-    async def reason(self, briefing: Briefing) -> Thought:
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Judge one event; ask for state if what is held is not at `briefing.previous`."""
-        return self.think(briefing)
+        return self.reason_sync(briefing)
 
-    def think(self, briefing: Briefing) -> Thought:
+    def reason_sync(self, briefing: Briefing) -> ReasonerJudgement:
         """Do what `reason` does, where nobody waits."""
-        if self._expired(briefing.agent):
+        if self._is_expired(briefing.agent):
             self.renew(briefing.agent)
         judge = self.judge(briefing.agent)
-        if not self._stateful[briefing.agent]:
-            state = name_state(self._digests[briefing.agent], None)
-            return _thought(judge.judge(None, briefing), None, state)
+        if not self._has_state[briefing.agent]:
+            state = format_state_name(self._digests[briefing.agent], None)
+            return _build_judgement(judge.judge(None, briefing), None, state)
         key = (briefing.agent, briefing.key)
-        held = self._held.get(key)
+        held = self._states.get(key)
         if held is None and briefing.previous == 0:
-            held = self._held[key] = _Held(judge.blank(), 0, 0, seen_from(0))
-        if held is None or held.at != briefing.previous:
-            return Thought(needs_state=True, observed=False)
+            held = self._states[key] = _JudgeState(judge.blank(), 0, 0, initial_digest(0))
+        if held is None or held.position != briefing.previous:
+            return ReasonerJudgement(needs_state=True, observed=False)
         # Should the judge raise, its state is half-way: nobody may go on from it.
-        del self._held[key]
+        del self._states[key]
         seen = judge.observe(held.state, briefing.event)
         judgement = judge.judge(seen, briefing)
-        held.at = briefing.position
-        held.seen = see(held.seen, held.at)
-        state = name_state(self._digests[briefing.agent], held.seen)
+        held.position = briefing.position
+        held.seen_digest = advance_digest(held.seen_digest, held.position)
+        state = format_state_name(self._digests[briefing.agent], held.seen_digest)
         held.since_checkpoint += 1
         checkpoint = None
-        if held.since_checkpoint >= self._every:
+        if held.since_checkpoint >= self._checkpoint_every:
             checkpoint, held.since_checkpoint = judge.dump(held.state), 0
-            held.seen = seen_from(held.at)
-        self._held[key] = held
-        return _thought(judgement, checkpoint, state)
+            held.seen_digest = initial_digest(held.position)
+        self._states[key] = held
+        return _build_judgement(judgement, checkpoint, state)
 
-    def restore(
+    def restore_state(
         self,
         agent: str,
         key: str,
@@ -105,18 +111,18 @@ class LocalJudges:
         """Take up a key's state from its checkpoint and observe what came since."""
         judge = self.judge(agent)
         state = judge.blank() if checkpoint is None else judge.load(checkpoint)
-        seen = see_all(seen_from(at), (position for position, _ in since))
+        seen = advance_digest_all(initial_digest(at), (position for position, _ in since))
         for position, event in since:
             judge.observe(state, event)
             at = position
-        self._held[(agent, key)] = _Held(state, at, len(since), seen)
+        self._states[(agent, key)] = _JudgeState(state, at, len(since), seen)
 
-    def fold(
+    def fold_state(
         self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
     ) -> bytes | None:
         """Return the checkpoint after `since`; None for a judge without state."""
         judge = self.judge(agent)
-        if not self._stateful[agent]:
+        if not self._has_state[agent]:
             return None
         state = judge.blank() if checkpoint is None else judge.load(checkpoint)
         for _, event in since:
@@ -130,18 +136,18 @@ class LocalJudges:
         dropped judge was made of is left in it.
         """
         self._judges.pop(agent, None)
-        self._stateful.pop(agent, None)
-        for held in [key for key in self._held if key[0] == agent]:
-            del self._held[held]
+        self._has_state.pop(agent, None)
+        for held in [key for key in self._states if key[0] == agent]:
+            del self._states[held]
 
-    def forget(self, agent: str, key: str) -> None:
+    def drop_state(self, agent: str, key: str) -> None:
         """Drop a key's state: what it learned last was not committed."""
-        self._held.pop((agent, key), None)
+        self._states.pop((agent, key), None)
 
 
-def _thought(judgement: Any, checkpoint: bytes | None, state: str) -> Thought:
+def _build_judgement(judgement: Any, checkpoint: bytes | None, state: str) -> ReasonerJudgement:
     detail: Mapping[str, Any] = judgement.detail
-    return Thought(
+    return ReasonerJudgement(
         label=judgement.label,
         confidence=judgement.confidence,
         proposals=judgement.proposals,

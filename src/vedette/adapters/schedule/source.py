@@ -20,7 +20,7 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import DATA, Event
 from vedette.domain.ports import Intake, Receipt
-from vedette.domain.schedule import Calendar, NextWall, Tick, calendar_of, due
+from vedette.domain.schedule import Calendar, NextWallTime, Tick, build_calendar, due_ticks
 from vedette.domain.trigger import Schedule
 
 # APScheduler's timers go by the wall clock, which may be set, and by the event loop's, which does
@@ -37,7 +37,7 @@ _WEEKDAY_NUMBER = re.compile(r"(?<![/0-9])[0-9]")
 
 
 @dataclass(frozen=True, slots=True)
-class _Planned:
+class _SchedulePlan:
     agent: str
     schedule: Schedule
     calendar: Calendar
@@ -66,7 +66,7 @@ class ScheduleSource:
         self._gather = gather
         self._fleet = fleet.name
         self._clock = clock
-        self._planned = {
+        self._plans = {
             plan.position: plan
             for agent in fleet.agents.values()
             for plan in (_plan(agent.name, schedule) for schedule in agent.schedules)
@@ -77,15 +77,15 @@ class ScheduleSource:
     ) -> list[Receipt]:
         """Emit what is due at `now_us`, of all schedules or of those at the named positions."""
         receipts: list[Receipt] = []
-        for position in sorted(self._planned if only is None else only):
-            receipts += await self._emit(intake, self._planned[position], now_us)
+        for position in sorted(self._plans if only is None else only):
+            receipts += await self._emit(intake, self._plans[position], now_us)
         return receipts
 
     async def deliver(self, intake: Intake) -> None:
         """Emit ticks when they are due, until cancelled. Raises what the intake raises."""
         from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
-        ready: set[str] = set(self._planned)
+        ready: set[str] = set(self._plans)
         awake = asyncio.Event()
         awake.set()
 
@@ -95,7 +95,7 @@ class ScheduleSource:
 
         scheduler = AsyncIOScheduler(timezone=UTC)
         once = {"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
-        for position, plan in self._planned.items():
+        for position, plan in self._plans.items():
             scheduler.add_job(call, _timer(plan.calendar), args=[position], **once)
         scheduler.start()
         try:
@@ -104,7 +104,7 @@ class ScheduleSource:
                     async with asyncio.timeout(HEARTBEAT_SECONDS):
                         await awake.wait()
                 awake.clear()
-                positions = set(ready or self._planned)
+                positions = set(ready or self._plans)
                 ready.clear()
                 await self.wake(intake, self._clock.now_us(), positions)
         finally:
@@ -112,7 +112,7 @@ class ScheduleSource:
             # It only asks the loop to shut it down; give the loop the turn to do so.
             await asyncio.sleep(0)
 
-    async def _emit(self, intake: Intake, plan: _Planned, now_us: int) -> list[Receipt]:
+    async def _emit(self, intake: Intake, plan: _SchedulePlan, now_us: int) -> list[Receipt]:
         known = intake.position(plan.position)
         if known is None:
             # Nothing was missed before the first start, and from now on something can be.
@@ -120,7 +120,7 @@ class ScheduleSource:
             return []
         last_us = from_iso(known)
         receipts: list[Receipt] = []
-        while ticks := due(plan.agent, plan.schedule, last_us, now_us, plan.calendar):
+        while ticks := due_ticks(plan.agent, plan.schedule, last_us, now_us, plan.calendar):
             events = []
             for tick in ticks:
                 events.append(await self._event(tick, last_us))
@@ -130,7 +130,7 @@ class ScheduleSource:
 
     async def _event(self, tick: Tick, after_us: int) -> Event:
         """Return a tick's event; what was gathered came from outside, so nobody vouches for it."""
-        event = tick.event(self._fleet)
+        event = tick.to_event(self._fleet)
         if self._gather is None or tick.schedule.data.get("gather") is not True:
             return event
         gathered = await self._gather(tick.agent, after_us, tick.nominal_us)
@@ -139,7 +139,7 @@ class ScheduleSource:
         )
 
 
-def cron_walls(expression: str) -> NextWall:
+def cron_walls(expression: str) -> NextWallTime:
     """Return the wall-clock times that a cron expression of five fields matches.
 
     It is APScheduler's arithmetic, run as if in UTC: that way it never meets a change of the
@@ -165,10 +165,10 @@ def cron_walls(expression: str) -> NextWall:
     return next_wall
 
 
-def _plan(agent: str, schedule: Schedule) -> _Planned:
+def _plan(agent: str, schedule: Schedule) -> _SchedulePlan:
     try:
         walls = None if schedule.cron is None else cron_walls(schedule.cron)
-        return _Planned(agent, schedule, calendar_of(schedule, walls))
+        return _SchedulePlan(agent, schedule, build_calendar(schedule, walls))
     except ValueError as error:
         raise BadFleet(
             str(error), where=f"agent {agent}, schedule {schedule.name}", mend="see agent.yaml"

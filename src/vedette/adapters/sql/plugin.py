@@ -30,7 +30,7 @@ class SqlPlugin(SourcePlugin):
         from vedette.adapters.sql.source import SqlSource
 
         return SqlSource(
-            plan, context.clock, watch=context.watch, leads=context.leads,
+            plan, context.clock, watch=context.watch, is_leader=context.leads,
             max_bytes=context.max_event_bytes,
         )  # fmt: skip
 

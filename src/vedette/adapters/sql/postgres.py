@@ -13,12 +13,12 @@ from urllib.parse import quote
 
 from vedette.adapters.sql.tables import (
     QUERY_S,
-    AwayError,
-    Found,
-    no_table,
-    page_begins,
-    quoted,
-    wanted,
+    SourceUnavailable,
+    TableRow,
+    missing_table,
+    page_condition,
+    quote_name,
+    select_columns,
 )
 from vedette.adapters.sql.watermark import Value
 from vedette.config.source_tables import SqlPlan
@@ -30,9 +30,19 @@ _ANSWER_S = QUERY_S + 15.0  # the server ends a query itself, unless nobody is t
 _KEEPALIVE = {"keepalives": 1, "keepalives_idle": 30, "keepalives_interval": 10,
               "keepalives_count": 3, "tcp_user_timeout": 30_000}  # fmt: skip
 # Instants without a zone are taken as UTC; some clock on land is ahead of it by so much.
-_AHEAD = "interval '14 hours'"
+_ZONE_MARGIN = "interval '14 hours'"
 # Text is left out: which of two texts is the greater depends on the server's collation.
-_GROWS = ("smallint", "integer", "bigint", "numeric", "timestamp", "date", "uuid", "double", "real")
+_ORDERED_TYPES = (
+    "smallint",
+    "integer",
+    "bigint",
+    "numeric",
+    "timestamp",
+    "date",
+    "uuid",
+    "double",
+    "real",
+)
 _COLUMNS = (
     "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute "
     "WHERE attrelid = %s AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
@@ -61,7 +71,7 @@ class PostgresTable:
             "application_name": "vedette", "options": "-c default_transaction_read_only=on "
             f"-c statement_timeout={int(QUERY_S * 1000)} -c TimeZone=UTC",
         }  # fmt: skip
-        with self._told(connecting=True):
+        with self._translate_errors(connecting=True):
             self._server = psycopg.connect(**given, autocommit=True)
         try:
             self._open()
@@ -78,7 +88,7 @@ class PostgresTable:
         try:
             url = self._plan.url()
         except Temporary as error:
-            raise AwayError(str(error)) from error
+            raise SourceUnavailable(str(error)) from error
         try:
             given = conninfo_to_dict(url)
         except psycopg.Error:
@@ -86,7 +96,7 @@ class PostgresTable:
             mend = "write it as postgresql://USER:PASSWORD@HOST/DATABASE, a % in it as %25"
             raise BadFleet("the URL cannot be read", where=where, mend=mend) from None
         word = str(given.get("password") or "")
-        self._hidden = [text for text in (url, quote(word, safe=""), word) if text]
+        self._secrets = [text for text in (url, quote(word, safe=""), word) if text]
         return given
 
     def _open(self) -> None:
@@ -98,39 +108,39 @@ class PostgresTable:
         if not found:
             text = "SELECT relname FROM pg_class WHERE relkind IN ('r','p','v','m') " \
                 "AND pg_table_is_visible(oid)"  # fmt: skip
-            raise no_table(plan, [row[0] for row in self._rows(text)])
+            raise missing_table(plan, [row[0] for row in self._rows(text)])
         oid, schema, name = found[0]
-        self._table = f"{_name(schema)}.{_name(name)}"
+        self._table = f"{_quote_name(schema)}.{_quote_name(name)}"
         types = dict(self._rows(_COLUMNS, (oid,)))
-        self.columns, self._read = wanted(plan, list(types))
-        self._number, self._id = _name(plan.order_column), _name(plan.id_column)
+        self.columns, self._read_columns = select_columns(plan, list(types))
+        self._number, self._id = _quote_name(plan.order_column), _quote_name(plan.id_column)
         self._number_type, self._id_type = types[plan.order_column], types[plan.id_column]
         if self._id_type == "character":
             self._id_type = "bpchar"  # the other name would cut it to one character
-        if not self._number_type.startswith(_GROWS):
+        if not self._number_type.startswith(_ORDERED_TYPES):
             what = f"{plan.order_column!r} is {self._number_type}, which does not grow"
             mend = "use a number, an instant or a date"
             raise BadFleet(what, where=f"sql:{plan.name}", mend=mend)
 
-    def last(self) -> Value | None:
+    def last_number(self) -> Value | None:
         """Return the greatest number."""
         text = (
-            f"SELECT t.{self._number}::text FROM {self._table} t WHERE {self._placed()} "  # noqa: S608
+            f"SELECT t.{self._number}::text FROM {self._table} t WHERE {self._placed_condition()} "  # noqa: S608
             f"ORDER BY t.{self._number} DESC LIMIT 1"
         )
         found = self._rows(text)
         return found[0][0] if found else None
 
     def page(
-        self, floor: Value | None, begin: Value | None, behind: Found | None, limit: int
-    ) -> list[Found]:
+        self, floor: Value | None, begin: Value | None, after_row: TableRow | None, limit: int
+    ) -> list[TableRow]:
         """Return rows in order of number and id."""
         number, id = f"t.{self._number}", f"t.{self._id}"
         marks = f"%s::{self._number_type}", f"%s::{self._id_type}"
-        begins, values = page_begins(number, id, floor, begin, behind, marks)
-        where = self._placed() + begins
+        begins, values = page_condition(number, id, floor, begin, after_row, marks)
+        where = self._placed_condition() + begins
         # JSON made by the server has a form for everything that it holds: infinite instants, too.
-        read = ", ".join(f"t.{_name(column)}" for column in self._read)
+        read = ", ".join(f"t.{_quote_name(column)}" for column in self._read_columns)
         row = f"(SELECT row_to_json(r)::text FROM (SELECT {read}) r)"  # noqa: S608
         # Every name is the catalogue's own, quoted.
         text = (
@@ -139,27 +149,27 @@ class PostgresTable:
         )
         return [
             # Fractions stay as they were written.
-            Found(number_text, id_text, json.loads(told, parse_float=str))
+            TableRow(number_text, id_text, json.loads(told, parse_float=str))
             for number_text, id_text, told in self._rows(text, tuple(values))
         ]
 
-    def without_place(self) -> int:
+    def count_unplaced(self) -> int:
         """Return how many rows have no id or no number."""
-        where = f"NOT coalesce({self._placed()}, false)"
+        where = f"NOT coalesce({self._placed_condition()}, false)"
         return int(self._rows(f"SELECT count(*) FROM {self._table} t WHERE {where}")[0][0])  # noqa: S608
 
     def close(self) -> None:
         """Close the connection."""
         self._server.close()
 
-    def _placed(self) -> str:
+    def _placed_condition(self) -> str:
         placed = f"t.{self._number} IS NOT NULL AND t.{self._id} IS NOT NULL"
         # What is greater than all that will come would have us leave out all that comes.
         kind = self._number_type
         if kind == "timestamp with time zone":
             placed += f" AND t.{self._number} <= now()"
         elif kind.startswith(("timestamp", "date")):
-            latest = f"(now() AT TIME ZONE 'UTC' + {_AHEAD})::{kind}"
+            latest = f"(now() AT TIME ZONE 'UTC' + {_ZONE_MARGIN})::{kind}"
             placed += f" AND t.{self._number} <= {latest}"
         elif kind.startswith(("double", "real")):
             placed += f" AND t.{self._number} < 'infinity'::{kind}"
@@ -168,37 +178,37 @@ class PostgresTable:
         return placed
 
     def _rows(self, text: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        deadline = threading.Timer(_ANSWER_S, self._give_up)
+        deadline = threading.Timer(_ANSWER_S, self._shut_down)
         deadline.daemon = True
         deadline.start()
         try:
-            with self._told():
+            with self._translate_errors():
                 # Given values, were they none: without, a doubled per cent sign would stay two.
                 return self._server.execute(text.encode(), values).fetchall()
         finally:
             deadline.cancel()
 
-    def _give_up(self) -> None:
+    def _shut_down(self) -> None:
         """Shut the connection down under whoever waits for it."""
         with suppress(Exception), closing(socket.socket(fileno=os.dup(self._server.fileno()))) as s:
             s.shutdown(socket.SHUT_RDWR)
 
     @contextmanager
-    def _told(self, *, connecting: bool = False) -> Iterator[None]:
+    def _translate_errors(self, *, connecting: bool = False) -> Iterator[None]:
         import psycopg
 
         try:
             yield
         except psycopg.Error as error:
             said = str(error)
-            for hidden in self._hidden:
+            for hidden in self._secrets:
                 said = said.replace(hidden, "[hidden]")
             said = " ".join(said.split())[:300]
             if isinstance(error, psycopg.ProgrammingError) and not connecting:
                 raise BadFleet(said, where=f"sql:{self._plan.name}", mend="mend it") from None
-            raise AwayError(f"{type(error).__name__}: {said}") from None
+            raise SourceUnavailable(f"{type(error).__name__}: {said}") from None
 
 
-def _name(name: str) -> str:
+def _quote_name(name: str) -> str:
     # psycopg reads a per cent sign as the beginning of a place for a value.
-    return quoted(name).replace("%", "%%")
+    return quote_name(name).replace("%", "%%")

@@ -12,7 +12,7 @@ from typing import Any
 from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.clock import MICROS, from_iso, iso
 from vedette.domain.base.errors import BadEvent
-from vedette.domain.event import Event, check_event, vouched_in_row
+from vedette.domain.event import Event, check_event, vouched_attributes
 from vedette.domain.ports import Refused
 
 RAW_CHARACTERS = 256  # how much of a refused row is kept
@@ -20,7 +20,7 @@ RAW_CHARACTERS = 256  # how much of a refused row is kept
 _SECONDS = re.compile(r"-?[0-9]{1,12}\.[0-9]+")
 
 
-class Maker:
+class RowMapper:
     """Makes the events of one table: of source `sql:NAME`, with `TABLE/ID` as their id.
 
     A row is one event, however often it is written afterwards. The time is that of `time_column`:
@@ -34,20 +34,20 @@ class Maker:
         from_column = {
             "id": plan.id_column, "subject": plan.subject_column, "time": plan.time_column,
         }  # fmt: skip
-        self._vouched = vouched_in_row(plan.vouches, from_column, plan.vouched)
+        self._vouched = vouched_attributes(plan.vouches, from_column, plan.vouched)
 
     def event_id(self, id: object) -> str:
         """Return the id of a row's event."""
         return f"{self._plan.table}/{id}"
 
-    def make(self, id: object, row: Mapping[str, Any]) -> Event | Refused:
+    def to_event(self, id: object, row: Mapping[str, Any]) -> Event | Refused:
         """Return the event of a row, or why it is none; the column is named."""
         plan, name = self._plan, self.event_id(id)
         try:
             if id in (None, "") or isinstance(id, bytes):
                 mend = "give each row an id, as text or a number"
                 raise BadEvent(f"column {plan.id_column!r} holds no id", mend=mend)
-            data = {column: plain(row[column], column) for column in self._columns}
+            data = {column: to_json_value(row[column], column) for column in self._columns}
             event = Event(
                 source=f"sql:{plan.name}",
                 id=name,
@@ -59,13 +59,13 @@ class Maker:
             )
             check_event(event, max_bytes=self._max_bytes)
         except BadEvent as error:
-            return Refused(f"sql:{plan.name}/{name}"[:300], str(error), _shown(row))
+            return Refused(f"sql:{plan.name}/{name}"[:300], str(error), _row_excerpt(row))
         return event
 
     def _subject(self, row: Mapping[str, Any]) -> str | None:
         if self._plan.subject_column is None:
             return None
-        value = plain(row[self._plan.subject_column], self._plan.subject_column)
+        value = to_json_value(row[self._plan.subject_column], self._plan.subject_column)
         return None if value is None else str(value)
 
     def _time(self, row: Mapping[str, Any]) -> str | None:
@@ -92,7 +92,7 @@ def instant(value: object, column: str) -> str | None:
     raise BadEvent(what, mend="write it as 2026-03-01T06:00:00Z, or as seconds since 1970")
 
 
-def plain(value: Any, column: str) -> Any:
+def to_json_value(value: Any, column: str) -> Any:
     """Return a value as JSON: bytes as base64. Raises BadEvent for a number that is none."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
@@ -101,5 +101,5 @@ def plain(value: Any, column: str) -> Any:
     return value
 
 
-def _shown(row: Mapping[str, Any]) -> bytes:
+def _row_excerpt(row: Mapping[str, Any]) -> bytes:
     return repr(dict(row))[:RAW_CHARACTERS].encode("utf-8", "backslashreplace")

@@ -13,10 +13,10 @@ from itertools import islice
 
 import orjson
 
-from vedette.adapters.sql.rows import Maker
-from vedette.adapters.sql.sqlite import SqliteTable, create
-from vedette.adapters.sql.tables import AwayError, Found, Table
-from vedette.adapters.sql.watermark import Marks, Value
+from vedette.adapters.sql.rows import RowMapper
+from vedette.adapters.sql.sqlite import SqliteTable, create_file
+from vedette.adapters.sql.tables import SourceUnavailable, Table, TableRow
+from vedette.adapters.sql.watermark import Value, Watermark
 from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.clock import Clock
@@ -25,8 +25,8 @@ from vedette.domain.event import Event
 from vedette.domain.ports import Intake, Refused
 
 PAGE = 500  # rows read and handed over at once
-REFUSED = 1000  # refused rows that are remembered over a restart
-MANY = 100_000  # rows of one asking that are remembered
+MAX_REFUSED = 1000  # refused rows that are remembered over a restart
+MAX_SEEN = 100_000  # rows of one asking that are remembered
 FIRST_US, LAST_US = 500_000, 60_000_000  # backoff while the database does not answer
 
 
@@ -43,17 +43,22 @@ class SqlSource:
         clock: Clock,
         *,
         watch: bool = True,
-        leads: Callable[[], bool] = lambda: True,
+        is_leader: Callable[[], bool] = lambda: True,
         max_bytes: int = 262_144,
     ) -> None:
         self.name = f"sql:{plan.name}"
         self.finite = not watch
-        self._plan, self._clock, self._leads, self._max_bytes = plan, clock, leads, max_bytes
-        self._told: str | None = None  # the position as we know it
-        self._marks = Marks(plan.overlap_us)
+        self._plan, self._clock, self._is_leader, self._max_bytes = (
+            plan,
+            clock,
+            is_leader,
+            max_bytes,
+        )
+        self._known_position: str | None = None  # the position as we know it
+        self._watermark = Watermark(plan.overlap_us)
         self._floor: Value | None = None  # from where the next asking begins, as it is kept
         self._seen: dict[str, None] = {}  # the rows of the last asking, in order
-        self._was_there = False
+        self._has_connected = False
         self._tries = 0
 
     async def deliver(self, intake: Intake) -> None:
@@ -69,22 +74,22 @@ class SqlSource:
             try:
                 table = await asyncio.to_thread(self._open)
                 try:
-                    await self._ask(table, intake)
+                    await self._poll(table, intake)
                 except BaseException:
                     # What is durable is known by the store alone.
-                    self._told = None
+                    self._known_position = None
                     raise
                 finally:
                     await asyncio.to_thread(table.close)
-            except AwayError:
+            except SourceUnavailable:
                 self._tries += 1
                 raise
             except BadFleet as error:
-                if not self._was_there:
+                if not self._has_connected:
                     raise
                 # It was right before: somebody is at work on the database.
                 self._tries += 1
-                raise AwayError(str(error)) from error
+                raise SourceUnavailable(str(error)) from error
             self._tries = 0
             if self.finite:
                 return
@@ -93,7 +98,7 @@ class SqlSource:
     def prepare(self) -> None:
         """Make the file of SQLite if that was asked for. Raises BadFleet."""
         if self._plan.path is not None and self._plan.create_from is not None:
-            create(self._plan.path, self._plan.create_from, self.name)
+            create_file(self._plan.path, self._plan.create_from, self.name)
 
     def _open(self) -> Table:
         self.prepare()
@@ -101,86 +106,88 @@ class SqlSource:
 
     # --- one asking -------------------------------------------------------------------------
 
-    async def _ask(self, table: Table, intake: Intake) -> None:
+    async def _poll(self, table: Table, intake: Intake) -> None:
         """Hand over what is new, in order."""
         began = self._clock.now_us()
-        await self._take_up(table, intake)
-        maker = Maker(self._plan, table.columns, max_bytes=self._max_bytes)
-        floor, begin = self._marks.floor(), self._marks.begin
-        behind: Found | None = None
+        await self._resume(table, intake)
+        mapper = RowMapper(self._plan, table.columns, max_bytes=self._max_bytes)
+        floor, begin = self._watermark.floor(), self._watermark.begin
+        after_row: TableRow | None = None
         found: dict[str, None] = {}
         while True:
-            self._check_lead()
-            page = await asyncio.to_thread(table.page, floor, begin, behind, PAGE)
-            self._was_there = True
+            self._check_leader()
+            page = await asyncio.to_thread(table.page, floor, begin, after_row, PAGE)
+            self._has_connected = True
             if page:
-                behind = page[-1]
-                found |= await self._hand_over(maker, page, intake)
-                for name in list(islice(found, max(0, len(found) - MANY))):
+                after_row = page[-1]
+                found |= await self._hand_over(mapper, page, intake)
+                for name in list(islice(found, max(0, len(found) - MAX_SEEN))):
                     del found[name]
             if len(page) < PAGE:
                 break
         self._seen = found
-        self._marks.asked(began)
-        if self._marks.floor() != self._floor:
+        self._watermark.finish_poll(began)
+        if self._watermark.floor() != self._floor:
             # Else a restart would read everything since then once more.
-            self._told = self._position()
-            await intake.accept([], position=(self.name, self._told))
-            self._floor = self._marks.floor()
+            self._known_position = self._position()
+            await intake.accept([], position=(self.name, self._known_position))
+            self._floor = self._watermark.floor()
 
-    async def _take_up(self, table: Table, intake: Intake) -> None:
+    async def _resume(self, table: Table, intake: Intake) -> None:
         """Go on where the source was left, be it by another worker that led meanwhile."""
-        told = intake.position(self.name)
-        if told is not None and told == self._told:
+        position = intake.position(self.name)
+        if position is not None and position == self._known_position:
             return
         self._seen = {}
-        if told is not None:
-            self._marks = Marks.of(orjson.loads(told), self._plan.overlap_us)
-            self._told, self._floor = told, self._marks.floor()
+        if position is not None:
+            self._watermark = Watermark.from_json(orjson.loads(position), self._plan.overlap_us)
+            self._known_position, self._floor = position, self._watermark.floor()
             return
-        self._marks = Marks(self._plan.overlap_us)
+        self._watermark = Watermark(self._plan.overlap_us)
         if self._plan.begin == "now":
             # Made durable at once, else rows that come before the first event would be lost with
             # a restart.
-            self._marks.begin = await asyncio.to_thread(table.last)
-        self._told = self._position()
-        await intake.accept([], position=(self.name, self._told))
+            self._watermark.begin = await asyncio.to_thread(table.last_number)
+        self._known_position = self._position()
+        await intake.accept([], position=(self.name, self._known_position))
 
-    async def _hand_over(self, maker: Maker, page: list[Found], intake: Intake) -> dict[str, None]:
+    async def _hand_over(
+        self, mapper: RowMapper, page: list[TableRow], intake: Intake
+    ) -> dict[str, None]:
         """Hand over the rows of a page that are new; return the names of all."""
-        names = [maker.event_id(found.id) for found in page]
-        known = {*self._seen, *self._marks.refused} & set(names)
+        names = [mapper.event_id(found.id) for found in page]
+        known = {*self._seen, *self._watermark.refused} & set(names)
         batch: list[Event | Refused] = []
         fresh: set[str] = set()
         refused: list[str] = []
         for name, found in zip(names, page, strict=True):
             if name in known or name in fresh:
                 continue
-            made = maker.make(found.id, found.row)
+            made = mapper.to_event(found.id, found.row)
             batch.append(made)
             fresh.add(name)
             if isinstance(made, Refused):
                 refused.append(name)
         if batch:
-            self._marks.read(self._clock.now_us(), page[-1].number)
-            self._marks.told((*self._marks.refused, *refused), REFUSED)
+            self._watermark.record_mark(self._clock.now_us(), page[-1].number)
+            self._watermark.remember_refused((*self._watermark.refused, *refused), MAX_REFUSED)
             position = self._position()
             await intake.accept(batch, position=(self.name, position))
-            self._told, self._floor = position, self._marks.floor()
+            self._known_position, self._floor = position, self._watermark.floor()
         return dict.fromkeys(names)
 
     def _pause(self) -> int:
         """Return how long to wait for the next asking."""
         every = self._plan.every_us
         # A long table that was read for the first time is read whole until a mark is old enough.
-        again = self._marks.floor() is None and len(self._seen) >= MANY
+        again = self._watermark.floor() is None and len(self._seen) >= MAX_SEEN
         return max(every, self._plan.overlap_us) if again else every
 
     def _position(self) -> str:
-        return orjson.dumps(self._marks.to_json()).decode()
+        return orjson.dumps(self._watermark.to_json()).decode()
 
-    def _check_lead(self) -> None:
-        if not self._leads():
+    def _check_leader(self) -> None:
+        if not self._is_leader():
             raise StoreFailed("another worker leads")
 
 
@@ -196,14 +203,14 @@ def open_table(plan: SqlPlan) -> Table:
 async def probe(plan: SqlPlan) -> str:
     """Say what is there, without taking anything. Raises BadFleet and Unavailable."""
 
-    def look() -> str:
+    def inspect_table() -> str:
         if plan.path is not None and plan.create_from is not None and not plan.path.exists():
             if not plan.create_from.is_file():
                 raise BadFleet(f"{plan.create_from} is no file", where=f"sql:{plan.name}")
             return f"will be made of {plan.create_from.name}"
         table = open_table(plan)
         try:
-            last, lost = table.last(), table.without_place()
+            last, lost = table.last_number(), table.count_unplaced()
         finally:
             table.close()
         told = "no row yet" if last is None else f"the last row is at {last}"
@@ -212,8 +219,8 @@ async def probe(plan: SqlPlan) -> str:
         return f"table {plan.table} answers, {told}"
 
     try:
-        return await asyncio.to_thread(look)
-    except AwayError as error:
+        return await asyncio.to_thread(inspect_table)
+    except SourceUnavailable as error:
         raise Unavailable(
             str(error), where=f"sql:{plan.name}", mend="see whether it runs"
         ) from error

@@ -14,12 +14,12 @@ from urllib.parse import quote
 
 from vedette.adapters.sql.tables import (
     QUERY_S,
-    AwayError,
-    Found,
-    no_table,
-    page_begins,
-    quoted,
-    wanted,
+    SourceUnavailable,
+    TableRow,
+    missing_table,
+    page_condition,
+    quote_name,
+    select_columns,
 )
 from vedette.adapters.sql.watermark import Value
 from vedette.config.source_tables import SqlPlan
@@ -27,7 +27,7 @@ from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.base.fsync import sync
 
-_LOCKED_S = 2.0
+_LOCK_TIMEOUT_S = 2.0
 # How many steps of SQLite's machine lie between two looks at the clock.
 _STEPS = 100_000
 # What a number may be. A text is greater than every number, whatever its column is declared as: one
@@ -41,13 +41,13 @@ class SqliteTable:
     def __init__(self, plan: SqlPlan) -> None:
         """Open it. Raises BadFleet for a file, table or column that is not there, AwayError."""
         assert plan.path is not None
-        self._plan, self._end = plan, 0.0
+        self._plan, self._deadline = plan, 0.0
         if not plan.path.is_file():
             mend = "set path to the file, or create_from to a script that makes it"
             raise BadFleet(f"{plan.path} is no file", where=f"sql:{plan.name}", mend=mend)
-        with _told():
+        with _translate_errors():
             self._file = sqlite3.connect(
-                f"file:{quote(str(plan.path))}?mode=ro", uri=True, timeout=_LOCKED_S,
+                f"file:{quote(str(plan.path))}?mode=ro", uri=True, timeout=_LOCK_TIMEOUT_S,
                 check_same_thread=False, isolation_level=None,
             )  # fmt: skip
         try:
@@ -59,7 +59,7 @@ class SqliteTable:
     def _open(self) -> None:
         # A byte that is no UTF-8 must not hide the rows behind it.
         self._file.text_factory = lambda raw: raw.decode("utf-8", "replace")
-        self._file.set_progress_handler(lambda: time.monotonic() > self._end, _STEPS)
+        self._file.set_progress_handler(lambda: time.monotonic() > self._deadline, _STEPS)
         # The functions that a schema calls are its author's choice, and not ours.
         self._rows("PRAGMA trusted_schema=OFF")
         self._rows("PRAGMA query_only=ON")
@@ -67,67 +67,70 @@ class SqliteTable:
         # Nothing of the settings stands in this text.
         tables = [r[0] for r in self._rows(f"SELECT name FROM sqlite_master WHERE {kinds}")]  # noqa: S608
         if self._plan.table not in tables:
-            raise no_table(self._plan, tables)
+            raise missing_table(self._plan, tables)
         told = self._rows("SELECT name FROM pragma_table_xinfo(?)", (self._plan.table,))
-        self.columns, self._read = wanted(self._plan, [row[0] for row in told])
+        self.columns, self._read_columns = select_columns(self._plan, [row[0] for row in told])
 
-    def last(self) -> Value | None:
+    def last_number(self) -> Value | None:
         """Return the greatest number."""
-        return self._end_of_order(f"WHERE {self._placed(self._first())}", "DESC")
+        return self._extreme_number(f"WHERE {self._placed_condition(self._least_number())}", "DESC")
 
     def page(
-        self, floor: Value | None, begin: Value | None, behind: Found | None, limit: int
-    ) -> list[Found]:
+        self, floor: Value | None, begin: Value | None, after_row: TableRow | None, limit: int
+    ) -> list[TableRow]:
         """Return rows in order of number and id."""
-        number, id = quoted(self._plan.order_column), quoted(self._plan.id_column)
-        places = (None if behind is None else behind.number, floor, begin)
+        number, id = quote_name(self._plan.order_column), quote_name(self._plan.id_column)
+        places = (None if after_row is None else after_row.number, floor, begin)
         known = next((value for value in places if value is not None), None)
-        begins, values = page_begins(number, id, floor, begin, behind)
-        where = self._placed(self._first() if known is None else known) + begins
-        columns = ", ".join([number, id, *map(quoted, self._read)])
+        begins, values = page_condition(number, id, floor, begin, after_row)
+        where = self._placed_condition(self._least_number() if known is None else known) + begins
+        columns = ", ".join([number, id, *map(quote_name, self._read_columns)])
         # Every name is the catalogue's own, quoted.
         text = (
-            f"SELECT {columns} FROM {quoted(self._plan.table)} WHERE {where} "  # noqa: S608
+            f"SELECT {columns} FROM {quote_name(self._plan.table)} WHERE {where} "  # noqa: S608
             f"ORDER BY {number}, {id} LIMIT ?"
         )
         found = self._rows(text, (*values, limit))
-        return [Found(row[0], row[1], dict(zip(self._read, row[2:], strict=True))) for row in found]
+        return [
+            TableRow(row[0], row[1], dict(zip(self._read_columns, row[2:], strict=True)))
+            for row in found
+        ]
 
-    def without_place(self) -> int:
+    def count_unplaced(self) -> int:
         """Return how many rows have no id or no number."""
-        where = f"NOT coalesce({self._placed(self._first())}, false)"
-        text = f"SELECT count(*) FROM {quoted(self._plan.table)} WHERE {where}"  # noqa: S608
+        where = f"NOT coalesce({self._placed_condition(self._least_number())}, false)"
+        text = f"SELECT count(*) FROM {quote_name(self._plan.table)} WHERE {where}"  # noqa: S608
         return int(self._rows(text)[0][0])
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _first(self) -> Value | None:
+    def _least_number(self) -> Value | None:
         """Return the least number; a text only where there is no number at all."""
-        number = quoted(self._plan.order_column)
-        return self._end_of_order(f"WHERE {number} IS NOT NULL", "ASC")
+        number = quote_name(self._plan.order_column)
+        return self._extreme_number(f"WHERE {number} IS NOT NULL", "ASC")
 
-    def _end_of_order(self, where: str, way: str) -> Value | None:
-        number = quoted(self._plan.order_column)
-        table = quoted(self._plan.table)
+    def _extreme_number(self, where: str, way: str) -> Value | None:
+        number = quote_name(self._plan.order_column)
+        table = quote_name(self._plan.table)
         text = f"SELECT {number} FROM {table} {where} ORDER BY {number} {way} LIMIT 1"  # noqa: S608
         found = self._rows(text)
         return found[0][0] if found else None
 
-    def _placed(self, like: Value | None) -> str:
+    def _placed_condition(self, like: Value | None) -> str:
         """Return which rows have a place in the order: numbers like one that is known."""
         kind = _TEXTS if isinstance(like, str) else _NUMBERS
-        number, id = quoted(self._plan.order_column), quoted(self._plan.id_column)
+        number, id = quote_name(self._plan.order_column), quote_name(self._plan.id_column)
         return f"{kind.replace('{0}', number)} AND {id} IS NOT NULL"
 
     def _rows(self, text: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        self._end = time.monotonic() + QUERY_S
-        with _told():
+        self._deadline = time.monotonic() + QUERY_S
+        with _translate_errors():
             return self._file.execute(text, values).fetchall()
 
 
-def create(path: Path, script: Path, where: str) -> None:
+def create_file(path: Path, script: Path, where: str) -> None:
     """Make a file of SQLite by a script, whole or not at all; one that is there stays.
 
     Raises BadFleet if the script cannot be read or run.
@@ -152,12 +155,12 @@ def create(path: Path, script: Path, where: str) -> None:
             file.executescript(text)
             file.commit()
         sync(made)
-        failpoint.reach("sql.create:before")
+        failpoint.hit_failpoint("sql.create:before")
         # Unlike a rename this leaves a file alone that somebody else made meanwhile.
         with suppress(FileExistsError):
             os.link(made, path)
         sync(path.parent)
-        failpoint.reach("sql.create:after")
+        failpoint.hit_failpoint("sql.create:after")
     except sqlite3.Error as error:
         raise BadFleet(f"{script}: {error}", where=where, mend="mend the script") from error
     finally:
@@ -166,8 +169,8 @@ def create(path: Path, script: Path, where: str) -> None:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise AwayError(f"{type(error).__name__}: {error}"[:300]) from error
+        raise SourceUnavailable(f"{type(error).__name__}: {error}"[:300]) from error

@@ -18,12 +18,12 @@ from vedette.domain.base.errors import BadFleet
 QUERY_S = 30.0  # how long one query may take
 
 
-class AwayError(Exception):
+class SourceUnavailable(Exception):
     """The database did not answer; it is asked again, later each time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TableRow:
     """One row: its place in the order (number, then id), and its columns."""
 
     number: Value
@@ -36,17 +36,17 @@ class Table(Protocol):
 
     columns: tuple[str, ...]
 
-    def last(self) -> Value | None:
+    def last_number(self) -> Value | None:
         """Return the greatest number, None in an empty table."""
         ...
 
     def page(
-        self, floor: Value | None, begin: Value | None, behind: Found | None, limit: int
-    ) -> list[Found]:
+        self, floor: Value | None, begin: Value | None, after_row: TableRow | None, limit: int
+    ) -> list[TableRow]:
         """Return rows in order: behind a row, or else from `floor` on, or else behind `begin`."""
         ...
 
-    def without_place(self) -> int:
+    def count_unplaced(self) -> int:
         """Return how many rows have no id or no number: they are never seen."""
         ...
 
@@ -55,20 +55,20 @@ class Table(Protocol):
         ...
 
 
-def page_begins(
+def page_condition(
     number: str,
     id: str,
     floor: Value | None,
     begin: Value | None,
-    behind: Found | None,
+    after_row: TableRow | None,
     marks: tuple[str, str] = ("?", "?"),
 ) -> tuple[str, list[Any]]:
     """Return the condition for where a page begins (see `Table.page`), and its parameters.
 
     `number` and `id` are columns, quoted; `marks` are how a query marks a parameter for each.
     """
-    if behind is not None:
-        return f" AND ({number}, {id}) > ({marks[0]}, {marks[1]})", [behind.number, behind.id]
+    if after_row is not None:
+        return f" AND ({number}, {id}) > ({marks[0]}, {marks[1]})", [after_row.number, after_row.id]
     if floor is not None:
         return f" AND {number} >= {marks[0]}", [floor]
     if begin is not None:
@@ -76,7 +76,7 @@ def page_begins(
     return "", []
 
 
-def wanted(plan: SqlPlan, known: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def select_columns(plan: SqlPlan, known: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the columns of the data, and all that are read. Raises BadFleet for an unknown one."""
     data = plan.columns or tuple(known)
     more = (plan.id_column, plan.order_column, plan.time_column, plan.subject_column)
@@ -88,12 +88,12 @@ def wanted(plan: SqlPlan, known: Sequence[str]) -> tuple[tuple[str, ...], tuple[
     return data, tuple(dict.fromkeys((*data, *(name for name in extra if name is not None))))
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a name of SQL as a delimited identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
-def no_table(plan: SqlPlan, known: Sequence[str]) -> BadFleet:
+def missing_table(plan: SqlPlan, known: Sequence[str]) -> BadFleet:
     """Return the error for a table that is not there."""
     mend = did_you_mean(plan.table, list(known)) if known else "make it first"
     return BadFleet(f"there is no table {plan.table!r}", where=f"sql:{plan.name}", mend=mend)

@@ -23,11 +23,11 @@ from vedette.domain.base.dataclass import dataclass
 Value = int | float | str
 
 # How many marks are kept for the time that a writer may take.
-_GRAIN = 16
+_MAX_MARKS = 16
 
 
 @dataclass(slots=True)
-class Marks:
+class Watermark:
     """Up to where a table was read, and when.
 
     `begin` is the number behind which everything is ours, None for the first row. `asked_us` is
@@ -37,7 +37,7 @@ class Marks:
 
     overlap_us: int
     begin: Value | None = None
-    asked_us: int | None = None
+    polled_us: int | None = None
     marks: list[tuple[int, Value]] = field(default_factory=list)
     refused: tuple[str, ...] = ()
 
@@ -45,45 +45,45 @@ class Marks:
         """Return the number from which on rows are asked for (it included); None: from `begin`."""
         if not self.overlap_us:
             return self.marks[-1][1] if self.marks else None
-        if self.asked_us is None:
+        if self.polled_us is None:
             return None
-        until = self.asked_us - self.overlap_us
+        until = self.polled_us - self.overlap_us
         settled = [value for at, value in self.marks if at <= until]
         return settled[-1] if settled else None
 
-    def read(self, at_us: int, value: Value) -> None:
+    def record_mark(self, at_us: int, value: Value) -> None:
         """Note that everything visible up to a number had been read at an instant."""
         if self.marks and self.marks[-1][1] == value:
             return
-        crowded = len(self.marks) > 1 and at_us - self.marks[-2][0] < self.overlap_us // _GRAIN
+        crowded = len(self.marks) > 1 and at_us - self.marks[-2][0] < self.overlap_us // _MAX_MARKS
         if crowded or not self.overlap_us:
             # The later of two that are close says less, so it is safe in the place of both.
             del self.marks[-1:]
         self.marks.append((at_us, value))
 
-    def asked(self, at_us: int) -> None:
+    def finish_poll(self, at_us: int) -> None:
         """Note that an asking which began at an instant came to its end."""
-        self.asked_us = at_us
+        self.polled_us = at_us
         until = at_us - self.overlap_us
         settled = sum(at <= until for at, _ in self.marks)
         del self.marks[: max(0, settled - 1)]
 
-    def told(self, refused: Iterable[str], most: int) -> None:
+    def remember_refused(self, refused: Iterable[str], limit: int) -> None:
         """Remember the latest rows that were refused."""
-        self.refused = tuple(refused)[-most:]
+        self.refused = tuple(refused)[-limit:]
 
     def to_json(self) -> dict[str, Any]:
         """Return what a position is made of."""
         return {
             "version": 1,
             "begin": self.begin,
-            "asked": self.asked_us,
+            "asked": self.polled_us,
             "marks": [list(mark) for mark in self.marks],
             "refused": list(self.refused),
         }
 
     @classmethod
-    def of(cls, told: Mapping[str, Any], overlap_us: int) -> Marks:
+    def from_json(cls, told: Mapping[str, Any], overlap_us: int) -> Watermark:
         """Return the marks of a position."""
         marks = [(int(at), value) for at, value in told["marks"]]
         return cls(overlap_us, told["begin"], told["asked"], marks, tuple(told["refused"]))

@@ -11,7 +11,7 @@ from typing import Any
 Labels = tuple[tuple[str, str], ...]
 
 # Label sets of one metric in one process; what comes after them is counted under OVERFLOW.
-MOST_SERIES = 2000
+MAX_SERIES = 2000
 OVERFLOW = "overflow"
 BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -93,38 +93,38 @@ class PrometheusMetrics:
     """
 
     def __init__(self) -> None:
-        self.tally: Tally[tuple[str, tuple[tuple[str, str], ...]]] = Tally()
+        self.counters: Tally[tuple[str, tuple[tuple[str, str], ...]]] = Tally()
         self._series: Tally[str] = Tally()
         self._gauges: dict[tuple[str, Labels], float] = {}
-        self._observed: dict[tuple[str, Labels], _Observed] = {}
+        self._histograms: dict[tuple[str, Labels], _Histogram] = {}
 
     def count(self, name: str, amount: int = 1, **labels: str) -> None:
         """Count `amount` under a name and its labels."""
         at = (name, tuple(sorted(labels.items())))
-        if at not in self.tally and not self._room(name):
+        if at not in self.counters and not self._may_add_series(name):
             at = (name, tuple((label, OVERFLOW) for label, _ in at[1]))
-        self.tally[at] += amount
+        self.counters[at] += amount
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
         """Set a present value."""
         at = (name, tuple(sorted(labels.items())))
-        if at in self._gauges or self._room(name):
+        if at in self._gauges or self._may_add_series(name):
             self._gauges[at] = value
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         """Count one value of a distribution into its buckets."""
         at = (name, tuple(sorted(labels.items())))
-        found = self._observed.get(at)
+        found = self._histograms.get(at)
         if found is None:
-            if not self._room(name):
+            if not self._may_add_series(name):
                 return
-            found = self._observed[at] = _Observed()
+            found = self._histograms[at] = _Histogram()
         found.add(value)
 
-    def _room(self, name: str) -> bool:
+    def _may_add_series(self, name: str) -> bool:
         """Say whether a metric may have one more set of labels; count it if not."""
-        if self._series[name] >= MOST_SERIES:
-            self.tally[("series_dropped", (("metric", name),))] += 1
+        if self._series[name] >= MAX_SERIES:
+            self.counters[("series_dropped", (("metric", name),))] += 1
             return False
         self._series[name] += 1
         return True
@@ -134,7 +134,7 @@ class PrometheusMetrics:
         wanted = set(labels.items())
         return sum(
             number
-            for (counted, at), number in self.tally.items()
+            for (counted, at), number in self.counters.items()
             if counted == name and wanted.issubset(at)
         )
 
@@ -158,7 +158,7 @@ class PrometheusMetrics:
         for name, (kind, told, labels) in METRICS.items():
             if kind == "counter":
                 counter = CounterMetricFamily(f"vedette_{name}", told, labels=labels)
-                for (counted, at), number in self.tally.items():
+                for (counted, at), number in self.counters.items():
                     if counted == name:
                         values = dict(at)
                         counter.add_metric([values.get(label, "") for label in labels], number)
@@ -175,7 +175,7 @@ class PrometheusMetrics:
                     families.append(gauge)
             else:
                 histogram = HistogramMetricFamily(f"vedette_{name}", told, labels=labels)
-                for (found, at), observed in self._observed.items():
+                for (found, at), observed in self._histograms.items():
                     if found == name:
                         shown = [dict(at).get(label, "") for label in labels]
                         histogram.add_metric(shown, observed.buckets(), observed.sum)
@@ -184,7 +184,7 @@ class PrometheusMetrics:
         return families
 
 
-class _Observed:
+class _Histogram:
     """A distribution as Prometheus counts it: how many values came up to each edge."""
 
     __slots__ = ("counts", "sum")

@@ -30,7 +30,7 @@ from vedette.domain.tool import Tool
 # Threads of one agent. As many as the line has slots: while nothing hangs, no call waits here.
 THREADS = 32
 # With this many hung, an agent's calls are refused: waiting ones would hold the line's slots.
-HUNG = 16
+MAX_HUNG = 16
 # How many late answers are kept. One that is dropped costs a question to the target.
 _LATE = 1024
 
@@ -40,7 +40,7 @@ _Answer = tuple[Any, BaseException | None]
 
 
 @dataclass(slots=True, eq=False)
-class _Running:
+class _RunningCall:
     """One call that has not come back.
 
     `began` is when its function was entered (monotonic seconds), None before. `unwanted` keeps
@@ -48,69 +48,69 @@ class _Running:
     nobody waits for it.
     """
 
-    ended: asyncio.Future[_Answer]
-    began: float | None = None
-    unwanted: bool = False
-    hung: bool = False
-    kept: bool = False
+    answer: asyncio.Future[_Answer]
+    started_at: float | None = None
+    is_cancelled: bool = False
+    is_hung: bool = False
+    keeps_answer: bool = False
     task: asyncio.Task[None] | None = None
 
 
 @dataclass(slots=True)
-class _Threads:
+class _ThreadPool:
     """One agent's threads. Whoever took one gives it back when its function has ended.
 
     So what is submitted begins at once, and nothing waits in the executor's own queue.
     """
 
     executor: machine.ThreadPoolExecutor
-    used: int = 0
-    hung: int = 0
-    waiting: deque[asyncio.Future[bool]] = field(default_factory=deque)
+    used_count: int = 0
+    hung_count: int = 0
+    waiters: deque[asyncio.Future[bool]] = field(default_factory=deque)
 
-    async def take(self) -> bool:
+    async def acquire(self) -> bool:
         """Wait for a free thread, in turn; False if too many hang to wait for one."""
-        if self.hung >= HUNG:
+        if self.hung_count >= MAX_HUNG:
             return False
-        if self.used < THREADS:
-            self.used += 1
+        if self.used_count < THREADS:
+            self.used_count += 1
             return True
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self.waiting.append(turn)
+        self.waiters.append(turn)
         try:
             return await turn
         except asyncio.CancelledError:
             if not turn.cancelled() and turn.result():
-                self.give_back()
+                self.release()
             raise
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Let the next in turn have the thread."""
-        self.used -= 1
-        while self.waiting and self.used < THREADS:
-            turn = self.waiting.popleft()
+        self.used_count -= 1
+        while self.waiters and self.used_count < THREADS:
+            turn = self.waiters.popleft()
             if not turn.done():
-                self.used += 1
+                self.used_count += 1
                 turn.set_result(True)
 
-    def hang(self) -> None:
+    def mark_hung(self) -> None:
         """Count a thread whose call outlived its time; nobody waits for too few."""
-        self.hung += 1
-        while self.waiting and self.hung >= HUNG:
-            turn = self.waiting.popleft()
+        self.hung_count += 1
+        while self.waiters and self.hung_count >= MAX_HUNG:
+            turn = self.waiters.popleft()
             if not turn.done():
                 turn.set_result(False)
 
 
-class LocalHands:
+class InProcessTools:
     """Loads each agent's tools on first use, by `tools_of`. Belongs to one event loop."""
 
     def __init__(self, tools_of: Callable[[str], ModuleType]) -> None:
         self._tools_of = tools_of
         self._modules: dict[str, ModuleType] = {}
-        self._threads: dict[str, _Threads] = {}
-        self._running: dict[_Key, _Running] = {}
-        self._late: dict[_Key, Outcome] = {}
+        self._threads: dict[str, _ThreadPool] = {}
+        self._running_calls: dict[_Key, _RunningCall] = {}
+        self._late_outcomes: dict[_Key, Outcome] = {}
 
     def load(self, agent: str) -> ModuleType:
         """Return an agent's tools, loaded on first use."""
@@ -133,7 +133,7 @@ class LocalHands:
         found: Callable[..., Any] = function
         return found
 
-    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+    def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes."""
         written = self._function(call.agent, tool.function)(call, row)
         if not isinstance(written, list) or not all(isinstance(w, RowWrite) for w in written):
@@ -151,41 +151,43 @@ class LocalHands:
         was not made.
         """
         function = self._function(call.agent, tool.function)
-        known = await self._earlier(call)
+        known = await self._earlier_outcome(call)
         if known is not None:
             return known
-        return await self._call(function, tool, call, may_start, refused="retry")
+        return await self._make_call(function, tool, call, may_start, refused="retry")
 
-    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+    async def query(self, tool: Tool, call: Call) -> Outcome | None:
         """Say what came of the call's key: an answer that came late, or what the target says.
 
         `unknown` while the call has not come back, as the target cannot know what it will do yet.
         """
         # What the tool said itself, however late, verifies nothing: there the target is asked.
-        known = await self._earlier(call, late=tool.verify is None or tool.query != tool.verify)
+        known = await self._earlier_outcome(
+            call, late=tool.verify is None or tool.query != tool.verify
+        )
         if known is not None or tool.query is None:
             return known
         function = self._function(call.agent, tool.query)
-        return await self._call(function, tool, call, lambda: True, refused="unknown")
+        return await self._make_call(function, tool, call, lambda: True, refused="unknown")
 
-    async def _earlier(self, call: Call, *, late: bool = True) -> Outcome | None:
+    async def _earlier_outcome(self, call: Call, *, late: bool = True) -> Outcome | None:
         """Return what is known of an earlier call of the same key; None if nothing is.
 
         Without `late` only that one is under way still counts.
         """
         key = (call.agent, call.tool, call.key)
         end = machine.monotonic_s() + _seconds(call)
-        while (earlier := self._running.get(key)) is not None:
-            await asyncio.wait({earlier.ended}, timeout=max(0.0, end - machine.monotonic_s()))
-            if not earlier.ended.done():
+        while (earlier := self._running_calls.get(key)) is not None:
+            await asyncio.wait({earlier.answer}, timeout=max(0.0, end - machine.monotonic_s()))
+            if not earlier.answer.done():
                 return Outcome("unknown", error="an earlier call has not come back yet")
-            outcome, _ = earlier.ended.result()
-            if late and _settles(outcome):
+            outcome, _ = earlier.answer.result()
+            if late and _is_final(outcome):
                 found: Outcome = outcome
                 return found
-        return self._late.get(key) if late else None
+        return self._late_outcomes.get(key) if late else None
 
-    async def _call(
+    async def _make_call(
         self,
         function: Callable[..., Any],
         tool: Tool,
@@ -194,127 +196,127 @@ class LocalHands:
         *,
         refused: Literal["retry", "unknown"],
     ) -> Outcome | None:
-        running = _Running(asyncio.get_running_loop().create_future())
-        self._running[(call.agent, call.tool, call.key)] = running
+        running = _RunningCall(asyncio.get_running_loop().create_future())
+        self._running_calls[(call.agent, call.tool, call.key)] = running
         try:
             if inspect.iscoroutinefunction(function):
-                self._begin_task(function, call, may_start, running)
-            elif not await self._begin_thread(function, call, may_start, running):
-                told = f"not called: {HUNG} or more calls of {call.agent} have not come back"
-                return Outcome(refused, error=told)
-            if not await _in_time(running, _seconds(call)):
-                self._leave(call, running)
+                self._start_task(function, call, may_start, running)
+            elif not await self._start_thread(function, call, may_start, running):
+                what = f"not called: {MAX_HUNG} or more calls of {call.agent} have not come back"
+                return Outcome(refused, error=what)
+            if not await _finishes_in_time(running, _seconds(call)):
+                self._stop_waiting(call, running)
                 return Outcome("unknown", error=f"no answer within {_seconds(call):g} s")
         except asyncio.CancelledError:
             # Whoever asked goes; what was entered goes on, and its key is taken until it ends.
-            running.unwanted = running.kept = True
+            running.is_cancelled = running.keeps_answer = True
             if running.task is not None:
                 running.task.cancel()
             raise
-        outcome, error = running.ended.result()
+        outcome, error = running.answer.result()
         if error is not None:
             raise error
         if outcome is not None and not isinstance(outcome, Outcome):
             raise TypeError(f"{tool.name} did not answer with an Outcome")
         return outcome
 
-    def _begin_task(
+    def _start_task(
         self,
         function: Callable[..., Any],
         call: Call,
         may_start: Callable[[], bool],
-        running: _Running,
+        running: _RunningCall,
     ) -> None:
-        async def made() -> None:
+        async def run() -> None:
             answer: _Answer = (None, None)
             try:
                 if may_start():
-                    running.began = machine.monotonic_s()
-                    failpoint.reach("call:before")
+                    running.started_at = machine.monotonic_s()
+                    failpoint.hit_failpoint("call:before")
                     answer = (await function(call), None)
-                    failpoint.reach("call:after")
+                    failpoint.hit_failpoint("call:after")
             except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
                 # The last two would end the loop, and with it the fleet.
                 answer = (None, error)
-            self._ended(call, running, answer)
+            self._finish_call(call, running, answer)
 
         # It is entered before whoever waits for it goes on (`_in_time`), so it always comes to its
         # end, though it may be cancelled.
-        running.task = asyncio.create_task(made())
+        running.task = asyncio.create_task(run())
 
-    async def _begin_thread(
+    async def _start_thread(
         self,
         function: Callable[..., Any],
         call: Call,
         may_start: Callable[[], bool],
-        running: _Running,
+        running: _RunningCall,
     ) -> bool:
         """Let a thread make the call; False if there is none to wait for."""
         loop = asyncio.get_running_loop()
         threads = self._threads_of(call.agent)
 
-        def made() -> _Answer:
+        def run() -> _Answer:
             try:
-                if running.unwanted or not may_start():
+                if running.is_cancelled or not may_start():
                     return None, None
-                running.began = machine.monotonic_s()
-                failpoint.reach("call:before")
+                running.started_at = machine.monotonic_s()
+                failpoint.hit_failpoint("call:before")
                 answer = function(call)
-                failpoint.reach("call:after")
+                failpoint.hit_failpoint("call:after")
                 return answer, None
             except BaseException as error:
                 return None, error
 
-        def ended(answer: _Answer) -> None:
-            threads.hung -= running.hung
-            threads.give_back()
-            self._ended(call, running, answer)
+        def finish(answer: _Answer) -> None:
+            threads.hung_count -= running.is_hung
+            threads.release()
+            self._finish_call(call, running, answer)
 
         def work() -> None:
-            answer = made()
+            answer = run()
             # Once the loop is closed there is nobody to be told: the next run asks the target.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(ended, answer)
+                loop.call_soon_threadsafe(finish, answer)
 
-        taken = False
+        acquired = False
         try:
-            taken = await threads.take()
-            if taken:
+            acquired = await threads.acquire()
+            if acquired:
                 threads.executor.submit(work)
         except BaseException:
-            if taken:
-                threads.give_back()
-            self._ended(call, running, (None, None))
+            if acquired:
+                threads.release()
+            self._finish_call(call, running, (None, None))
             raise
-        if not taken:
-            self._ended(call, running, (None, None))
-        return taken
+        if not acquired:
+            self._finish_call(call, running, (None, None))
+        return acquired
 
-    def _threads_of(self, agent: str) -> _Threads:
+    def _threads_of(self, agent: str) -> _ThreadPool:
         found = self._threads.get(agent)
         if found is None:
             name = f"vedette-hand-{agent}"
-            found = _Threads(machine.ThreadPoolExecutor(THREADS, thread_name_prefix=name))
+            found = _ThreadPool(machine.ThreadPoolExecutor(THREADS, thread_name_prefix=name))
             self._threads[agent] = found
         return found
 
-    def _leave(self, call: Call, running: _Running) -> None:
+    def _stop_waiting(self, call: Call, running: _RunningCall) -> None:
         """Wait no longer for a call whose time is over."""
-        running.kept = True
+        running.keeps_answer = True
         if running.task is not None:
             running.task.cancel()
         else:
-            running.hung = True
-            self._threads_of(call.agent).hang()
+            running.is_hung = True
+            self._threads_of(call.agent).mark_hung()
 
-    def _ended(self, call: Call, running: _Running, answer: _Answer) -> None:
+    def _finish_call(self, call: Call, running: _RunningCall, answer: _Answer) -> None:
         key = (call.agent, call.tool, call.key)
-        del self._running[key]
-        if running.kept and _settles(answer[0]):
-            self._late[key] = answer[0]
-            if len(self._late) > _LATE:
-                del self._late[next(iter(self._late))]
-        running.ended.set_result(answer)
+        del self._running_calls[key]
+        if running.keeps_answer and _is_final(answer[0]):
+            self._late_outcomes[key] = answer[0]
+            if len(self._late_outcomes) > _LATE:
+                del self._late_outcomes[next(iter(self._late_outcomes))]
+        running.answer.set_result(answer)
 
     def close(self) -> None:
         """Let the threads end; waits for none."""
@@ -322,23 +324,27 @@ class LocalHands:
             threads.executor.shutdown(wait=False, cancel_futures=True)
 
 
-async def _in_time(running: _Running, seconds: float) -> bool:
+async def _finishes_in_time(running: _RunningCall, seconds: float) -> bool:
     """Wait for a call, no longer than `seconds` after its function was entered."""
     # Many a coroutine has ended when the loop comes back to here, and needs no timer.
     await asyncio.sleep(0)
-    left = 0.0 if running.ended.done() else seconds
+    left = 0.0 if running.answer.done() else seconds
     while left > 0:
-        await asyncio.wait({running.ended}, timeout=left)
-        if running.ended.done():
+        await asyncio.wait({running.answer}, timeout=left)
+        if running.answer.done():
             return True
-        left = seconds if running.began is None else running.began + seconds - machine.monotonic_s()
-    return running.ended.done()
+        left = (
+            seconds
+            if running.started_at is None
+            else running.started_at + seconds - machine.monotonic_s()
+        )
+    return running.answer.done()
 
 
 def _seconds(call: Call) -> float:
     return call.timeout_us / 1_000_000
 
 
-def _settles(outcome: object) -> bool:
+def _is_final(outcome: object) -> bool:
     """Say whether an answer settles its key: asked again, the target would say the same."""
     return isinstance(outcome, Outcome) and outcome.state in ("done", "failed")

@@ -17,24 +17,24 @@ from dataclasses import asdict, field
 from typing import Any
 
 from vedette.domain.base.canonical import short_id
-from vedette.domain.base.clock import utc_second
+from vedette.domain.base.clock import utc_time
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.display_text import about_lines, defang
-from vedette.domain.entry import ANSWERS
+from vedette.domain.display_text import defang_event, format_event
+from vedette.domain.entry import HOLD_ANSWERS
 from vedette.domain.identity import ENGINE
 from vedette.domain.run import ActionRow
 
 SCHEMA = "vedette.notice/1"
 # The least time between two notices of one group, and how long one is tried.
-EVERY_US = 60_000_000
-TRIED_US = 86_400_000_000
+GROUP_INTERVAL_US = 60_000_000
+RETRY_LIMIT_US = 86_400_000_000
 # How many notices wait to be sent one way, how many ids one keeps, and how many it names.
-MOST = 200
-KEPT = 1000
-NAMED = 5
+MAX_PENDING = 200
+MAX_IDS = 1000
+MAX_NAMED = 5
 
-_CUT = 120
-_LETTER = 72
+_MAX_NAME = 120
+_MAIL_WIDTH = 72
 _TITLES: Mapping[str, tuple[str, str]] = {
     "hold.opened": ("A hold waits for a person", "holds wait for a person"),
     "hold.expiring": ("A hold is about to expire, which is a no", "holds are about to expire"),
@@ -116,30 +116,32 @@ class Outbox:
 
     # --- in ---------------------------------------------------------------------------------
 
-    def take(self, seq: int, entry: Mapping[str, Any], ways: Iterable[str], now_us: int) -> None:
+    def add_entry(
+        self, seq: int, entry: Mapping[str, Any], ways: Iterable[str], now_us: int
+    ) -> None:
         """Take in the next entry of the ledger."""
         self.at = seq
-        if entry["kind"] in ANSWERS:
-            self._answered(str(entry.get("action")).replace("act_", "hold_"))
-        found = told_of(entry)
+        if entry["kind"] in HOLD_ANSWERS:
+            self._remove_answered(str(entry.get("action")).replace("act_", "hold_"))
+        found = notice_fields(entry)
         if found is not None:
             kind, agent, tool, rule, id = found
             self._add(kind, (agent, tool, rule), id, seq, ways, now_us)
 
-    def expiring(self, rows: Iterable[ActionRow], ways: Iterable[str], upto_us: int) -> None:
+    def add_expiring(self, rows: Iterable[ActionRow], ways: Iterable[str], upto_us: int) -> None:
         """Take in the open holds that expire by `upto_us` and were not told of yet."""
         ways = list(ways)
         for row in rows:
             if row.waits == "approval" and self.expiring_us < row.until_us <= upto_us:
                 names = (row.agent, row.tool, row.rule)
                 hold = row.id.replace("act_", "hold_")
-                told = self._add("hold.expiring", names, hold, row.last, ways, 0)
-                told.until_us = min(told.until_us or row.until_us, row.until_us)
-                if told.ids[-1] == hold:  # else there are more than are kept
-                    told.untils[hold] = row.until_us
+                notice = self._add("hold.expiring", names, hold, row.last, ways, 0)
+                notice.until_us = min(notice.until_us or row.until_us, row.until_us)
+                if notice.ids[-1] == hold:  # else there are more than are kept
+                    notice.untils[hold] = row.until_us
         self.expiring_us = max(self.expiring_us, upto_us)
 
-    def _answered(self, hold: str) -> None:
+    def _remove_answered(self, hold: str) -> None:
         """Tell nobody of a hold that was answered before they were told of it."""
         for notice in self.pending:
             if hold in notice.ids and not notice.frozen:
@@ -160,33 +162,37 @@ class Outbox:
         ways: Iterable[str],
         now_us: int,
     ) -> Notice:
-        agent, tool, rule = (_safe(name) for name in names)
+        agent, tool, rule = (_sanitize(name) for name in names)
         group = " ".join((kind, agent, tool, rule))
         for notice in self.pending:
             if notice.group == group and not notice.frozen:
                 notice.count += 1
-                if len(notice.ids) < KEPT:
-                    notice.ids.append(_safe(id))
+                if len(notice.ids) < MAX_IDS:
+                    notice.ids.append(_sanitize(id))
                 return notice
         ways = list(ways)
         for way in ways:
-            self._make_room(way)
-        due = max(now_us, self.last.get(group, 0) + EVERY_US) if group in self.last else now_us
+            self._evict_oldest(way)
+        due = (
+            max(now_us, self.last.get(group, 0) + GROUP_INTERVAL_US)
+            if group in self.last
+            else now_us
+        )
         name = short_id("ntc", kind, *names, seq, id)
-        made = Notice(name, kind, agent, tool, rule, seq, now_us, due, ways, ids=[_safe(id)])
+        made = Notice(name, kind, agent, tool, rule, seq, now_us, due, ways, ids=[_sanitize(id)])
         self.pending.append(made)
         return made
 
-    def _make_room(self, way: str) -> None:
+    def _evict_oldest(self, way: str) -> None:
         """Let a way that owes too many lose its oldest; what the others owe is not touched."""
         owed = [notice for notice in self.pending if way in notice.left]
-        if len(owed) >= MOST:
+        if len(owed) >= MAX_PENDING:
             self.dropped += 1
-            self._leave(way, owed[0])
+            self._remove_way(way, owed[0])
 
     # --- out --------------------------------------------------------------------------------
 
-    def due(self, way: str, now_us: int) -> list[Notice]:
+    def due_notices(self, way: str, now_us: int) -> list[Notice]:
         """Return the notices that are to go this way now; they change no more.
 
         Oldest first, but behind all others what was not taken: one that never is keeps none back.
@@ -201,17 +207,17 @@ class Outbox:
                 notice.frozen = True
                 notice.at_us = notice.at_us or now_us
                 self.last[notice.group] = now_us
-        self.last = {name: at for name, at in self.last.items() if at > now_us - EVERY_US}
+        self.last = {name: at for name, at in self.last.items() if at > now_us - GROUP_INTERVAL_US}
         return found
 
-    def gone(self, way: str, notice: Notice) -> None:
+    def record_sent(self, way: str, notice: Notice) -> None:
         """A notice went this way."""
         self.sent += way not in notice.whom
         self.retry_us.pop(way, None)
         self.tries.pop(way, None)
-        self._leave(way, notice)
+        self._remove_way(way, notice)
 
-    def partly(
+    def record_partial(
         self, way: str, notice: Notice, left: Sequence[str], now_us: int, delay_us: int
     ) -> None:
         """A notice went this way, but not to everyone: `left` are tried again for a day, alone.
@@ -222,43 +228,43 @@ class Outbox:
         self.failed += 1
         self.retry_us.pop(way, None)
         self.tries[way] = 1
-        if left and notice.at_us >= now_us - TRIED_US:
+        if left and notice.at_us >= now_us - RETRY_LIMIT_US:
             notice.whom[way] = list(left)
             notice.again_us[way] = now_us + delay_us
             return
         self.dropped += bool(left)
-        self._leave(way, notice)
+        self._remove_way(way, notice)
 
-    def refused(self, way: str, notice: Notice) -> None:
+    def record_refused(self, way: str, notice: Notice) -> None:
         """This notice will never go this way, whatever is mended; others may."""
         self.failed += 1
         self.dropped += 1
         self.tries[way] = self.tries.get(way, 0) + 1
-        self._leave(way, notice)
+        self._remove_way(way, notice)
 
-    def later(self, way: str, notice: Notice, now_us: int, delay_us: int) -> None:
+    def schedule_retry(self, way: str, notice: Notice, now_us: int, delay_us: int) -> None:
         """A notice was not taken, and nothing goes this way now; give up what is a day old."""
         self.failed += 1
         self.tries[way] = self.tries.get(way, 0) + 1
         self.retry_us[way] = notice.again_us[way] = now_us + delay_us
         for tried in [n for n in self.pending if way in n.left and n.frozen]:
-            if tried.at_us < now_us - TRIED_US:
+            if tried.at_us < now_us - RETRY_LIMIT_US:
                 self.dropped += 1
-                self._leave(way, tried)
+                self._remove_way(way, tried)
 
-    def keep(self, ways: Iterable[str]) -> None:
+    def retain_ways(self, ways: Iterable[str]) -> None:
         """Forget ways that are not there any more."""
         known = set(ways)
         for notice in self.pending:
             notice.left = [way for way in notice.left if way in known]
         self.pending = [notice for notice in self.pending if notice.left]
 
-    def _leave(self, way: str, notice: Notice) -> None:
+    def _remove_way(self, way: str, notice: Notice) -> None:
         notice.left = [other for other in notice.left if other != way]
         self.pending = [other for other in self.pending if other.left]
 
 
-def told_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str] | None:
+def notice_fields(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str] | None:
     """Return (kind, agent, tool, rule, id) of what an entry has people told of; None: nothing."""
     kind, get = entry["kind"], entry.get
     agent, tool, rule = (str(get(name) or "") for name in ("agent", "tool", "rule"))
@@ -283,7 +289,7 @@ def told_of(entry: Mapping[str, Any]) -> tuple[str, str, str, str, str] | None:
 # --- in words --------------------------------------------------------------------------------
 
 
-def facts(notice: Notice, fleet: str, link: str | None) -> dict[str, Any]:
+def notice_facts(notice: Notice, fleet: str, link: str | None) -> dict[str, Any]:
     """Return a notice as a webhook is told it."""
     return {
         "schema": SCHEMA,
@@ -294,21 +300,23 @@ def facts(notice: Notice, fleet: str, link: str | None) -> dict[str, Any]:
         "tool": notice.tool or None,
         "rule": notice.rule or None,
         "count": notice.count,
-        "ids": _named(notice),
-        "expires": utc_second(notice.until_us) if notice.until_us else None,
+        "ids": _named_ids(notice),
+        "expires": utc_time(notice.until_us) if notice.until_us else None,
         "text": title(notice, fleet),
-        "look": look(notice, link),
-        "about": [_about(id, notice.about[id]) for id in _named(notice) if id in notice.about],
+        "look": lookup_hint(notice, link),
+        "about": [
+            _about_to_json(id, notice.about[id]) for id in _named_ids(notice) if id in notice.about
+        ],
     }
 
 
-def _about(id: str, about: Mapping[str, Any]) -> dict[str, Any]:
+def _about_to_json(id: str, about: Mapping[str, Any]) -> dict[str, Any]:
     """Return what one is about as a webhook is told it; a chat that shows `text` shows none."""
     if about["erased"]:
         return {"id": id, "erased": True}
     written = "outside" if about["outside"] else "by the fleet"
     told = {"id": id, "erased": False, "written": written}
-    shown = defang(about)
+    shown = defang_event(about)
     parts = {name: shown[name] and shown[name]["value"] for name in ("who", "title", "when")}
     fields = {one["name"]: one["value"] for one in shown["fields"]}
     text = shown["text"] and shown["text"]["value"]
@@ -325,7 +333,7 @@ def title(notice: Notice, fleet: str) -> str:
     return f"[{fleet}] {told}: {what or 'fleet'}{why}"
 
 
-def look(notice: Notice, link: str | None) -> str:
+def lookup_hint(notice: Notice, link: str | None) -> str:
     """Return where to look: a link if there is one, else a command that shows and does nothing."""
     id = notice.ids[0] if notice.ids else ""
     if link is not None and id.startswith("hold_"):
@@ -339,27 +347,27 @@ def look(notice: Notice, link: str | None) -> str:
     return f"vedette explain {id}" if id else "vedette status"
 
 
-def letter(notice: Notice, fleet: str, link: str | None) -> str:
+def mail_text(notice: Notice, fleet: str, link: str | None) -> str:
     """Return the text of a notice as a mail has it."""
-    lines = [title(notice, fleet), "", f"Look at it: {look(notice, link)}"]
+    lines = [title(notice, fleet), "", f"Look at it: {lookup_hint(notice, link)}"]
     if notice.until_us:
-        lines.append(f"Without an answer the first is denied at {utc_second(notice.until_us)}.")
-    if named := _named(notice):
+        lines.append(f"Without an answer the first is denied at {utc_time(notice.until_us)}.")
+    if named := _named_ids(notice):
         more = notice.count - len(named)
         lines.append("")
         for id in named:
             lines.append(id)
             if id in notice.about:
-                lines += about_lines(defang(notice.about[id]), _LETTER, 2)
+                lines += format_event(defang_event(notice.about[id]), _MAIL_WIDTH, 2)
         lines += [f"and {more} more"] if more > 0 else []
     return "\n".join([*lines, "", "This mail tells; it cannot be answered and decides nothing."])
 
 
-def _named(notice: Notice) -> list[str]:
+def _named_ids(notice: Notice) -> list[str]:
     """Return the ids that are named; none of what has no id: a parked agent, a limit."""
-    return [id for id in notice.ids[:NAMED] if id]
+    return [id for id in notice.ids[:MAX_NAMED] if id]
 
 
-def _safe(name: str) -> str:
+def _sanitize(name: str) -> str:
     """Return a name as one short line of plain characters, whatever it was."""
-    return "".join(c if c.isascii() and c.isprintable() else "?" for c in name[:_CUT])
+    return "".join(c if c.isascii() and c.isprintable() else "?" for c in name[:_MAX_NAME])

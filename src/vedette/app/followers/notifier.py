@@ -18,14 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.app.followers.notifications import NAMED, Notice, Outbox, facts, letter, title
-from vedette.app.followers.telemetry import Reader, opened_at
+from vedette.app.followers.notifications import (
+    MAX_NAMED,
+    Notice,
+    Outbox,
+    mail_text,
+    notice_facts,
+    title,
+)
+from vedette.app.followers.telemetry import RecordReader, start_position
 from vedette.config.notify import NotifyPlan
 from vedette.config.plugins import plugins
 from vedette.domain.base import machine
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.errors import BadStore, StoreFailed, Temporary, Unsendable, VedetteError
-from vedette.domain.ports.plugin import NOTIFIERS, Missed, Notification, Plan
+from vedette.domain.ports.plugin import NOTIFIERS, MissedRecipients, Notification, Plan
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.review import about_id
 
@@ -37,51 +44,53 @@ _EVERY_US = 500_000
 _RETRY_US = 5_000_000
 _FIRST_RETRY_US, _LAST_RETRY_US = 1_000_000, 300_000_000
 # How often holds are looked through for what expires, and how far they are looked through.
-_LOOK_US = 60_000_000
+_SCAN_US = 60_000_000
 _MOST_HOLDS = 20_000
 # How often it is made durable how far the ledger was read, where that led to nothing.
 _MARK_US = 5_000_000
 _PAGE = 200
 # Of one way in one round; the rest goes in the next.
-_AT_ONCE = 20
+_BATCH = 20
 # How long one notice may take, and how many threads of a way may hang beyond that.
 _LONGEST_S = 30.0
 _MOST_HUNG = 3
 
 # What an entry that has anybody told of anything says of itself; the others are not parsed.
-_SAYS = (
+_MARKERS = (
     b'"outcome":"hold"', b'"kind":"hold.', b'"kind":"effect.unknown"', b'"kind":"notice.raised"',
     b'"kind":"run.dead"', b'"kind":"budget.alerted"', b'"kind":"stop.set"',
 )  # fmt: skip
 
 # Sends one notice. Blocks. Raises Temporary or Permanent; of any other error nothing is known.
-Send = Callable[[Notice], Missed | None]
-Found = tuple[int, Mapping[str, Any] | None]
+SendNotice = Callable[[Notice], MissedRecipients | None]
+PageEntry = tuple[int, Mapping[str, Any] | None]
 
 
-def senders(plan: NotifyPlan, fleet: str) -> dict[str, Send]:
+def build_senders(plan: NotifyPlan, fleet: str) -> dict[str, SendNotice]:
     """Return what sends a notice, by the name of each way. Nothing is connected to yet."""
-    return {way.name: partial(_send, way, fleet, plan.link) for way in plan.to}
+    return {way.name: partial(_send_notice, way, fleet, plan.link) for way in plan.to}
 
 
-def _send(way: Plan, fleet: str, link: str | None, notice: Notice) -> Missed | None:
+def _send_notice(
+    way: Plan, fleet: str, link: str | None, notice: Notice
+) -> MissedRecipients | None:
     before = notice.whom.get(way.name)
-    told = Notification(
-        notice.id, facts(notice, fleet, link), title(notice, fleet), letter(notice, fleet, link),
+    notification = Notification(
+        notice.id, notice_facts(notice, fleet, link), title(notice, fleet), mail_text(notice, fleet, link),
         None if before is None else tuple(before),
     )  # fmt: skip
-    missed: Missed | None = plugins(NOTIFIERS).get(way.kind).send(way, told)
+    missed: MissedRecipients | None = plugins(NOTIFIERS).get(way.kind).send(way, notification)
     return missed
 
 
-class Telling:
+class Notifier:
     """The follower: what it knows between two rounds."""
 
     def __init__(self, app: App, trouble: Callable[[str], None]) -> None:
         self._app = app
         self._trouble = trouble
         self._plan = app.settings.notify
-        self._senders = senders(self._plan, app.line.fleet.name)
+        self._senders = build_senders(self._plan, app.services.fleet.name)
         # By way: the recipients that it missed, none where it took nothing at all.
         self._failing: dict[str, tuple[str, ...]] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
@@ -89,40 +98,42 @@ class Telling:
         self.longest_s = _LONGEST_S
         self._look_us = self._mark_us = 0
         known = app.store.meta(NOTICES)
-        self.outbox = Outbox(opened_at(app)) if known is None else _read(str(known))
-        self.outbox.keep(self._senders)
+        self.outbox = Outbox(start_position(app)) if known is None else _parse_outbox(str(known))
+        self.outbox.retain_ways(self._senders)
         self._kept = known
 
-    async def round(self, reader: Reader) -> bool:
+    async def run_round(self, reader: RecordReader) -> bool:
         """Read on, and begin to send what is due; say whether there is more to read at once."""
-        self._ended()
-        app, clock, outbox = self._app, self._app.line.clock, self.outbox
+        self._collect_finished()
+        app, clock, outbox = self._app, self._app.services.clock, self.outbox
         now = clock.now_us()
-        page = await asyncio.to_thread(reader.alone, lambda: _page(reader.store, outbox.at))
+        page = await asyncio.to_thread(reader.run_exclusive, lambda: _page(reader.store, outbox.at))
         before = (len(outbox.pending), outbox.dropped)
         for seq, entry in page:
             if entry is None:
                 outbox.at = seq
             else:
-                outbox.take(seq, entry, self._senders, now)
+                outbox.add_entry(seq, entry, self._senders, now)
         if now >= self._look_us:
-            self._look_us = now + _LOOK_US
-            rows = await asyncio.to_thread(reader.alone, lambda: _holds(reader.store))
-            outbox.expiring(rows, self._senders, now + self._plan.before_us)
+            self._look_us = now + _SCAN_US
+            rows = await asyncio.to_thread(reader.run_exclusive, lambda: _holds(reader.store))
+            outbox.add_expiring(rows, self._senders, now + self._plan.before_us)
         idle = [way for way in self._senders if way not in self._sending]
-        due = {way: outbox.due(way, now)[:_AT_ONCE] for way in idle}
+        due = {way: outbox.due_notices(way, now)[:_BATCH] for way in idle}
         late = now >= self._mark_us
         if any(due.values()) or before != (len(outbox.pending), outbox.dropped) or late:
-            await self._keep(now)
+            await self._save_outbox(now)
         for way, found in due.items():
             if found:
-                self._sending[way] = asyncio.create_task(self._send(reader, way, found), name=way)
-        return len(page) == _PAGE and app.store.leads
+                self._sending[way] = asyncio.create_task(
+                    self._send_notices(reader, way, found), name=way
+                )
+        return len(page) == _PAGE and app.store.is_leader
 
-    async def settled(self) -> None:
+    async def drain(self) -> None:
         """Wait until nothing is on its way. Raises StoreFailed."""
         await asyncio.gather(*self._sending.values())
-        self._ended()
+        self._collect_finished()
 
     async def close(self) -> None:
         """Stop sending. What was on its way goes again."""
@@ -131,84 +142,84 @@ class Telling:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ended(self) -> None:
+    def _collect_finished(self) -> None:
         """Forget what ended; raise what the store said to it."""
         for way, task in list(self._sending.items()):
             if task.done():
                 del self._sending[way]
                 task.result()
 
-    async def _keep(self, now_us: int) -> None:
+    async def _save_outbox(self, now_us: int) -> None:
         text = orjson.dumps(self.outbox.to_json()).decode()
         self._mark_us = now_us + _MARK_US
         if text != self._kept:
             await self._app.store.remember(NOTICES, text)
             self._kept = text
 
-    async def _send(self, reader: Reader, way: str, found: list[Notice]) -> None:
+    async def _send_notices(self, reader: RecordReader, way: str, found: list[Notice]) -> None:
         """Send some notices one way, and make durable what came of it. Raises StoreFailed."""
         await self._send_each(reader, way, found)
         # Not where it was cancelled: by then another worker may keep the outbox.
-        await self._keep(self._app.line.clock.now_us())
+        await self._save_outbox(self._app.services.clock.now_us())
 
-    async def _send_each(self, reader: Reader, way: str, found: list[Notice]) -> None:
+    async def _send_each(self, reader: RecordReader, way: str, found: list[Notice]) -> None:
         count, outbox = self._app.metrics.count, self.outbox
         for notice in found:
-            shown = await self._shown(reader, notice)
+            complete = await self._add_contents(reader, notice)
             try:
-                missed = await self._bounded(way, shown)
+                missed = await self._send_with_timeout(way, complete)
             except Unsendable as error:
                 count("notices_failed", way=way)
-                outbox.refused(way, notice)
-                self._say(way, str(error))
+                outbox.record_refused(way, notice)
+                self._report(way, str(error))
             except Exception as error:
                 # Whatever a way does, the fleet goes on; an unknown error's words may hold secrets.
                 # A no is tried again as well: it is the way that has to be mended, not the notice.
                 told = str(error) if isinstance(error, VedetteError) else type(error).__name__
                 count("notices_failed", way=way)
-                now, tries = self._app.line.clock.now_us(), outbox.tries.get(way, 0) + 1
+                now, tries = self._app.services.clock.now_us(), outbox.tries.get(way, 0) + 1
                 wait = delay_us(tries, first_us=_FIRST_RETRY_US, last_us=_LAST_RETRY_US, seed=way)
-                outbox.later(way, notice, now, wait)
-                self._say(way, told)
+                outbox.schedule_retry(way, notice, now, wait)
+                self._report(way, told)
                 return
             else:
-                self._went(way, notice, missed or {})
+                self._record_sent(way, notice, missed or {})
 
-    async def _shown(self, reader: Reader, notice: Notice) -> Notice:
+    async def _add_contents(self, reader: RecordReader, notice: Notice) -> Notice:
         """Return a notice with what the named ones are about, as the record has it now."""
         if not self._plan.content:
             return notice
 
-        def look() -> dict[str, Any]:
-            found = {id: about_id(reader.store, id) for id in notice.ids[:NAMED]}
+        def read_contents() -> dict[str, Any]:
+            found = {id: about_id(reader.store, id) for id in notice.ids[:MAX_NAMED]}
             # Who reads along on a way is not known: what has readers leaves on none.
             return {id: about for id, about in found.items() if about and "readers" not in about}
 
-        return replace(notice, about=await asyncio.to_thread(reader.alone, look))
+        return replace(notice, about=await asyncio.to_thread(reader.run_exclusive, read_contents))
 
-    def _went(self, way: str, notice: Notice, missed: Missed) -> None:
+    def _record_sent(self, way: str, notice: Notice, missed: MissedRecipients) -> None:
         """Take in that a notice went, but for who was missed: who may take it later is tried on."""
-        count, now = self._app.metrics.count, self._app.line.clock.now_us()
+        count, now = self._app.metrics.count, self._app.services.clock.now_us()
         if way not in notice.whom:
             count("notices_sent", way=way)
         if not missed:
-            self.outbox.gone(way, notice)
+            self.outbox.record_sent(way, notice)
             self._failing.pop(way, None)
             return
         count("notices_failed", way=way)
         left = [whom for whom, error in missed.items() if isinstance(error, Temporary)]
         wait = min(max(now - notice.at_us, _FIRST_RETRY_US), _LAST_RETRY_US)
-        self.outbox.partly(way, notice, left, now, wait)
+        self.outbox.record_partial(way, notice, left, now, wait)
         told = "; ".join(f"{whom} was not told: {error}" for whom, error in missed.items())
-        self._say(way, told, tuple(sorted(missed)))
+        self._report(way, told, tuple(sorted(missed)))
 
-    async def _bounded(self, way: str, notice: Notice) -> Missed | None:
+    async def _send_with_timeout(self, way: str, notice: Notice) -> MissedRecipients | None:
         """Send one notice, in a bounded time; raises Temporary when that is over."""
         hung = {thread for thread in self._hung.get(way, ()) if thread.is_alive()}
         self._hung[way] = hung
         if len(hung) >= _MOST_HUNG:
             raise Temporary(f"{len(hung)} attempts before have not ended yet")
-        done, thread = _beside(partial(self._senders[way], notice))
+        done, thread = _run_in_thread(partial(self._senders[way], notice))
         try:
             async with asyncio.timeout(self.longest_s):
                 return await done
@@ -218,48 +229,48 @@ class Telling:
             hung.add(thread)
             raise Temporary(f"not taken within {self.longest_s:g} s") from error
 
-    def _say(self, way: str, told: str, missed: tuple[str, ...] = ()) -> None:
+    def _report(self, way: str, message: str, missed: tuple[str, ...] = ()) -> None:
         """Tell of the first failure of its kind in a row."""
         if self._failing.get(way) != missed:
             self._failing[way] = missed
-            self._trouble(f"notices by {way}: {told}")
+            self._trouble(f"notices by {way}: {message}")
 
 
 async def follow(app: App, trouble: Callable[[str], None] = lambda told: None) -> None:
     """Tell people of what waits for them, for as long as the run lasts."""
-    clock = app.line.clock
-    telling: Telling | None = None
-    said = False
+    clock = app.services.clock
+    notifier: Notifier | None = None
+    reported = False
     try:
-        with Reader(app) as reader:
+        with RecordReader(app) as reader:
             while True:
                 wait = _EVERY_US
                 try:
-                    if app.store.leads:
-                        telling = telling or Telling(app, trouble)
-                        wait = 0 if await telling.round(reader) else _EVERY_US
-                    elif telling is not None:  # whoever leads meanwhile keeps the outbox
-                        await telling.close()
-                        telling = None
-                    said = False
+                    if app.store.is_leader:
+                        notifier = notifier or Notifier(app, trouble)
+                        wait = 0 if await notifier.run_round(reader) else _EVERY_US
+                    elif notifier is not None:  # whoever leads meanwhile keeps the outbox
+                        await notifier.close()
+                        notifier = None
+                    reported = False
                 except (StoreFailed, BadStore) as error:
-                    if not said:
+                    if not reported:
                         trouble(f"nobody is told of anything: {error}")
-                    wait, said = _RETRY_US, True
+                    wait, reported = _RETRY_US, True
                 await clock.sleep_until(clock.now_us() + wait)
     finally:
-        if telling is not None:
-            await telling.close()
+        if notifier is not None:
+            await notifier.close()
 
 
-def _beside(
-    work: Callable[[], Missed | None],
-) -> tuple[asyncio.Future[Missed | None], machine.Thread]:
+def _run_in_thread(
+    work: Callable[[], MissedRecipients | None],
+) -> tuple[asyncio.Future[MissedRecipients | None], machine.Thread]:
     """Do work in a thread that nobody waits for at the end: what hangs must not keep the fleet."""
     loop = asyncio.get_running_loop()
-    done: asyncio.Future[Missed | None] = loop.create_future()
+    done: asyncio.Future[MissedRecipients | None] = loop.create_future()
 
-    def settle(missed: Missed | None, error: BaseException | None) -> None:
+    def resolve(missed: MissedRecipients | None, error: BaseException | None) -> None:
         if done.done():
             return
         if error is None:
@@ -268,24 +279,24 @@ def _beside(
             done.set_exception(error)
 
     def run() -> None:
-        missed: Missed | None = None
+        missed: MissedRecipients | None = None
         failed: BaseException | None = None
         try:
             missed = work()
         except BaseException as error:
             failed = error
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(settle, missed, failed)
+            loop.call_soon_threadsafe(resolve, missed, failed)
 
     thread = machine.Thread(target=run, name="notice", daemon=True)
     thread.start()
     return done, thread
 
 
-def _page(store: Any, after: int) -> list[Found]:
+def _page(store: Any, after: int) -> list[PageEntry]:
     """Return the next entries: those that may have somebody told, and the places of the others."""
     return [
-        (seq, orjson.loads(raw) if any(says in raw for says in _SAYS) else None)
+        (seq, orjson.loads(raw) if any(says in raw for says in _MARKERS) else None)
         for seq, raw in store.entries_after(after, _PAGE)
     ]
 
@@ -302,7 +313,7 @@ def _holds(store: Any) -> list[ActionRow]:
     return found
 
 
-def _read(text: str) -> Outbox:
+def _parse_outbox(text: str) -> Outbox:
     """Return the outbox that was kept. Raises BadStore for what is none."""
     try:
         return Outbox.from_json(orjson.loads(text))

@@ -16,13 +16,13 @@ import orjson
 from vedette.domain.base import machine
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadStore, StoreFailed
-from vedette.ledger.history.trace import ENDS, sampled, spans
+from vedette.ledger.history.trace import RUN_ENDS, is_sampled, spans
 
 if TYPE_CHECKING:
     from vedette.app.composition_root import App
     from vedette.ledger.history.trace import Span
 
-TRACED = "traces_at"
+TRACES_KEY = "traces_at"
 _EVERY_US = 500_000
 _RETRY_US = 5_000_000
 # How often it is made durable how far traces got: what was sent since is sent again after a crash.
@@ -35,7 +35,7 @@ MOST_SPANS = 512
 _REFUSALS = 3
 
 # What a log line leaves out of an entry: it is in its own place, or of use to proofs alone.
-_DULL = frozenset({"v", "body", "n", "seq", "at", "kind"})
+_OMITTED_FIELDS = frozenset({"v", "body", "n", "seq", "at", "kind"})
 _ERRORS = frozenset({"run.dead", "effect.unknown", "policy.refused"})
 _WARNINGS = frozenset(
     {"effect.failed", "action.refused", "budget.alerted", "stop.set", "event.refused"}
@@ -43,14 +43,14 @@ _WARNINGS = frozenset(
 )
 
 
-def tellers(app: App, err: TextIO) -> list[tuple[str, Coroutine[Any, Any, None]]]:
+def telemetry_followers(app: App, err: TextIO) -> list[tuple[str, Coroutine[Any, Any, None]]]:
     """Return the followers that the settings ask for, as (name, coroutine). Raises BadFleet."""
-    plan = app.settings.edges.telemetry
+    plan = app.settings.deployment.telemetry
     found: list[tuple[str, Coroutine[Any, Any, None]]] = []
     if plan.traces == "otlp" and plan.endpoint:
-        from vedette.adapters.telemetry.otel import OtlpSpans
+        from vedette.adapters.telemetry.otel import OtlpExporter
 
-        collector = OtlpSpans(plan.endpoint, app.line.fleet.name)
+        collector = OtlpExporter(plan.endpoint, app.services.fleet.name)
         found.append(("traces", _trace(app, collector.send, plan.sample)))
     if plan.logs != "none":
         found.append(("logs", _log(app, plan.logs == "json", err)))
@@ -69,18 +69,21 @@ class Batch:
     runs: int
 
 
-class Sending:
+class TraceSender:
     """Sends traces from an entry on, in batches that the collector takes.
 
     `look` returns the next batch after an entry, with at most so many spans, but one run whole.
     """
 
     def __init__(
-        self, at: int, look: Callable[[int, int], Batch], send: Callable[[Sequence[Span]], bool]
+        self,
+        position: int,
+        next_batch: Callable[[int, int], Batch],
+        send: Callable[[Sequence[Span]], bool],
     ) -> None:
-        self.at = at
+        self.at = position
         self.counts: dict[str, int] = {"spans": 0, "trace_failures": 0, "spans_dropped": 0}
-        self._look = look
+        self._look = next_batch
         self._send = send
         self._most = MOST_SPANS
         self._refused = 0
@@ -91,72 +94,72 @@ class Sending:
         if batch.to == self.at:
             return "idle"
         if not batch.spans or self._send(batch.spans):
-            self._taken(batch)
+            self._advance(batch)
             return "more"
         self.counts["trace_failures"] += 1
         if batch.runs > 1:
             self._most = max(1, self._most // 2)
             return "refused"
         self._refused += 1
-        if self._refused >= _REFUSALS and self._pass_by(batch):
+        if self._refused >= _REFUSALS and self._skip(batch):
             return "more"
         return "refused"
 
-    def _taken(self, batch: Batch) -> None:
+    def _advance(self, batch: Batch) -> None:
         self.counts["spans"] += len(batch.spans)
         self.at = batch.to
         self._most = min(MOST_SPANS, self._most * 2)
         self._refused = 0
 
-    def _pass_by(self, batch: Batch) -> bool:
+    def _skip(self, batch: Batch) -> bool:
         """Give one run up if the collector takes the next: then it is not away."""
         after = self._look(batch.to, 1)
         if not (after.spans and self._send(after.spans)):
             return False
         self.counts["spans_dropped"] += len(batch.spans)
-        self._taken(after)
+        self._advance(after)
         return True
 
 
 async def _trace(app: App, send: Callable[[Sequence[Span]], bool], share: float) -> None:
     """Send the traces of runs that end, for as long as the run lasts."""
-    clock, known = app.line.clock, app.store.meta(TRACED)
-    at = opened_at(app) if known is None else int(known)
-    with Reader(app) as reader:
-        sending = Sending(
-            at, lambda after, most: traces_after(reader.store, after, share, most), send
+    clock, known = app.services.clock, app.store.meta(TRACES_KEY)
+    at = start_position(app) if known is None else int(known)
+    with RecordReader(app) as reader:
+        sending = TraceSender(
+            at, lambda after, most: read_traces(reader.store, after, share, most), send
         )
-        told = dict(sending.counts)
+        reported = dict(sending.counts)
         marked, mark_us = at, clock.monotonic_us() + _MARK_US
         while True:
-            came = "idle"
+            result = "idle"
             try:
-                if app.store.leads:
-                    came = await asyncio.to_thread(reader.alone, sending.step)
+                if app.store.is_leader:
+                    result = await asyncio.to_thread(reader.run_exclusive, sending.step)
                     for name, number in sending.counts.items():
-                        app.metrics.count(name, number - told[name])
-                    told = dict(sending.counts)
+                        app.metrics.count(name, number - reported[name])
+                    reported = dict(sending.counts)
                     late = clock.monotonic_us() >= mark_us
-                    if sending.at != marked and (late or came != "more"):
-                        await app.store.remember(TRACED, str(sending.at))
+                    if sending.at != marked and (late or result != "more"):
+                        await app.store.remember(TRACES_KEY, str(sending.at))
                         marked, mark_us = sending.at, clock.monotonic_us() + _MARK_US
             except (StoreFailed, BadStore):
-                came = "refused"
-            wait = {"idle": _EVERY_US, "more": 0, "refused": _RETRY_US}[came]
+                result = "refused"
+            wait = {"idle": _EVERY_US, "more": 0, "refused": _RETRY_US}[result]
             await clock.sleep_until(clock.now_us() + wait)
 
 
-class Reader:
+class RecordReader:
     """A connection of its own to the record, for one thread at a time; closed when it is free."""
 
     def __init__(self, app: App) -> None:
-        from vedette.app.stores import open_reading
+        from vedette.app.stores import open_reader
 
-        self.store: Any = open_reading(app.settings)
+        self.store: Any = open_reader(app.settings)
         self._lock = machine.Lock()
         self._closed = False
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> RecordReader:
         return self
 
     def __exit__(self, *args: object) -> None:
@@ -165,7 +168,7 @@ class Reader:
         if self._lock.acquire(blocking=False):
             self.store.close()
 
-    def alone(self, work: Callable[[], Any]) -> Any:
+    def run_exclusive(self, work: Callable[[], Any]) -> Any:
         """Read. What is asked for after the end, or goes wrong by it, is nobody's any more."""
         with self._lock:
             try:
@@ -175,13 +178,13 @@ class Reader:
                     self.store.close()
 
 
-def opened_at(app: App) -> int:
+def start_position(app: App) -> int:
     """Return where this process began: what it did before its followers came counts too."""
-    latest = app.store.latest(("store.opened",), 0, 1)
-    return latest[-1][0] if latest else app.store.head()
+    latest = app.store.latest_entries(("store.opened",), 0, 1)
+    return latest[-1][0] if latest else app.store.last_seq()
 
 
-def traces_after(store: Any, after: int, share: float, most: int = MOST_SPANS) -> Batch:
+def read_traces(store: Any, after: int, share: float, most: int = MOST_SPANS) -> Batch:
     """Return the spans of the runs that end in the next page of entries, at most `most` of them.
 
     One run is never cut, so its spans alone may be more.
@@ -190,8 +193,8 @@ def traces_after(store: Any, after: int, share: float, most: int = MOST_SPANS) -
     runs, to = 0, after
     for seq, raw in store.entries_after(after, _PAGE):
         entry = orjson.loads(raw)
-        if entry["kind"] in ENDS and "run" in entry and sampled(entry["run"], share):
-            of_run = _of_run(store, entry)
+        if entry["kind"] in RUN_ENDS and "run" in entry and is_sampled(entry["run"], share):
+            of_run = _run_spans(store, entry)
             if found and len(found) + len(of_run) > most:
                 break
             found += of_run
@@ -200,14 +203,14 @@ def traces_after(store: Any, after: int, share: float, most: int = MOST_SPANS) -
     return Batch(found, to, runs)
 
 
-def _of_run(store: Any, end: Mapping[str, Any]) -> list[Span]:
+def _run_spans(store: Any, end: Mapping[str, Any]) -> list[Span]:
     accepted = store.entry(end.get("about", 0))
     if accepted is None:
         return []  # archived meanwhile
     body = orjson.loads(accepted[2]) if accepted[2] else {}
     sender = (body.get("extensions") or {}).get("traceparent")
-    told = [orjson.loads(raw) for _, raw, _ in store.entries("run", end["run"], _MOST_ENTRIES)]
-    until = [entry for entry in told if entry["seq"] <= end["seq"]]
+    entries = [orjson.loads(raw) for _, raw, _ in store.entries("run", end["run"], _MOST_ENTRIES)]
+    until = [entry for entry in entries if entry["seq"] <= end["seq"]]
     return spans(orjson.loads(accepted[1]), until, sender if isinstance(sender, str) else None)
 
 
@@ -216,37 +219,37 @@ def _of_run(store: Any, end: Mapping[str, Any]) -> list[Span]:
 
 async def _log(app: App, as_json: bool, err: TextIO) -> None:
     """Write a line for each entry from now on. Entries hold no content and no secret."""
-    clock, at = app.line.clock, opened_at(app)
-    with Reader(app) as reader:
+    clock, at = app.services.clock, start_position(app)
+    with RecordReader(app) as reader:
 
         def write() -> tuple[int, bool]:
             page = reader.store.entries_after(at, _PAGE)
-            err.write("".join(line_of(orjson.loads(raw), as_json) for _, raw in page))
+            err.write("".join(format_entry(orjson.loads(raw), as_json) for _, raw in page))
             err.flush()
             return (page[-1][0] if page else at), len(page) == _PAGE
 
         while True:
             more = False
             try:
-                if app.store.leads:
-                    at, more = await asyncio.to_thread(reader.alone, write)
+                if app.store.is_leader:
+                    at, more = await asyncio.to_thread(reader.run_exclusive, write)
                 else:
-                    at = app.store.head()
+                    at = app.store.last_seq()
             except (StoreFailed, BadStore, OSError):
                 app.metrics.count("log_failures")
             await clock.sleep_until(clock.now_us() + (0 if more else _EVERY_US))
 
 
-def line_of(entry: Mapping[str, Any], as_json: bool) -> str:
+def format_entry(entry: Mapping[str, Any], as_json: bool) -> str:
     """Return one log line: JSON in the fields Google Cloud Logging and others read, or text."""
     kind = str(entry["kind"])
     severity = "ERROR" if kind in _ERRORS else "WARNING" if kind in _WARNINGS else "INFO"
-    fields = {name: value for name, value in entry.items() if name not in _DULL}
+    fields = {name: value for name, value in entry.items() if name not in _OMITTED_FIELDS}
     seconds, micros = divmod(int(entry["at"]), 1_000_000)
     if as_json:
         stamp = {"seconds": seconds, "nanos": micros * 1000}
-        told = {"severity": severity, "timestamp": stamp, "message": kind, "seq": entry["seq"]}
-        return orjson.dumps({**told, **fields}).decode() + "\n"
+        head = {"severity": severity, "timestamp": stamp, "message": kind, "seq": entry["seq"]}
+        return orjson.dumps({**head, **fields}).decode() + "\n"
     listed = " ".join(
         f"{name}={value if isinstance(value, str | int) else orjson.dumps(value).decode()}"
         for name, value in fields.items()

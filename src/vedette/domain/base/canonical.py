@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-SAFE_INTEGER = 2**53 - 1
+MAX_SAFE_INTEGER = 2**53 - 1
 SALT_BYTES = 16
 # How a person names what they were shown: the beginning of its digest.
 DIGEST_PREFIX = re.compile(r"[0-9a-f]{8,64}")
@@ -23,18 +23,18 @@ DIGEST_PREFIX = re.compile(r"[0-9a-f]{8,64}")
 _CANONICAL = orjson.OPT_SORT_KEYS
 
 
-def canonical(value: Any) -> bytes:
+def canonical_json(value: Any) -> bytes:
     """Return the canonical bytes of a value the caller knows to be within the limits above."""
     return orjson.dumps(value, option=_CANONICAL)
 
 
-def checked(value: Any) -> bytes:
+def canonicalize(value: Any) -> bytes:
     """Return the canonical bytes of `value`, or raise ValueError naming what is outside."""
     _check(value)
     return orjson.dumps(value, option=_CANONICAL)
 
 
-def tamed(value: Any) -> bytes:
+def canonicalize_normalized(value: Any) -> bytes:
     """Return the canonical bytes of a value that `tame` made, or that is made of such values.
 
     What `tame` lets through is looked at here without walking through it: keys beyond ASCII,
@@ -49,7 +49,7 @@ def tamed(value: Any) -> bytes:
     return raw
 
 
-class _Outside(ValueError):
+class _NotCanonical(ValueError):
     """What has no canonical form; `at` is where, made up on the way out."""
 
     def __init__(self, why: str) -> None:
@@ -67,34 +67,34 @@ def _check(value: Any) -> None:
     elif value is None or isinstance(value, bool):
         return
     elif isinstance(value, int):
-        if not -SAFE_INTEGER <= value <= SAFE_INTEGER:
-            raise _Outside(f"{value} is beyond the safe integers")
+        if not -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
+            raise _NotCanonical(f"{value} is beyond the safe integers")
     elif isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str) or not key.isascii():
-                raise _Outside(f"key {key!r} is not an ASCII string")
+                raise _NotCanonical(f"key {key!r} is not an ASCII string")
             if type(item) is str and item.isascii():
                 continue
-            _below(key, item)
+            _check_item(key, item)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            _below(index, item)
+            _check_item(index, item)
     else:
-        raise _Outside(f"{type(value).__name__} has no canonical form")
+        raise _NotCanonical(f"{type(value).__name__} has no canonical form")
 
 
-def _below(name: str | int, item: Any) -> None:
+def _check_item(name: str | int, item: Any) -> None:
     try:
         _check(item)
-    except _Outside as error:
+    except _NotCanonical as error:
         error.at = f"/{name}{error.at}"
         raise
 
 
-_AS_IT_IS = frozenset({str, bool, type(None)})
+_PLAIN_TYPES = frozenset({str, bool, type(None)})
 
 
-def tame(value: Any) -> Any:
+def normalize_json(value: Any) -> Any:
     """Return `value` with floats written as decimal strings, so that it has a canonical form.
 
     Payloads of events may hold any JSON; what the ledger and the policy see may not. `repr` of
@@ -102,11 +102,13 @@ def tame(value: Any) -> Any:
     Raises ValueError for what is not JSON.
     """
     kind = type(value)
-    if kind in _AS_IT_IS:
+    if kind in _PLAIN_TYPES:
         return value
     if kind is dict:
         return {
-            key if type(key) is str else str(key): item if type(item) in _AS_IT_IS else tame(item)
+            key if type(key) is str else str(key): item
+            if type(item) in _PLAIN_TYPES
+            else normalize_json(item)
             for key, item in value.items()
         }
     if isinstance(value, float):
@@ -114,11 +116,11 @@ def tame(value: Any) -> Any:
             raise ValueError(f"{value} is not JSON")
         return repr(value)
     if isinstance(value, int):
-        return value if -SAFE_INTEGER <= value <= SAFE_INTEGER else str(value)
+        return value if -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER else str(value)
     if isinstance(value, dict):
-        return {str(key): tame(item) for key, item in value.items()}
+        return {str(key): normalize_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [item if type(item) in _AS_IT_IS else tame(item) for item in value]
+        return [item if type(item) in _PLAIN_TYPES else normalize_json(item) for item in value]
     if isinstance(value, str):
         return value
     raise ValueError(f"{type(value).__name__} is not JSON")
@@ -129,7 +131,7 @@ def sha256_hex(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def salted(salt: bytes, data: bytes) -> str:
+def salted_digest(salt: bytes, data: bytes) -> str:
     """Return the salted digest of a body: SHA-256(salt || data), hexadecimal."""
     return hashlib.sha256(salt + data).hexdigest()
 

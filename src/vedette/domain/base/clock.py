@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 MICROS = 1_000_000
 # Timers of an event loop do not count a machine's sleep: a long wait looks this often.
-_NAP_S = 60
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_MAX_SLEEP_S = 60
+_BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 # The calendar: the first and the last instant that `iso` can write, in years 1 to 9999.
 EARLIEST_US = -62_135_596_800 * MICROS
 LATEST_US = 253_402_300_800 * MICROS - 1
@@ -63,7 +63,7 @@ class SystemClock:
     @property
     def boot(self) -> str | None:
         with suppress(OSError):
-            return _BOOT.read_text(encoding="ascii").strip()
+            return _BOOT_ID_FILE.read_text(encoding="ascii").strip()
         return None  # not Linux
 
     def monotonic_us(self) -> int:
@@ -74,10 +74,10 @@ class SystemClock:
 
         end_us = self.monotonic_us() + at_us - self.now_us()
         while (left := end_us - self.monotonic_us()) > 0:  # noqa: ASYNC110 (see _NAP_S)
-            await asyncio.sleep(min(left / MICROS, _NAP_S))
+            await asyncio.sleep(min(left / MICROS, _MAX_SLEEP_S))
 
 
-def until_beat(period_s: float) -> float:
+def aligned_delay_s(period_s: float) -> float:
     """Return the seconds to the next multiple of a period on the running loop's clock.
 
     What looks around regularly does so together then: a machine at rest is woken once for all.
@@ -87,14 +87,14 @@ def until_beat(period_s: float) -> float:
     return period_s - asyncio.get_running_loop().time() % period_s
 
 
-async def next_beat(period_s: float) -> None:
+async def sleep_aligned(period_s: float) -> None:
     """Return at the next multiple of a period on the running loop's clock."""
     import asyncio
 
-    await asyncio.sleep(until_beat(period_s))
+    await asyncio.sleep(aligned_delay_s(period_s))
 
 
-async def within(event: asyncio.Event, seconds: float) -> bool:
+async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
     """Wait for an event so long at most; return whether it came, be it before."""
     import asyncio
 
@@ -113,12 +113,12 @@ def iso(at_us: int) -> str:
     return f"{_utc(whole).isoformat()[:19]}.{micros:06d}Z"
 
 
-def utc_second(at_us: int) -> str:
+def utc_time(at_us: int) -> str:
     """Write an instant in UTC to the second; one outside the calendar as the calendar's end."""
-    return f"{iso(_within(at_us))[:19]}Z"
+    return f"{iso(_clamp(at_us))[:19]}Z"
 
 
-def local(at_us: int) -> str:
+def local_time(at_us: int) -> str:
     """Write an instant to the second in this machine's time zone, with its offset.
 
     Where that is UTC, or has no such day, it reads as `utc_second` writes it.
@@ -127,9 +127,9 @@ def local(at_us: int) -> str:
         moment = _utc(at_us // MICROS).astimezone()
     except (OverflowError, ValueError):
         # At either end of the calendar, or beyond it, a zone's offset leads out of it.
-        return utc_second(at_us)
+        return utc_time(at_us)
     if not moment.utcoffset():
-        return utc_second(at_us)
+        return utc_time(at_us)
     return moment.isoformat(sep=" ", timespec="seconds")
 
 
@@ -148,9 +148,9 @@ def from_iso(text: str) -> int:
     return at_us
 
 
-def ago(at_us: int, length_us: int) -> int:
+def instant_before(at_us: int, length_us: int) -> int:
     """Return the instant `length_us` before another, at the earliest the calendar's first."""
-    return _within(at_us - length_us)
+    return _clamp(at_us - length_us)
 
 
 def _utc(seconds: int) -> datetime:
@@ -160,7 +160,7 @@ def _utc(seconds: int) -> datetime:
         raise ValueError(f"{seconds} seconds lie outside the calendar") from error
 
 
-def _within(at_us: int) -> int:
+def _clamp(at_us: int) -> int:
     return min(max(at_us, EARLIEST_US), LATEST_US)
 
 

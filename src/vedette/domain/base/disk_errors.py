@@ -9,21 +9,21 @@ from pathlib import Path
 
 from vedette.domain.base.errors import StoreFailed, VedetteError
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
+FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
 # What a device, or the network that it lies behind, says when it fails.
-BROKEN = (errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EREMOTEIO)
-MAKE_ROOM = "make room, then start again; nothing accepted is lost"
-LOOK_AT_IT = (
+FAILURE_ERRNOS = (errno.EIO, errno.ENXIO, errno.ENODEV, errno.ESTALE, errno.EREMOTEIO)
+FULL_MEND = "make room, then start again; nothing accepted is lost"
+FAILURE_MEND = (
     "see that the disk is well and its files may be written, then do it again; nothing accepted is "
     "lost"
 )
 # As SQLite has them, by their names: which library reads the file is the adapter's business. The
 # last two it also says of a file that nobody may open.
-_SQLITE = ("IOError", "CantOpenError", "ReadOnlyError")
+_SQLITE_ERRORS = ("IOError", "CantOpenError", "ReadOnlyError")
 
 
 @contextmanager
-def told_of_disk(where: Path | str) -> Iterator[None]:
+def convert_disk_errors(where: Path | str) -> Iterator[None]:
     """Raise StoreFailed (`no-space`, `disk-failed`) where the disk broke something off.
 
     `where` is the file or folder, unless the error names one itself.
@@ -31,29 +31,29 @@ def told_of_disk(where: Path | str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        told = disk_failed(error, where)
-        if told is None:
+        failure = to_disk_error(error, where)
+        if failure is None:
             raise
-        raise told from error
+        raise failure from error
 
 
-def disk_failed(error: Exception, where: Path | str) -> StoreFailed | None:
+def to_disk_error(error: Exception, where: Path | str) -> StoreFailed | None:
     """Return what to say of an error that is the disk's; None for any other."""
     if isinstance(error, VedetteError):
         return None
     named = where
     if isinstance(error, OSError):
-        full, broken = error.errno in FULL, error.errno in BROKEN
+        full, broken = error.errno in FULL_ERRNOS, error.errno in FAILURE_ERRNOS
         named = error.filename or where
         why = error.strerror or str(error)
     else:
         ours = type(error).__module__ == "apsw"
         full = ours and type(error).__name__ == "FullError"
-        broken = ours and type(error).__name__ in _SQLITE
+        broken = ours and type(error).__name__ in _SQLITE_ERRORS
         why = str(error)
     if full:
-        return StoreFailed("the disk is full", where=str(named), mend=MAKE_ROOM, code="no-space")
+        return StoreFailed("the disk is full", where=str(named), mend=FULL_MEND, code="no-space")
     if broken:
         what = f"the disk failed: {why}"
-        return StoreFailed(what, where=str(named), mend=LOOK_AT_IT, code="disk-failed")
+        return StoreFailed(what, where=str(named), mend=FAILURE_MEND, code="disk-failed")
     return None

@@ -109,7 +109,7 @@ class BadCommand(Permanent):
     code = "bad-command"
 
 
-class Unconfirmed(BadCommand):
+class LooseningUnconfirmed(BadCommand):
     """An order loosens the policy and nobody confirmed it; nothing was changed."""
 
     code = "loosening-unconfirmed"
@@ -121,7 +121,7 @@ class NotFound(BadCommand):
     code = "not-found"
 
 
-class NotShown(BadCommand):
+class DisplayMismatch(BadCommand):
     """What an order is for is not what its person was shown, or cannot be shown any more."""
 
     code = "not-shown"
@@ -157,7 +157,7 @@ class StoreFailed(Temporary):
     code = "store-failed"
 
 
-class Outrun(Temporary):
+class WriteConflict(Temporary):
     """Another worker published or released in between; the same order goes behind it."""
 
     code = "outrun"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 hook: Callable[[str], None] | None = None
 
 
-def reach(point: str) -> None:
+def hit_failpoint(point: str) -> None:
     """Pass a point, named `what:when` (`commit:before`, `call:after`, …)."""
     if hook is not None:
         hook(point)

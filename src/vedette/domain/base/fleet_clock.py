@@ -32,11 +32,11 @@ from vedette.domain.base.state_folder import open_file
 JUMP_US = 10_000_000
 _SLEW = 1000
 # How long after the ledger's last entry a start is taken to be one, where nothing else tells.
-AWAY_US = 86_400_000_000
+MAX_ABSENCE_US = 86_400_000_000
 # How often the file is written anew: a clock that is slewed leaves it by half a second then.
-_WRITE_US = 600_000_000
+_SAVE_INTERVAL_US = 600_000_000
 
-FILE = "clock.json"
+CLOCK_FILE = "clock.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Jump:
 
     by_us: int
     seen_us: int
-    held_us: int = 0
+    frozen_expiry_us: int = 0
 
 
 class FleetClock:
@@ -62,20 +62,22 @@ class FleetClock:
     def __init__(self, machine: MachineClock, file: Path | None = None) -> None:
         self._machine = machine
         self._file = file
-        self._boot = machine.boot
-        self._since = self._looked = self._written = machine.monotonic_us()
-        self._at = machine.now_us()
+        self._boot_id = machine.boot
+        self._anchor_monotonic_us = self._last_check_us = self._last_save_us = (
+            machine.monotonic_us()
+        )
+        self._anchor_us = machine.now_us()
         self.jump: Jump | None = None
         self.moved_us = 0
         # Where expiries stood before a reboot, if a jump had not been confirmed; else 0.
-        self._stood_us = 0
-        self._known = self._take_up()
+        self._frozen_expiry_us = 0
+        self._is_resumed = self._resume()
 
     # --- Clock ------------------------------------------------------------------------------
 
     def now_us(self) -> int:
         """Return fleet time."""
-        return self._at + self._machine.monotonic_us() - self._since
+        return self._anchor_us + self._machine.monotonic_us() - self._anchor_monotonic_us
 
     def monotonic_us(self) -> int:
         """Return the machine's clock since its boot; only differences mean anything."""
@@ -88,9 +90,9 @@ class FleetClock:
     def expiry_us(self) -> int:
         """Return the instant that ends of holds, approvals and stops are compared with."""
         jump = self.jump
-        if jump is None or not jump.held_us:
+        if jump is None or not jump.frozen_expiry_us:
             return self.now_us()
-        return jump.held_us + self.now_us() - jump.seen_us
+        return jump.frozen_expiry_us + self.now_us() - jump.seen_us
 
     # --- jumps ------------------------------------------------------------------------------
 
@@ -100,36 +102,36 @@ class FleetClock:
         `expires` says whether something that waits would be over between two instants.
         """
         now, wall = self.now_us(), self._machine.now_us()
-        if self._known:
-            return self.look() or self.jump
+        if self._is_resumed:
+            return self.check_wall_clock() or self.jump
         behind = last_us > wall + JUMP_US
         if behind:
-            self._at += last_us - now
-        certain = self._stood_us or (wall if behind else last_us)
-        unsure = self._stood_us or behind or (last_us and wall - last_us > AWAY_US)
+            self._anchor_us += last_us - now
+        certain = self._frozen_expiry_us or (wall if behind else last_us)
+        unsure = self._frozen_expiry_us or behind or (last_us and wall - last_us > MAX_ABSENCE_US)
         if unsure and expires(certain, max(last_us, wall)):
             self.jump = Jump(0, self.now_us(), certain)
-        found = self.look() or self.jump
-        self._write()
+        found = self.check_wall_clock() or self.jump
+        self._save()
         return found
 
-    def look(self) -> Jump | None:
+    def check_wall_clock(self) -> Jump | None:
         """Compare with the wall clock; return a jump that was not seen before."""
-        passed = self._machine.monotonic_us() - self._looked
-        self._looked += passed
+        passed = self._machine.monotonic_us() - self._last_check_us
+        self._last_check_us += passed
         off = self._machine.now_us() - self.now_us()
         known = 0 if self.jump is None else self.jump.by_us
         found = None
         if abs(off - known) > JUMP_US:
-            held = self.expiry_us() if self.jump is not None and self.jump.held_us else 0
+            held = self.expiry_us() if self.jump is not None and self.jump.frozen_expiry_us else 0
             back = abs(off) <= JUMP_US and not held
             self.jump = None if back else Jump(off, self.now_us(), held)
             found = self.jump
-            self._write()
+            self._save()
         elif known == 0:
-            self._at += max(-passed // _SLEW, min(passed // _SLEW, off))
-        if self._machine.monotonic_us() - self._written >= _WRITE_US:
-            self._write()
+            self._anchor_us += max(-passed // _SLEW, min(passed // _SLEW, off))
+        if self._machine.monotonic_us() - self._last_save_us >= _SAVE_INTERVAL_US:
+            self._save()
         return found
 
     def confirm(self, jump: Jump) -> None:
@@ -137,41 +139,43 @@ class FleetClock:
 
         Where it is by now is not asked. If that is off again, it is another jump for `look`.
         """
-        self._at += jump.by_us
+        self._anchor_us += jump.by_us
         self.moved_us += jump.by_us
         self.jump = None
-        self._write()
+        self._save()
 
     # --- over a restart ----------------------------------------------------------------------
 
-    def _take_up(self) -> bool:
+    def _resume(self) -> bool:
         """Go on where the last process was, if the machine was not booted since."""
-        if self._file is None or self._boot is None:
+        if self._file is None or self._boot_id is None:
             return False
         with suppress(OSError, ValueError, KeyError, TypeError):
             found = json.loads(self._file.read_text(encoding="ascii"))
-            passed = self._since - int(found["monotonic_us"])
-            if found["boot"] != self._boot:
-                self._stood_us = int(found["held_us"]) or int(found["at_us"]) * found["jumped"]
+            passed = self._anchor_monotonic_us - int(found["monotonic_us"])
+            if found["boot"] != self._boot_id:
+                self._frozen_expiry_us = (
+                    int(found["held_us"]) or int(found["at_us"]) * found["jumped"]
+                )
             elif passed >= 0:
                 at = int(found["at_us"]) + passed
-                slewed = abs(self._at - at) <= JUMP_US + passed // _SLEW
-                self._at = self._at if slewed else at
+                slewed = abs(self._anchor_us - at) <= JUMP_US + passed // _SLEW
+                self._anchor_us = self._anchor_us if slewed else at
                 if held := int(found["held_us"]):
-                    self.jump = Jump(0, self._at, held + passed)
+                    self.jump = Jump(0, self._anchor_us, held + passed)
                 return True
         return False
 
-    def _write(self) -> None:
+    def _save(self) -> None:
         """Keep where fleet time stands. Without it (a full disk) the ledger's last entry tells."""
-        self._written = mono = self._machine.monotonic_us()
-        if self._file is None or self._boot is None:
+        self._last_save_us = mono = self._machine.monotonic_us()
+        if self._file is None or self._boot_id is None:
             return
-        held = self.expiry_us() if self.jump is not None and self.jump.held_us else 0
+        held = self.expiry_us() if self.jump is not None and self.jump.frozen_expiry_us else 0
         now = self.now_us()
         jumped = self.jump is not None
         kept = {
-            "at_us": now, "boot": self._boot, "held_us": held, "jumped": jumped,
+            "at_us": now, "boot": self._boot_id, "held_us": held, "jumped": jumped,
             "monotonic_us": mono,
         }  # fmt: skip
         new = self._file.with_name(f"{self._file.name}.new")
@@ -190,7 +194,7 @@ class FleetClock:
                     sync(self._file.parent)
 
 
-def told_jump(jump: Jump) -> str:
+def describe_jump(jump: Jump) -> str:
     """Say in words what is to be confirmed."""
     if not jump.by_us:
         return (

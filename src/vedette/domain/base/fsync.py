@@ -7,9 +7,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from vedette.domain.base.failpoint import reach
+from vedette.domain.base.failpoint import hit_failpoint
 
-_PART = ".part"
+_PARTIAL_SUFFIX = ".part"
 
 
 def sync(path: Path) -> None:
@@ -21,41 +21,43 @@ def sync(path: Path) -> None:
         os.close(opened)
 
 
-def create_whole(path: Path, raw: bytes, point: str) -> None:
+def create_atomic(path: Path, raw: bytes, point: str) -> None:
     """Write a new file that its owner alone may read: durable and whole, or not there at all.
 
     `point` names the crash points. Raises FileExistsError if somebody else was here first, and
     OSError.
     """
     # A link, not a rename: what is there already keeps its place.
-    _write_whole(path, raw, point, os.link)
+    _write_atomic(path, raw, point, os.link)
 
 
-def replace_whole(path: Path, raw: bytes, point: str) -> None:
+def replace_atomic(path: Path, raw: bytes, point: str) -> None:
     """Write a file as `create_whole` does, in the place of what is there; needs no hard links."""
-    _write_whole(path, raw, point, os.replace)
+    _write_atomic(path, raw, point, os.replace)
 
 
-def _write_whole(path: Path, raw: bytes, point: str, put: Callable[[str, Path], None]) -> None:
-    reach(f"{point}:before")
+def _write_atomic(path: Path, raw: bytes, point: str, commit: Callable[[str, Path], None]) -> None:
+    hit_failpoint(f"{point}:before")
     import tempfile  # a key is made once, and loading this costs every start
 
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_PART, dir=path.parent)
+    descriptor, name = tempfile.mkstemp(
+        prefix=f".{path.name}.", suffix=_PARTIAL_SUFFIX, dir=path.parent
+    )
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())
-        reach(f"{point}:mid")
-        put(name, path)
+        hit_failpoint(f"{point}:mid")
+        commit(name, path)
     finally:
         with suppress(OSError):  # it is dropped later
             Path(name).unlink()
     sync(path.parent)
-    reach(f"{point}:after")
+    hit_failpoint(f"{point}:after")
 
 
-def drop_parts(folder: Path) -> None:
+def remove_partial_files(folder: Path) -> None:
     """Remove what is left of files that were broken off while they were made. Raises OSError."""
-    for left in folder.glob(f".*{_PART}"):
+    for left in folder.glob(f".*{_PARTIAL_SUFFIX}"):
         left.unlink()

@@ -19,20 +19,20 @@ BAR = "│ "
 
 # Printable by their category, and nothing to see: Hangul fillers, the braille blank, the joiner of
 # graphemes, selectors of variations, Khmer and Mongolian marks (Default_Ignorable_Code_Point).
-_UNSEEN = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | frozenset(
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0") | frozenset(
     map(chr, (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)))
 )
-_MARKS = 2
-_LEAST = 8
+_MAX_MARKS = 2
+_MIN_WIDTH = 8
 
 # What a mail program or a chat makes a link of, a mention or a command.
 _LINKS = re.compile(r"(?<=\w)[.:\u3002\uff0e\uff61](?=[\w/])|@(?=\w)")
 
 
 @lru_cache(4096)
-def is_seen(char: str) -> bool:
+def is_visible(char: str) -> bool:
     """Say whether a character shows itself and does nothing else."""
-    return char.isprintable() and char not in _UNSEEN
+    return char.isprintable() and char not in _INVISIBLE
 
 
 def escape_text(text: str) -> str:
@@ -45,7 +45,7 @@ def escape_text(text: str) -> str:
     parts, marks = [], 0
     for char in text:
         marks = marks + 1 if char_width(char) == 0 else 0
-        parts.append(char if is_seen(char) and marks <= _MARKS else json.dumps(char)[1:-1])
+        parts.append(char if is_visible(char) and marks <= _MAX_MARKS else json.dumps(char)[1:-1])
     return "".join(parts)
 
 
@@ -62,12 +62,12 @@ def text_width(text: str) -> int:
     return len(text) if text.isascii() else sum(map(char_width, text))
 
 
-def fold_text(text: str, width: int, *, at_spaces: bool = False) -> list[str]:
+def wrap_text(text: str, width: int, *, at_spaces: bool = False) -> list[str]:
     """Return one line in parts of at most `width` columns; put together they are the line.
 
     With `at_spaces` a part ends behind a space where one stands in its second half.
     """
-    width = max(width, _LEAST)
+    width = max(width, _MIN_WIDTH)
     parts: list[str] = []
     start, used, space = 0, 0, 0
     for at, char in enumerate(text):
@@ -82,17 +82,17 @@ def fold_text(text: str, width: int, *, at_spaces: bool = False) -> list[str]:
     return [*parts, text[start:]]
 
 
-def fold_line(line: str, width: int, *, at_spaces: bool = False) -> Iterator[str]:
+def wrap_line(line: str, width: int, *, at_spaces: bool = False) -> Iterator[str]:
     """Yield a line of ours within `width`; what goes on stands behind the bar, further in.
 
     It may hold what a stranger wrote, which so never begins a line. Nothing is left out.
     """
-    first, *more = fold_text(line, width, at_spaces=at_spaces)
+    first, *more = wrap_text(line, width, at_spaces=at_spaces)
     yield first.rstrip() if more and at_spaces else first
     if more:
         indent = len(line) - len(line.lstrip())
         front = " " * (indent if line[indent:].startswith(BAR) else indent + 2) + BAR
-        rest = fold_text(line[len(first) :], width - text_width(front), at_spaces=at_spaces)
+        rest = wrap_text(line[len(first) :], width - text_width(front), at_spaces=at_spaces)
         yield from (f"{front}{part}" for part in rest)
 
 
@@ -100,7 +100,7 @@ def quote_lines(lines: Iterable[str], width: int, indent: int = 0) -> Iterator[s
     """Yield lines of a stranger, each and each part of one behind the bar, within `width`."""
     front = " " * indent + BAR
     for line in lines:
-        for part in fold_text(escape_text(line), width - text_width(front), at_spaces=True):
+        for part in wrap_text(escape_text(line), width - text_width(front), at_spaces=True):
             yield f"{front}{part}".rstrip()
 
 

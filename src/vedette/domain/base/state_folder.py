@@ -18,13 +18,13 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadStore, Unavailable
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
-UNSAFE, MOVED = "unsafe-state", "state-moved"
+UNSAFE_STATE, STATE_MOVED = "unsafe-state", "state-moved"
 # What a running fleet holds open, or names by its path: replaced, it would write into the void.
-WATCHED = ("", "runner.lock", "store.db", "store.db-wal", "memory.db", "memory.db-wal")
-_OPEN = stat.S_IRWXG | stat.S_IRWXO
+WATCHED_FILES = ("", "runner.lock", "store.db", "store.db-wal", "memory.db", "memory.db-wal")
+_OTHERS_MASK = stat.S_IRWXG | stat.S_IRWXO
 
 
-def secure(state: Path) -> list[str]:
+def secure_folder(state: Path) -> list[str]:
     """Make a state folder if there is none, and see that it is its owner's alone.
 
     What is open to others is closed; returns a sentence for a person if anything was. Raises
@@ -33,7 +33,7 @@ def secure(state: Path) -> list[str]:
     """
     state.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
     closed: list[str] = []
-    _secure(state, closed)
+    _secure_path(state, closed)
     if not closed:
         return []
     first, more = closed[0], len(closed) - 1
@@ -63,21 +63,23 @@ def open_text(path: Path) -> IO[str]:
 def refuse_link(path: Path) -> None:
     """Raise BadStore (`unsafe-state`) if a path that is to be opened is a link."""
     if path.is_symlink():
-        raise _unsafe(path, "is a link", "remove it, and find out who put it there")
+        raise _unsafe_path_error(path, "is a link", "remove it, and find out who put it there")
 
 
-def _secure(path: Path, closed: list[str], *, within: bool = False) -> None:
+def _secure_path(path: Path, closed: list[str], *, within: bool = False) -> None:
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode):
-        raise _unsafe(path, "is a link", "name the folder itself; remove links in it")
+        raise _unsafe_path_error(path, "is a link", "name the folder itself; remove links in it")
     if found.st_uid != os.geteuid():
-        raise _unsafe(path, f"belongs to user {found.st_uid}", "run as its owner, or chown it")
-    wide = stat.S_IMODE(found.st_mode) & _OPEN
+        raise _unsafe_path_error(
+            path, f"belongs to user {found.st_uid}", "run as its owner, or chown it"
+        )
+    wide = stat.S_IMODE(found.st_mode) & _OTHERS_MASK
     if wide:
-        path.chmod(stat.S_IMODE(found.st_mode) & ~_OPEN)
-        if stat.S_IMODE(path.lstat().st_mode) & _OPEN:
+        path.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS_MASK)
+        if stat.S_IMODE(path.lstat().st_mode) & _OTHERS_MASK:
             mend = "put the state folder on a file system that keeps modes"
-            raise _unsafe(path, "cannot be closed to other users", mend)
+            raise _unsafe_path_error(path, "cannot be closed to other users", mend)
         closed.append(f"{path} ({stat.S_IMODE(found.st_mode):04o})")
     if stat.S_ISDIR(found.st_mode) and (wide or not within):
         with os.scandir(path) as entries:
@@ -85,11 +87,11 @@ def _secure(path: Path, closed: list[str], *, within: bool = False) -> None:
         for each in inside:
             # What another process removes meanwhile needs no looking at.
             with suppress(FileNotFoundError):
-                _secure(Path(each), closed, within=True)
+                _secure_path(Path(each), closed, within=True)
 
 
-def _unsafe(path: Path, what: str, mend: str) -> BadStore:
-    return BadStore(what, where=str(path), mend=mend, code=UNSAFE)
+def _unsafe_path_error(path: Path, what: str, mend: str) -> BadStore:
+    return BadStore(what, where=str(path), mend=mend, code=UNSAFE_STATE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,28 +99,28 @@ class StateIdentity:
     """Which folder and files a fleet began with: device and inode of each that was there."""
 
     state: Path
-    found: tuple[tuple[str, int, int], ...]
+    files: tuple[tuple[str, int, int], ...]
 
     @classmethod
-    def of(cls, state: Path, names: Sequence[str] = WATCHED) -> StateIdentity:
+    def of(cls, state: Path, names: Sequence[str] = WATCHED_FILES) -> StateIdentity:
         """Return the identity of a state folder as it is now."""
-        return cls(state, tuple(_identities(state, names)))
+        return cls(state, tuple(_file_identities(state, names)))
 
     def check(self) -> None:
         """Raise Unavailable (`state-moved`) if something of it is not where it was any more."""
-        names = [name for name, _, _ in self.found]
-        now = {name: (device, inode) for name, device, inode in _identities(self.state, names)}
-        for name, device, inode in self.found:
+        names = [name for name, _, _ in self.files]
+        now = {name: (device, inode) for name, device, inode in _file_identities(self.state, names)}
+        for name, device, inode in self.files:
             if now.get(name) != (device, inode):
                 what = "was replaced" if name in now else "is not there any more"
                 raise Unavailable(
                     f"{what} under the running fleet", where=str(self.state / name),
                     mend="put it back, then start again; see `vedette ledger verify`",
-                    code=MOVED,
+                    code=STATE_MOVED,
                 )  # fmt: skip
 
 
-def _identities(state: Path, names: Sequence[str]) -> Iterator[tuple[str, int, int]]:
+def _file_identities(state: Path, names: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     for name in names:
         try:
             found = (state / name).lstat()

@@ -10,47 +10,61 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vedette.domain.ports.bundle_repository import Shelf
+    from vedette.domain.ports.bundle_repository import BundleRepository
     from vedette.domain.ports.memory_bank import BankStore
     from vedette.domain.ports.policy_engine import (
-        Comparing,
-        Compiling,
+        ComparisonStage,
+        CompilationStage,
         Finding,
-        Gate,
+        MemoryAuthorizer,
         PolicyEngine,
         PolicyStage,
-        Warming,
+        WarmupStage,
     )
-    from vedette.domain.ports.reasoner import InHand, Metrics, Performer, Reasoner, Thought
+    from vedette.domain.ports.reasoner import (
+        Metrics,
+        Reasoner,
+        ReasonerJudgement,
+        RunJournal,
+        ToolExecutor,
+    )
     from vedette.domain.ports.sources import Intake, Receipt, Refused, Source
-    from vedette.domain.ports.store import Accepted, Arrival, Ended, Erased, History, Store, Survey
+    from vedette.domain.ports.store import (
+        AcceptResult,
+        Arrival,
+        DeadLetterResult,
+        ErasureResult,
+        ErasureSurvey,
+        StateHistory,
+        Store,
+    )
 
 __all__ = [
-    "Accepted",
+    "AcceptResult",
     "Arrival",
     "BankStore",
-    "Comparing",
-    "Compiling",
-    "Ended",
-    "Erased",
+    "BundleRepository",
+    "ComparisonStage",
+    "CompilationStage",
+    "DeadLetterResult",
+    "ErasureResult",
+    "ErasureSurvey",
     "Finding",
-    "Gate",
-    "History",
-    "InHand",
     "Intake",
+    "MemoryAuthorizer",
     "Metrics",
-    "Performer",
     "PolicyEngine",
     "PolicyStage",
     "Reasoner",
+    "ReasonerJudgement",
     "Receipt",
     "Refused",
-    "Shelf",
+    "RunJournal",
     "Source",
+    "StateHistory",
     "Store",
-    "Survey",
-    "Thought",
-    "Warming",
+    "ToolExecutor",
+    "WarmupStage",
 ]
 
 _FROM = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Shelf(Protocol):
+class BundleRepository(Protocol):
     """A folder or a bucket. Names are paths with "/"; calls wait for the disk or the network.
 
     What cannot be done now raises Unavailable; the caller tries again.

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from vedette.domain.memory import BankPlan, Candidate, Memory
-from vedette.domain.memory_state import Learned
+from vedette.domain.memory_state import LedgerMemory
 
 
 class BankStore(Protocol):
@@ -31,15 +31,15 @@ class BankStore(Protocol):
         """Return every active memory of a scope, by id: what a judge is trained on at load."""
         ...
 
-    def takes(self, bank: str, scope: str, agent: str | None) -> str:
+    def find_refusal(self, bank: str, scope: str, agent: str | None) -> str:
         """Say why a bank takes no candidate of an agent (None: a person's); "" if it does."""
         ...
 
-    def unfit(self, of: Candidate) -> str:
+    def find_fault(self, of: Candidate) -> str:
         """Say why what is proposed is not kept as it is written; "" if it is."""
         ...
 
-    def keeps_us(self, bank: str) -> int:
+    def retention_us(self, bank: str) -> int:
         """Return for how many microseconds a bank keeps what was learned; 0 if it is unknown."""
         ...
 
@@ -49,11 +49,11 @@ class BankStore(Protocol):
 
     def propose(self, candidate: Candidate, now_us: int) -> None: ...
 
-    def settle(self, learned: Iterable[Learned]) -> set[str]:
+    def sync_states(self, learned: Iterable[LedgerMemory]) -> set[str]:
         """Bring memories to where the ledger says they stand; return the banks that changed."""
         ...
 
-    def listed(self, bank: str | None = None) -> list[dict[str, Any]]:
+    def list_memories(self, bank: str | None = None) -> list[dict[str, Any]]:
         """Return every candidate and memory that is not of a removed file, as data."""
         ...
 

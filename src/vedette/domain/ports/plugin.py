@@ -129,7 +129,7 @@ class Notification:
 
 
 # The recipients that a notification did not come to, and why, where it came to others.
-Missed = Mapping[str, "VedetteError"]
+MissedRecipients = Mapping[str, "VedetteError"]
 
 
 class NotifierPlugin:
@@ -148,7 +148,7 @@ class NotifierPlugin:
         """Return what a sound table comes to. Opens, reads and connects nothing."""
         raise NotImplementedError
 
-    def send(self, plan: Any, notification: Notification) -> Missed | None:
+    def send(self, plan: Any, notification: Notification) -> MissedRecipients | None:
         """Send one; return who was missed, if others were not. Blocks, in a thread of its own.
 
         Raises Temporary or Permanent if nobody took it (it is tried again after either, as it is

@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision_request import Decided, Situation
+from vedette.domain.decision_request import DecisionContext, DecisionRecord
 from vedette.domain.policy_wasm import PolicyWasm
 
 
@@ -20,7 +20,7 @@ class PolicyEngine(Protocol):
         """Return which engine it is; where several may answer, the one that answered last."""
         ...
 
-    def decide(self, question: bytes) -> object:
+    def decide(self, request: bytes) -> object:
         """Return what the entry point says of a canonical question; None if undefined.
 
         May raise anything; whatever is not an exact decision becomes a deny in the gateway.
@@ -45,12 +45,12 @@ class Finding:
         return f"{self.file}:{self.line}: {self.what}" + (f" ({self.mend})" if self.mend else "")
 
 
-class Gate(Protocol):
+class MemoryAuthorizer(Protocol):
     """What recall asks of the gateway."""
 
     policy_rev: int
 
-    def may_read(self, situation: Situation, bank: str, scope: str) -> Decided:
+    def may_read(self, decision_context: DecisionContext, bank: str, scope: str) -> DecisionRecord:
         """Decide whether an agent may read a memory scope."""
         ...
 
@@ -68,7 +68,7 @@ class PolicyStage(Protocol):
 
 
 @runtime_checkable
-class Comparing(Protocol):
+class ComparisonStage(Protocol):
     """A PolicyStage that compares two evaluators of its own as part of a trial."""
 
     async def try_rules(self, bundle: Bundle) -> list[Finding]:
@@ -80,7 +80,7 @@ class Comparing(Protocol):
 
 
 @runtime_checkable
-class Compiling(Protocol):
+class CompilationStage(Protocol):
     """A PolicyStage that decides by what was compiled of a bundle's rules."""
 
     def wasm(self, bundle: Bundle) -> PolicyWasm | None:
@@ -89,7 +89,7 @@ class Compiling(Protocol):
 
 
 @runtime_checkable
-class Warming(Protocol):
+class WarmupStage(Protocol):
     """A PolicyStage whose `load` would wait for something: another program, a server."""
 
     async def warm(self, bundle: Bundle) -> None:

@@ -15,7 +15,7 @@ from vedette.domain.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ReasonerJudgement:
     """What a reasoner answers to a briefing.
 
     `needs_state` asks for `restore` first: the reasoner's state for this key is not at
@@ -45,9 +45,9 @@ class Thought:
 class Reasoner(Protocol):
     """Turns briefings into proposals. A process boundary: serialisable in, serialisable out."""
 
-    async def reason(self, briefing: Briefing) -> Thought: ...
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement: ...
 
-    def restore(
+    def restore_state(
         self,
         agent: str,
         key: str,
@@ -58,11 +58,11 @@ class Reasoner(Protocol):
         """Bring the state of a key to the last of `since`, from a checkpoint at position `at`."""
         ...
 
-    def forget(self, agent: str, key: str) -> None:
+    def drop_state(self, agent: str, key: str) -> None:
         """Drop the state of a key: what it learned last was not committed."""
         ...
 
-    def fold(
+    def fold_state(
         self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
     ) -> bytes | None:
         """Return the checkpoint that stands for `checkpoint` and what came since; None: no state.
@@ -72,10 +72,10 @@ class Reasoner(Protocol):
         ...
 
 
-class Performer(Protocol):
+class ToolExecutor(Protocol):
     """Performs tools. It holds the hands; it decides nothing."""
 
-    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+    def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes; pure. Raises what the tool raises."""
         ...
 
@@ -89,19 +89,19 @@ class Performer(Protocol):
         """
         ...
 
-    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+    async def query(self, tool: Tool, call: Call) -> Outcome | None:
         """Ask a queryable target what came of `call.key`; None if it knows nothing of it."""
         ...
 
 
-class InHand(Protocol):
+class RunJournal(Protocol):
     """Remembers, beyond the death of this process, which runs were in the hands of agents' code."""
 
-    def take(self, run: str) -> None: ...
+    def begin(self, run: str) -> None: ...
 
-    def put_back(self, run: str) -> None: ...
+    def end(self, run: str) -> None: ...
 
-    def left_over(self) -> list[str]:
+    def unfinished(self) -> list[str]:
         """Return the runs that were in hand when the process before this one died."""
         ...
 

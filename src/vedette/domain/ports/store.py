@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.budget import Raise
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.hold import HoldState
-from vedette.domain.loss_window import Doubt
+from vedette.domain.loss_window import LossWindow
 from vedette.domain.memory import Candidate
-from vedette.domain.memory_state import Learned
+from vedette.domain.memory_state import LedgerMemory
 from vedette.domain.ports.sources import Refused
-from vedette.domain.row_proof import Told
-from vedette.domain.run import ActionRow, Committed, Run, Step
-from vedette.domain.spend import Total
+from vedette.domain.row_proof import EntryRecord
+from vedette.domain.run import ActionRow, CommitResult, Run, Step
+from vedette.domain.spend import SpendTotal
 from vedette.domain.stop import Stop
 
 
@@ -30,14 +30,14 @@ class Arrival:
     """
 
     event: Event
-    payload: bytes
+    body: bytes
     wakes: tuple[tuple[str, str], ...]
     subject: str | None
     cause: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptResult:
     """What the store made of an arrival: new runs, or none if the event was known already."""
 
     event: str
@@ -46,7 +46,7 @@ class Accepted:
 
 
 @dataclass(frozen=True, slots=True)
-class Erased:
+class ErasureResult:
     """What was erased: the digests of the bodies, and the keys of the events they belonged to.
 
     `scrubbed` is false while a reader keeps older pages of the store's files from being cut.
@@ -54,10 +54,10 @@ class Erased:
 
     digests: tuple[str, ...]
     events: tuple[str, ...]
-    scrubbed: bool = True
+    is_scrubbed: bool = True
 
 
-class History(NamedTuple):
+class StateHistory(NamedTuple):
     """What a judge's state of a key is made of: a checkpoint, and the events observed since.
 
     `at` is the checkpoint's position (0: there is none), `last` that of the last event that was
@@ -65,13 +65,13 @@ class History(NamedTuple):
     """
 
     checkpoint: bytes | None
-    at: int
-    since: list[tuple[int, Event]]
-    last: int
+    checkpoint_position: int
+    later_events: list[tuple[int, Event]]
+    last_position: int
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ErasureSurvey:
     """What an erasure would find: keys of events, their runs, contents, and what waits on them.
 
     `bodies` are the entries (seq) whose content would go, in order; `open` the runs that have not
@@ -81,11 +81,11 @@ class Survey:
     events: tuple[str, ...]
     runs: int
     bodies: tuple[int, ...]
-    open: tuple[Run, ...]
+    open_runs: tuple[Run, ...]
     holds: tuple[ActionRow, ...]
 
     @property
-    def contents(self) -> int:
+    def body_count(self) -> int:
         """Return how many contents would go."""
         return len(self.bodies)
 
@@ -96,19 +96,21 @@ class Survey:
             "schema": "vedette.survey/1",
             "events": list(self.events),
             "bodies": list(self.bodies),
-            "open": [run.id for run in self.open],
+            "open": [run.id for run in self.open_runs],
             "holds": [row.id for row in self.holds],
         }
-        return sha256_hex(canonical(value))
+        return sha256_hex(canonical_json(value))
 
     def to_json(self, memories: int) -> dict[str, Any]:
         """Return it as `--json` prints it; `memories` were learned of it."""
         return {
             "events": list(self.events),
             "runs": self.runs,
-            "contents": self.contents,
+            "contents": self.body_count,
             "memories": memories,
-            "open": [{"run": run.id, "state": run.state, "waits": run.waits} for run in self.open],
+            "open": [
+                {"run": run.id, "state": run.state, "waits": run.waits} for run in self.open_runs
+            ],
             "holds": [
                 {"hold": row.id.replace("act_", "hold_"), "tool": row.tool, "run": row.run}
                 for row in self.holds
@@ -118,17 +120,17 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class DeadLetterResult:
     """What became of an order about dead letters: the runs that moved, and why others did not."""
 
-    moved: tuple[str, ...]
-    refused: tuple[tuple[str, str], ...] = ()
+    runs: tuple[str, ...]
+    refusals: tuple[tuple[str, str], ...] = ()
 
 
 class Store(Protocol):
     """Durable state of one fleet. Every method that writes answers after COMMIT."""
 
-    several: bool
+    multi_worker: bool
 
     @property
     def lease_rev(self) -> int:
@@ -136,21 +138,21 @@ class Store(Protocol):
         ...
 
     @property
-    def shared(self) -> bool:
+    def is_shared(self) -> bool:
         """Say whether other workers handled this store's runs as of the last group."""
         ...
 
     @property
-    def news(self) -> int:
+    def change_counter(self) -> int:
         """Return a number that grows when another worker committed something."""
         ...
 
     @property
-    def current(self) -> bool:
+    def is_current(self) -> bool:
         """Say whether this process has adopted the live revision and the last stop."""
         ...
 
-    def listen(self, changed: Callable[[], None]) -> None:
+    def subscribe(self, changed: Callable[[], None]) -> None:
         """Have `changed` called on the loop after each commit, here or by another worker."""
         ...
 
@@ -159,7 +161,7 @@ class Store(Protocol):
         ...
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """Say whether the last commit stood and new work has room; no call may start else."""
         ...
 
@@ -167,19 +169,19 @@ class Store(Protocol):
         """Try to commit as much as a step has, and leave nothing. Raises StoreFailed."""
         ...
 
-    def holds(self, epoch: int) -> bool:
+    def is_lease_valid(self, epoch: int) -> bool:
         """Say whether a call may start under a lease: it lasts, and nothing newer is published.
 
         To be asked immediately before the call.
         """
         ...
 
-    async def everywhere(self) -> None:
+    async def wait_for_barrier(self) -> None:
         """Return once no other worker starts a call under anything older than what is live."""
         ...
 
     @property
-    def behind(self) -> Sequence[str]:
+    def lagging_workers(self) -> Sequence[str]:
         """Return the workers that `everywhere` would wait for; this one if it sees no others."""
         ...
 
@@ -198,11 +200,11 @@ class Store(Protocol):
         """Return how often stops were set or lifted, as of the last group committed."""
         ...
 
-    def runs_elsewhere(self, agent: str) -> bool:
+    def has_other_runner(self, agent: str) -> bool:
         """Say whether another worker that lives runs an agent, or has not said what it runs."""
         ...
 
-    def lease(self, run: Run) -> int | None:
+    def lease_epoch(self, run: Run) -> int | None:
         """Return the epoch under which this worker may handle a run; None if it is not ours.
 
         `lease_rev` grows whenever the answer may have changed for any run.
@@ -211,20 +213,20 @@ class Store(Protocol):
 
     async def accept(
         self, arrivals: Sequence[Arrival | Refused], position: tuple[str, str] | None
-    ) -> list[Accepted]: ...
+    ) -> list[AcceptResult]: ...
 
-    def send(self, step: Step) -> Awaitable[Committed]:
+    def send(self, step: Step) -> Awaitable[CommitResult]:
         """Queue a step now; steps are taken in the order in which they were sent.
 
         What is returned answers after COMMIT. Raises StoreFailed if the commit did not stand.
         """
         ...
 
-    async def commit(self, step: Step) -> Committed:
+    async def commit(self, step: Step) -> CommitResult:
         """Send a step and wait for its answer."""
         ...
 
-    def carried_out(self, command: str) -> bool:
+    def is_command_done(self, command: str) -> bool:
         """Say whether a command of this id was carried out."""
         ...
 
@@ -235,8 +237,8 @@ class Store(Protocol):
         *,
         command: str | None = None,
         number: int | None = None,
-        marks: Mapping[str, str] | None = None,
-        expects: int | None = None,
+        meta: Mapping[str, str] | None = None,
+        expected_revision: int | None = None,
         released: int | None = None,
     ) -> int:
         """Make a bundle the live revision; no step made under an older one commits after this.
@@ -270,23 +272,23 @@ class Store(Protocol):
         """Give more room until an instant and wake what waits for it; return the entry's seq."""
         ...
 
-    def spent(self, since_minute: int) -> list[tuple[str, str, int, int]]:
+    def spend_by_minute(self, since_minute: int) -> list[tuple[str, str, int, int]]:
         """Return (agent, unit, minute, amount) of what was spent from a minute on."""
         ...
 
-    def totals(self) -> list[tuple[str, str, Total]]:
+    def spend_totals(self) -> list[tuple[str, str, SpendTotal]]:
         """Return (name, unit, total) of every agent and, under FLEET, of the fleet."""
         ...
 
-    def raises(self, now_us: int) -> list[Raise]:
+    def budget_raises(self, now_us: int) -> list[Raise]:
         """Return the raises of budgets in force at an instant."""
         ...
 
-    def reserved(self, run: str) -> Mapping[str, int]:
+    def run_spend(self, run: str) -> Mapping[str, int]:
         """Return what a run has used by unit; what was booked and never settled counts in full."""
         ...
 
-    async def settle_hold(
+    async def transition_hold(
         self,
         action: str,
         to: HoldState,
@@ -303,9 +305,9 @@ class Store(Protocol):
         """
         ...
 
-    async def correct(
+    async def record_correction(
         self, run: str, draft: Draft, arrival: Arrival | None, *, command: str | None = None
-    ) -> tuple[int, Accepted | None]:
+    ) -> tuple[int, AcceptResult | None]:
         """Write what a person says of a run and, in the same commit, accept the event of it.
 
         Raises AlreadyDone if this person said so last, NotFound without such a run, BadCommand if
@@ -313,7 +315,9 @@ class Store(Protocol):
         """
         ...
 
-    async def undo(self, action: str, arrival: Arrival, *, command: str | None = None) -> Accepted:
+    async def accept_undo(
+        self, action: str, arrival: Arrival, *, command: str | None = None
+    ) -> AcceptResult:
         """Accept the event that takes an action's effect back, which holds a copy of its record.
 
         Raises AlreadyDone if it was accepted already, BadCommand if the content was erased.
@@ -322,7 +326,7 @@ class Store(Protocol):
 
     async def curate(
         self, *moves: tuple[Draft, Sequence[str]], command: str | None = None
-    ) -> list[Learned]:
+    ) -> list[LedgerMemory]:
         """Move memories (`bank/id`) as an order says, all or none; return where they stand.
 
         Each move is the entry to write and whom it is about.
@@ -331,21 +335,23 @@ class Store(Protocol):
         """
         ...
 
-    async def propose(self, draft: Draft, *, command: str | None = None) -> int:
+    async def propose_memory(self, draft: Draft, *, command: str | None = None) -> int:
         """Write what a person proposes to remember; return the entry's seq. Raises AlreadyDone."""
         ...
 
-    def learned(self) -> dict[str, Learned]:
+    def memories(self) -> dict[str, LedgerMemory]:
         """Return where every memory stands that the ledger tells of, by `bank/id`."""
         ...
 
     async def redrive(
         self, runs: Sequence[str], draft: Draft, *, command: str | None = None
-    ) -> Ended:
+    ) -> DeadLetterResult:
         """Let dead letters be handled again. Raises BadCommand if the only one named cannot be."""
         ...
 
-    async def drop(self, runs: Sequence[str], draft: Draft, *, command: str | None = None) -> Ended:
+    async def drop(
+        self, runs: Sequence[str], draft: Draft, *, command: str | None = None
+    ) -> DeadLetterResult:
         """Close dead letters for good. Raises BadCommand if the only one named cannot be."""
         ...
 
@@ -360,7 +366,7 @@ class Store(Protocol):
         end: bool = False,
         shown: str | None = None,
         command: str | None = None,
-    ) -> Erased:
+    ) -> ErasureResult:
         """Delete the bodies found by one of event, subject and entry (seq).
 
         With `end` what waits on them is denied and ended first, in the same commit; with `shown`,
@@ -374,17 +380,17 @@ class Store(Protocol):
         """Return what was proposed for memory out of these events and is not erased."""
         ...
 
-    async def keep_state(self, agent: str, key: str, history: History, blob: bytes) -> bool:
+    async def keep_state(self, agent: str, key: str, history: StateHistory, blob: bytes) -> bool:
         """Keep the state that a history comes to; False, and nothing is kept, if it is another."""
         ...
 
-    def unkept_runs(
+    def runs_without_state(
         self, *, event: str | None = None, subject: str | None = None, entry: int | None = None
     ) -> list[Run]:
         """Return the observed runs of what `erase` would find that no kept state holds."""
         ...
 
-    async def note(
+    async def append_entries(
         self,
         drafts: Sequence[Draft],
         bundle: Bundle | None = None,
@@ -402,11 +408,11 @@ class Store(Protocol):
         """Return (seq, bytes, body) of an entry; None if there is none, the body if erased."""
         ...
 
-    def head(self) -> int:
+    def last_seq(self) -> int:
         """Return the seq of the ledger's last entry."""
         ...
 
-    def revision(self) -> tuple[int, str]:
+    def live_revision(self) -> tuple[int, str]:
         """Return the live policy revision and its bundle's digest; (0, '') before the first."""
         ...
 
@@ -414,7 +420,7 @@ class Store(Protocol):
         """Return (number, digest, instant) of every revision there was, newest first."""
         ...
 
-    def bundle(self, digest: str) -> Mapping[str, bytes] | None:
+    def bundle_files(self, digest: str) -> Mapping[str, bytes] | None:
         """Return the files of a recorded bundle."""
         ...
 
@@ -430,19 +436,21 @@ class Store(Protocol):
         """Return a durable value that is kept under a name, or None."""
         ...
 
-    def stops(self) -> list[tuple[str, str]]:
+    def stop_scopes(self) -> list[tuple[str, str]]:
         """Return what is stopped: (scope, name) with scope all, agent or tool."""
         ...
 
-    def stops_set(self) -> list[Stop]:
+    def active_stops(self) -> list[Stop]:
         """Return the stops in force, with the entries that set them and when they end."""
         ...
 
-    def latest(self, kinds: Sequence[str], after: int, limit: int) -> list[tuple[int, bytes]]:
+    def latest_entries(
+        self, kinds: Sequence[str], after: int, limit: int
+    ) -> list[tuple[int, bytes]]:
         """Return (seq, bytes) of the newest entries of some kinds after a seq, oldest first."""
         ...
 
-    def doubt(self) -> Doubt | None:
+    def loss_window(self) -> LossWindow | None:
         """Return from where effects may have happened in history that was lost."""
         ...
 
@@ -450,27 +458,27 @@ class Store(Protocol):
         """Return where a source was as of its last durable batch."""
         ...
 
-    def previous(self, agent: str, key: str, before: int) -> int:
+    def previous_position(self, agent: str, key: str, before: int) -> int:
         """Return the position of the last observed event of a key before `before`; 0 if none."""
         ...
 
-    def backlog(self, after: int, limit: int, agent: str | None = None) -> list[Run]:
+    def ready_runs(self, after: int, limit: int, agent: str | None = None) -> list[Run]:
         """Return ready runs with position > `after`, oldest first; of one agent, or of all."""
         ...
 
-    def unjudged(self, agent: str, key: str, limit: int) -> list[Run]:
+    def unjudged_runs(self, agent: str, key: str, limit: int) -> list[Run]:
         """Return the runs of a key that wait for their first turn, oldest first."""
         ...
 
-    def backlogged(self) -> dict[str, int]:
+    def ready_counts(self) -> dict[str, int]:
         """Return how many runs are ready, for each agent that has any."""
         ...
 
-    def parked(self) -> list[Run]:
+    def parked_runs(self) -> list[Run]:
         """Return the runs that wait for a target, oldest first."""
         ...
 
-    def due(self, now_us: int, limit: int, without: Collection[str] = ()) -> list[Run]:
+    def due_runs(self, now_us: int, limit: int, without: Collection[str] = ()) -> list[Run]:
         """Return waiting runs whose instant has come, or that a person woke.
 
         Runs of the agents of `without` (stopped ones) are left out.
@@ -481,7 +489,7 @@ class Store(Protocol):
         """Return an accepted event; None if its body was erased."""
         ...
 
-    def decisions(self, actions: Collection[str]) -> dict[str, list[Told]]:
+    def proof_entries(self, actions: Collection[str]) -> dict[str, list[EntryRecord]]:
         """Return the entries that the rows of a run's actions are proved by, in order, by id."""
         ...
 
@@ -499,6 +507,6 @@ class Store(Protocol):
 
     def row(self, collection: str, key: str) -> Mapping[str, Any] | None: ...
 
-    def history(self, agent: str, key: str, before: int) -> History:
+    def state_history(self, agent: str, key: str, before: int) -> StateHistory:
         """Return what the judge's state of a key was made of before a position, in order."""
         ...

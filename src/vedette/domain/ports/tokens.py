@@ -13,7 +13,7 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import Forbidden
 from vedette.domain.identity import Identity
 
-Code = Literal[
+TokenErrorCode = Literal[
     "no-token",
     "bad-signature",
     "bad-algorithm",
@@ -32,7 +32,7 @@ Code = Literal[
 class BadToken(Forbidden):
     """A token that is not taken. `code` says which rule it breaks; the text never holds it."""
 
-    def __init__(self, code: Code, what: str) -> None:
+    def __init__(self, code: TokenErrorCode, what: str) -> None:
         super().__init__(what, where="token")
         self.code = code
 
@@ -54,7 +54,7 @@ class Claims:
     all: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-class Keys(Protocol):
+class KeySet(Protocol):
     """The public keys of one issuer."""
 
     async def key(self, kid: str) -> Any:
@@ -65,7 +65,7 @@ class Keys(Protocol):
         ...
 
 
-class Verifies(Protocol):
+class TokenVerifier(Protocol):
     """Checks tokens of one issuer for one audience."""
 
     async def verify(self, token: str) -> Claims:
@@ -73,7 +73,7 @@ class Verifies(Protocol):
         ...
 
 
-class Tokens(Protocol):
+class TokenAuthority(Protocol):
     """Vouches for agents: makes their tokens and checks them."""
 
     async def mint(self, agent: str) -> str:
@@ -87,6 +87,6 @@ class Tokens(Protocol):
         """
         ...
 
-    def revoked(self, claims: Claims) -> bool:
+    def is_revoked(self, claims: Claims) -> bool:
         """Say whether a token that was taken before is no longer: asked while it is in use."""
         ...

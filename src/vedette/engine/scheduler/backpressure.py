@@ -18,8 +18,8 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
 from vedette.domain.run import Run
-from vedette.engine.scheduler.fair_queue import Credits, Room
-from vedette.engine.services import Line
+from vedette.engine.scheduler.fair_queue import IntakeCredits, MemoryQuota
+from vedette.engine.services import Services
 
 MIB = 1 << 20
 # How many runs of an agent are read at once, and how few it may have in memory before that.
@@ -39,11 +39,11 @@ class Bounds:
     room_octets: int = 64 * MIB
     credits: int = 8192
     credit_octets: int = 64 * MIB
-    most: int = 1_000_000
+    max_stuck_events: int = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class LoadedRun:
     """A run in memory: its event, if it came with it, and how many bytes that has."""
 
     agent: str
@@ -51,7 +51,7 @@ class Held:
     octets: int
 
 
-class Supply:
+class RunBuffer:
     """The runs of a dispatcher. `put` is called with each run that comes into memory.
 
     `later` says that the dispatcher reads a run by itself when its key's turn comes. Up to
@@ -60,38 +60,38 @@ class Supply:
 
     def __init__(
         self,
-        line: Line,
-        put: Callable[[Run], None],
+        services: Services,
+        enqueue: Callable[[Run], None],
         bounds: Bounds,
-        later: Callable[[Run], bool] = lambda run: False,
+        defer: Callable[[Run], bool] = lambda run: False,
     ) -> None:
-        self._line = line
-        self._put, self._later = put, later
-        self._most = bounds.most
-        self._moved_us: dict[str, int] = {}
-        self.room = Room(bounds.room, bounds.room_octets)
-        self.credits = Credits(Room(bounds.credits, bounds.credit_octets))
-        self.known: dict[str, Held] = {}
+        self._services = services
+        self._enqueue, self._defer = enqueue, defer
+        self._max_stuck_events = bounds.max_stuck_events
+        self._last_release_us: dict[str, int] = {}
+        self.quota = MemoryQuota(bounds.room, bounds.room_octets)
+        self.credits = IntakeCredits(MemoryQuota(bounds.credits, bounds.credit_octets))
+        self.loaded_runs: dict[str, LoadedRun] = {}
         # Agents with ready runs in the store that are not in memory, and where to read on.
-        self.behind: set[str] = set()
-        self._after: dict[str, int] = {}
+        self.spilled_agents: set[str] = set()
+        self._read_positions: dict[str, int] = {}
         # The leases under which this was read; with others nothing is read before `start`.
-        self._lease_rev = line.store.lease_rev
+        self._lease_rev = services.store.lease_rev
         # Up to where other workers' commits were looked through (see `look_for_news`).
-        self._news, self._head = line.store.news, 0
+        self._change_counter, self._scan_position = services.store.change_counter, 0
         # Stopped agents that may have ready runs in the store.
-        self._away: set[str] = set()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._stopped_agents: set[str] = set()
+        self._waiters: dict[str, deque[asyncio.Future[None]]] = {}
 
     # --- in: what sources hand over ---------------------------------------------------------
 
-    async def space(self, agents: Iterable[str]) -> None:
+    async def wait_for_credit(self, agents: Iterable[str]) -> None:
         """Return when each of these agents may be given one more event."""
         for agent in agents:
             again = False
-            while not self._may_come(agent):
+            while not self._may_accept(agent):
                 turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-                waiting = self._waiting.setdefault(agent, deque())
+                waiting = self._waiters.setdefault(agent, deque())
                 (waiting.appendleft if again else waiting.append)(turn)
                 again = True
                 try:
@@ -100,202 +100,215 @@ class Supply:
                     if turn in waiting:
                         waiting.remove(turn)
 
-    def _may_come(self, agent: str) -> bool:
+    def _may_accept(self, agent: str) -> bool:
         """Say whether one more event of an agent may be accepted.
 
         Waiting helps where work goes on. An agent that finishes nothing at all would hold up a
         source that it shares with others: its events are kept in the store, as those of a stopped
         one are, until there are very many.
         """
-        if self.credits.fits(agent) or self._line.stops.agent(agent):
+        if self.credits.has_room(agent) or self._services.stops.is_agent_stopped(agent):
             return True
-        still_us = self._line.clock.monotonic_us() - self._moved_us.get(agent, 0)
-        return still_us > _STUCK_US and self.credits.room.held(agent) < self._most
+        still_us = self._services.clock.monotonic_us() - self._last_release_us.get(agent, 0)
+        return still_us > _STUCK_US and self.credits.quota.events_of(agent) < self._max_stuck_events
 
     def offer(self, run: Run, event: Event, octets: int) -> None:
         """Take a run that was just accepted, for which a credit was taken."""
         agent = run.agent
-        if agent in self._away or self._line.stops.agent(agent):
+        if agent in self._stopped_agents or self._services.stops.is_agent_stopped(agent):
             # Older ones are away, also between the resume and `fetch_back`, which reads them all.
-            self._away.add(agent)
-            self.credits.give(agent, octets)
+            self._stopped_agents.add(agent)
+            self.credits.release(agent, octets)
             return
-        if self._line.store.lease(run) is None:
-            self.credits.give(agent, octets)  # another worker handles it
+        if self._services.store.lease_epoch(run) is None:
+            self.credits.release(agent, octets)  # another worker handles it
             return
-        self.credits.keep(run.id, agent, octets)
-        if self._line.store.shared:
+        self.credits.assign_to_run(run.id, agent, octets)
+        if self._services.store.is_shared:
             # Another worker may have accepted older ones of its key: the store has them in order.
-            self._look_from(agent, run.position - 1)
+            self._load_from(agent, run.position - 1)
             return
-        if agent in self.behind or not self.room.fits(agent):
+        if agent in self.spilled_agents or not self.quota.has_room(agent):
             # Older ones are still in the store; taking newer ones first would break order.
-            self.behind.add(agent)
-            after = self._after.get(agent, 0)
-            self._after[agent] = min(after, run.position - 1)
+            self.spilled_agents.add(agent)
+            after = self._read_positions.get(agent, 0)
+            self._read_positions[agent] = min(after, run.position - 1)
             return
-        self._after[agent] = max(self._after.get(agent, 0), run.position)
-        self._take(run, event, octets)
+        self._read_positions[agent] = max(self._read_positions.get(agent, 0), run.position)
+        self._add(run, event, octets)
 
-    def look_for_news(self) -> None:
+    def load_changes(self) -> None:
         """See what other workers accepted that is ours to handle."""
-        store = self._line.store
-        if store.news == self._news:
+        store = self._services.store
+        if store.change_counter == self._change_counter:
             return
-        news, head = store.news, store.head()
-        runs = store.backlog(self._head, _LOAD)
-        firsts = {run.agent: run.position for run in reversed(runs) if run.id not in self.known}
+        news, head = store.change_counter, store.last_seq()
+        runs = store.ready_runs(self._scan_position, _LOAD)
+        firsts = {
+            run.agent: run.position for run in reversed(runs) if run.id not in self.loaded_runs
+        }
         for agent, position in firsts.items():
-            self._look_from(agent, position - 1)
+            self._load_from(agent, position - 1)
         if len(runs) < _LOAD:
-            self._news, self._head = news, head
+            self._change_counter, self._scan_position = news, head
         else:
-            self._head = runs[-1].position - 1
+            self._scan_position = runs[-1].position - 1
 
-    def _look_from(self, agent: str, position: int) -> None:
+    def _load_from(self, agent: str, position: int) -> None:
         """Read an agent's ready runs from a position on."""
-        if agent in self._away or self._line.stops.agent(agent):
-            self._away.add(agent)
+        if agent in self._stopped_agents or self._services.stops.is_agent_stopped(agent):
+            self._stopped_agents.add(agent)
             return
-        self.behind.add(agent)
-        self._after[agent] = min(self._after.get(agent, 0), position)
-        self._try_to_load(agent)
+        self.spilled_agents.add(agent)
+        self._read_positions[agent] = min(self._read_positions.get(agent, 0), position)
+        self._try_load(agent)
 
-    def woken(self, run: Run) -> bool:
+    def add_woken(self, run: Run) -> bool:
         """Take a run whose wait is over; False if it is here already, or its agent is stopped."""
-        if run.id in self.known:
+        if run.id in self.loaded_runs:
             return False
-        if self._line.stops.agent(run.agent):
-            self._away.add(run.agent)
+        if self._services.stops.is_agent_stopped(run.agent):
+            self._stopped_agents.add(run.agent)
             return False
-        self._take(run, None, 0)
+        self._add(run, None, 0)
         return True
 
-    def _take(self, run: Run, event: Event | None, octets: int) -> None:
-        if run.id not in self.known and not self._later(run):
-            self.known[run.id] = Held(run.agent, event, octets)
-            self.room.take(run.agent, octets)
-            self._put(run)
+    def _add(self, run: Run, event: Event | None, octets: int) -> None:
+        if run.id not in self.loaded_runs and not self._defer(run):
+            self.loaded_runs[run.id] = LoadedRun(run.agent, event, octets)
+            self.quota.acquire(run.agent, octets)
+            self._enqueue(run)
 
     # --- in: what the store has waiting -----------------------------------------------------
 
     def start(self) -> None:
         """Begin with what the store has; also when this worker was given other runs."""
         self.credits.clear()
-        self.behind.clear()
-        self._after.clear()
-        self._lease_rev = self._line.store.lease_rev
-        self._news, self._head = self._line.store.news, self._line.store.head()
-        for agent, runs in self._line.store.backlogged().items():
-            self._fetch(agent, runs)
+        self.spilled_agents.clear()
+        self._read_positions.clear()
+        self._lease_rev = self._services.store.lease_rev
+        self._change_counter, self._scan_position = (
+            self._services.store.change_counter,
+            self._services.store.last_seq(),
+        )
+        for agent, runs in self._services.store.ready_counts().items():
+            self._register_backlog(agent, runs)
         self.load_all()
 
-    def _fetch(self, agent: str, runs: int) -> None:
-        if self._line.stops.agent(agent):
-            self._away.add(agent)
+    def _register_backlog(self, agent: str, runs: int) -> None:
+        if self._services.stops.is_agent_stopped(agent):
+            self._stopped_agents.add(agent)
             return
-        self.credits.backlog(agent, runs)
-        self.behind.add(agent)
-        self._after[agent] = 0
+        self.credits.add_backlog(agent, runs)
+        self.spilled_agents.add(agent)
+        self._read_positions[agent] = 0
 
     def load_all(self) -> None:
         """Load for every agent that is behind, as far as there is room."""
-        for agent in sorted(self.behind, key=lambda one: (self.room.held(one), one)):
+        for agent in sorted(self.spilled_agents, key=lambda one: (self.quota.events_of(one), one)):
             self.load(agent)
 
     def load(self, agent: str) -> None:
         """Load the next runs of an agent that is behind, if it has few in memory."""
-        share = max(16, self.room.events // (4 * len(self.behind) or 1))
+        share = max(16, self.quota.events // (4 * len(self.spilled_agents) or 1))
         limit = min(_LOAD, share)
-        store = self._line.store
-        while agent in self.behind and self.room.held(agent) < limit and self.room.fits(agent):
-            runs = store.backlog(self._after.get(agent, 0), limit, agent)
+        store = self._services.store
+        while (
+            agent in self.spilled_agents
+            and self.quota.events_of(agent) < limit
+            and self.quota.has_room(agent)
+        ):
+            runs = store.ready_runs(self._read_positions.get(agent, 0), limit, agent)
             if store.lease_rev != self._lease_rev:
                 return  # of keys that came meanwhile the older ones are not here: `start` reads all
             for run in runs:
-                self._after[agent] = run.position
-                self.credits.seen(run.id, agent)
-                self._take(run, None, 0)
+                self._read_positions[agent] = run.position
+                self.credits.add_loaded(run.id, agent)
+                self._add(run, None, 0)
             if len(runs) < limit:
-                self.behind.discard(agent)
+                self.spilled_agents.discard(agent)
 
-    def _try_to_load(self, agent: str) -> None:
+    def _try_load(self, agent: str) -> None:
         """Load; if the store does not answer the agent stays behind, and it is done later."""
         with suppress(StoreFailed):
             self.load(agent)
 
-    def fetch_back(self) -> set[str]:
+    def reload_resumed(self) -> set[str]:
         """Load what was put away, once its agent may go on; return the agents."""
-        back = {agent for agent in self._away if not self._line.stops.agent(agent)}
+        back = {
+            agent
+            for agent in self._stopped_agents
+            if not self._services.stops.is_agent_stopped(agent)
+        }
         if back:
-            counts = self._line.store.backlogged()
-            self._away -= back
+            counts = self._services.store.ready_counts()
+            self._stopped_agents -= back
             for agent in sorted(back):
-                self.credits.forget(agent)
-                self._fetch(agent, counts.get(agent, 0))
-                self._try_to_load(agent)
+                self.credits.release_agent(agent)
+                self._register_backlog(agent, counts.get(agent, 0))
+                self._try_load(agent)
         return back
 
-    def read_on(self, agent: str, key: str, limit: int) -> bool:
+    def load_key(self, agent: str, key: str, limit: int) -> bool:
         """Load a key's next runs that wait to be judged; say whether there may be more of them."""
-        runs = self._line.store.unjudged(agent, key, limit)
-        if runs and self._line.store.lease(runs[0]) is None:
+        runs = self._services.store.unjudged_runs(agent, key, limit)
+        if runs and self._services.store.lease_epoch(runs[0]) is None:
             return False  # another worker reads them
         for run in runs:
-            self.credits.seen(run.id, agent)
-            self._take(run, None, 0)
+            self.credits.add_loaded(run.id, agent)
+            self._add(run, None, 0)
         return len(runs) == limit
 
     # --- out --------------------------------------------------------------------------------
 
-    def put_back(self, run: Run) -> None:
+    def unload(self, run: Run) -> None:
         """Drop a run from memory that is read again with its key (`read_on`)."""
-        self._drop(run)
+        self._unload(run)
 
-    def forget(self, run: Run) -> None:
+    def release_run(self, run: Run) -> None:
         """Let go of a run that is finished, or waits at no compute."""
-        self._drop(run)
-        self.credits.finish(run.id, run.agent)
-        self._moved_us[run.agent] = self._line.clock.monotonic_us()
-        if run.agent in self.behind:
-            self._try_to_load(run.agent)
-        self.let_in(run.agent)
+        self._unload(run)
+        self.credits.release_run(run.id, run.agent)
+        self._last_release_us[run.agent] = self._services.clock.monotonic_us()
+        if run.agent in self.spilled_agents:
+            self._try_load(run.agent)
+        self.admit_waiter(run.agent)
 
-    def put_away(self, agent: str, runs: Iterable[Run]) -> None:
+    def unload_agent(self, agent: str, runs: Iterable[Run]) -> None:
         """Drop a stopped agent's runs from memory: the store has them, others need the room."""
         for run in runs:
-            self._drop(run)
-        self.behind.discard(agent)
-        self.credits.forget(agent)
-        self._away.add(agent)
-        self.let_in(agent)
+            self._unload(run)
+        self.spilled_agents.discard(agent)
+        self.credits.release_agent(agent)
+        self._stopped_agents.add(agent)
+        self.admit_waiter(agent)
 
-    def _drop(self, run: Run) -> None:
-        held = self.known.pop(run.id)
-        self.room.give(held.agent, held.octets)
+    def _unload(self, run: Run) -> None:
+        held = self.loaded_runs.pop(run.id)
+        self.quota.release(held.agent, held.octets)
 
-    def moved_us(self, agent: str) -> int:
+    def last_release_us(self, agent: str) -> int:
         """Return when an agent's run last left memory, by the monotonic clock; 0 if none did."""
-        return self._moved_us.get(agent, 0)
+        return self._last_release_us.get(agent, 0)
 
-    def let_in(self, agent: str) -> None:
+    def admit_waiter(self, agent: str) -> None:
         """Let the next who waits for an agent's credits look again."""
-        waiting = self._waiting.get(agent)
-        if waiting and self._may_come(agent):
+        waiting = self._waiters.get(agent)
+        if waiting and self._may_accept(agent):
             while waiting:
                 turn = waiting.popleft()
                 if not turn.done():
                     turn.set_result(None)
                     break
             if not waiting:
-                del self._waiting[agent]
+                del self._waiters[agent]
 
     @property
-    def waited_for(self) -> bool:
+    def has_waiters(self) -> bool:
         """Say whether a source waits for room."""
-        return bool(self._waiting)
+        return bool(self._waiters)
 
-    def let_all_in(self) -> None:
+    def admit_waiters(self) -> None:
         """Let one of each agent's look again: what is free for one depends on all the others."""
-        for agent in list(self._waiting):
-            self.let_in(agent)
+        for agent in list(self._waiters):
+            self.admit_waiter(agent)

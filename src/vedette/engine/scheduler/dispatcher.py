@@ -23,21 +23,21 @@ from dataclasses import field, replace
 from functools import partial
 from typing import Any, Literal
 
-from vedette.domain.base.clock import MICROS, until_beat, within
+from vedette.domain.base.clock import MICROS, aligned_delay_s, wait_for_event
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import Permanent, StoreFailed
 from vedette.domain.base.fleet_clock import Jump
 from vedette.domain.conflict import Superseded
 from vedette.domain.event import Event
-from vedette.domain.run import Answer, Lease, Run, Step
-from vedette.engine.handle import handle, see_through
-from vedette.engine.kill_switch import StoreWatch, lift_ended, tell_jump
-from vedette.engine.run_context import Case
-from vedette.engine.scheduler.backpressure import Bounds, Supply
-from vedette.engine.scheduler.failure_policy import ATTEMPTS, Guard
-from vedette.engine.scheduler.fair_queue import OCTETS_A_TURN, Turns
-from vedette.engine.scheduler.wakeups import Waking
-from vedette.engine.services import Line
+from vedette.domain.run import CommitStatus, Lease, Run, Step
+from vedette.engine.handle import handle, run_to_completion
+from vedette.engine.kill_switch import StoreWatch, lift_expired_stops, record_clock_jump
+from vedette.engine.run_context import RunContext
+from vedette.engine.scheduler.backpressure import Bounds, RunBuffer
+from vedette.engine.scheduler.failure_policy import ATTEMPTS, FailurePolicy
+from vedette.engine.scheduler.fair_queue import OCTETS_A_TURN, FairScheduler
+from vedette.engine.scheduler.wakeups import Wakeups
+from vedette.engine.services import Services
 
 # How long nothing is looked for where nothing can be found.
 REST_S = 1.0
@@ -45,16 +45,16 @@ Key = tuple[str, str]
 # Where a ready run is: waiting for an instant or a person; with a judge; performed; in a lane that
 # is to have a handler, or that nobody looks at; to be read; not to be read; of no lease; to be
 # tried again, as a store that is well by all else that is known of it refused the last attempt.
-Place = Literal[
+RunLocation = Literal[
     "aside", "hand", "effects", "queued", "idle", "behind", "unread", "leaseless", "refused"
 ]
 
 # A target whose next trial is further off than this has failed several in a row.
 _TRIAL_SOON_US = 10_000_000
 _SOON_US = 60_000_000
-AHEAD = 32
+MAX_AHEAD = 32
 # How many runs of a key are read at once; more than may be under way, so that one is new.
-_PAGE = 2 * AHEAD
+_PAGE = 2 * MAX_AHEAD
 # A lane that waits for longer than this leaves the room to others.
 _REST_US = 200_000
 # A lane whose instant was so long ago is looked at by nobody.
@@ -63,7 +63,7 @@ _LATE_US = 5_000_000
 _SLOW_US = 500_000
 # Handlers of one agent while another that asks for little is about. Whatever is in hand for the
 # one stands before the other's next step, in every commit and every round of the loop.
-BESIDE = 6
+SHARED_HANDLERS = 6
 
 
 @dataclass(slots=True)
@@ -76,12 +76,12 @@ class Lane:
     """
 
     queue: deque[Run] = field(default_factory=deque)
-    busy: int = 0
-    again_us: int | None = None
-    queued: bool = False
-    judged: str | None = None
+    in_progress: int = 0
+    retry_at_us: int | None = None
+    is_queued: bool = False
+    unsent_run: str | None = None
 
-    def put_back(self, run: Run) -> None:
+    def insert(self, run: Run) -> None:
         """Put a run back in its place."""
         at = len(self.queue)
         while at and self.queue[at - 1].position > run.position:
@@ -90,12 +90,12 @@ class Lane:
 
 
 @dataclass(slots=True, eq=False)
-class Hand:
+class BusyHandler:
     """A handler at a run of a key, since an instant of the monotonic clock."""
 
     key: Key
     since_us: int
-    slow: bool = False
+    is_slow: bool = False
 
 
 class Dispatcher:
@@ -106,79 +106,82 @@ class Dispatcher:
 
     def __init__(
         self,
-        line: Line,
+        services: Services,
         *,
         handlers: int = 256,
         room: int | None = None,
         bounds: Bounds | None = None,
     ) -> None:
         bounds = bounds or Bounds()
-        self._line = line
-        self.supply = Supply(
-            line, self._put, replace(bounds, room=room or bounds.room), self._later
+        self._services = services
+        self.buffer = RunBuffer(
+            services, self._enqueue, replace(bounds, room=room or bounds.room), self._defer
         )
-        self.waking = Waking(line, self.supply)
-        self._guarding = Guard(line, self._passed)
-        self._guard = self._guarding.do
+        self.wakeups = Wakeups(services, self.buffer)
+        self._failure_policy = FailurePolicy(services, self._on_overtake)
+        self._guard = self._failure_policy.apply
         self._lanes: dict[Key, Lane] = {}
-        self._turns: Turns[Key] = Turns(handlers, beside=BESIDE, cost=self._cost)
-        self._hands: set[Hand] = set()
-        self._free: deque[asyncio.Future[None]] = deque()
-        self._parked: dict[Key, int] = {}
+        self._scheduler: FairScheduler[Key] = FairScheduler(
+            handlers, shared_limit=SHARED_HANDLERS, cost=self._lane_cost
+        )
+        self._busy_handlers: set[BusyHandler] = set()
+        self._idle_handlers: deque[asyncio.Future[None]] = deque()
+        self._parked_until: dict[Key, int] = {}
         # Keys of which more is in the store than in their lanes.
-        self._short: set[Key] = set()
+        self._spilled_keys: set[Key] = set()
         # Those of them that the store did not give when they were last asked for.
-        self._unread: set[Key] = set()
+        self._unread_keys: set[Key] = set()
         # Whether a store that is ready refused the last look at it.
-        self.blind = False
+        self.poll_failed = False
         self._handlers = handlers
-        self._charge: set[str] = set()
+        self._unfinished_runs: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._finishing: dict[asyncio.Task[None], None] = {}
+        self._finishers: dict[asyncio.Task[None], None] = {}
         # Runs whose first turn is durable, whatever the store says of them: they are seen through.
-        self.under_way: dict[str, Case] = {}
-        self._failed: Callable[[str, BaseException | None], None] | None = None
+        self.active_runs: dict[str, RunContext] = {}
+        self._on_failure: Callable[[str, BaseException | None], None] | None = None
         self._closing = False
-        self._moved_us = line.clock.moved_us
+        self._clock_moved_us = services.clock.moved_us
         # Jumps of the wall clock that are to be recorded, oldest first.
-        self._untold: list[Jump] = []
-        self.handled = 0
+        self._unrecorded_jumps: list[Jump] = []
+        self.handled_count = 0
 
     # --- life -------------------------------------------------------------------------------
 
-    def start(self, failed: Callable[[str, BaseException | None], None] | None = None) -> None:
+    def start(self, on_failure: Callable[[str, BaseException | None], None] | None = None) -> None:
         """Load what the store has waiting and begin to handle it.
 
         `failed` is told if a task of ours breaks: runs that it had in hand are never done then.
         """
-        self._failed, self._closing = failed, False
-        if self._line.in_hand is not None:
-            self._charge = set(self._line.in_hand.left_over())
-        self.supply.start()
-        self.waking.start()
+        self._on_failure, self._closing = on_failure, False
+        if self._services.run_journal is not None:
+            self._unfinished_runs = set(self._services.run_journal.unfinished())
+        self.buffer.start()
+        self.wakeups.reload_parked()
         self._tasks = [
-            self._minded(self._work(), f"handler {n}") for n in range(1, self._handlers + 1)
+            self._supervise(self._run_handler(), f"handler {n}")
+            for n in range(1, self._handlers + 1)
         ]
-        self._tasks.append(self._minded(self._wake(), "waker"))
+        self._tasks.append(self._supervise(self._run_wakeups(), "waker"))
 
-    def _minded(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def _supervise(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
         return task
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._finishing.pop(task, None)
-        if self._closing or self._failed is None:
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        self._finishers.pop(task, None)
+        if self._closing or self._on_failure is None:
             return
         if task.cancelled():
-            self._failed(task.get_name(), asyncio.CancelledError("cancelled by nobody we know"))
+            self._on_failure(task.get_name(), asyncio.CancelledError("cancelled by nobody we know"))
         elif task.exception() is not None:
-            self._failed(task.get_name(), task.exception())
+            self._on_failure(task.get_name(), task.exception())
 
     async def close(self) -> None:
         """Stop handling. What was not committed is found again by the next runner."""
         self._closing = True
-        tasks = [*self._tasks, *self._finishing]
+        tasks = [*self._tasks, *self._finishers]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -186,415 +189,434 @@ class Dispatcher:
     @property
     def pending(self) -> int:
         """Return how many runs are in memory, queued or being handled."""
-        return len(self.supply.known)
+        return len(self.buffer.loaded_runs)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Say whether there is nothing to handle now.
 
         Lanes of stopped agents, and lanes parked until a later instant, are aside; see `soon`.
         """
-        line, now = self._line, self._line.clock.now_us()
+        services, now = self._services, self._services.clock.now_us()
         aside = sum(
             len(self._lanes[key].queue)
-            for key, at_us in self._parked.items()
-            if at_us > now or line.stops.agent(key[0])
+            for key, at_us in self._parked_until.items()
+            if at_us > now or services.stops.is_agent_stopped(key[0])
         )
-        behind = any(not line.stops.agent(agent) for agent in self.supply.behind)
+        behind = any(
+            not services.stops.is_agent_stopped(agent) for agent in self.buffer.spilled_agents
+        )
         short = any(
-            self._parked.get(key, 0) <= now and not line.stops.agent(key[0]) for key in self._short
+            self._parked_until.get(key, 0) <= now and not services.stops.is_agent_stopped(key[0])
+            for key in self._spilled_keys
         )
-        aside_all = len(self.supply.known) == aside
-        return aside_all and not behind and not short and not self.waking.due
+        aside_all = len(self.buffer.loaded_runs) == aside
+        return aside_all and not behind and not short and not self.wakeups.has_due
 
-    def at_work(self, agent: str, *, judging: bool = True) -> bool:
+    def is_active(self, agent: str, *, judging: bool = True) -> bool:
         """Say whether runs of an agent are being handled; without `judging` only beyond that."""
-        if any(case.run.agent == agent for case in self.under_way.values()):
+        if any(context.run.agent == agent for context in self.active_runs.values()):
             return True
-        return judging and any(lane.busy for key, lane in self._lanes.items() if key[0] == agent)
+        return judging and any(
+            lane.in_progress for key, lane in self._lanes.items() if key[0] == agent
+        )
 
-    def in_hand(self, agent: str) -> int:
+    def count_active(self, agent: str) -> int:
         """Return how many runs of an agent are being judged or performed."""
-        seen = sum(case.run.agent == agent for case in self.under_way.values())
-        return seen + sum(hand.key[0] == agent for hand in self._hands)
+        seen = sum(context.run.agent == agent for context in self.active_runs.values())
+        return seen + sum(hand.key[0] == agent for hand in self._busy_handlers)
 
-    def place(self, run: Run) -> Place:
+    def locate(self, run: Run) -> RunLocation:
         """Return where a run is that the store says is ready."""
         key = (run.agent, run.key)
-        if self._line.stops.agent(run.agent):
+        if self._services.stops.is_agent_stopped(run.agent):
             return "aside"
-        if self._line.store.lease(run) is None:
+        if self._services.store.lease_epoch(run) is None:
             return "leaseless"
-        if run.id in self._guarding.refused and self._line.store.ready:
+        if run.id in self._failure_policy.refused_runs and self._services.store.is_ready:
             return "refused"
-        if run.id not in self.supply.known:
-            if key in self._short:
-                return "unread" if key in self._unread else self._lane_place(key)
-            return "behind" if run.agent in self.supply.behind else "unread"
-        for at in (key, self._own_lane(run)):
+        if run.id not in self.buffer.loaded_runs:
+            if key in self._spilled_keys:
+                return "unread" if key in self._unread_keys else self._locate_lane(key)
+            return "behind" if run.agent in self.buffer.spilled_agents else "unread"
+        for at in (key, self._own_lane_key(run)):
             lane = self._lanes.get(at)
             if lane is not None and any(other.id == run.id for other in lane.queue):
-                return self._lane_place(at)
+                return self._locate_lane(at)
         lane = self._lanes.get(key)
-        return "hand" if lane is not None and lane.busy else "effects"
+        return "hand" if lane is not None and lane.in_progress else "effects"
 
-    def refused(self) -> dict[str, tuple[Run, str]]:
+    def refused_runs(self) -> dict[str, tuple[Run, str]]:
         """Return the runs in memory whose last attempt a store refused, and why, by their id."""
-        return self._guarding.refused_of(self.supply.known)
+        return self._failure_policy.retain_refused(self.buffer.loaded_runs)
 
-    def _lane_place(self, key: Key) -> Place:
-        at_us = self._parked.get(key)
+    def _locate_lane(self, key: Key) -> RunLocation:
+        at_us = self._parked_until.get(key)
         if at_us is not None:
-            late = self._line.store.ready and at_us + _LATE_US < self._line.clock.now_us()
+            late = (
+                self._services.store.is_ready and at_us + _LATE_US < self._services.clock.now_us()
+            )
             return "idle" if late else "aside"
         lane = self._lanes.get(key)
         if lane is None:
             return "idle"
-        return "hand" if lane.busy else "queued" if lane.queued else "idle"
+        return "hand" if lane.in_progress else "queued" if lane.is_queued else "idle"
 
-    def read_again(self) -> None:
+    def reload(self) -> None:
         """Begin anew with what the store has, beside what is in hand. Raises StoreFailed."""
-        self.supply.start()
-        self.waking.start()
+        self.buffer.start()
+        self.wakeups.reload_parked()
         for key, lane in list(self._lanes.items()):
-            self._go_on(key, lane)
-        self._call_handler()
+            self._advance_lane(key, lane)
+        self._wake_handler()
 
     @property
-    def soon(self) -> bool:
+    def is_due_soon(self) -> bool:
         """Say whether something waits for an instant near enough to stay up for."""
-        now = self._line.clock.now_us()
-        return self.waking.soon(now + _TRIAL_SOON_US) or any(
-            at_us <= now + _SOON_US and not self._line.stops.agent(key[0])
-            for key, at_us in self._parked.items()
+        now = self._services.clock.now_us()
+        return self.wakeups.has_trial_by(now + _TRIAL_SOON_US) or any(
+            at_us <= now + _SOON_US and not self._services.stops.is_agent_stopped(key[0])
+            for key, at_us in self._parked_until.items()
         )
 
     # --- lanes ------------------------------------------------------------------------------
 
-    def _put(self, run: Run) -> None:
+    def _enqueue(self, run: Run) -> None:
         """Queue a run that came into memory: in the order of its key, or beside it if it waited.
 
         One that waited before its first turn (for a budget) still has its place in the order.
         """
         first = run.state == "ready" or not run.turn
-        key = (run.agent, run.key) if first else self._own_lane(run)
+        key = (run.agent, run.key) if first else self._own_lane_key(run)
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane()
-        lane.put_back(run)
-        self._go_on(key, lane)
+        lane.insert(run)
+        self._advance_lane(key, lane)
 
-    def _later(self, run: Run) -> bool:
+    def _defer(self, run: Run) -> bool:
         """Say whether a run stays in the store until its lane reads on."""
         key = (run.agent, run.key)
-        if key not in self._short or run.turn or run.state != "ready":
+        if key not in self._spilled_keys or run.turn or run.state != "ready":
             return False
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane()
-        self._go_on(key, lane)
-        return key in self._short or run.id in self.supply.known
+        self._advance_lane(key, lane)
+        return key in self._spilled_keys or run.id in self.buffer.loaded_runs
 
-    def _passed(self, run: Run) -> None:
+    def _on_overtake(self, run: Run) -> None:
         """A run came before an earlier one of its key, which is not here: read the key again."""
-        self._read_on((run.agent, run.key))
+        self._load_lane((run.agent, run.key))
 
-    def _shorten(self, key: Key, lane: Lane) -> None:
+    def _spill_lane(self, key: Key, lane: Lane) -> None:
         """Leave the runs of a lane in the store that wait for its first."""
         kept = deque[Run]()
         for run in lane.queue:
             fresh = run.state == "ready" and not run.turn and not run.attempts
-            if kept and fresh and run.id not in self._charge:
-                self.supply.put_back(run)
-                self.waking.gone(run)
-                self._short.add(key)
+            if kept and fresh and run.id not in self._unfinished_runs:
+                self.buffer.unload(run)
+                self.wakeups.forget_run(run)
+                self._spilled_keys.add(key)
             else:
                 kept.append(run)
         lane.queue = kept
 
-    def _read_on(self, key: Key) -> None:
+    def _load_lane(self, key: Key) -> None:
         """Read a lane's next runs from the store, oldest first."""
-        self._short.discard(key)
-        self._unread.discard(key)
+        self._spilled_keys.discard(key)
+        self._unread_keys.discard(key)
         more = True
         try:
-            more = self.supply.read_on(*key, _PAGE)
+            more = self.buffer.load_key(*key, _PAGE)
         except StoreFailed:
-            self._unread.add(key)
-            self._line.metrics.count("store_failures")
-            self._parked[key] = self._line.clock.now_us() + _REST_US
+            self._unread_keys.add(key)
+            self._services.metrics.count("store_failures")
+            self._parked_until[key] = self._services.clock.now_us() + _REST_US
         if more:
-            self._short.add(key)
+            self._spilled_keys.add(key)
 
-    def _put_away(self, key: Key, lane: Lane) -> None:
+    def _unload_lane(self, key: Key, lane: Lane) -> None:
         """Drop a stopped agent's runs from memory: the store has them, others need the room."""
-        self.supply.put_away(key[0], lane.queue)
+        self.buffer.unload_agent(key[0], lane.queue)
         for run in lane.queue:
-            self.waking.gone(run)
+            self.wakeups.forget_run(run)
         lane.queue.clear()
-        self._short.discard(key)
-        if not lane.busy:
-            self._drop(key)
+        self._spilled_keys.discard(key)
+        if not lane.in_progress:
+            self._drop_lane(key)
 
-    def _drop(self, key: Key) -> None:
+    def _drop_lane(self, key: Key) -> None:
         """Forget a lane that has nothing left."""
         self._lanes.pop(key, None)
-        self._parked.pop(key, None)
-        self._unread.discard(key)
+        self._parked_until.pop(key, None)
+        self._unread_keys.discard(key)
 
-    def _go_on(self, key: Key, lane: Lane) -> None:
+    def _advance_lane(self, key: Key, lane: Lane) -> None:
         """Give a lane to a handler if another of its runs may be begun now."""
-        if key in self._short and not lane.queue and key not in self._parked:
-            self._read_on(key)
-        may = lane.again_us is None and lane.busy < AHEAD and key not in self._parked
-        if may and lane.queue and not lane.queued and lane.judged is None:
-            lane.queued = True
-            self._turns.want(key[0], key, self._line.clock.monotonic_us())
-            self._call_handler()
+        if key in self._spilled_keys and not lane.queue and key not in self._parked_until:
+            self._load_lane(key)
+        may = (
+            lane.retry_at_us is None
+            and lane.in_progress < MAX_AHEAD
+            and key not in self._parked_until
+        )
+        if may and lane.queue and not lane.is_queued and lane.unsent_run is None:
+            lane.is_queued = True
+            self._scheduler.enqueue(key[0], key, self._services.clock.monotonic_us())
+            self._wake_handler()
 
-    def _cost(self, key: Key) -> int:
+    def _lane_cost(self, key: Key) -> int:
         queue = self._lanes[key].queue
-        held = self.supply.known.get(queue[0].id) if queue else None
+        held = self.buffer.loaded_runs.get(queue[0].id) if queue else None
         return 1 + (held.octets // OCTETS_A_TURN if held else 0)
 
-    def others_about(self) -> bool:
+    def has_light_agent(self) -> bool:
         """Say whether an agent that asks for little was heard of lately."""
-        return self._turns.light_about(self._line.clock.monotonic_us())
+        return self._scheduler.has_light_agent(self._services.clock.monotonic_us())
 
     # --- handlers ---------------------------------------------------------------------------
 
-    def _call_handler(self) -> None:
-        while self._free:
-            free = self._free.popleft()
+    def _wake_handler(self) -> None:
+        while self._idle_handlers:
+            free = self._idle_handlers.popleft()
             if not free.done():
                 free.set_result(None)
                 return
 
-    async def _work(self) -> None:
+    async def _run_handler(self) -> None:
         while True:
-            turn = self._turns.next(self._line.clock.monotonic_us())
+            turn = self._scheduler.pop_next(self._services.clock.monotonic_us())
             if turn is None:
                 free = asyncio.get_running_loop().create_future()
-                self._free.append(free)
+                self._idle_handlers.append(free)
                 await free
                 continue
             # There may be more to do than handlers were called for, when a bound was raised.
-            self._call_handler()
+            self._wake_handler()
             agent, key = turn
-            hand = Hand(key, self._line.clock.monotonic_us())
-            self._hands.add(hand)
+            handler = BusyHandler(key, self._services.clock.monotonic_us())
+            self._busy_handlers.add(handler)
             try:
-                await self._serve(key)
+                await self._serve_lane(key)
             finally:
-                self._hands.discard(hand)
-                self._turns.done(agent, slow=hand.slow)
+                self._busy_handlers.discard(handler)
+                self._scheduler.release_handler(agent, was_slow=handler.is_slow)
 
-    async def _serve(self, key: Key) -> None:
+    async def _serve_lane(self, key: Key) -> None:
         """Take the next run of a lane, if it may still be taken."""
         lane = self._lanes[key]
-        lane.queued = False
-        if lane.again_us is not None or not lane.queue or key in self._parked:
+        lane.is_queued = False
+        if lane.retry_at_us is not None or not lane.queue or key in self._parked_until:
             return
-        if self._line.stops.agent(key[0]):
-            self._put_away(key, lane)
+        if self._services.stops.is_agent_stopped(key[0]):
+            self._unload_lane(key, lane)
             return
         run = lane.queue.popleft()
-        epoch = self._line.store.lease(run)
+        epoch = self._services.store.lease_epoch(run)
         if epoch is None:
             # Another worker has it by now.
-            self._short.discard(key)
-            self._forget(run)
-            self._come_back(key, lane, run)
+            self._spilled_keys.discard(key)
+            self._forget_run(run)
+            self._requeue(key, lane, run)
             return
-        await self._take(key, lane, Lease(run, epoch))
+        await self._handle_run(key, lane, Lease(run, epoch))
 
-    async def _take(self, key: Key, lane: Lane, lease: Lease) -> None:
+    async def _handle_run(self, key: Key, lane: Lane, lease: Lease) -> None:
         """Handle a run of a lane; the lane goes on as soon as its step is sent."""
         run = lease.run
-        lane.busy += 1
-        lane.judged = run.id
-        sent = partial(self._sent, key, lane, run)
-        event = self.supply.known[run.id].event
-        case = await self._guard(run, self._first(lease, event, sent))
-        lane.busy -= 1
-        lane.judged = None if lane.judged == run.id else lane.judged
-        if isinstance(case, int):
-            lane.put_back(run)
-            lane.again_us = max(case, lane.again_us or 0)
-        elif case is None:
+        lane.in_progress += 1
+        lane.unsent_run = run.id
+        on_sent = partial(self._on_sent, key, lane, run)
+        event = self.buffer.loaded_runs[run.id].event
+        result = await self._guard(run, self._run_first_turn(lease, event, on_sent))
+        lane.in_progress -= 1
+        lane.unsent_run = None if lane.unsent_run == run.id else lane.unsent_run
+        if isinstance(result, int):
+            lane.insert(run)
+            lane.retry_at_us = max(result, lane.retry_at_us or 0)
+        elif result is None:
             if run.state == "dead":
                 # What was judged ahead of it counted on it.
-                lane.again_us = lane.again_us or self._line.clock.now_us()
-            self._forget(run)
+                lane.retry_at_us = lane.retry_at_us or self._services.clock.now_us()
+            self._forget_run(run)
         else:
-            self.waking.release(case)
-            self.under_way[run.id] = case
-            self._beside(self._finish(case))
-        self._come_back(key, lane, run)
+            self.wakeups.release_parked(result)
+            self.active_runs[run.id] = result
+            self._spawn_finisher(self._complete_run(result))
+        self._requeue(key, lane, run)
 
-    def _sent(self, key: Key, lane: Lane, run: Run) -> None:
-        if lane.judged == run.id:
-            lane.judged = None
-            self._go_on(key, lane)
+    def _on_sent(self, key: Key, lane: Lane, run: Run) -> None:
+        if lane.unsent_run == run.id:
+            lane.unsent_run = None
+            self._advance_lane(key, lane)
 
-    async def _first(
-        self, lease: Lease, event: Event | None, sent: Callable[[], None]
-    ) -> Case | int | None:
+    async def _run_first_turn(
+        self, lease: Lease, event: Event | None, on_sent: Callable[[], None]
+    ) -> RunContext | int | None:
         """Handle a run; one that was in hand when the process before this one died is charged."""
         run = lease.run
-        if run.id in self._charge:
-            self._charge.discard(run.id)
+        if run.id in self._unfinished_runs:
+            self._unfinished_runs.discard(run.id)
             if run.attempts + 1 >= ATTEMPTS:
                 raise Permanent(f"the process died {ATTEMPTS} times with this event in hand")
             await self._charge_attempt(lease)
-        return await handle(self._line, lease, event, sent)
+        return await handle(self._services, lease, event, on_sent)
 
     async def _charge_attempt(self, lease: Lease) -> None:
         run = lease.run
         charged = Step(
-            drafts=[], run=run.id, position=run.position, agent=run.agent, expects=run.steps,
+            drafts=[], run=run.id, position=run.position, agent=run.agent, expected_steps=run.steps,
             entries_before=run.entries, epoch=lease.epoch, state=run.state, turn=run.turn,
             attempts=run.attempts + 1, wake_us=run.wake_us, waits=run.waits, observed=run.observed,
         )  # fmt: skip
-        committed = await self._line.store.commit(charged)
-        if committed.answer is not Answer.COMMITTED:
+        committed = await self._services.store.commit(charged)
+        if committed.status is not CommitStatus.COMMITTED:
             raise Superseded("the run was moved on by somebody else")
         run.steps, run.attempts = run.steps + 1, run.attempts + 1
 
-    def _come_back(self, key: Key, lane: Lane, run: Run) -> None:
+    def _requeue(self, key: Key, lane: Lane, run: Run) -> None:
         """A run of the lane has come back: go on, or start anew once all have."""
-        if lane.again_us is None:
-            self._go_on(key, lane)
-        elif not lane.busy:
+        if lane.retry_at_us is None:
+            self._advance_lane(key, lane)
+        elif not lane.in_progress:
             # What was judged ahead of a commit that did not stand is forgotten with it.
-            self._line.forget(run)
-            if lane.again_us > self._line.clock.now_us() + _REST_US:
-                self._shorten(key, lane)
+            self._services.forget_key(run)
+            if lane.retry_at_us > self._services.clock.now_us() + _REST_US:
+                self._spill_lane(key, lane)
             if lane.queue:
-                self._parked[key] = lane.again_us
-            lane.again_us = None
+                self._parked_until[key] = lane.retry_at_us
+            lane.retry_at_us = None
             if not lane.queue:
-                self._go_on(key, lane)
-        if not lane.queue and not lane.busy and not lane.queued and key not in self._short:
-            self._drop(key)
-            self._line.let_go(run)
+                self._advance_lane(key, lane)
+        if (
+            not lane.queue
+            and not lane.in_progress
+            and not lane.is_queued
+            and key not in self._spilled_keys
+        ):
+            self._drop_lane(key)
+            self._services.evict_key(run)
 
-    async def _finish(self, case: Case) -> None:
+    async def _complete_run(self, context: RunContext) -> None:
         """See a run through while its key goes on."""
-        run = case.run
+        run = context.run
         try:
-            again_us = await self._guard(run, see_through(self._line, case))
+            again_us = await self._guard(run, run_to_completion(self._services, context))
         finally:
-            self.under_way.pop(run.id, None)
+            self.active_runs.pop(run.id, None)
         if isinstance(again_us, int):
-            key = self._own_lane(run)
+            key = self._own_lane_key(run)
             lane = self._lanes[key] = Lane()
             lane.queue.append(run)
-            self._parked[key] = again_us
+            self._parked_until[key] = again_us
         else:
-            self.waking.finished(case)
-            self._forget(run)
+            self.wakeups.finish_run(context)
+            self._forget_run(run)
 
-    def _forget(self, run: Run) -> None:
-        self.supply.forget(run)
-        self.waking.gone(run)
-        self.handled += 1
+    def _forget_run(self, run: Run) -> None:
+        self.buffer.release_run(run)
+        self.wakeups.forget_run(run)
+        self.handled_count += 1
 
-    def _beside(self, work: Coroutine[Any, Any, None]) -> None:
-        self._finishing[self._minded(work, "finisher")] = None
+    def _spawn_finisher(self, work: Coroutine[Any, Any, None]) -> None:
+        self._finishers[self._supervise(work, "finisher")] = None
 
     @staticmethod
-    def _own_lane(run: Run) -> Key:
+    def _own_lane_key(run: Run) -> Key:
         return (run.agent, f"\0{run.id}")
 
     # --- waking -----------------------------------------------------------------------------
 
-    async def _wake(self) -> None:
+    async def _run_wakeups(self) -> None:
         """Look for runs whose wait is over, parked lanes that may go on, and stops that end."""
-        watch = StoreWatch(self._line)
+        watch = StoreWatch(self._services)
         committed = asyncio.Event()
-        self._line.store.listen(committed.set)
+        self._services.store.subscribe(committed.set)
         while True:
             try:
-                if not self._rests() or await within(committed, until_beat(REST_S)):
-                    await asyncio.sleep(self.waking.pause_s)
+                if not self._may_rest() or await wait_for_event(committed, aligned_delay_s(REST_S)):
+                    await asyncio.sleep(self.wakeups.pause_s)
                 committed.clear()
-                await watch.look()
-                await self._look_at_clock()
-                self.wake()
-                await lift_ended(self._line, self._line.clock.expiry_us())
-                self.blind = False
+                await watch.check()
+                await self._check_clock()
+                self.wake_due()
+                await lift_expired_stops(self._services, self._services.clock.expiry_us())
+                self.poll_failed = False
             except StoreFailed:
-                self.blind = self._line.store.ready
-                self._line.metrics.count("store_failures")
-                await asyncio.sleep(self.waking.pause_s)
+                self.poll_failed = self._services.store.is_ready
+                self._services.metrics.count("store_failures")
+                await asyncio.sleep(self.wakeups.pause_s)
 
-    def _rests(self) -> bool:
+    def _may_rest(self) -> bool:
         """Say whether nothing is to be looked for within a second, unless something is committed.
 
         Raises StoreFailed.
         """
-        line = self._line
-        by_us = line.clock.now_us() + int(REST_S * MICROS)
-        stopped = [name for name in line.fleet.agents if line.stops.agent(name)]
+        services = self._services
+        by_us = services.clock.now_us() + int(REST_S * MICROS)
+        stopped = [name for name in services.fleet.agents if services.stops.is_agent_stopped(name)]
         return not (
-            not (self.idle and line.store.ready)
-            or line.stops.unrecorded
-            or line.recall.behind
-            or self.supply.waited_for
-            or any(at_us <= by_us and key[0] not in stopped for key, at_us in self._parked.items())
-            or self.waking.soon(by_us)
-            or any(stop.until_us <= by_us for stop in line.stops.ends)
-            or line.store.due(by_us, 1, stopped)
+            not (self.is_idle and services.store.is_ready)
+            or services.stops.unrecorded
+            or services.recall.lag_reason
+            or self.buffer.has_waiters
+            or any(
+                at_us <= by_us and key[0] not in stopped
+                for key, at_us in self._parked_until.items()
+            )
+            or self.wakeups.has_trial_by(by_us)
+            or any(stop.until_us <= by_us for stop in services.stops.timed_stops)
+            or services.store.due_runs(by_us, 1, stopped)
         )
 
-    async def _look_at_clock(self) -> None:
+    async def _check_clock(self) -> None:
         """Tell of a jump of the wall clock; where it was confirmed, waits in memory move along."""
-        line = self._line
-        self._untold += filter(None, (line.clock.look(),))
-        off_us = 0 if line.clock.jump is None else line.clock.jump.by_us
-        line.metrics.gauge("clock_jump_seconds", off_us // MICROS)
-        if (by_us := line.clock.moved_us - self._moved_us) != 0:
-            self._moved_us += by_us
+        services = self._services
+        self._unrecorded_jumps += filter(None, (services.clock.check_wall_clock(),))
+        off_us = 0 if services.clock.jump is None else services.clock.jump.by_us
+        services.metrics.gauge("clock_jump_seconds", off_us // MICROS)
+        if (by_us := services.clock.moved_us - self._clock_moved_us) != 0:
+            self._clock_moved_us += by_us
             for lane in self._lanes.values():
-                lane.again_us = None if lane.again_us is None else lane.again_us + by_us
-            self._parked = {key: at_us + by_us for key, at_us in self._parked.items()}
-            for breaker in line.breakers.listed():
+                lane.retry_at_us = None if lane.retry_at_us is None else lane.retry_at_us + by_us
+            self._parked_until = {key: at_us + by_us for key, at_us in self._parked_until.items()}
+            for breaker in services.breakers.list_tripped():
                 breaker.retry_us += by_us
-            line.tight.clear()
-            self.waking.look_anew()
-        while self._untold and line.store.ready:
-            await tell_jump(line, self._untold[0])
-            del self._untold[0]
+            services.shortages.clear()
+            self.wakeups.mark_stale()
+        while self._unrecorded_jumps and services.store.is_ready:
+            await record_clock_jump(services, self._unrecorded_jumps[0])
+            del self._unrecorded_jumps[0]
 
-    def wake(self) -> None:
+    def wake_due(self) -> None:
         """Queue what is due now."""
-        line, now = self._line, self._line.clock.now_us()
-        before_us = line.clock.monotonic_us() - _SLOW_US
-        for hand in self._hands:
-            if hand.since_us < before_us and not hand.slow:
-                hand.slow = True
-                self._turns.slow(hand.key[0])
-        if self.waking.leases_moved():
-            self._drop_lost()
-        if not line.store.ready:
+        services, now = self._services, self._services.clock.now_us()
+        before_us = services.clock.monotonic_us() - _SLOW_US
+        for hand in self._busy_handlers:
+            if hand.since_us < before_us and not hand.is_slow:
+                hand.is_slow = True
+                self._scheduler.mark_slow(hand.key[0])
+        if self.wakeups.reload_if_leases_moved():
+            self._drop_lost_runs()
+        if not services.store.is_ready:
             return  # whatever went on would come back at once: it could not be committed
-        for key, at_us in list(self._parked.items()):
-            if at_us <= now and not line.stops.agent(key[0]):
-                del self._parked[key]
-                self._go_on(key, self._lanes[key])
-        self.waking.look(now)
-        self.supply.let_all_in()
-        self._call_handler()
+        for key, at_us in list(self._parked_until.items()):
+            if at_us <= now and not services.stops.is_agent_stopped(key[0]):
+                del self._parked_until[key]
+                self._advance_lane(key, self._lanes[key])
+        self.wakeups.poll(now)
+        self.buffer.admit_waiters()
+        self._wake_handler()
 
-    def _drop_lost(self) -> None:
+    def _drop_lost_runs(self) -> None:
         """Drop queued runs that are another worker's now; what is being handled is fenced."""
         for key, lane in list(self._lanes.items()):
-            lost = [run for run in lane.queue if self._line.store.lease(run) is None]
+            lost = [run for run in lane.queue if self._services.store.lease_epoch(run) is None]
             for run in lost:
                 lane.queue.remove(run)
-                self._forget(run)
+                self._forget_run(run)
             if lost:
-                self._short.discard(key)
-            if lost and not lane.queue and not lane.busy and not lane.queued:
-                self._drop(key)
+                self._spilled_keys.discard(key)
+            if lost and not lane.queue and not lane.in_progress and not lane.is_queued:
+                self._drop_lane(key)

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.errors import StoreFailed, Temporary, VedetteError
-from vedette.domain.conflict import EarlierWaits, Superseded
+from vedette.domain.conflict import EarlierEventPending, Superseded
 from vedette.domain.run import Run
-from vedette.engine.handle import bury
-from vedette.engine.kill_switch import erred
-from vedette.engine.services import Line
+from vedette.engine.handle import dead_letter
+from vedette.engine.kill_switch import count_error
+from vedette.engine.services import Services
 
 T = TypeVar("T")
 
@@ -28,67 +28,67 @@ _LAST_RETRY_US = 60_000_000
 _FRAMES, _TRACE = 8, 4096
 
 
-class Guard:
+class FailurePolicy:
     """Does the work of runs so that nothing it raises comes out. Belongs to a dispatcher."""
 
-    def __init__(self, line: Line, passed: Callable[[Run], None]) -> None:
+    def __init__(self, services: Services, on_overtake: Callable[[Run], None]) -> None:
         """Tell `passed` of a run that would have gone before an earlier one of its key."""
-        self._line, self._passed = line, passed
+        self._services, self._on_overtake = services, on_overtake
         # By id: the run, and why a store refused its last attempt.
-        self.refused: dict[str, tuple[Run, str]] = {}
+        self.refused_runs: dict[str, tuple[Run, str]] = {}
 
-    async def do(self, run: Run, work: Coroutine[Any, Any, T]) -> T | int | None:
+    async def apply(self, run: Run, work: Coroutine[Any, Any, T]) -> T | int | None:
         """Do a run's work; return an instant if it has to be tried again then."""
-        line, before = self._line, self.refused.get(run.id)
+        services, before = self._services, self.refused_runs.get(run.id)
         try:
             return await work
         except StoreFailed as error:
             self._note_refusal(run, error)
-            return self._again(run, line.clock.now_us() + _RETRY_US)
+            return self._prepare_retry(run, services.clock.now_us() + _RETRY_US)
         except Superseded as error:
-            if isinstance(error, EarlierWaits):
-                self._passed(run)
-            return self._again(run, line.clock.now_us() + error.wait_us)
+            if isinstance(error, EarlierEventPending):
+                self._on_overtake(run)
+            return self._prepare_retry(run, services.clock.now_us() + error.wait_us)
         except Temporary as error:
             run.attempts += 1
             if run.attempts >= ATTEMPTS:
-                return await self._bury(run, error)
+                return await self._dead_letter(run, error)
             await self._count_error(run)
             wait = delay_us(run.attempts, first_us=_RETRY_US, last_us=_LAST_RETRY_US, seed=run.id)
-            return self._again(run, line.clock.now_us() + wait)
+            return self._prepare_retry(run, services.clock.now_us() + wait)
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task and task.cancelling():
                 raise
             # A judge or a tool's pure part is agents' code: whatever it raises ends this run only,
             # a cancellation of its own that it let escape too.
-            return await self._bury(run, error)
+            return await self._dead_letter(run, error)
         finally:
-            if self.refused.get(run.id) is before:
-                self.refused.pop(run.id, None)
+            if self.refused_runs.get(run.id) is before:
+                self.refused_runs.pop(run.id, None)
 
-    def refused_of(self, known: Container[str]) -> dict[str, tuple[Run, str]]:
+    def retain_refused(self, known: Container[str]) -> dict[str, tuple[Run, str]]:
         """Return what is refused of these runs, by their id, and forget the others.
 
         They are another worker's by now, or their agent is stopped.
         """
-        self.refused = {id: held for id, held in self.refused.items() if id in known}
-        return self.refused
+        self.refused_runs = {id: held for id, held in self.refused_runs.items() if id in known}
+        return self.refused_runs
 
     def _note_refusal(self, run: Run, error: Exception) -> None:
-        self._line.metrics.count("store_failures")
-        self.refused[run.id] = (run, str(error) or type(error).__name__)
+        self._services.metrics.count("store_failures")
+        self.refused_runs[run.id] = (run, str(error) or type(error).__name__)
 
-    def _again(self, run: Run, at_us: int) -> int:
+    def _prepare_retry(self, run: Run, at_us: int) -> int:
         """Read the run anew for another attempt and drop what its judge learned meanwhile."""
-        line = self._line
-        line.forget(run)
+        services = self._services
+        services.forget_key(run)
         try:
-            fresh = line.store.run(run.id)
+            fresh = services.store.run(run.id)
         except StoreFailed as error:
             # It is tried as it was known; what was moved on is refused, and read again then.
             self._note_refusal(run, error)
-            return max(at_us, line.clock.now_us() + _RETRY_US)
+            return max(at_us, services.clock.now_us() + _RETRY_US)
         if fresh is not None:
             attempts = run.attempts
             for name in Run.__slots__:
@@ -96,30 +96,32 @@ class Guard:
             run.attempts = max(attempts, run.attempts)
         return at_us
 
-    async def _bury(self, run: Run, error: BaseException) -> int | None:
-        line = self._line
-        line.forget(run)
+    async def _dead_letter(self, run: Run, error: BaseException) -> int | None:
+        services = self._services
+        services.forget_key(run)
         try:
-            fresh = line.store.run(run.id) or run
-            epoch = line.store.lease(fresh)
+            fresh = services.store.run(run.id) or run
+            epoch = services.store.lease_epoch(fresh)
             if epoch is None:
                 # Another worker has it by now, and finds out for itself.
-                return line.clock.now_us()
+                return services.clock.now_us()
             trace = "".join(format_exception(error, limit=-_FRAMES))[-_TRACE:]
             code = error.code if isinstance(error, VedetteError) else None
-            await bury(line, fresh, epoch, f"{type(error).__name__}: {error}", trace, code)
+            await dead_letter(
+                services, fresh, epoch, f"{type(error).__name__}: {error}", trace, code
+            )
         except Exception as unburied:
             # Whatever it is must not end this handler: the run stays and is tried again.
             self._note_refusal(run, unburied)
-            return line.clock.now_us() + _RETRY_US
+            return services.clock.now_us() + _RETRY_US
         run.state = "dead"
-        line.parking.leave(run)
+        services.parked_runs.unpark(run)
         await self._count_error(run)
         return None
 
     async def _count_error(self, run: Run) -> None:
         try:
-            await erred(self._line, run.agent)
+            await count_error(self._services, run.agent)
         except StoreFailed:
             # It is not parked yet; its next error tries again.
-            self._line.metrics.count("store_failures")
+            self._services.metrics.count("store_failures")

@@ -11,9 +11,9 @@ from contextlib import suppress
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.run import ActionRow, Run
 from vedette.engine.quiet_time import MARGIN_US
-from vedette.engine.run_context import Case
-from vedette.engine.scheduler.backpressure import Supply
-from vedette.engine.services import Line
+from vedette.engine.run_context import RunContext
+from vedette.engine.scheduler.backpressure import RunBuffer
+from vedette.engine.services import Services
 from vedette.engine.tool_calls import LAST_RETRY_US
 
 # How often it is looked for what is due, and how many runs that woke may be in memory at once.
@@ -27,180 +27,186 @@ _SHARE = 20
 MOST_PAUSE_S = 1.0
 
 
-class Waking:
+class Wakeups:
     """Brings runs that waited back into memory. Belongs to a dispatcher."""
 
-    def __init__(self, line: Line, supply: Supply) -> None:
-        self._line = line
-        self._supply = supply
-        self._here: dict[str, str] = {}
-        self._released: set[str] = set()
-        self._later: set[str] = set()
-        self._tried_us: dict[str, int] = {}
-        self._lease_rev = line.store.lease_rev
+    def __init__(self, services: Services, buffer: RunBuffer) -> None:
+        self._services = services
+        self._buffer = buffer
+        self._woken_agents: dict[str, str] = {}
+        self._released_runs: set[str] = set()
+        self._early_wakes: set[str] = set()
+        self._next_trial_us: dict[str, int] = {}
+        self._lease_rev = services.store.lease_rev
         self.pause_s = _EVERY_S
         self._stale = False
 
-    def start(self) -> None:
+    def reload_parked(self) -> None:
         """Find again in the store who is parked; the first of each key is looked at at once."""
-        line, now = self._line, self._line.clock.now_us()
-        runs, since_us = [], line.clock.monotonic_us()
-        for run in line.store.parked():
-            epoch = line.store.lease(run)
+        services, now = self._services, self._services.clock.now_us()
+        runs, since_us = [], services.clock.monotonic_us()
+        for run in services.store.parked_runs():
+            epoch = services.store.lease_epoch(run)
             if epoch is not None:
                 # Its target may be asked that much sooner when it comes back.
-                line.quiet.hold(epoch, since_us)
+                services.quiet_times.note_lease(epoch, since_us)
                 runs.append(run)
-        line.parking.clear()
+        services.parked_runs.clear()
         for run in runs:
             # A retry comes back by the clock, and sooner than what is parked.
             if run.wake_us > now + LAST_RETRY_US:
-                line.parking.wait_behind(run)
+                services.parked_runs.park_behind(run)
             else:
-                line.parking.wait(run)
+                services.parked_runs.park_timed(run)
         for run in runs:
-            line.parking.wake_if_first(run.id, (run.agent, run.key))
+            services.parked_runs.wake_if_first(run.id, (run.agent, run.key))
 
-    def look_anew(self) -> None:
+    def mark_stale(self) -> None:
         """Find parked runs again at the next look: the clock that they wait by was set."""
         self._stale = True
-        self._tried_us.clear()
+        self._next_trial_us.clear()
 
-    def leases_moved(self) -> bool:
+    def reload_if_leases_moved(self) -> bool:
         """Say whether this worker has been given other runs; then what it may handle is reread."""
-        rev = self._line.store.lease_rev
+        rev = self._services.store.lease_rev
         if rev == self._lease_rev:
             return False
-        self._supply.start()
-        self.start()
+        self._buffer.start()
+        self.reload_parked()
         # Only now: if the store did not answer it is done again.
         self._lease_rev = rev
         return True
 
     @property
-    def due(self) -> bool:
+    def has_due(self) -> bool:
         """Say whether somebody was woken and is not in memory yet."""
-        return self._line.parking.any_woken
+        return self._services.parked_runs.has_woken
 
-    def soon(self, by_us: int) -> bool:
+    def has_trial_by(self, by_us: int) -> bool:
         """Say whether a target that runs wait for is tried again by an instant."""
-        line = self._line
+        services = self._services
         return any(
-            breaker.retry_us <= by_us and line.parking.waiting(breaker.target)
-            for breaker in line.breakers.listed()
+            breaker.retry_us <= by_us and services.parked_runs.count_waiting(breaker.target)
+            for breaker in services.breakers.list_tripped()
         )
 
-    def look(self, now_us: int) -> None:
+    def poll(self, now_us: int) -> None:
         """Bring in what may go on now."""
-        line = self._line
-        began = line.clock.monotonic_us()
-        self._supply.look_for_news()
-        self._stale |= bool(self._supply.fetch_back())
+        services = self._services
+        began = services.clock.monotonic_us()
+        self._buffer.load_changes()
+        self._stale |= bool(self._buffer.reload_resumed())
         if self._stale:
-            self.start()
+            self.reload_parked()
             self._stale = False
         # What could not be loaded when there was room for it, because the store did not answer.
-        self._supply.load_all()
-        for breaker in line.breakers.listed():
+        self._buffer.load_all()
+        for breaker in services.breakers.list_tripped():
             # One trial at a time; if nothing comes of it another is sent a second later.
-            if breaker.ripe(now_us) and self._tried_us.get(breaker.target, 0) <= now_us:
-                line.parking.wake_first(breaker.target)
-                self._tried_us[breaker.target] = now_us + 1_000_000
-        self._by_turn()
-        self._by_clock(now_us)
-        took_s = (line.clock.monotonic_us() - began) / 1_000_000
+            if (
+                breaker.is_trial_due(now_us)
+                and self._next_trial_us.get(breaker.target, 0) <= now_us
+            ):
+                services.parked_runs.wake_oldest(breaker.target)
+                self._next_trial_us[breaker.target] = now_us + 1_000_000
+        self._load_woken()
+        self._load_due(now_us)
+        took_s = (services.clock.monotonic_us() - began) / 1_000_000
         self.pause_s = min(MOST_PAUSE_S, max(_EVERY_S, took_s * _SHARE))
 
-    def _by_turn(self) -> None:
-        line = self._line
-        while len(self._here) < _WINDOW and (name := line.parking.woken()) is not None:
+    def _load_woken(self) -> None:
+        services = self._services
+        while (
+            len(self._woken_agents) < _WINDOW
+            and (name := services.parked_runs.pop_woken()) is not None
+        ):
             try:
-                run = line.store.run(name)
+                run = services.store.run(name)
             except StoreFailed:
-                line.parking.wake(name)
+                services.parked_runs.wake(name)
                 raise
             if run is None or run.state in ("done", "dead"):
                 if run is not None:
-                    line.parking.leave(run)
+                    services.parked_runs.unpark(run)
                 continue
-            if name in self._supply.known:
+            if name in self._buffer.loaded_runs:
                 # It is about to wait, and was woken before it did.
-                self._later.add(name)
-            elif self._bring(run):
-                self._released.add(name)
+                self._early_wakes.add(name)
+            elif self._load_run(run):
+                self._released_runs.add(name)
 
-    def _by_clock(self, now_us: int) -> None:
-        line = self._line
+    def _load_due(self, now_us: int) -> None:
+        services = self._services
         # Agents that are stopped, or have many runs here that woke, are left out: the window
         # is for the others.
         share = _WINDOW // 2
         counts: dict[str, int] = {}
-        for agent in self._here.values():
+        for agent in self._woken_agents.values():
             counts[agent] = counts.get(agent, 0) + 1
         full = [agent for agent, number in counts.items() if number >= share]
-        stopped = [name for name in line.fleet.agents if line.stops.agent(name)]
-        most = _WINDOW + len(self._here)
-        held_us = line.clock.expiry_us()
+        stopped = [name for name in services.fleet.agents if services.stops.is_agent_stopped(name)]
+        most = _WINDOW + len(self._woken_agents)
+        held_us = services.clock.expiry_us()
         if held_us < now_us:
             most += _HELD
-        for run in line.store.due(now_us, most, [*stopped, *full]):
+        for run in services.store.due_runs(now_us, most, [*stopped, *full]):
             # What waits for a person is not over while nobody can tell the time.
             if run.waits != "approval" or run.wake_us <= held_us:
-                self._bring(run)
+                self._load_run(run)
 
-    def _bring(self, run: Run) -> bool:
-        if self._line.store.lease(run) is None or not self._supply.woken(run):
+    def _load_run(self, run: Run) -> bool:
+        if self._services.store.lease_epoch(run) is None or not self._buffer.add_woken(run):
             return False
-        self._here[run.id] = run.agent
+        self._woken_agents[run.id] = run.agent
         return True
 
     # --- out --------------------------------------------------------------------------------
 
-    def release(self, case: Case) -> None:
+    def release_parked(self, context: RunContext) -> None:
         """Let a run that was woken try what it was parked with, though its time has not come.
 
         As often as it is taken up until it leaves memory: what came of a try may not be durable.
         """
-        if case.run.id in self._released:
-            for row in case.rows:
-                if row.waits == "target" and not self._line.parking.put_off(row):
+        if context.run.id in self._released_runs:
+            for row in context.actions:
+                if row.waits == "target" and not self._services.parked_runs.has_retry_after(row):
                     row.not_before_us = 0
 
-    def finished(self, case: Case) -> None:
+    def finish_run(self, context: RunContext) -> None:
         """A run is settled, or waits: whoever waits behind it may go on, or not yet."""
-        run, parking = case.run, self._line.parking
+        run, parking = context.run, self._services.parked_runs
         waits = run.state == "waiting" and any(
-            row.waits == "target" and not row.settled for row in case.rows
+            row.waits == "target" and not row.is_final for row in context.actions
         )
         if not waits:
-            parking.leave(run)
+            parking.unpark(run)
             return
-        parking.wait(run)
+        parking.park_timed(run)
         # One row may be parked while another came back by the clock: the clock wakes nobody for it.
-        parked = any(self._parked(case, row) for row in case.rows)
+        parked = any(self._is_parked(context, row) for row in context.actions)
         if parked and not parking.waits_for_target(run):
-            parking.wait_behind(run)
+            parking.park_behind(run)
             parking.wake_if_first(run.id, (run.agent, run.key))
 
-    def _parked(self, case: Case, row: ActionRow) -> bool:
+    def _is_parked(self, context: RunContext, row: ActionRow) -> bool:
         """Say whether a row was parked: it waits longer than any call, and no target asked for it.
 
         It may have been tried before: a person had it repeated, or its outcome is asked for.
         """
-        if row.waits != "target" or row.settled or self._line.parking.put_off(row):
+        if row.waits != "target" or row.is_final or self._services.parked_runs.has_retry_after(row):
             return False
-        tool = case.agent.tools.get(row.tool)
+        tool = context.agent.tools.get(row.tool)
         longest_us = max(LAST_RETRY_US, tool.timeout_us + MARGIN_US if tool else 0)
-        return row.not_before_us > self._line.clock.now_us() + longest_us
+        return row.not_before_us > self._services.clock.now_us() + longest_us
 
-    def gone(self, run: Run) -> None:
+    def forget_run(self, run: Run) -> None:
         """A run is not in memory any more."""
-        self._here.pop(run.id, None)
-        self._released.discard(run.id)
-        if run.id in self._later:
-            self._later.discard(run.id)
-            self._line.parking.wake(run.id)
-        if self._line.parking.any_woken:
+        self._woken_agents.pop(run.id, None)
+        self._released_runs.discard(run.id)
+        if run.id in self._early_wakes:
+            self._early_wakes.discard(run.id)
+            self._services.parked_runs.wake(run.id)
+        if self._services.parked_runs.has_woken:
             # If the store does not answer they are looked for again by the clock.
             with suppress(StoreFailed):
-                self._by_turn()
+                self._load_woken()

@@ -16,8 +16,8 @@ from vedette.domain.agent import Agent
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.run import Run
-from vedette.engine.scheduler.dispatcher import Dispatcher, Place
-from vedette.engine.services import Line
+from vedette.engine.scheduler.dispatcher import Dispatcher, RunLocation
+from vedette.engine.services import Services
 
 BOUND_US = 60_000_000
 # How many looks there are within a bound, and how many of an agent's ready runs one takes in.
@@ -27,7 +27,7 @@ _RUNS = 64
 _MODEL_US = 60_000_000
 _WAITS = 3
 
-_WHY: dict[Place, tuple[str, str]] = {
+_REASONS: dict[RunLocation, tuple[str, str]] = {
     "unread": ("not_read", "is in the store and nobody reads it"),
     "idle": ("lane", "is in memory and nobody is to handle it"),
     "queued": ("no_handler", "waits for a handler"),
@@ -38,23 +38,23 @@ _WHY: dict[Place, tuple[str, str]] = {
     "refused": ("refused", "is tried again and again"),
 }
 # Where reading everything again helps.
-_MENDED = ("unread", "idle", "queued", "behind")
+_RELOADABLE = ("unread", "idle", "queued", "behind")
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class StuckRun:
     """The oldest ready run of a key that does not move: since when (monotonic), and why."""
 
     agent: str
     key: str
     run: str
     reason: str
-    told: str
+    message: str
     since_us: int
 
 
 @dataclass(slots=True)
-class _Seen:
+class _Observation:
     mark: tuple[str, str, int, int]
     since_us: int
 
@@ -68,114 +68,119 @@ class Watchdog:
 
     def __init__(
         self,
-        line: Line,
+        services: Services,
         dispatcher: Dispatcher,
         *,
         bound_us: int = BOUND_US,
         has_worker: Callable[[str], bool] = lambda agent: True,
-        far: Callable[[str], bool] = lambda agent: False,
+        is_remote: Callable[[str], bool] = lambda agent: False,
     ) -> None:
-        self._line = line
+        self._services = services
         self._dispatcher = dispatcher
         self._bound_us = bound_us
-        self._has_worker, self._far = has_worker, far
-        self._seen: dict[tuple[str, str], _Seen] = {}
-        self._answered_us = line.clock.monotonic_us()
-        self._next_us = self._mended_us = self._away_us = self._answered_us
-        self.stuck: list[Stuck] = []
-        self._silent = False
+        self._has_worker, self._is_remote = has_worker, is_remote
+        self._observations: dict[tuple[str, str], _Observation] = {}
+        self._answered_us = services.clock.monotonic_us()
+        self._next_us = self._reloaded_us = self._store_away_us = self._answered_us
+        self.stuck_runs: list[StuckRun] = []
+        self._store_is_silent = False
 
     @property
-    def why(self) -> list[str]:
+    def problems(self) -> list[str]:
         """Say why this worker is not to be counted on; empty if it is."""
-        if self._silent:
+        if self._store_is_silent:
             return ["runs: the store does not answer"]
-        if not self.stuck:
+        if not self.stuck_runs:
             return []
-        first = self.stuck[0]
-        for_s = (self._line.clock.monotonic_us() - first.since_us) // 1_000_000
-        more = f", and {len(self.stuck) - 1} more" if len(self.stuck) > 1 else ""
-        return [f"runs: {first.run} of {first.agent} {first.told} ({for_s} s){more}"]
+        first = self.stuck_runs[0]
+        for_s = (self._services.clock.monotonic_us() - first.since_us) // 1_000_000
+        more = f", and {len(self.stuck_runs) - 1} more" if len(self.stuck_runs) > 1 else ""
+        return [f"runs: {first.run} of {first.agent} {first.message} ({for_s} s){more}"]
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Look at what is ready, if it is time to; mend and tell what does not move."""
-        now = self._line.clock.monotonic_us()
+        now = self._services.clock.monotonic_us()
         if now < self._next_us:
             return
         self._next_us = now + self._bound_us // _LOOKS
-        if not self._line.store.ready:
-            self._away_us = now
+        if not self._services.store.is_ready:
+            self._store_away_us = now
         try:
-            found = self._watched()
+            found = self._oldest_runs()
         except StoreFailed:
             found = None
-        if found is None or self._dispatcher.blind:
-            self._away_us = now
-            self._silent = now - self._answered_us > self._bound_us
+        if found is None or self._dispatcher.poll_failed:
+            self._store_away_us = now
+            self._store_is_silent = now - self._answered_us > self._bound_us
             return
-        self._answered_us, self._silent = now, False
-        stuck: list[Stuck] = []
-        seen: dict[tuple[str, str], _Seen] = {}
+        self._answered_us, self._store_is_silent = now, False
+        stuck: list[StuckRun] = []
+        seen: dict[tuple[str, str], _Observation] = {}
         mend = False
         for key, run in found.items():
-            place = self._dispatcher.place(run)
+            place = self._dispatcher.locate(run)
             mark = (run.id, run.state, run.steps, run.attempts)
-            before = self._seen.get(key)
-            known = before if before is not None and before.mark == mark else _Seen(mark, now)
-            if place == "aside" or (place == "hand" and self._far(key[0])):
-                known = _Seen(mark, now)
+            before = self._observations.get(key)
+            known = (
+                before if before is not None and before.mark == mark else _Observation(mark, now)
+            )
+            if place == "aside" or (place == "hand" and self._is_remote(key[0])):
+                known = _Observation(mark, now)
             seen[key] = known
-            since, most = self._since(key[0], place, known.since_us), self._most(key[0], place)
-            mend |= place in _MENDED and now - since > most // 2
+            since, most = (
+                self._last_move_us(key[0], place, known.since_us),
+                self._time_limit_us(key[0], place),
+            )
+            mend |= place in _RELOADABLE and now - since > most // 2
             if now - since > most:
-                stuck.append(self._told(run, place, since))
-        self._seen = seen
+                stuck.append(self._describe(run, place, since))
+        self._observations = seen
         for one in stuck:
-            if all(one.run != told.run for told in self.stuck):
-                self._line.metrics.count("stuck", agent=one.agent, reason=one.reason)
-        self.stuck = sorted(stuck, key=lambda one: one.since_us)
-        self._line.metrics.gauge("stuck_keys", len(stuck))
-        if mend and now - self._mended_us > self._bound_us // 2:
-            self._mended_us = now
-            self._line.metrics.count("stuck_mended")
-            self._dispatcher.read_again()
+            if all(one.run != told.run for told in self.stuck_runs):
+                self._services.metrics.count("stuck", agent=one.agent, reason=one.reason)
+        self.stuck_runs = sorted(stuck, key=lambda one: one.since_us)
+        self._services.metrics.gauge("stuck_keys", len(stuck))
+        if mend and now - self._reloaded_us > self._bound_us // 2:
+            self._reloaded_us = now
+            self._services.metrics.count("stuck_mended")
+            self._dispatcher.reload()
 
-    def _watched(self) -> dict[tuple[str, str], Run]:
+    def _oldest_runs(self) -> dict[tuple[str, str], Run]:
         """Return the oldest ready run of each key, and what else is tried: it was woken."""
         found: dict[tuple[str, str], Run] = {}
-        for agent in sorted(self._line.fleet.agents):
-            for run in self._line.store.backlog(0, _RUNS, agent):
+        for agent in sorted(self._services.fleet.agents):
+            for run in self._services.store.ready_runs(0, _RUNS, agent):
                 found.setdefault((run.agent, run.key), run)
         oldest = {run.id for run in found.values()}
-        refused = [run for run, _ in self._dispatcher.refused().values()]
-        for run in [*refused, *(case.run for case in self._dispatcher.under_way.values())]:
+        refused = [run for run, _ in self._dispatcher.refused_runs().values()]
+        for run in [*refused, *(context.run for context in self._dispatcher.active_runs.values())]:
             if run.id not in oldest:
                 found[run.agent, run.id] = run
         return found
 
-    def _since(self, agent: str, place: Place, since_us: int) -> int:
+    def _last_move_us(self, agent: str, place: RunLocation, since_us: int) -> int:
         """Return since when nothing has moved: who waits for a turn moves with its agent."""
         if place in ("queued", "behind"):
-            return max(since_us, self._dispatcher.supply.moved_us(agent))
-        return max(since_us, self._away_us) if place == "refused" else since_us
+            return max(since_us, self._dispatcher.buffer.last_release_us(agent))
+        return max(since_us, self._store_away_us) if place == "refused" else since_us
 
-    def _most(self, agent: str, place: Place) -> int:
+    def _time_limit_us(self, agent: str, place: RunLocation) -> int:
         """Return for how long a run may be where it is (microseconds)."""
         if place in ("unread", "idle", "leaseless", "refused"):
             return self._bound_us
-        known = self._line.fleet.agents[agent]
-        return self._bound_us + _takes_us(known) * (1 + self._dispatcher.in_hand(agent))
+        known = self._services.fleet.agents[agent]
+        return self._bound_us + _run_time_us(known) * (1 + self._dispatcher.count_active(agent))
 
-    def _told(self, run: Run, place: Place, since: int) -> Stuck:
-        reason, told = _WHY[place]
+    def _describe(self, run: Run, place: RunLocation, since: int) -> StuckRun:
+        reason, message = _REASONS[place]
         if place == "hand" and not self._has_worker(run.agent):
-            reason, told = "no_worker", "has no worker process to be judged in"
+            reason, message = "no_worker", "has no worker process to be judged in"
         if place == "refused":
-            told += f": {self._dispatcher.refused()[run.id][1]}"
-        return Stuck(run.agent, run.key, run.id, reason, told, since)
+            message += f": {self._dispatcher.refused_runs()[run.id][1]}"
+        return StuckRun(run.agent, run.key, run.id, reason, message, since)
 
 
-def _takes_us(agent: Agent) -> int:
+def _run_time_us(agent: Agent) -> int:
     """Return how long one run of an agent may be at work without a step (microseconds)."""
     thinks = _MODEL_US if agent.reasoner == "adk" else agent.limits.time_us
     calls = max((tool.timeout_us for tool in agent.tools.values()), default=0)

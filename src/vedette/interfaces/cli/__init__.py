@@ -21,7 +21,13 @@ from typing import Any, NoReturn
 import click
 
 from vedette import __version__
-from vedette.domain.base.disk_errors import BROKEN, FULL, LOOK_AT_IT, MAKE_ROOM, disk_failed
+from vedette.domain.base.disk_errors import (
+    FAILURE_ERRNOS,
+    FAILURE_MEND,
+    FULL_ERRNOS,
+    FULL_MEND,
+    to_disk_error,
+)
 from vedette.domain.base.errors import (
     AlreadyDone,
     BadStore,
@@ -30,12 +36,12 @@ from vedette.domain.base.errors import (
     Unavailable,
     VedetteError,
 )
-from vedette.interfaces.cli.text_width import columns, fitted
+from vedette.interfaces.cli.text_width import columns, fit_text
 
 DONE, FINDINGS, USAGE, UNAVAILABLE = 0, 1, 2, 3
 
 # Set by a verb that leaves threads which nobody is to wait for: the process then ends at once.
-abandon = False
+has_stuck_threads = False
 
 # Verb -> (module of this package, name in it, what `vedette --help` says). In the order of a day.
 VERBS: dict[str, tuple[str, str, str]] = {
@@ -83,10 +89,10 @@ VERBS: dict[str, tuple[str, str, str]] = {
 }
 
 # What these write is content, for whoever shares the folder; all else is for its owner alone.
-SHARED = frozenset({"init", "new"})
+SHARED_CONTENT_VERBS = frozenset({"init", "new"})
 
 
-class SeenEnough(Exception):
+class OutputClosed(Exception):
     """Whoever reads our output went away, as `head` does."""
 
 
@@ -97,7 +103,7 @@ class UnknownVerb(click.UsageError):
         from difflib import get_close_matches
 
         found = get_close_matches(name, VERBS, n=1, cutoff=0.6)
-        self.nearest = found[0] if found else None
+        self.suggestion = found[0] if found else None
         super().__init__(f"there is no verb {name!r}", ctx)
 
 
@@ -106,12 +112,12 @@ class LazyGroup(click.Group):
 
     def make_context(self, *args: Any, **more: Any) -> click.Context:
         """Read the arguments; `--help` writes here."""
-        with _listened_to():
+        with _translate_broken_pipe():
             return super().make_context(*args, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Do the verb."""
-        with _listened_to():
+        with _translate_broken_pipe():
             return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -143,7 +149,7 @@ class LazyGroup(click.Group):
 
 
 @contextmanager
-def _listened_to() -> Iterator[None]:
+def _translate_broken_pipe() -> Iterator[None]:
     """Raise SeenEnough for a broken pipe that is our output.
 
     Within click, because click ends the process with 1 for it, which would say "findings".
@@ -151,21 +157,21 @@ def _listened_to() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError as error:
-        if not _output_is_closed():
+        if not _is_output_closed():
             raise Unavailable("a connection was closed at its other end") from error
-        raise SeenEnough from error
+        raise OutputClosed from error
 
 
-def _output_is_closed() -> bool:
+def _is_output_closed() -> bool:
     """Say whether nobody reads what we write. Another pipe may break, too: one to the fleet."""
-    asked = select.poll()
+    poller = select.poll()
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError, OSError, ValueError):  # no such stream
-            asked.register(stream.fileno(), 0)
-    return any(seen & (select.POLLERR | select.POLLHUP) for _, seen in asked.poll(0))
+            poller.register(stream.fileno(), 0)
+    return any(seen & (select.POLLERR | select.POLLHUP) for _, seen in poller.poll(0))
 
 
-def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     if wanted:
         click.echo(f"vedette {__version__}")
         ctx.exit()
@@ -184,7 +190,7 @@ def _version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
     help="Show times in UTC instead of this machine's time zone.",
 )
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version,
     help="Print the version.",
 )  # fmt: skip
 @click.pass_context
@@ -200,41 +206,41 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in given
-    if not SHARED.intersection(given[:1]):
+    if not SHARED_CONTENT_VERBS.intersection(given[:1]):
         os.umask(0o077)
     try:
         code = cli.main(given, prog_name="vedette", standalone_mode=False)
-        _leave(code if isinstance(code, int) else DONE)
+        _exit(code if isinstance(code, int) else DONE)
     except click.ClickException as error:
-        _tell_usage(error, as_json)
-        _leave(USAGE)
+        _print_usage_error(error, as_json)
+        _exit(USAGE)
     except (click.Abort, KeyboardInterrupt):
-        _leave(130)
+        _exit(130)
     except AlreadyDone as error:
         # Whoever repeats a command under its id wants it done, and it is.
         told = {"already_done": True, "what": error.what}
         click.echo(json.dumps(told) if as_json else f"nothing to do: {error.what}")
-        _leave(DONE)
-    except SeenEnough:
+        _exit(DONE)
+    except OutputClosed:
         # The interpreter must not try to flush what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _leave(DONE)
+        _exit(DONE)
     except Exception as error:
-        if (said := sentence(error)) is not None:
-            _tell(said, as_json)
-            _leave(exit_code(error))
-        if _is_about_text(error) and (wrong := _no_text(given)) is not None:
-            _tell(wrong, as_json)
-            _leave(USAGE)
+        if (said := describe_error(error)) is not None:
+            _print_error(said, as_json)
+            _exit(exit_code(error))
+        if _is_encoding_error(error) and (wrong := _describe_bad_argument(given)) is not None:
+            _print_error(wrong, as_json)
+            _exit(USAGE)
         # A bug of ours. 1 would say "findings" to a script.
         traceback.print_exc()
         click.echo("error: this is a bug in vedette; the lines above say where", err=True)
-        _leave(UNAVAILABLE)
+        _exit(UNAVAILABLE)
 
 
-_SYSTEM = {
-    **dict.fromkeys(FULL, ("no-space", MAKE_ROOM)),
-    **dict.fromkeys(BROKEN, ("disk-failed", LOOK_AT_IT)),
+_OS_ERRORS = {
+    **dict.fromkeys(FULL_ERRNOS, ("no-space", FULL_MEND)),
+    **dict.fromkeys(FAILURE_ERRNOS, ("disk-failed", FAILURE_MEND)),
     errno.EACCES: ("no-permission", "run as its owner, or set VEDETTE_STATE to another folder"),
     errno.EPERM: ("no-permission", "run as its owner, or set VEDETTE_STATE to another folder"),
     errno.EROFS: ("no-permission", "it is read-only; set VEDETTE_STATE to another folder"),
@@ -242,24 +248,24 @@ _SYSTEM = {
 }
 
 
-def sentence(error: Exception) -> dict[str, str | None] | None:
+def describe_error(error: Exception) -> dict[str, str | None] | None:
     """Return what a person is told of an error, as JSON; None if it is a bug of ours."""
     if isinstance(error, OSError):
-        return system_error(error)
-    if (full := full_disk(error)) is not None:
+        return describe_os_error(error)
+    if (full := describe_full_disk(error)) is not None:
         return full
-    told = disk_failed(error, "the state folder") or error
+    told = to_disk_error(error, "the state folder") or error
     return told.to_json() if isinstance(told, VedetteError) else None
 
 
-def system_error(error: OSError) -> dict[str, str | None]:
+def describe_os_error(error: OSError) -> dict[str, str | None]:
     """Return what the operating system refused, as an error in JSON."""
-    code, mend = _SYSTEM.get(error.errno or 0, ("system", None))
+    code, mend = _OS_ERRORS.get(error.errno or 0, ("system", None))
     where = str(error.filename) if error.filename else None
     return {"code": code, "what": error.strerror or str(error), "where": where, "mend": mend}
 
 
-def full_disk(error: BaseException) -> dict[str, str | None] | None:
+def describe_full_disk(error: BaseException) -> dict[str, str | None] | None:
     """Return what to say if a full disk is at the bottom of an error; None for any other.
 
     Whoever met it may have taken it for something else: a file that cannot be read, a broken part.
@@ -274,10 +280,10 @@ def full_disk(error: BaseException) -> dict[str, str | None] | None:
         # By its name: which library writes the file is the adapter's business.
         sqlite = type(at).__name__ == "FullError" or getattr(at, "extendedresult", 0) == _INDEX_FULL
         server = getattr(at, "sqlstate", None) == _DISK_FULL
-        if sqlite or server or number in FULL:
+        if sqlite or server or number in FULL_ERRNOS:
             named = getattr(at, "filename", None)
             what = "the database server's disk is full" if server else "the disk is full"
-            mend = MAKE_ROOM
+            mend = FULL_MEND
             return {
                 "code": "no-space", "what": what, "where": str(named) if named else where,
                 "mend": mend,
@@ -290,17 +296,17 @@ def full_disk(error: BaseException) -> dict[str, str | None] | None:
 _DISK_FULL, _INDEX_FULL = "53100", 4874
 
 
-def _is_about_text(error: Exception) -> bool:
+def _is_encoding_error(error: Exception) -> bool:
     """Say whether text could not be written as UTF-8; orjson says so with a TypeError."""
     return isinstance(error, UnicodeEncodeError | TypeError) and "surrogates" in str(error)
 
 
-def _no_text(given: list[str]) -> dict[str, str | None] | None:
+def _describe_bad_argument(arguments: list[str]) -> dict[str, str | None] | None:
     """Return what is wrong with the first argument that is no text, as an error in JSON.
 
     Not before it is used: a file may well have such a name.
     """
-    for word in given:
+    for word in arguments:
         try:
             word.encode()
         except UnicodeEncodeError:
@@ -317,32 +323,32 @@ def exit_code(error: Exception) -> int:
     asked = isinstance(error, VedetteError) and not isinstance(
         error, Temporary | StoreBusy | BadStore
     )
-    return USAGE if asked and full_disk(error) is None else UNAVAILABLE
+    return USAGE if asked and describe_full_disk(error) is None else UNAVAILABLE
 
 
-def _leave(code: int) -> NoReturn:
-    if abandon:
-        from vedette.interfaces.signals import leave
+def _exit(code: int) -> NoReturn:
+    if has_stuck_threads:
+        from vedette.interfaces.signals import exit_process
 
-        leave(code)
+        exit_process(code)
     raise SystemExit(code)
 
 
-def _tell(error: dict[str, Any], as_json: bool) -> None:
+def _print_error(error: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"error": error}), err=True)
         return
     where = f"{error['where']}: " if error["where"] else ""
     mend = f" ({error['mend']})" if error["mend"] else ""
     told = f"error[{error['code']}]: {where}{error['what']}{mend}"
-    click.echo(fitted(told, columns()), err=True)
+    click.echo(fit_text(told, columns()), err=True)
 
 
-def _tell_usage(error: click.ClickException, as_json: bool) -> None:
+def _print_usage_error(error: click.ClickException, as_json: bool) -> None:
     mend = None
     if isinstance(error, click.UsageError) and error.ctx is not None:
         mend = f"see `{error.ctx.command_path} --help`"
-    if isinstance(error, UnknownVerb) and error.nearest:
-        mend = f"did you mean `vedette {error.nearest}`? All: `vedette --help`"
+    if isinstance(error, UnknownVerb) and error.suggestion:
+        mend = f"did you mean `vedette {error.suggestion}`? All: `vedette --help`"
     what = " ".join(error.format_message().split()).rstrip(".")
-    _tell({"code": "usage", "what": what, "where": None, "mend": mend}, as_json)
+    _print_error({"code": "usage", "what": what, "where": None, "mend": mend}, as_json)

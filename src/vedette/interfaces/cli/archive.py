@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.domain.base.clock import SystemClock, ago, duration_us
+from vedette.domain.base.clock import SystemClock, duration_us, instant_before
 from vedette.domain.base.errors import BadCommand
-from vedette.interfaces.cli.common import human_verb, obey, reading, say, settings_of, shown_time
+from vedette.interfaces.cli.common import (
+    format_time,
+    order_options,
+    print_result,
+    settings_of,
+    store_reader,
+    submit_command,
+)
 
 if TYPE_CHECKING:
     from vedette.config import Settings
@@ -25,9 +32,9 @@ if TYPE_CHECKING:
 )
 @click.option("--before", metavar="DATE", help="Entries from before DATE (UTC), as 2026-05-01.")
 @click.option("--keep", metavar="TIME", help="Entries older than TIME, as 30d.")
-@human_verb
+@order_options
 @click.pass_context
-def archive(ctx: click.Context, /, **given: Any) -> None:
+def archive(ctx: click.Context, /, **options: Any) -> None:
     """Move closed entries into segments of their own, and erase content past its retention.
 
     Without --before and --keep the retention of vedette.toml says how old. A segment is verified
@@ -36,7 +43,7 @@ def archive(ctx: click.Context, /, **given: Any) -> None:
     """
     settings = settings_of(ctx)
     now = SystemClock().now_us()
-    entries = _before(given["before"], given["keep"], settings.retention_entries_us, now)
+    entries = _parse_cutoff(options["before"], options["keep"], settings.retention_entries_us, now)
     bodies = settings.retention_bodies_us
     if entries is None and bodies is None:
         mend = "add --before DATE or --keep TIME, or [retention] to vedette.toml"
@@ -44,26 +51,32 @@ def archive(ctx: click.Context, /, **given: Any) -> None:
     done: dict[str, Any] = {"erased": 0, "archived": 0, "segment": None}
     if bodies is not None:
         args = {"before_us": now - bodies}
-        done["erased"] += obey(settings, "expire", given["reason"], args, None)["erased"]
+        done["erased"] += submit_command(settings, "expire", options["reason"], args, None)[
+            "erased"
+        ]
     if entries is not None:
-        folder = (given["to"] or settings.state / "archive").absolute()
-        _archive(settings, folder, entries, given, done)
-    say(given["as_json"], done, _text(done))
+        folder = (options["to"] or settings.state / "archive").absolute()
+        _archive_entries(settings, folder, entries, options, done)
+    print_result(options["as_json"], done, _text(done))
 
 
-def _archive(
-    settings: Settings, folder: Path, before_us: int, given: dict[str, Any], done: dict[str, Any]
+def _archive_entries(
+    settings: Settings,
+    folder: Path,
+    before_us: int,
+    options: dict[str, Any],
+    result: dict[str, Any],
 ) -> None:
     import shutil
 
-    from vedette.adapters.ledger_export import archive as write_segment
-    from vedette.adapters.ledger_export import archived_of, last_before
+    from vedette.adapters.ledger_export import archived_part, checkpoint_size_before
+    from vedette.adapters.ledger_export import write_segment as write_segment
 
-    with reading(settings) as store:
-        begun, open_from = archived_of(store).size, store.open_from()
-        size = last_before(store, before_us, open_from)
-        done["before"] = before_us
-        done["held_by"] = open_from
+    with store_reader(settings) as store:
+        begun, open_from = archived_part(store).size, store.first_open_entry()
+        size = checkpoint_size_before(store, before_us, open_from)
+        result["before"] = before_us
+        result["held_by"] = open_from
         if size <= begun:
             return
         key = (settings.state / "ledger.pub").read_text(encoding="utf-8").strip()
@@ -72,20 +85,22 @@ def _archive(
     segment = folder / f"{begun + 1:012}-{size:012}"
     args = {"archived": archived.to_bytes().decode()}
     try:
-        told = obey(settings, "let_go", given["reason"], args, given["command_id"])
+        told = submit_command(settings, "let_go", options["reason"], args, options["command_id"])
     except BadCommand:
-        with reading(settings) as store:
-            still_there = archived_of(store).size < size
+        with store_reader(settings) as store:
+            still_there = archived_part(store).size < size
         if still_there:
             # The next archiving may end elsewhere, and two segments must not overlap.
             shutil.rmtree(segment)
         raise
-    done["erased"] += told["erased"]
-    done["archived"] = size - begun
-    done["segment"] = str(segment)
+    result["erased"] += told["erased"]
+    result["archived"] = size - begun
+    result["segment"] = str(segment)
 
 
-def _before(before: str | None, keep: str | None, declared_us: int | None, now: int) -> int | None:
+def _parse_cutoff(
+    before: str | None, keep: str | None, declared_us: int | None, now: int
+) -> int | None:
     if before is not None and keep is not None:
         raise BadCommand("--before and --keep say the same", mend="give one of them")
     if before is not None:
@@ -96,17 +111,17 @@ def _before(before: str | None, keep: str | None, declared_us: int | None, now: 
         return int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()) * 1_000_000
     if keep is not None:
         try:
-            return ago(now, duration_us(keep))
+            return instant_before(now, duration_us(keep))
         except ValueError as error:
             raise BadCommand(f"{keep!r} is no time", mend="write it as 30d") from error
     return now - declared_us if declared_us is not None else None
 
 
-def _text(done: dict[str, Any]) -> str:
-    lines = [f"erased {done['erased']:,} bodies"]
-    if done["archived"]:
-        lines.append(f"archived {done['archived']:,} entries into {done['segment']}")
-    elif done.get("before"):
-        why = f"; a run of entry {done['held_by']:,} has not ended" if done["held_by"] else ""
-        lines.append(f"no closed entries from before {shown_time(done['before'])}{why}")
+def _text(result: dict[str, Any]) -> str:
+    lines = [f"erased {result['erased']:,} bodies"]
+    if result["archived"]:
+        lines.append(f"archived {result['archived']:,} entries into {result['segment']}")
+    elif result.get("before"):
+        why = f"; a run of entry {result['held_by']:,} has not ended" if result["held_by"] else ""
+        lines.append(f"no closed entries from before {format_time(result['before'])}{why}")
     return "\n".join(lines)

@@ -11,21 +11,21 @@ from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand
 from vedette.interfaces.cli.common import (
     as_json_option,
-    plain,
-    reading,
-    say,
+    format_time,
+    print_result,
+    sanitize_text,
     settings_of,
-    shown_time,
+    store_reader,
 )
 from vedette.interfaces.cli.ship import ship
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.ledger.history.audit import Ledger
+    from vedette.ledger.history.audit import RecordedEffects
 
-_SHOWN = 50
+_MAX_SHOWN = 50
 # How far the clocks of several workers on one database may be apart.
-_APART_US = 5_000_000
+_CLOCK_SKEW_US = 5_000_000
 
 
 @click.group()
@@ -53,14 +53,16 @@ def audit_targets(
     """
     settings = settings_of(ctx)
     now_us = SystemClock().now_us()
-    told = _audit(settings, names, _instant(since, now_us), now_us)
-    say(as_json, told, _text(told))
-    return 0 if told["ok"] else 1
+    report = _build_report(settings, names, _parse_instant(since, now_us), now_us)
+    print_result(as_json, report, _text(report))
+    return 0 if report["ok"] else 1
 
 
-def _audit(settings: Settings, names: Sequence[str], since_us: int, now_us: int) -> dict[str, Any]:
-    from vedette.adapters.audit import keeps_record, read_record
-    from vedette.ledger.history.audit import AUDIT, read_ledger
+def _build_report(
+    settings: Settings, names: Sequence[str], since_us: int, now_us: int
+) -> dict[str, Any]:
+    from vedette.adapters.audit import audit_problem, read_record
+    from vedette.ledger.history.audit import AUDIT, read_effects
 
     odd = sorted(set(names) - set(settings.targets))
     if odd:
@@ -68,7 +70,7 @@ def _audit(settings: Settings, names: Sequence[str], since_us: int, now_us: int)
         raise BadCommand(f"there is no target {odd[0]!r}", mend=mend)
     skipped, records = [], {}
     for name in names or settings.targets:
-        why = keeps_record(settings.targets[name])
+        why = audit_problem(settings.targets[name])
         if why is not None and names:
             raise BadCommand(f"target {name} cannot be audited: {why}")
         if why is not None:
@@ -78,74 +80,76 @@ def _audit(settings: Settings, names: Sequence[str], since_us: int, now_us: int)
         # All of it now: whatever it holds has its intent in the ledger that is read afterwards.
         records[name] = record, None if record.items is None else list(record.items)
     # What a record forgot while it was read counts as forgotten, too.
-    over_us = SystemClock().now_us()
-    with reading(settings) as store, store.snapshot():
-        ledger = read_ledger(store, _targets(settings))
-    if ledger.cut:
+    end_us = SystemClock().now_us()
+    with store_reader(settings) as store, store.snapshot():
+        ledger = read_effects(store, _build_target_lookup(settings))
+    if ledger.is_truncated:
         since_us = max(since_us, ledger.first_us)
-    read_us = now_us - (_APART_US if settings.store.kind == "postgresql" else 0)
+    read_us = now_us - (_CLOCK_SKEW_US if settings.store.kind == "postgresql" else 0)
     times = {"since_us": since_us, "read_us": read_us}
     targets = [
-        _one(name, record, items, ledger, over_us, _names(name, settings, ledger), times)
+        _audit_target(
+            name, record, items, ledger, end_us, _known_names(name, settings, ledger), times
+        )
         for name, (record, items) in records.items()
     ]
     return {
         "schema": AUDIT,
         "ok": not any(target["findings"] for target in targets),
         "since": since_us,
-        "archived_before": ledger.first_us if ledger.cut else None,
+        "archived_before": ledger.first_us if ledger.is_truncated else None,
         "targets": targets,
         "skipped": skipped,
     }
 
 
-def _names(name: str, settings: Settings, ledger: Ledger) -> frozenset[str]:
+def _known_names(name: str, settings: Settings, ledger: RecordedEffects) -> frozenset[str]:
     """Return the names under which the ledger may know a target.
 
     Its own, those of targets that are the same place, and those that no target has any more: it
     may have been called so.
     """
-    from vedette.adapters.audit import same_place
+    from vedette.adapters.audit import is_same_target
 
     here = settings.targets[name]
-    same = {other for other, table in settings.targets.items() if same_place(here, table)}
-    known = {claim.target for claim in ledger.claims.values() if claim.target is not None}
+    same = {other for other, table in settings.targets.items() if is_same_target(here, table)}
+    known = {claim.target for claim in ledger.effects.values() if claim.target is not None}
     return frozenset({name} | same | (known - set(settings.targets)))
 
 
-def _one(
+def _audit_target(
     name: str,
     record: Any,
     items: Any,
-    ledger: Ledger,
-    over_us: int,
+    ledger: RecordedEffects,
+    end_us: int,
     names: frozenset[str],
     times: Mapping[str, int],
 ) -> dict[str, Any]:
     from vedette.ledger.history.audit import audit_keys, audit_mailbox
 
     given: dict[str, Any] = {**times, "names": names}
-    kept_us = 0 if record.keeps_us is None else over_us + _APART_US - record.keeps_us
+    kept_us = 0 if record.keeps_us is None else end_us + _CLOCK_SKEW_US - record.keeps_us
     if record.mails is not None:
         seen = record.mails
         found = audit_mailbox(seen, ledger, name, emptied=record.emptied, **given)
     else:
         seen = items
         found = audit_keys(seen, ledger, name, kept_us=kept_us, **given)
-    claims = ledger.of(name)
+    claims = ledger.at_target(name)
     return {
         "target": name,
         "recorded": len(seen),
         "intents": len(claims),
         "done": sum(claim.state == "done" for claim in claims),
-        "open": sum(claim.open for claim in claims),
+        "open": sum(claim.is_open for claim in claims),
         "erased": sum(claim.erased for claim in claims),
         "kept_since": kept_us or None,
         "findings": found,
     }
 
 
-def _targets(settings: Settings) -> Callable[[str, str], str | None]:
+def _build_target_lookup(settings: Settings) -> Callable[[str, str], str | None]:
     """Return what names the target of an agent's tool, as the fleet is declared today."""
     known: dict[tuple[str, str], str | None] = {}
 
@@ -155,21 +159,21 @@ def _targets(settings: Settings) -> Callable[[str, str], str | None]:
         agents = load_fleet(settings.root, settings, now_us=SystemClock().now_us()).fleet.agents
         return {(a.name, t.name): t.target for a in agents.values() for t in a.tools.values()}
 
-    def target_of(agent: str, tool: str) -> str | None:
+    def find_target(agent: str, tool: str) -> str | None:
         if not known:
             known.update(load() or {("", ""): None})
         return known.get((agent, tool))
 
-    return target_of
+    return find_target
 
 
-def _instant(since: str | None, now_us: int) -> int:
-    from vedette.domain.base.clock import ago, duration_us, from_iso
+def _parse_instant(since: str | None, now_us: int) -> int:
+    from vedette.domain.base.clock import duration_us, from_iso, instant_before
 
     if since is None:
         return 0
     try:
-        return ago(now_us, duration_us(since))
+        return instant_before(now_us, duration_us(since))
     except ValueError:
         pass
     try:
@@ -179,11 +183,11 @@ def _instant(since: str | None, now_us: int) -> int:
         raise BadCommand(f"{since!r} is no time", mend=mend) from error
 
 
-def _text(told: Mapping[str, Any]) -> str:
+def _text(report: Mapping[str, Any]) -> str:
     lines = []
-    if told["archived_before"]:
-        lines.append(f"entries before {shown_time(told['archived_before'])} are archived")
-    for target in told["targets"]:
+    if report["archived_before"]:
+        lines.append(f"entries before {format_time(report['archived_before'])} are archived")
+    for target in report["targets"]:
         found = target["findings"]
         lines.append(
             f"{target['target']}: {target['recorded']:,} in its record, {target['done']:,} of "
@@ -193,11 +197,13 @@ def _text(told: Mapping[str, Any]) -> str:
         if target["erased"]:
             lines.append(f"  of {target['erased']:,} intents the content is erased")
         if target["kept_since"]:
-            lines.append(f"  its record begins at {shown_time(target['kept_since'])}")
-        lines += [f"  FOUND {one['code']}: {plain(one['what'])}" for one in found[:_SHOWN]]
-        if len(found) > _SHOWN:
-            lines.append(f"  … and {len(found) - _SHOWN:,} more (--json has all)")
-    lines += [f"{one['target']}: not audited: {one['why']}" for one in told["skipped"]]
-    if not told["targets"]:
+            lines.append(f"  its record begins at {format_time(target['kept_since'])}")
+        lines += [
+            f"  FOUND {one['code']}: {sanitize_text(one['what'])}" for one in found[:_MAX_SHOWN]
+        ]
+        if len(found) > _MAX_SHOWN:
+            lines.append(f"  … and {len(found) - _MAX_SHOWN:,} more (--json has all)")
+    lines += [f"{one['target']}: not audited: {one['why']}" for one in report["skipped"]]
+    if not report["targets"]:
         lines.append("nothing was audited")
     return "\n".join(lines)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from vedette.interfaces.cli.common import as_json_option, program, say, settings_of
+from vedette.interfaces.cli.common import as_json_option, print_result, program, settings_of
 
 
 @click.command()
@@ -35,4 +35,4 @@ def backup(ctx: click.Context, to: Path, with_keys: bool, as_json: bool) -> None
     if not with_keys:
         text += "\nthe private key is not in it: keep ledger.key elsewhere"
     text += f"\nto restore: {program()} restore --from {to} --witness FILE"
-    say(as_json, told, text)
+    print_result(as_json, told, text)

@@ -8,13 +8,13 @@ import click
 
 from vedette.interfaces.cli.common import (
     as_json_option,
-    human_verb,
-    obey,
-    reading,
-    say,
+    format_table,
+    format_time,
+    order_options,
+    print_result,
     settings_of,
-    shown_time,
-    table,
+    store_reader,
+    submit_command,
 )
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ def show(ctx: click.Context, agent: str | None, as_json: bool) -> None:
 
     What is booked for turns under way counts as taken. Works with and without a running fleet.
     """
-    found = _found(settings_of(ctx), agent)
-    say(as_json, found, _text(found))
+    found = _read_limits(settings_of(ctx), agent)
+    print_result(as_json, found, _text(found))
 
 
 @budget.command(name="raise")
@@ -49,9 +49,9 @@ def show(ctx: click.Context, agent: str | None, as_json: bool) -> None:
 @click.option("--unit", type=click.Choice(_UNITS), help="Only this unit.")
 @click.option("--window", type=click.Choice(_WINDOWS), help="Only this window.")
 @click.option("--by", type=int, metavar="N", help="By how much; without it limits are doubled.")
-@human_verb
+@order_options
 @click.pass_context
-def raise_(ctx: click.Context, /, **given: Any) -> None:
+def raise_(ctx: click.Context, /, **options: Any) -> None:
     """Give the limits of AGENT, or of the fleet, more room; what waits for it goes on at once.
 
     The raise is recorded with your name and reason, outlasts restarts, and ends by itself.
@@ -59,43 +59,47 @@ def raise_(ctx: click.Context, /, **given: Any) -> None:
     from vedette.domain.base.clock import duration_us
     from vedette.domain.base.errors import BadCommand
 
-    if (given["agent"] is None) != given["fleet"]:
+    if (options["agent"] is None) != options["fleet"]:
         raise BadCommand("say whose budget", mend="give an agent, or --fleet")
     try:
-        for_us = duration_us(given["length"])
+        for_us = duration_us(options["length"])
     except ValueError as error:
-        raise BadCommand(f"{given['length']!r} is no length of time", mend="--for 2h") from error
-    args = {name: given[name] for name in ("agent", "unit", "window", "by")}
-    done = obey(
-        settings_of(ctx), "budget_raise", given["reason"], {"for_us": for_us, **args},
-        given["command_id"],
+        raise BadCommand(f"{options['length']!r} is no length of time", mend="--for 2h") from error
+    args = {name: options[name] for name in ("agent", "unit", "window", "by")}
+    done = submit_command(
+        settings_of(ctx), "budget_raise", options["reason"], {"for_us": for_us, **args},
+        options["command_id"],
     )  # fmt: skip
     more = ", ".join(f"{name} by {amount:,}" for name, amount in done["raised"].items())
-    text = f"raised until {shown_time(done['until'])}: {more}"
+    text = f"raised until {format_time(done['until'])}: {more}"
     if done["by"] == "here":
         text += "\nno fleet runs here; what waits goes on at the next `vedette run`"
-    say(given["as_json"], done, text)
+    print_result(options["as_json"], done, text)
 
 
-def _found(settings: Settings, only: str | None) -> dict[str, Any]:
-    from vedette.app.composition_root import budgets
+def _read_limits(settings: Settings, agent_name: str | None) -> dict[str, Any]:
+    from vedette.app.composition_root import read_bundle_budgets
     from vedette.config import load_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.errors import BadCommand
     from vedette.domain.budget import ACTIONS, FLEET, LENGTHS, UNITS, window_end
-    from vedette.domain.spend import Total
+    from vedette.domain.spend import SpendTotal
 
     now = SystemClock().now_us()
     fleet = load_fleet(settings.root, settings, now_us=now).fleet
-    if only is not None and only not in fleet.agents:
-        raise BadCommand(f"there is no agent {only!r}", mend=f"one of: {', '.join(fleet.agents)}")
-    with reading(settings) as store:
-        limits, _ = budgets(store.bundle(store.revision()[1]) or {}, fleet.agents)
-        totals = {(name, unit): total for name, unit, total in store.totals()}
-        raises = store.raises(now)
-        waiting = store.waiting().get("budget", 0)
+    if agent_name is not None and agent_name not in fleet.agents:
+        raise BadCommand(
+            f"there is no agent {agent_name!r}", mend=f"one of: {', '.join(fleet.agents)}"
+        )
+    with store_reader(settings) as store:
+        limits, _ = read_bundle_budgets(
+            store.bundle_files(store.live_revision()[1]) or {}, fleet.agents
+        )
+        totals = {(name, unit): total for name, unit, total in store.spend_totals()}
+        raises = store.budget_raises(now)
+        waiting = store.wait_counts().get("budget", 0)
     rows = []
-    agents = [agent for name, agent in fleet.agents.items() if only in (None, name)]
+    agents = [agent for name, agent in fleet.agents.items() if agent_name in (None, name)]
     seen = set()
     for agent in agents:
         units = (ACTIONS,) if agent.reasoner == "judge" else UNITS
@@ -106,7 +110,7 @@ def _found(settings: Settings, only: str | None) -> dict[str, Any]:
             seen.add((name, cap.unit, cap.span))
             more = [r for r in raises if (r.name, r.unit, r.span) == (name, cap.unit, cap.span)]
             limit = cap.limit + sum(one.amount for one in more)
-            taken = totals.get((name, cap.unit), Total()).at(cap.span, now)
+            taken = totals.get((name, cap.unit), SpendTotal()).amount_at(cap.span, now)
             rows.append(
                 {
                     "scope": cap.scope,
@@ -125,7 +129,7 @@ def _found(settings: Settings, only: str | None) -> dict[str, Any]:
     return {"waiting": waiting, "limits": rows}
 
 
-def _text(found: dict[str, Any]) -> str:
+def _text(report: dict[str, Any]) -> str:
     heads = ["who", "unit", "window", "taken", "limit", "%", "raised"]
     rows = [
         [
@@ -135,11 +139,11 @@ def _text(found: dict[str, Any]) -> str:
             f"{row['taken']:,}",
             f"{row['limit']:,}",
             f"{row['percent']}",
-            f"{row['raised']:,} until {shown_time(row['raised_until'])}" if row["raised"] else "-",
+            f"{row['raised']:,} until {format_time(row['raised_until'])}" if row["raised"] else "-",
         ]
-        for row in found["limits"]
+        for row in report["limits"]
     ]
-    turns = {row["window"]: row["turns"] for row in found["limits"]}
-    ends = [f"the {window} ends {shown_time(at)}" for window, at in turns.items()]
-    waiting = f"runs that wait for a budget: {found['waiting']:,}"
-    return "\n".join([table(heads, rows), "", *ends, waiting])
+    turns = {row["window"]: row["turns"] for row in report["limits"]}
+    ends = [f"the {window} ends {format_time(at)}" for window, at in turns.items()]
+    waiting = f"runs that wait for a budget: {report['waiting']:,}"
+    return "\n".join([format_table(heads, rows), "", *ends, waiting])

@@ -17,16 +17,16 @@ import click
 from vedette.domain.base.errors import BadFleet, BadPolicy
 from vedette.interfaces.cli.common import (
     as_json_option,
-    config_file,
+    find_config_file,
+    format_table,
+    print_result,
     problem_json,
-    say,
     settings_of,
-    table,
 )
 
 if TYPE_CHECKING:
     from vedette.config import Problem, Settings
-    from vedette.config.fleet import Read
+    from vedette.config.fleet import FleetContents
     from vedette.domain.agent import Agent
     from vedette.domain.bundle import Bundle
     from vedette.domain.ports import Finding
@@ -51,14 +51,14 @@ def check(ctx: click.Context, verbose: bool, live: bool, as_json: bool) -> int:
 
     The agents' code runs as you, in no box: not on a folder that nobody has read.
     """
-    path = config_file(ctx.find_root().obj)
-    problems = _problems(path)
+    path = find_config_file(ctx.find_root().obj)
+    problems = _find_problems(path)
     bad = [problem for problem in problems if not problem["warning"]]
-    settings = effective(path) if verbose or as_json else []
+    settings = effective_settings(path) if verbose or as_json else []
     lines = []
     if verbose:
         rows = [[row["name"], str(row["value"]), row["from"]] for row in settings]
-        lines += [table(["setting", "value", "from"], rows), ""]
+        lines += [format_table(["setting", "value", "from"], rows), ""]
     lines += [_line(problem) for problem in problems]
     warnings = len(problems) - len(bad)
     told = f"{len(bad)} problem{'s' * (len(bad) != 1)}"
@@ -67,17 +67,17 @@ def check(ctx: click.Context, verbose: bool, live: bool, as_json: bool) -> int:
     lines.append(told if problems else "all is well")
     value: dict[str, Any] = {"ok": not bad, "problems": problems, "settings": settings}
     if live and not any(problem["file"] in (path.name, "environment") for problem in bad):
-        from vedette.interfaces.cli.doctor import lines_of, look, value_of
+        from vedette.interfaces.cli.doctor import check_lines, checks_json, run_checks
 
-        seen = look(settings_of(ctx))
-        lines += ["", *lines_of(seen)]
-        value["live"] = value_of(seen)
+        seen = run_checks(settings_of(ctx))
+        lines += ["", *check_lines(seen)]
+        value["live"] = checks_json(seen)
         value["ok"] = not bad and not any(one.state == "fail" for one in seen)
-    say(as_json, value, "\n".join(lines))
+    print_result(as_json, value, "\n".join(lines))
     return 0 if value["ok"] else 1
 
 
-def _problems(path: Path) -> list[dict[str, Any]]:
+def _find_problems(path: Path) -> list[dict[str, Any]]:
     from vedette.config import check_fleet, read_fleet, read_settings
     from vedette.domain.base.clock import SystemClock
     from vedette.operations.eval_cases import read_evals
@@ -89,13 +89,13 @@ def _problems(path: Path) -> list[dict[str, Any]]:
     now_us = SystemClock().now_us()
     root = settings.root
     read = read_fleet(root, settings, now_us=now_us)
-    told = check_fleet(root, settings, read_evals, now_us=now_us, read=read)
+    told = check_fleet(root, settings, read_evals, now_us=now_us, contents=read)
     told += code_problems(root, settings, now_us, read)
     problems += [dict(problem.to_json()) for problem in told]
     shown = settings.policies
     if shown.is_relative_to(root):
         shown = shown.relative_to(root)
-    bundle, findings = _tried_policy(settings.policies, shown.as_posix(), settings)
+    bundle, findings = _check_policy(settings.policies, shown.as_posix(), settings)
     problems += findings + folder_warnings(settings, shown.as_posix())
     if bundle is None:
         return problems
@@ -105,28 +105,28 @@ def _problems(path: Path) -> list[dict[str, Any]]:
     return problems + budget_findings(bundle, shown.as_posix(), read[0])
 
 
-def folder_warnings(settings: Settings, shown: str) -> list[dict[str, Any]]:
+def folder_warnings(settings: Settings, display_path: str) -> list[dict[str, Any]]:
     """Return a warning where the policy folder says something else than the live policy."""
-    from vedette.app.stores import is_there
+    from vedette.app.stores import store_exists
     from vedette.config import Problem
-    from vedette.interfaces.cli.common import reading
+    from vedette.interfaces.cli.common import store_reader
     from vedette.interfaces.cli.folder_state import folder_state
 
-    if not is_there(settings):
+    if not store_exists(settings):
         return []
-    with reading(settings) as store:
-        if not store.revision()[0]:
+    with store_reader(settings) as store:
+        if not store.live_revision()[0]:
             return []
         state = folder_state(settings, store)
     if not state["differs"] or state["digest"] is None:
         return []
     mend = "see `vedette policy diff`; publish the folder, or bring it to what is live"
-    problem = Problem(shown, 0, "", state["says"], mend, True, "policy-folder-differs")
+    problem = Problem(display_path, 0, "", state["says"], mend, True, "policy-folder-differs")
     return [dict(problem.to_json())]
 
 
 def grant_warnings(
-    bundle: Bundle, settings: Settings, shown: str, agents: Mapping[str, Agent]
+    bundle: Bundle, settings: Settings, display_path: str, agents: Mapping[str, Agent]
 ) -> list[dict[str, Any]]:
     """Return a warning for every agent to which the policy's data grants nothing.
 
@@ -148,18 +148,18 @@ def grant_warnings(
     return [
         dict(
             Problem(
-                f"{shown}/grants/data.yaml", 0, field,
+                f"{display_path}/grants/data.yaml", 0, field,
                 "no rule reads this key, so a person is asked about each call of the tool",
                 did_you_mean(key, GRANT_KEYS), True, "no-such-key",
             ).to_json()
         )
-        for field, key in _unread(grants)
+        for field, key in _unknown_keys(grants)
     ] + [
         dict(
             Problem(
                 (folder / name / "agent.yaml").as_posix(), 0, "",
                 "the policy grants this agent nothing: whatever it proposes is denied",
-                f"add {name}: to {shown}/grants/data.yaml", True, "no-grant",
+                f"add {name}: to {display_path}/grants/data.yaml", True, "no-grant",
             ).to_json()
         )
         for name in agents
@@ -167,7 +167,9 @@ def grant_warnings(
     ]  # fmt: skip
 
 
-def sink_warnings(bundle: Bundle, shown: str, agents: Mapping[str, Agent]) -> list[dict[str, Any]]:
+def sink_warnings(
+    bundle: Bundle, display_path: str, agents: Mapping[str, Agent]
+) -> list[dict[str, Any]]:
     """Return a warning for every sink of an agent's tool that the policy lets free text reach.
 
     A sink that no policy names takes what is trusted and nothing else.
@@ -184,7 +186,7 @@ def sink_warnings(bundle: Bundle, shown: str, agents: Mapping[str, Agent]) -> li
     return [
         dict(
             Problem(
-                f"{shown}/sinks/data.yaml", 0, f"tools.{tool}.{sink}.accepts",
+                f"{display_path}/sinks/data.yaml", 0, f"tools.{tool}.{sink}.accepts",
                 f"text that {used[tool]} reads can decide this sink: it accepts {', '.join(free)}",
                 "name what it may be in charter or registry, and accept trusted and registered",
                 True, "sink-reached",
@@ -198,14 +200,14 @@ def sink_warnings(bundle: Bundle, shown: str, agents: Mapping[str, Agent]) -> li
     ]  # fmt: skip
 
 
-def row_warnings(settings: Settings, shown: str) -> list[dict[str, Any]]:
+def row_warnings(settings: Settings, display_path: str) -> list[dict[str, Any]]:
     """Return a warning for every source of rows whose columns are all trusted in the envelope."""
     from vedette.config import Problem
 
     return [
         dict(
             Problem(
-                shown, 0, f"sources.{plan.name}.vouches",
+                display_path, 0, f"sources.{plan.name}.vouches",
                 "whoever writes its rows chooses what is taken for trusted as id and subject",
                 "leave it out, and list in vouched the columns that no stranger chooses",
                 True, "sink-reached",
@@ -216,7 +218,7 @@ def row_warnings(settings: Settings, shown: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _unread(grants: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _unknown_keys(grants: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the place and the name of every key in the grant of a tool that no rule reads."""
     for agent, own in grants.items():
         tools = own.get("tools") if isinstance(own, dict) else None
@@ -227,20 +229,20 @@ def _unread(grants: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def budget_findings(
-    bundle: Bundle, shown: str, agents: Mapping[str, Agent]
+    bundle: Bundle, display_path: str, agents: Mapping[str, Agent]
 ) -> list[dict[str, Any]]:
     """Return what of the policy's limits cannot be kept for the agents that can be read."""
-    from vedette.app.composition_root import budgets
+    from vedette.app.composition_root import read_bundle_budgets
 
     try:
-        found = budgets(bundle.files, agents)[1]
+        found = read_bundle_budgets(bundle.files, agents)[1]
     except BadPolicy:
         return []  # said of the policy itself
-    return [_finding(each, shown) for each in found]
+    return [_finding_json(each, display_path) for each in found]
 
 
 def code_problems(
-    root: Path, settings: Settings, now_us: int, read: Read | None = None
+    root: Path, settings: Settings, now_us: int, read: FleetContents | None = None
 ) -> list[Problem]:
     """Import the code of every agent that can be read, and make its judge.
 
@@ -261,34 +263,39 @@ def code_problems(
             if agent.reasoner == "judge":
                 scopes = dict.fromkeys((scope.bank, scope.scope) for scope in agent.scopes)
                 lessons = [m for at in scopes for m in banks.lessons(*at, now_us)]
-                found += _tried(shown, "judge", partial(build_judge, agent, lessons))
+                found += _check_code(shown, "judge", partial(build_judge, agent, lessons))
             if any(tool.http is None for tool in agent.tools.values()):
-                failed = _tried(shown, "tools", partial(load_module, folder, "tools"))
-                found += failed or _no_functions(agent, load_module(folder, "tools"), shown)
+                failed = _check_code(shown, "tools", partial(load_module, folder, "tools"))
+                found += failed or _missing_functions(agent, load_module(folder, "tools"), shown)
     return found
 
 
-def _tried(shown: Path, name: str, do: Callable[[], Any]) -> list[Problem]:
+def _check_code(display_path: Path, name: str, load: Callable[[], Any]) -> list[Problem]:
     """Return what keeps `do` from being done, by the line of the agent's own code."""
     from vedette.config import Problem
 
     try:
-        do()
+        load()
     except BadFleet as error:
         told = problem_json(error)
-        file = (shown.parent / told["file"]).as_posix()
+        file = (display_path.parent / told["file"]).as_posix()
         return [Problem(file, told["line"] or 1, "", error.what, error.mend or "")]
     except SystemExit as error:
-        file, what = (shown / f"{name}.py").as_posix(), f"ends the process (SystemExit: {error})"
+        file, what = (
+            (display_path / f"{name}.py").as_posix(),
+            f"ends the process (SystemExit: {error})",
+        )
         return [Problem(file, 1, "", what, "correct the agent's code")]
     return []
 
 
-def _no_functions(agent: Agent, module: ModuleType, shown: Path) -> list[Problem]:
+def _missing_functions(agent: Agent, module: ModuleType, display_path: Path) -> list[Problem]:
     """Say which declared functions are none once tools.py is imported."""
     from vedette.config import read_yaml
 
-    document, _ = read_yaml(Path(agent.folder) / "agent.yaml", f"{shown.as_posix()}/agent.yaml")
+    document, _ = read_yaml(
+        Path(agent.folder) / "agent.yaml", f"{display_path.as_posix()}/agent.yaml"
+    )
     return [
         document.problem(
             ("tools", index, key),
@@ -303,17 +310,17 @@ def _no_functions(agent: Agent, module: ModuleType, shown: Path) -> list[Problem
 
 
 def policy_findings(
-    folder: Path, shown: str, settings: Settings | None = None
+    folder: Path, display_path: str, settings: Settings | None = None
 ) -> list[dict[str, Any]]:
     """Return what keeps a policy folder from becoming live; files are named below `shown`.
 
     With `settings` also what the engine that they name has to say of it.
     """
-    return _tried_policy(folder, shown, settings)[1]
+    return _check_policy(folder, display_path, settings)[1]
 
 
-def _tried_policy(
-    folder: Path, shown: str, settings: Settings | None = None
+def _check_policy(
+    folder: Path, display_path: str, settings: Settings | None = None
 ) -> tuple[Bundle | None, list[dict[str, Any]]]:
     """Return the bundle of a policy folder, None if it cannot be read, and its findings."""
     from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
@@ -328,16 +335,16 @@ def _tried_policy(
     except BadPolicy as error:
         found = problem_json(error)
         if found["file"] == str(folder):
-            found["file"] = shown
+            found["file"] = display_path
         elif not Path(found["file"]).is_absolute():
-            found["file"] = f"{shown}/{found['file']}"
+            found["file"] = f"{display_path}/{found['file']}"
         return bundle, [found]
-    return bundle, [_finding(each, shown) for each in findings]
+    return bundle, [_finding_json(each, display_path) for each in findings]
 
 
-def _finding(finding: Finding, shown: str) -> dict[str, Any]:
+def _finding_json(finding: Finding, display_path: str) -> dict[str, Any]:
     return {
-        "file": f"{shown}/{finding.file}" if finding.file != "policies" else shown,
+        "file": f"{display_path}/{finding.file}" if finding.file != "policies" else display_path,
         "line": finding.line,
         "field": "",
         "what": finding.what,
@@ -355,15 +362,15 @@ def _line(problem: dict[str, Any]) -> str:
     return f"{place}:{field} {kind}{problem['what']}{mend}"
 
 
-def effective(path: Path) -> list[dict[str, Any]]:
+def effective_settings(path: Path) -> list[dict[str, Any]]:
     """Return every plain setting with its value and where it comes from; [] if none can be read."""
     import tomllib
 
-    from vedette.config.settings_file import ENV, read_shape, toml_lines
+    from vedette.config.settings_file import ENV_PREFIX, parse_settings, toml_lines
 
     try:
         text = path.read_text(encoding="utf-8")
-        shape, _ = read_shape(tomllib.loads(text), os.environ)
+        shape, _ = parse_settings(tomllib.loads(text), os.environ)
     except ValueError:
         return []
     if shape is None:
@@ -372,7 +379,7 @@ def effective(path: Path) -> list[dict[str, Any]]:
     set_here = {name.upper() for name in os.environ}
     found = []
     for at, value in _leaves(shape.model_dump(exclude={"targets", "sources"}), ()):
-        variable = ENV + "__".join(part.upper() for part in at)
+        variable = ENV_PREFIX + "__".join(part.upper() for part in at)
         origin = "default"
         if variable in set_here:
             origin = f"environment {variable}"

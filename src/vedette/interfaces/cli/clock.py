@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from vedette.interfaces.cli.common import human_verb, obey, say, settings_of
+from vedette.interfaces.cli.common import order_options, print_result, settings_of, submit_command
 
 
 @click.group()
@@ -16,21 +16,23 @@ def clock() -> None:
 
 
 @clock.command()
-@human_verb
+@order_options
 @click.pass_context
-def confirm(ctx: click.Context, /, **given: Any) -> None:
+def confirm(ctx: click.Context, /, **options: Any) -> None:
     """Say that this machine's wall clock is right; `vedette status` tells how far it is off.
 
     Until then the fleet goes on by the time that has passed: a jump makes nothing expire, and
     lets no retry wait. What is over by the confirmed time expires now, so look at
     `vedette hold list` first. With several workers each has a clock of its own to confirm.
     """
-    done = obey(settings_of(ctx), "clock_confirm", given["reason"], {}, given["command_id"])
+    done = submit_command(
+        settings_of(ctx), "clock_confirm", options["reason"], {}, options["command_id"]
+    )
     by_us = int(done["by_us"])
     moved = timedelta(seconds=abs(by_us) // 1_000_000)
     way = "forward" if by_us >= 0 else "back"
-    say(
-        given["as_json"],
+    print_result(
+        options["as_json"],
         done,
         f"confirmed in entry {done['seq']:,}: fleet time moved {moved} {way}",
     )

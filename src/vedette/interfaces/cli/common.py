@@ -13,54 +13,54 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from vedette.domain.base.disk_errors import disk_failed
+from vedette.domain.base.disk_errors import to_disk_error
 from vedette.domain.base.errors import BadCommand, BadStore, NoFleetHere, StoreBusy, VedetteError
-from vedette.domain.base.safe_text import is_seen
-from vedette.interfaces.cli.text_width import columns, fitted, row
+from vedette.domain.base.safe_text import is_visible
+from vedette.interfaces.cli.text_width import columns, fit_text, format_row
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.store.read_runs import Reads
+    from vedette.store.read_runs import StoreReader
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FILE = "vedette.toml"
+SETTINGS_FILE = "vedette.toml"
 # A runner takes the store before its socket is there; and leaves its socket before the store.
-_PATIENCE_S = 5.0
+_MAX_WAIT_S = 5.0
 
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def human_verb(verb: F) -> F:
+def order_options(verb: F) -> F:
     """Give a verb what every order of a person has: a reason, and an id to repeat it safely."""
     reason = click.option(
         "--reason", required=True, metavar="TEXT", help="Why; it is recorded with your name."
     )
-    again = click.option(
+    command_id = click.option(
         "--command-id", metavar="ID", help="A repeat of the same id is not done again."
     )
-    return as_json_option(again(reason(verb)))
+    return as_json_option(command_id(reason(verb)))
 
 
 # --- where the fleet is ----------------------------------------------------------------------
 
 
-def config_file(given: Path | None) -> Path:
+def find_config_file(config_path: Path | None) -> Path:
     """Return the settings file: the one given, or the nearest from the current folder upward.
 
     Raises BadFleet.
     """
-    if given is not None:
-        path = given / FILE if given.is_dir() else given
+    if config_path is not None:
+        path = config_path / SETTINGS_FILE if config_path.is_dir() else config_path
         if not path.is_file():
             raise NoFleetHere("there is no such file", where=str(path), mend="give --config PATH")
         return path
     here = Path.cwd()
     for folder in (here, *here.parents):
-        if (folder / FILE).is_file():
-            return folder / FILE
+        if (folder / SETTINGS_FILE).is_file():
+            return folder / SETTINGS_FILE
     raise NoFleetHere(
-        f"there is no {FILE} here or above",
+        f"there is no {SETTINGS_FILE} here or above",
         where=str(here),
         mend="change into the fleet's folder, give --config PATH, or make one: vedette init DIR",
     )
@@ -68,23 +68,23 @@ def config_file(given: Path | None) -> Path:
 
 def settings_of(ctx: click.Context) -> Settings:
     """Return the fleet's settings. Raises BadFleet."""
-    from vedette.adapters.identity.secrets import wire
+    from vedette.adapters.identity.secrets import register_secret_manager
     from vedette.config import load_settings
 
-    wire()
-    return load_settings(config_file(ctx.find_root().obj))
+    register_secret_manager()
+    return load_settings(find_config_file(ctx.find_root().obj))
 
 
 # --- reading ---------------------------------------------------------------------------------
 
 
 @contextmanager
-def reading(settings: Settings) -> Iterator[Reads]:
+def store_reader(settings: Settings) -> Iterator[StoreReader]:
     """Open the store to read, beside a running fleet or with none. Raises BadStore."""
-    from vedette.app.stores import open_reading
+    from vedette.app.stores import open_reader
 
     try:
-        store = open_reading(settings)
+        store = open_reader(settings)
         try:
             yield store
         finally:
@@ -93,7 +93,7 @@ def reading(settings: Settings) -> Iterator[Reads]:
         # By its name: which library reads the file is the adapter's business.
         if type(error).__module__.partition(".")[0] not in ("apsw", "psycopg"):
             raise
-        if (told := disk_failed(error, settings.state / "store.db")) is not None:
+        if (told := to_disk_error(error, settings.state / "store.db")) is not None:
             raise told from error
         raise BadStore(
             f"the store cannot be read: {error}",
@@ -102,7 +102,7 @@ def reading(settings: Settings) -> Iterator[Reads]:
         ) from error
 
 
-def refuse_unknown_agent(settings: Settings, store: Reads, name: str) -> None:
+def refuse_unknown_agent(settings: Settings, store: StoreReader, name: str) -> None:
     """Raise NotFound for an agent that is neither in the fleet nor in the record.
 
     So that a slip of the pen does not read like an agent that did nothing.
@@ -125,7 +125,7 @@ def refuse_unknown_agent(settings: Settings, store: Reads, name: str) -> None:
 # --- commands --------------------------------------------------------------------------------
 
 
-def obey(
+def submit_command(
     settings: Settings, verb: str, reason: str, args: Mapping[str, Any], command_id: str | None
 ) -> dict[str, Any]:
     """Give a command to the running fleet; without one open the store, do it, and close.
@@ -142,13 +142,13 @@ def obey(
     command_id = command_id or str(uuid.uuid4())
     # What is no text is refused here: a fleet could only say that it does not understand.
     json.dumps([reason, args, command_id], ensure_ascii=False, default=str).encode()
-    end = time.monotonic() + _PATIENCE_S
+    end = time.monotonic() + _MAX_WAIT_S
     while True:
         client = LocalClient(settings.state)
-        if client.alive():
-            return {**client.command(verb, reason, args, command_id), "by": "fleet"}
+        if client.is_alive():
+            return {**client.send_command(verb, reason, args, command_id), "by": "fleet"}
         try:
-            done = asyncio.run(_here(settings, verb, reason, args, command_id))
+            done = asyncio.run(_execute_in_process(settings, verb, reason, args, command_id))
         except StoreBusy:
             if time.monotonic() > end:
                 raise
@@ -157,14 +157,14 @@ def obey(
         return {**done, "by": "here"}
 
 
-async def _here(
+async def _execute_in_process(
     settings: Settings, verb: str, reason: str, args: Mapping[str, Any], command_id: str
 ) -> dict[str, Any]:
     from dataclasses import replace
 
     from vedette.app.composition_root import open_app
-    from vedette.interfaces.http.command_dispatch import carry_out
-    from vedette.interfaces.http.unix_socket import this_person
+    from vedette.interfaces.http.command_dispatch import dispatch
+    from vedette.interfaces.http.unix_socket import current_person
     from vedette.operations.commands import Order
 
     app = await open_app(replace(settings, store=replace(settings.store, visit=True)))
@@ -178,7 +178,7 @@ async def _here(
                 "already is in doubt: nothing was ordered",
                 mend="see docs/guides/restore.md; if it is still right then, give the order again",
             )
-        return await carry_out(app.commands, verb, Order(this_person(), reason, command_id), args)
+        return await dispatch(app.commands, verb, Order(current_person(), reason, command_id), args)
     finally:
         await app.close()
 
@@ -208,7 +208,7 @@ def program(*, below: Path | None = None) -> str:
     return f"{shown} -m vedette" if module else shown
 
 
-def prefix(ctx: click.Context) -> str:
+def command_prefix(ctx: click.Context) -> str:
     """Return the program with the --config it was given: what a further verb is put behind."""
     import shlex
 
@@ -216,12 +216,12 @@ def prefix(ctx: click.Context) -> str:
     return f"{program()} --config {shlex.quote(str(config))}" if config else program()
 
 
-def say(as_json: bool, value: Any, text: str) -> None:
+def print_result(as_json: bool, value: Any, text: str) -> None:
     """Print `value` as JSON, or `text` for people, no wider than they have columns."""
-    click.echo(dumps(value) if as_json else for_reader(text))
+    click.echo(dumps(value) if as_json else fit_to_terminal(text))
 
 
-def write_out(path: Path, text: str, what: str, option: str) -> bool:
+def write_output(path: Path, text: str, what: str, option: str) -> bool:
     """Write the `what` that was asked for into a file; False if that is -: standard output.
 
     Raises BadCommand, naming the `option` that gives the file.
@@ -239,9 +239,9 @@ def write_out(path: Path, text: str, what: str, option: str) -> bool:
     return True
 
 
-def for_reader(text: str) -> str:
+def fit_to_terminal(text: str) -> str:
     """Return text as wide as its reader has columns; commands to copy stay whole."""
-    return fitted(text, columns(), f"{program()} ")
+    return fit_text(text, columns(), f"{program()} ")
 
 
 def dumps(value: Any) -> str:
@@ -252,10 +252,10 @@ def dumps(value: Any) -> str:
     text = json.dumps(value, indent=2, ensure_ascii=False, default=str)
     if text.isascii():
         return text
-    return "".join(c if c == "\n" or is_seen(c) else json.dumps(c)[1:-1] for c in text)
+    return "".join(c if c == "\n" or is_visible(c) else json.dumps(c)[1:-1] for c in text)
 
 
-def table(heads: list[str], rows: list[list[str]], *, fits: bool = True) -> str:
+def format_table(heads: list[str], rows: list[list[str]], *, fits: bool = True) -> str:
     """Return rows under heads, columns as wide as their widest cell; numbers to the right.
 
     What is wider than its reader has columns goes on below, further in; not with `fits` off.
@@ -264,10 +264,10 @@ def table(heads: list[str], rows: list[list[str]], *, fits: bool = True) -> str:
         return "  ".join(heads)
     lines = [heads, *rows]
     widths = [max(len(line[at]) for line in lines) for at in range(len(heads))]
-    right = [all(_number(row[at]) for row in rows) for at in range(len(heads))]
+    right = [all(_is_number(row[at]) for row in rows) for at in range(len(heads))]
     width = columns() if fits else None
     return "\n".join(
-        row(
+        format_row(
             [
                 cell.rjust(widths[at]) if right[at] else cell.ljust(widths[at])
                 for at, cell in enumerate(line)
@@ -278,28 +278,28 @@ def table(heads: list[str], rows: list[list[str]], *, fits: bool = True) -> str:
     )
 
 
-def _number(cell: str) -> bool:
+def _is_number(cell: str) -> bool:
     return cell.replace(",", "").replace(".", "").isdigit() or cell in ("-", "")
 
 
-def shown_time(at_us: int) -> str:
+def format_time(at_us: int) -> str:
     """Return an instant to the second in the viewer's time zone; '-' for none.
 
     In UTC with `--utc`, or where that is the viewer's zone.
     """
-    return whens()(at_us)[:25] if at_us else "-"
+    return time_formatter()(at_us)[:25] if at_us else "-"
 
 
-def whens() -> Callable[[int], str]:
+def time_formatter() -> Callable[[int], str]:
     """Return how this viewer reads instants: local with its offset, or UTC with a Z."""
-    from vedette.domain.base.clock import local, utc_second
+    from vedette.domain.base.clock import local_time, utc_time
 
     ctx = click.get_current_context(silent=True)
     wants_utc = ctx is not None and bool(ctx.find_root().params.get("utc"))
-    return utc_second if wants_utc else local
+    return utc_time if wants_utc else local_time
 
 
-def stretch(verb: F) -> F:
+def time_range_options(verb: F) -> F:
     """Give a verb `--last` and `--until`: the stretch of time that it tells of."""
     last = click.option(
         "--last", default="24h", show_default=True, metavar="TIME", help="How far back: 24h, 7d."
@@ -310,12 +310,12 @@ def stretch(verb: F) -> F:
     return last(until(verb))
 
 
-def since(last: str, until: str | None) -> tuple[int, int]:
+def parse_time_range(last: str, until: str | None) -> tuple[int, int]:
     """Return the instants between which a stretch of time lies; none is before the calendar.
 
     Raises BadCommand.
     """
-    from vedette.domain.base.clock import SystemClock, ago, duration_us, from_iso
+    from vedette.domain.base.clock import SystemClock, duration_us, from_iso, instant_before
 
     try:
         to_us = SystemClock().now_us() if until is None else from_iso(until)
@@ -323,14 +323,14 @@ def since(last: str, until: str | None) -> tuple[int, int]:
         mend = "for example --until 2026-05-01T06:00:00Z"
         raise BadCommand(f"{until!r} is no instant", mend=mend) from error
     try:
-        return ago(to_us, duration_us(last)), to_us
+        return instant_before(to_us, duration_us(last)), to_us
     except ValueError as error:
         raise BadCommand(f"{last!r} is no length of time", mend="for example --last 24h") from error
 
 
-def plain(text: str) -> str:
+def sanitize_text(text: str) -> str:
     """Return text of unknown origin without what would move a terminal's cursor or colours."""
-    return "".join(c if is_seen(c) or c in "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return "".join(c if is_visible(c) or c in "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def problem_json(error: VedetteError) -> dict[str, Any]:
@@ -349,7 +349,7 @@ def problem_json(error: VedetteError) -> dict[str, Any]:
     }
 
 
-def folder_given(folder: Path | None, default: Path) -> Path:
+def resolve_folder(folder: Path | None, default: Path) -> Path:
     """Return the absolute path of a folder that was named. Raises BadCommand if it is none."""
     found = (folder or default).absolute()
     if not found.is_dir():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from vedette.interfaces.cli.common import as_json_option, say
+from vedette.interfaces.cli.common import as_json_option, print_result
 
 
 @click.command()
@@ -25,4 +25,4 @@ def completion(ctx: click.Context, shell: str, as_json: bool) -> None:
         raise click.UsageError(f"{shell} is not known to this version of click", ctx)
     maker = found(ctx.find_root().command, {}, "vedette", "_VEDETTE_COMPLETE")
     script = maker.source()
-    say(as_json, {"shell": shell, "script": script}, script)
+    print_result(as_json, {"shell": shell, "script": script}, script)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import click
 
-from vedette.interfaces.cli.common import human_verb, obey, prefix, say, settings_of
+from vedette.interfaces.cli.common import (
+    command_prefix,
+    order_options,
+    print_result,
+    settings_of,
+    submit_command,
+)
 
 
 @click.command()
@@ -13,7 +19,7 @@ from vedette.interfaces.cli.common import human_verb, obey, prefix, say, setting
 @click.option("--right", is_flag=True, help="It was judged right.")
 @click.option("--note", metavar="TEXT", help="What whoever curates the memory should know.")
 @click.option("--new-label", is_flag=True, help="Take a label that the agent does not know yet.")
-@human_verb
+@order_options
 @click.pass_context
 def correct(
     ctx: click.Context, run: str, should: str | None, right: bool, note: str | None,
@@ -28,14 +34,16 @@ def correct(
         "run": run, "should": should, "right": right or None, "note": note,
         "new_label": new_label or None,
     }  # fmt: skip
-    done = obey(settings_of(ctx), "correct", reason, args, command_id)
+    done = submit_command(settings_of(ctx), "correct", reason, args, command_id)
     if done["outcome"] == "right":
         text = f"recorded: {done['run']} was right ({done['was']})"
     else:
         text = f"recorded: {done['run']} should have been {done['should']}, was {done['was']}"
-        text += f"\nnothing is learned yet; see: {prefix(ctx)} memory list --state candidate"
+        text += (
+            f"\nnothing is learned yet; see: {command_prefix(ctx)} memory list --state candidate"
+        )
         if not done["woke"]:
             text += "\nno agent is subscribed to vedette.correction, so nobody proposes it"
         elif done["by"] == "here":
             text += "\nno fleet runs here; it is proposed at the next `vedette run`"
-    say(as_json, done, text)
+    print_result(as_json, done, text)

@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.domain.base.errors import BadCommand
-from vedette.interfaces.cli.common import human_verb, obey, reading, say, settings_of
-from vedette.interfaces.cli.hold_text import DIGITS, safe_line
+from vedette.interfaces.cli.common import (
+    order_options,
+    print_result,
+    settings_of,
+    store_reader,
+    submit_command,
+)
+from vedette.interfaces.cli.hold_text import DIGEST_DIGITS, safe_line
 
 if TYPE_CHECKING:
     from vedette.config import Settings
 
-_SHOWN = 5
+_MAX_SHOWN = 5
 
 
 @click.command()
@@ -32,9 +38,9 @@ _SHOWN = 5
 )
 @click.option("--digest", metavar="HEX", help="Only what was shown under this digest; not asked.")
 @click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
-@human_verb
+@order_options
 @click.pass_context
-def erase(ctx: click.Context, /, **given: Any) -> None:
+def erase(ctx: click.Context, /, **options: Any) -> None:
     """Erase the content of an event, all under a subject, or that of one entry; it is shown first.
 
     Nothing goes but what was shown: when that has changed, it is refused, to be looked at again.
@@ -42,19 +48,21 @@ def erase(ctx: click.Context, /, **given: Any) -> None:
     decisions made of that content can no longer be replayed.
     """
     settings = settings_of(ctx)
-    args = {"event": given["event"], "subject": given["subject"], "entry": given["entry"]}
-    digest = _ask(settings, args, given)
-    args |= {"deny_holds": given["deny_holds"], "digest": digest}
-    done = obey(settings, "erase", given["reason"], args, given["command_id"])
+    args = {"event": options["event"], "subject": options["subject"], "entry": options["entry"]}
+    digest = _confirm_erasure(settings, args, options)
+    args |= {"deny_holds": options["deny_holds"], "digest": digest}
+    done = submit_command(settings, "erase", options["reason"], args, options["command_id"])
     number = len(done["erased"])
     noun = "body" if number == 1 else "bodies"
     told = f"erased {number} {noun}; `vedette ledger verify` still passes"
     if not done["scrubbed"]:
         told += "\nthe store's files still hold copies, for a reader or until they are vacuumed"
-    say(given["as_json"], done, told)
+    print_result(options["as_json"], done, told)
 
 
-def _ask(settings: Settings, args: Mapping[str, Any], given: Mapping[str, Any]) -> str | None:
+def _confirm_erasure(
+    settings: Settings, args: Mapping[str, Any], options: Mapping[str, Any]
+) -> str | None:
     """Show what would go, and ask; return the digest of that, None if it was done before.
 
     Raises BadCommand where nobody can be asked.
@@ -62,35 +70,35 @@ def _ask(settings: Settings, args: Mapping[str, Any], given: Mapping[str, Any]) 
     if sum(value is not None for value in args.values()) != 1:
         mend = "give one of --event ID, --subject WHO and --entry SEQ"
         raise BadCommand("say what to erase", mend=mend)
-    with reading(settings) as store:
-        command = given["command_id"]
-        if command is not None and store.carried_out(command):
+    with store_reader(settings) as store:
+        command = options["command_id"]
+        if command is not None and store.is_command_done(command):
             return None  # it is only said to be done
         found = store.survey(**args)
         value = found.to_json(len(store.candidates(found.events)))
     if not value["contents"]:
         # Whoever carries it out says so; what comes in between was not shown.
-        return str(given["digest"] or value["digest"])
-    if value["open"] and not given["deny_holds"]:
+        return str(options["digest"] or value["digest"])
+    if value["open"] and not options["deny_holds"]:
         raise BadCommand(
-            f"{_counted(len(value['open']), 'run')} still open on this content: "
-            f"{_some([run['run'] for run in value['open']])}",
+            f"{_format_count(len(value['open']), 'run')} still open on this content: "
+            f"{_format_names([run['run'] for run in value['open']])}",
             mend="answer the holds, let it finish, or end what waits: --deny-holds",
         )
     text = _text(value)
-    digest: str = given["digest"] or value["digest"]
-    if given["yes"] or given["digest"]:
-        if not given["as_json"]:
+    digest: str = options["digest"] or value["digest"]
+    if options["yes"] or options["digest"]:
+        if not options["as_json"]:
             click.echo(text)
         return digest
     if not sys.stdin.isatty():
         raise BadCommand(
             "nobody can be asked here: there is no terminal to erase from",
             mend="look at it first (`vedette explain ID`), then add "
-            f"--digest {value['digest'][:DIGITS]}",
+            f"--digest {value['digest'][:DIGEST_DIGITS]}",
         )
-    click.echo(text, err=given["as_json"])
-    if not click.confirm("erase for good?", default=False, err=given["as_json"]):
+    click.echo(text, err=options["as_json"])
+    if not click.confirm("erase for good?", default=False, err=options["as_json"]):
         raise click.Abort
     return digest
 
@@ -99,26 +107,26 @@ def _text(value: Mapping[str, Any]) -> str:
     """Return what would go, for people."""
     events = value["events"]
     lines = [
-        f"{_counted(value['contents'], 'content')} of {_counted(len(events), 'event')} and "
-        f"{_counted(value['runs'], 'run')} would be erased, and "
-        f"{_counted(value['memories'], 'memory', 'memories')} learned of it"
+        f"{_format_count(value['contents'], 'content')} of {_format_count(len(events), 'event')} and "
+        f"{_format_count(value['runs'], 'run')} would be erased, and "
+        f"{_format_count(value['memories'], 'memory', 'memories')} learned of it"
     ]
     if events:
-        lines.append(f"events: {_some(events)}")
+        lines.append(f"events: {_format_names(events)}")
     if value["holds"]:
         holds = [f"{safe_line(one['tool'])} ({one['hold']})" for one in value["holds"]]
-        lines.append(f"would be denied first: {_some(holds)}")
+        lines.append(f"would be denied first: {_format_names(holds)}")
     ended = [run["run"] for run in value["open"]]
     if ended:
-        lines.append(f"would be ended first: {_some(ended)}")
-    lines.append(f"shown as {value['digest'][:DIGITS]}")
+        lines.append(f"would be ended first: {_format_names(ended)}")
+    lines.append(f"shown as {value['digest'][:DIGEST_DIGITS]}")
     return "\n".join(lines)
 
 
-def _counted(number: int, one: str, many: str | None = None) -> str:
+def _format_count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
-def _some(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+def _format_names(names: list[str]) -> str:
+    more = len(names) - _MAX_SHOWN
+    return ", ".join(names[:_MAX_SHOWN]) + (f" and {more:,} more" if more > 0 else "")

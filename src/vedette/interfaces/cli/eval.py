@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.domain.base.errors import BadCommand, BadPolicy
-from vedette.interfaces.cli.common import as_json_option, say, settings_of
+from vedette.interfaces.cli.common import as_json_option, print_result, settings_of
 
 if TYPE_CHECKING:
-    from vedette.config import Loaded, Settings
+    from vedette.config import LoadedFleet, Settings
     from vedette.domain.agent import Agent
     from vedette.domain.bundle import Bundle
     from vedette.domain.event import Event
     from vedette.domain.memory import Memory
-    from vedette.operations.evaluation import EvalResult, Trial
+    from vedette.operations.evaluation import EvalResult, Evaluation
     from vedette.policy.gateway import Gateway
 
 
@@ -34,7 +34,7 @@ def evaluate(ctx: click.Context, agent: str | None, as_json: bool) -> int:
 
     The agents' code runs as you, in no box: not on a folder that nobody has read.
     """
-    results, skipped = _results(settings_of(ctx), agent)
+    results, skipped = _run_cases(settings_of(ctx), agent)
     lines = [line for result in results for line in _lines(result)]
     failed = sum(not result.ok for result in results)
     lines += [f"skipped {name}: {why}" for name, why in skipped]
@@ -44,7 +44,7 @@ def evaluate(ctx: click.Context, agent: str | None, as_json: bool) -> int:
         "cases": [result.to_json() for result in results],
         "skipped": [{"agent": name, "why": why} for name, why in skipped],
     }
-    say(as_json, value, "\n".join(lines))
+    print_result(as_json, value, "\n".join(lines))
     return 1 if failed else 0
 
 
@@ -58,20 +58,20 @@ def _lines(result: EvalResult) -> list[str]:
     return lines
 
 
-def _results(
-    settings: Settings, only: str | None
+def _run_cases(
+    settings: Settings, agent_name: str | None
 ) -> tuple[list[EvalResult], list[tuple[str, str]]]:
     from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
     from vedette.config import load_fleet
-    from vedette.config.problem import refuse
+    from vedette.config.problem import raise_first_error
     from vedette.domain.base.clock import SystemClock
     from vedette.operations.eval_cases import read_evals
 
     now_us = SystemClock().now_us()
     loaded = load_fleet(settings.root, settings, now_us=now_us)
     agents = loaded.fleet.agents
-    if only is not None and only not in agents:
-        raise BadCommand(f"there is no agent {only!r}", mend=f"one of: {', '.join(agents)}")
+    if agent_name is not None and agent_name not in agents:
+        raise BadCommand(f"there is no agent {agent_name!r}", mend=f"one of: {', '.join(agents)}")
     bundle = read_bundle(settings.policies)
     findings = asyncio.run(SubprocessStage().try_out(bundle))
     if findings:
@@ -79,12 +79,12 @@ def _results(
         raise BadPolicy(first.what, where=f"{first.file}:{first.line}", mend=first.mend or None)
     results: list[EvalResult] = []
     skipped: list[tuple[str, str]] = []
-    trials = _trials(settings, loaded, bundle, now_us)
+    trials = _build_trials(settings, loaded, bundle, now_us)
     for agent in agents.values():
-        if only not in (None, agent.name):
+        if agent_name not in (None, agent.name):
             continue
-        cases, problems = read_evals(agent, _shown(settings.root, agent))
-        refuse(problems)
+        cases, problems = read_evals(agent, _display_path(settings.root, agent))
+        raise_first_error(problems)
         if agent.reasoner != "judge":
             skipped.append((agent.name, "its reasoner is a model, which no case can foresee"))
         elif not cases:
@@ -95,21 +95,21 @@ def _results(
     return results, skipped
 
 
-def _shown(root: Path, agent: Agent) -> str:
+def _display_path(root: Path, agent: Agent) -> str:
     folder = Path(agent.folder)
     return folder.relative_to(root).as_posix() if folder.is_relative_to(root) else str(folder)
 
 
-def _trials(
-    settings: Settings, loaded: Loaded, bundle: Bundle, now_us: int
-) -> Callable[[Agent], Trial]:
+def _build_trials(
+    settings: Settings, loaded: LoadedFleet, bundle: Bundle, now_us: int
+) -> Callable[[Agent], Evaluation]:
     """Return how an agent is put on trial. The bundle was admitted."""
     from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-    from vedette.adapters.tools.in_process import LocalHands
+    from vedette.adapters.tools.in_process import InProcessTools
     from vedette.config import build_judge, load_module
     from vedette.memory.retrieval import Recall
     from vedette.memory.training_set import Lessons
-    from vedette.operations.evaluation import Trial
+    from vedette.operations.evaluation import Evaluation
     from vedette.policy.bundle_data import mount
     from vedette.policy.gateway import Gateway
     from vedette.store.banks import SqliteBank
@@ -121,23 +121,23 @@ def _trials(
     registry: Any = mount(bundle.files).get("registry") or {}
     recalls: dict[int, tuple[Gateway, Recall]] = {}
 
-    def brief(gateway: Gateway, agent: Agent, event: Event) -> Sequence[Memory]:
+    def recall_memories(gateway: Gateway, agent: Agent, event: Event) -> Sequence[Memory]:
         # One recall for a whole case: it remembers which reads were granted.
         if id(gateway) not in recalls:
             recalls.clear()
             recalls[id(gateway)] = (gateway, Recall(banks, gateway))
-        return recalls[id(gateway)][1].brief(agent, event, now_us)[0]
+        return recalls[id(gateway)][1].find_memories(agent, event, now_us)[0]
 
     # As in the fleet: a judge is made of nothing that the policy does not let its agent read.
     lessons = Lessons(banks, agents)
-    lessons.take(lessons.decide(Gateway(engine, 1), now_us)[0], 1)
-    hands = LocalHands(lambda name: load_module(Path(agents[name].folder), "tools"))
-    return lambda agent: Trial(
+    lessons.adopt(lessons.decide_scopes(Gateway(engine, 1), now_us)[0], 1)
+    tools = InProcessTools(lambda name: load_module(Path(agents[name].folder), "tools"))
+    return lambda agent: Evaluation(
         agent=agent,
-        judge=build_judge(agent, lessons.of(agent.name, now_us)),
+        judge=build_judge(agent, lessons.load_lessons(agent.name, now_us)),
         gateway=lambda: Gateway(engine, 1),
-        performer=hands,
-        brief=brief,
+        performer=tools,
+        recall=recall_memories,
         registry=registry,
         targets=settings.targets,
         now_us=now_us,

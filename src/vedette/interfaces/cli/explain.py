@@ -13,11 +13,11 @@ import click
 from vedette.interfaces.cli.common import (
     as_json_option,
     dumps,
-    reading,
-    say,
+    print_result,
     settings_of,
-    whens,
-    write_out,
+    store_reader,
+    time_formatter,
+    write_output,
 )
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "deny": {"fg": "red"},
     "failed": {"fg": "red"},
 }
-_WIDEST = 120
+_MAX_WIDTH = 120
 
 
 @click.command()
@@ -57,36 +57,36 @@ def explain(ctx: click.Context, id_: str, page: Path | None, as_json: bool) -> N
     from vedette.ledger.history.explain import explain as story
 
     settings = settings_of(ctx)
-    with reading(settings) as store:
-        told = story(store, id_)
-    _find_code(settings, told)
+    with store_reader(settings) as store:
+        explanation = story(store, id_)
+    _add_snapshots(settings, explanation)
     if page is not None:
-        _write(page, told, as_json)
+        _write_page(page, explanation, as_json)
         return
     if as_json:
-        click.echo(dumps(told))
+        click.echo(dumps(explanation))
         return
-    width = min(_WIDEST, max(60, shutil.get_terminal_size((100, 24)).columns))
+    width = min(_MAX_WIDTH, max(60, shutil.get_terminal_size((100, 24)).columns))
     colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    for style, line in explain_text(told, width, whens()):
+    for style, line in explain_text(explanation, width, time_formatter()):
         click.echo(click.style(line, **_STYLES.get(style, {})) if colour else line)
 
 
-def _find_code(settings: Settings, told: dict[str, Any]) -> None:
+def _add_snapshots(settings: Settings, explanation: dict[str, Any]) -> None:
     """Add to each run where the files of its release lie; None where they are not here."""
     from vedette.config.snapshot import find_snapshot
 
-    for run in told["runs"]:
+    for run in explanation["runs"]:
         found = None
         if run["release"]:
             found = find_snapshot(settings.state, run["release"], run["agent"])
         run["snapshot"] = None if found is None else str(found.folder)
 
 
-def _write(page: Path, told: dict[str, Any], as_json: bool) -> None:
+def _write_page(page: Path, explanation: dict[str, Any], as_json: bool) -> None:
     from vedette.domain.base.clock import SystemClock
     from vedette.interfaces.render.explain_html import explain_page
 
-    text = explain_page(told, whens(), SystemClock().now_us())
-    if write_out(page, text, "page", "--html"):
-        say(as_json, {"page": str(page), "bytes": len(text.encode())}, f"wrote {page}")
+    text = explain_page(explanation, time_formatter(), SystemClock().now_us())
+    if write_output(page, text, "page", "--html"):
+        print_result(as_json, {"page": str(page), "bytes": len(text.encode())}, f"wrote {page}")

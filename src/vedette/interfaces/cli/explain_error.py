@@ -7,8 +7,8 @@ import textwrap
 import click
 
 from vedette.domain.base.errors import NotFound
-from vedette.interfaces.cli.common import as_json_option, say
-from vedette.interfaces.cli.error_codes import LESSONS, Lesson
+from vedette.interfaces.cli.common import as_json_option, print_result
+from vedette.interfaces.cli.error_codes import EXPLANATIONS, ErrorExplanation
 
 
 @click.command()
@@ -20,31 +20,42 @@ def explain_error(code: str | None, as_json: bool) -> None:
     The code stands in brackets after `error`, and in the `code` of an error in JSON.
     """
     if code is None:
-        told = {name: _object(name, lesson) for name, lesson in LESSONS.items()}
-        width = max(map(len, LESSONS))
+        told = {name: _to_json(name, lesson) for name, lesson in EXPLANATIONS.items()}
+        width = max(map(len, EXPLANATIONS))
         lines = [
             textwrap.fill(
-                lesson.means, 80, initial_indent=name.ljust(width + 2),
+                lesson.meaning, 80, initial_indent=name.ljust(width + 2),
                 subsequent_indent=" " * (width + 2),
             )
-            for name, lesson in LESSONS.items()
+            for name, lesson in EXPLANATIONS.items()
         ]  # fmt: skip
-        say(as_json, {"codes": list(told.values())}, "\n".join(lines))
+        print_result(as_json, {"codes": list(told.values())}, "\n".join(lines))
         return
-    lesson = LESSONS.get(code.strip().strip("[]"))
-    if lesson is None:
+    explanation = EXPLANATIONS.get(code.strip().strip("[]"))
+    if explanation is None:
         from vedette.config.problem import did_you_mean
 
-        raise NotFound(f"there is no error code {code!r}", mend=did_you_mean(code, list(LESSONS)))
-    say(as_json, _object(code, lesson), _page(code, lesson))
+        raise NotFound(
+            f"there is no error code {code!r}", mend=did_you_mean(code, list(EXPLANATIONS))
+        )
+    print_result(as_json, _to_json(code, explanation), _format_page(code, explanation))
 
 
-def _object(code: str, lesson: Lesson) -> dict[str, str]:
-    return {"code": code, "means": lesson.means, "because": lesson.because, "mend": lesson.mend}
+def _to_json(code: str, explanation: ErrorExplanation) -> dict[str, str]:
+    return {
+        "code": code,
+        "means": explanation.meaning,
+        "because": explanation.cause,
+        "mend": explanation.mend,
+    }
 
 
-def _page(code: str, lesson: Lesson) -> str:
-    parts = [("means", lesson.means), ("because", lesson.because), ("mend", lesson.mend)]
+def _format_page(code: str, explanation: ErrorExplanation) -> str:
+    parts = [
+        ("means", explanation.meaning),
+        ("because", explanation.cause),
+        ("mend", explanation.mend),
+    ]
     lines = [code]
     for name, text in parts:
         lines.append(

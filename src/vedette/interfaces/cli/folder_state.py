@@ -8,31 +8,31 @@ from vedette.domain.base.errors import BadPolicy
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.store.read_runs import Reads
+    from vedette.store.read_runs import StoreReader
 
 
-def folder_state(settings: Settings, store: Reads) -> dict[str, Any]:
+def folder_state(settings: Settings, store: StoreReader) -> dict[str, Any]:
     """Return whether the folder differs from what is live, whether it waits, and that in words."""
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.domain.bundle import Revision
-    from vedette.policy.folder import POLICY_FOLDER, POLICY_REFUSED, waiting, waits
+    from vedette.policy.folder import POLICY_FOLDER, POLICY_REFUSED, is_waiting, waiting_reason
 
-    live = Revision(*store.revision())
+    live = Revision(*store.live_revision())
     state: dict[str, Any] = {"path": str(settings.policies), "digest": None, "differs": True}
     try:
         digest = read_bundle(settings.policies).digest
     except BadPolicy as error:
-        return {**state, "waits": waits(store, live), "says": str(error)}
+        return {**state, "waits": is_waiting(store, live), "says": str(error)}
     state["digest"] = digest
     if digest == live.digest:
         return {**state, "differs": False, "waits": False, "says": "the same as live"}
     says = f"differs from live (digest {digest[:12]}); `vedette policy check` says if it may be"
     why_not = store.meta(POLICY_REFUSED) if store.meta(POLICY_FOLDER) == digest else None
-    if waits(store, live):
-        why_not = waiting(live)
+    if is_waiting(store, live):
+        why_not = waiting_reason(live)
     if why_not:
         says = f"differs from live (digest {digest[:12]}): {why_not}"
-    return {**state, "waits": waits(store, live), "says": says}
+    return {**state, "waits": is_waiting(store, live), "says": says}
 
 
 def folder_note(state: dict[str, Any]) -> list[str]:

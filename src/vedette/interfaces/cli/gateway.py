@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from vedette.interfaces.cli.common import as_json_option, prefix, say, settings_of
+from vedette.interfaces.cli.common import as_json_option, command_prefix, print_result, settings_of
 
 
 @click.command()
@@ -24,19 +24,21 @@ def gateway(ctx: click.Context, as_json: bool) -> None:
     import asyncio
 
     import vedette.interfaces.cli
-    from vedette.app.remote_workers import as_gateway
+    from vedette.app.remote_workers import gateway_settings
     from vedette.interfaces.cli import run as running
     from vedette.interfaces.cli.live_table import PlainView
     from vedette.interfaces.signals import Signals
 
-    settings = as_gateway(settings_of(ctx))
-    early = running._Early(settings)
+    settings = gateway_settings(settings_of(ctx))
+    warm_up = running._WarmUp(settings)
     with Signals() as signals:
         try:
             view = PlainView(silent=as_json)
-            done: dict[str, Any] = asyncio.run(running._run(settings, False, view, signals, early))
-            say(as_json, done, running.summary_text(done, prefix(ctx)))
+            done: dict[str, Any] = asyncio.run(
+                running._run_fleet(settings, False, view, signals, warm_up)
+            )
+            print_result(as_json, done, running.summary_text(done, command_prefix(ctx)))
         finally:
             gc.enable()
-            early.abandon()
-            vedette.interfaces.cli.abandon = running._calls_linger()
+            warm_up.cancel()
+            vedette.interfaces.cli.has_stuck_threads = running._has_stuck_calls()

@@ -8,31 +8,31 @@ from typing import Any
 import click
 
 from vedette.domain.base.clock import SystemClock
-from vedette.domain.display_text import about_lines
-from vedette.interfaces.cli.approve import found_hold, in_group
+from vedette.domain.display_text import format_event
+from vedette.interfaces.cli.approve import find_hold, render_group
 from vedette.interfaces.cli.common import (
     as_json_option,
-    obey,
-    plain,
-    prefix,
-    reading,
-    say,
+    command_prefix,
+    format_time,
+    print_result,
+    sanitize_text,
     settings_of,
-    shown_time,
+    store_reader,
+    submit_command,
 )
 from vedette.interfaces.cli.hold_text import (
-    DIGITS,
+    DIGEST_DIGITS,
     attention_lines,
-    folded,
+    fold_lines,
     group_lines,
     hold_lines,
+    safe_json,
     safe_line,
-    safe_whole,
     width,
 )
 
 _WAITS = ("approval", "time", "resume", "target", "budget", "policy", "all")
-_MOST = 160
+_MAX_CHARS = 160
 
 
 @click.group()
@@ -60,9 +60,9 @@ def hold_list(
     from vedette.ledger.history.lists import inbox
 
     if by_group:
-        _groups(ctx, None if waits == "all" else waits, as_json)
+        _print_groups(ctx, None if waits == "all" else waits, as_json)
         return
-    with reading(settings_of(ctx)) as store:
+    with store_reader(settings_of(ctx)) as store:
         page = inbox(
             store,
             SystemClock().now_us(),
@@ -70,26 +70,28 @@ def hold_list(
             limit=limit,
             waits=None if waits == "all" else waits,
         )
-    lines = folded(
+    lines = fold_lines(
         [line for item in page["items"] for line in _lines(item)], width(), at_spaces=True
     )
-    lines.append(f"look at one: {prefix(ctx)} hold show HOLD" if lines else "nothing waits")
+    lines.append(f"look at one: {command_prefix(ctx)} hold show HOLD" if lines else "nothing waits")
     if page["newer"]:
-        lines.append(f"more: {prefix(ctx)} hold list --waits {waits} --after {page['newer']}")
-    say(as_json, page, "\n".join(lines))
+        lines.append(
+            f"more: {command_prefix(ctx)} hold list --waits {waits} --after {page['newer']}"
+        )
+    print_result(as_json, page, "\n".join(lines))
 
 
-def _groups(ctx: click.Context, waits: str | None, as_json: bool) -> None:
+def _print_groups(ctx: click.Context, waits: str | None, as_json: bool) -> None:
     from vedette.ledger.history.hold_groups import groups
 
-    with reading(settings_of(ctx)) as store:
+    with store_reader(settings_of(ctx)) as store:
         found = groups(store, SystemClock().now_us(), waits)
     lines = [line for each in found["items"] for line in group_lines(each)]
     if lines:
-        lines.append(f"look at one: {prefix(ctx)} hold show GROUP")
+        lines.append(f"look at one: {command_prefix(ctx)} hold show GROUP")
     if found["cut"]:
         lines.append(f"only the oldest {found['holds']} holds were looked at")
-    say(as_json, found, "\n".join(lines or ["nothing waits"]))
+    print_result(as_json, found, "\n".join(lines or ["nothing waits"]))
 
 
 @hold.command("show")
@@ -100,23 +102,25 @@ def hold_show(ctx: click.Context, name: str, as_json: bool) -> None:
     """Show all of HOLD, or of a GROUP of them, and how to answer it."""
     from vedette.ledger.history.hold_groups import group
 
-    with reading(settings_of(ctx)) as store:
+    with store_reader(settings_of(ctx)) as store:
         if name.startswith("grp_"):
             found = group(store, SystemClock().now_us(), name)
         else:
-            item = found_hold(store, name)
-            say(as_json, item, "\n".join([*hold_lines(item), *_answers(ctx, "", item)]))
+            item = find_hold(store, name)
+            print_result(
+                as_json, item, "\n".join([*hold_lines(item), *_answer_commands(ctx, "", item)])
+            )
             return
-    lines, digest = in_group(found)
+    lines, digest = render_group(found)
     told = {**found, "shown_digest": digest}
-    say(as_json, told, "\n".join([*lines, *_answers(ctx, "--group ", told)]))
+    print_result(as_json, told, "\n".join([*lines, *_answer_commands(ctx, "--group ", told)]))
 
 
-def _answers(ctx: click.Context, option: str, shown: Mapping[str, Any]) -> list[str]:
+def _answer_commands(ctx: click.Context, option: str, shown: Mapping[str, Any]) -> list[str]:
     """Return the commands that answer what was shown; the reason is for the person to write."""
     name = shown["group"] if option else shown["hold"]
-    given = f"{option}{name} --digest {shown['shown_digest'][:DIGITS]} --reason"
-    return [f"answer it: {prefix(ctx)} {verb} {given} …" for verb in ("approve", "deny")]
+    given = f"{option}{name} --digest {shown['shown_digest'][:DIGEST_DIGITS]} --reason"
+    return [f"answer it: {command_prefix(ctx)} {verb} {given} …" for verb in ("approve", "deny")]
 
 
 @hold.command("claim")
@@ -131,11 +135,11 @@ def hold_claim(ctx: click.Context, hold_id: str, reason: str, as_json: bool) -> 
 
     It is no lock: anybody may still answer, and is told that you had claimed it.
     """
-    done = obey(settings_of(ctx), "claim", reason, {"hold": hold_id}, None)
-    text = f"{hold_id} is claimed by {plain(done['claimed_by'])} until {shown_time(done['until'])}"
+    done = submit_command(settings_of(ctx), "claim", reason, {"hold": hold_id}, None)
+    text = f"{hold_id} is claimed by {sanitize_text(done['claimed_by'])} until {format_time(done['until'])}"
     if done["was"]:
-        text += f"\nnote: {plain(done['was'])} had claimed it"
-    say(as_json, done, text)
+        text += f"\nnote: {sanitize_text(done['was'])} had claimed it"
+    print_result(as_json, done, text)
 
 
 @hold.command("note")
@@ -145,17 +149,17 @@ def hold_claim(ctx: click.Context, hold_id: str, reason: str, as_json: bool) -> 
 @click.pass_context
 def hold_note(ctx: click.Context, hold_id: str, text: str, as_json: bool) -> None:
     """Note TEXT about HOLD, for whoever answers it or reads of it later."""
-    done = obey(settings_of(ctx), "note", "a note", {"hold": hold_id, "text": text}, None)
-    say(as_json, done, f"noted about {hold_id} (entry {done['entry']})")
+    done = submit_command(settings_of(ctx), "note", "a note", {"hold": hold_id, "text": text}, None)
+    print_result(as_json, done, f"noted about {hold_id} (entry {done['entry']})")
 
 
 def _lines(item: dict[str, Any]) -> list[str]:
-    age = _age(item["age_us"])
+    age = _format_age(item["age_us"])
     lines = [
         f"{item['hold']}  {item['agent']}: {item['tool']}",
         f"    {item['state']} for {age}, waits for {item['waits']}",
     ]
-    lines += about_lines(item["about"], width(), 4)
+    lines += format_event(item["about"], width(), 4)
     lines += [f"    {line}" for line in _arguments(item)]
     if item["why"]:
         lines.append(f"    why: {safe_line(item['why'])}")
@@ -164,7 +168,7 @@ def _lines(item: dict[str, Any]) -> list[str]:
     if item["effect"]:
         lines.append(f"    its effect is {item['effect']}")
     if item["expires"]:
-        lines.append(f"    without an answer it is denied {shown_time(item['expires'])}")
+        lines.append(f"    without an answer it is denied {format_time(item['expires'])}")
     lines += [f"  {line}" for line in attention_lines(item)]
     return lines
 
@@ -174,25 +178,25 @@ def _arguments(item: dict[str, Any]) -> list[str]:
         return ["its arguments were erased"]
     given = item["arguments"]
     named = given.items() if isinstance(given, dict) else ((a.get("name"), a) for a in given or ())
-    return [f"{name} = {_value(value)}" for name, value in named]
+    return [f"{name} = {_format_value(value)}" for name, value in named]
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Show an argument: its value, and where it comes from if that is told."""
     if isinstance(value, dict) and "value" in value:
         origin = value.get("origin")
         source = value.get("source") or value.get("ref")
         told = ", ".join(safe_line(part) for part in (origin, source) if part)
-        return _short(value["value"]) + (f"  [{told}]" if told else "")
-    return _short(value)
+        return _shorten_value(value["value"]) + (f"  [{told}]" if told else "")
+    return _shorten_value(value)
 
 
-def _short(value: Any) -> str:
-    text = safe_whole(value)
-    return text if len(text) <= _MOST else text[:_MOST] + "…"
+def _shorten_value(value: Any) -> str:
+    text = safe_json(value)
+    return text if len(text) <= _MAX_CHARS else text[:_MAX_CHARS] + "…"
 
 
-def _age(age_us: int | None) -> str:
+def _format_age(age_us: int | None) -> str:
     if age_us is None:
         return "an unknown time"
     seconds = age_us // 1_000_000

@@ -10,15 +10,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vedette.domain.base.safe_text import BAR, escape_text, fold_line
-from vedette.domain.display_text import INSIDE, OUTSIDE, about_line, about_lines
-from vedette.interfaces.cli.common import shown_time
+from vedette.domain.base.safe_text import BAR, escape_text, wrap_line
+from vedette.domain.display_text import (
+    INSIDE_HEADING,
+    OUTSIDE_HEADING,
+    format_event,
+    format_event_line,
+)
+from vedette.interfaces.cli.common import format_time
 from vedette.interfaces.cli.text_width import columns
 
 WIDTH = 80
 # As many digits of a digest as a command names, and as many members as a list of groups shows.
-DIGITS = 16
-LISTED = 50
+DIGEST_DIGITS = 16
+MAX_MEMBERS = 50
 
 
 def width() -> int:
@@ -26,7 +31,7 @@ def width() -> int:
     return min(WIDTH, columns() or WIDTH)
 
 
-def safe_whole(value: Any) -> str:
+def safe_json(value: Any) -> str:
     """Return a value as JSON, whole, with everything that is no plain character escaped.
 
     Letters of all languages stay; what would move a cursor, reverse a line or hide itself does not.
@@ -36,7 +41,7 @@ def safe_whole(value: Any) -> str:
 
 def safe_line(value: Any) -> str:
     """Return text as one line that is safe to print."""
-    return safe_whole(str(value))[1:-1]
+    return safe_json(str(value))[1:-1]
 
 
 def hold_lines(item: Mapping[str, Any]) -> list[str]:
@@ -49,12 +54,12 @@ def hold_lines(item: Mapping[str, Any]) -> list[str]:
         f"  touches   {resource.get('type', '?')} {safe_line(resource.get('id', '?'))}: "
         f"{item['verb'] or '?'}" + (", high impact" if item["high_impact"] else ""),
     ]
-    lines += about_lines(item["about"], width(), 2)
+    lines += format_event(item["about"], width(), 2)
     if item["erased"]:
         lines.append("  its arguments were erased")
     for argument in item["arguments"] or ():
-        lines.append(f"  {argument['name']} = {safe_whole(argument['value'])}")
-        lines.append(f"      {_from(argument)}")
+        lines.append(f"  {argument['name']} = {safe_json(argument['value'])}")
+        lines.append(f"      {_origin_text(argument)}")
     if item["label"] and item["confidence_milli"] is not None:
         sure = item["confidence_milli"] / 1000
         lines.append(f"  judged    {safe_line(item['label'])}, confidence {sure:g}")
@@ -67,56 +72,56 @@ def hold_lines(item: Mapping[str, Any]) -> list[str]:
     inverse = item["inverse"]
     lines.append(f"  undo      {inverse}" if inverse else "  undo      cannot be taken back")
     if item["expires"]:
-        lines.append(f"  expires   {shown_time(item['expires'])}, which is a no")
+        lines.append(f"  expires   {format_time(item['expires'])}, which is a no")
     lines += attention_lines(item)
-    lines.append(f"  shown as  {item['shown_digest'][:DIGITS]}")
-    return folded(lines, width())
+    lines.append(f"  shown as  {item['shown_digest'][:DIGEST_DIGITS]}")
+    return fold_lines(lines, width())
 
 
 def attention_lines(item: Mapping[str, Any]) -> list[str]:
     """Return who looks at a hold and what was noted about it, as lines."""
     lines = []
     if claim := item["claim"]:
-        lines.append(f"  claimed   by {safe_line(claim['by'])} until {shown_time(claim['until'])}")
+        lines.append(f"  claimed   by {safe_line(claim['by'])} until {format_time(claim['until'])}")
     for note in item["notes"]:
         text = "(erased)" if note["erased"] else safe_line(note["text"])
         lines.append(f"  note      {safe_line(note['by'])}: {text}")
     return lines
 
 
-def _from(argument: Mapping[str, Any]) -> str:
+def _origin_text(argument: Mapping[str, Any]) -> str:
     told = f"{argument['origin'] or 'unknown'}"
     if argument["source"]:
         told += f", from {safe_line(argument['source'])}"
     return told + ("; decides who, where or which" if argument["sink"] else "")
 
 
-def group_lines(group: Mapping[str, Any], members: int = LISTED) -> list[str]:
+def group_lines(group: Mapping[str, Any], members: int = MAX_MEMBERS) -> list[str]:
     """Return a group of holds as lines: what is alike, what differs, what each is about."""
     label = f", judged {safe_line(group['label'])}" if group["label"] else ""
     lines = [
         f"{group['group']}  {group['count']} × {group['agent']}: {group['tool']}{label}",
-        f"    held by {group['rule']}, the oldest since {shown_time(group['since'] or 0)}",
+        f"    held by {group['rule']}, the oldest since {format_time(group['since'] or 0)}",
     ]
     for name, value in group["same"].items():
-        lines.append(f"    {name} = {_cut(safe_whole(value))}")
+        lines.append(f"    {name} = {_truncate(safe_json(value))}")
     for name, told in group["differ"].items():
-        values = ", ".join(_cut(safe_whole(value), 40) for value in told["values"])
+        values = ", ".join(_truncate(safe_json(value), 40) for value in told["values"])
         more = told["different"] - len(told["values"])
         lines.append(f"    {name} differs: {values}" + (f" and {more} more" if more > 0 else ""))
     if group["expires"]:
-        lines.append(f"    the first is denied {shown_time(group['expires'])} without an answer")
+        lines.append(f"    the first is denied {format_time(group['expires'])} without an answer")
     if members:
         outside = any(member["about"].get("outside", True) for member in group["members"])
-        lines.append(f"    {OUTSIDE if outside else INSIDE}")
+        lines.append(f"    {OUTSIDE_HEADING if outside else INSIDE_HEADING}")
     for member in group["members"][:members]:
-        lines.append(about_line(member["about"], f"    {BAR}"))
+        lines.append(format_event_line(member["about"], f"    {BAR}"))
     if members and (left := group["count"] - members) > 0:
         lines.append(f"    and {left:,} more: see `vedette hold list`")
-    return folded(lines, width(), at_spaces=True)
+    return fold_lines(lines, width(), at_spaces=True)
 
 
-def folded(lines: Sequence[str], width: int = WIDTH, *, at_spaces: bool = False) -> list[str]:
+def fold_lines(lines: Sequence[str], width: int = WIDTH, *, at_spaces: bool = False) -> list[str]:
     """Return lines no wider than `width`; nothing is left out, and no space is made into a break.
 
     What goes on stands behind the bar, as long a word as somebody may have written: so what is
@@ -124,9 +129,9 @@ def folded(lines: Sequence[str], width: int = WIDTH, *, at_spaces: bool = False)
     """
     found: list[str] = []
     for line in lines:
-        found += fold_line(line, width, at_spaces=at_spaces or line.lstrip().startswith(BAR))
+        found += wrap_line(line, width, at_spaces=at_spaces or line.lstrip().startswith(BAR))
     return found
 
 
-def _cut(text: str, most: int = 160) -> str:
-    return text if len(text) <= most else text[:most] + "…"
+def _truncate(text: str, max_chars: int = 160) -> str:
+    return text if len(text) <= max_chars else text[:max_chars] + "…"

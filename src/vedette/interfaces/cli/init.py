@@ -10,11 +10,13 @@ import click
 
 import vedette
 from vedette.domain.base.errors import BadCommand, Unavailable
-from vedette.interfaces.cli.common import as_json_option, program, say
+from vedette.interfaces.cli.common import as_json_option, print_result, program
 
-CONTENT = ("agents", "policies", "memory", "samples", "vedette.toml")
-_LEFT_OUT = shutil.ignore_patterns("__pycache__", "*.py[co]", ".vedette", ".adk", ".DS_Store", "*~")
-_IGNORED = "# Everything the program writes: store, keys, copies, caches.\n.vedette/\n"
+CONTENT_NAMES = ("agents", "policies", "memory", "samples", "vedette.toml")
+_IGNORED_FILES = shutil.ignore_patterns(
+    "__pycache__", "*.py[co]", ".vedette", ".adk", ".DS_Store", "*~"
+)
+_GITIGNORE = "# Everything the program writes: store, keys, copies, caches.\n.vedette/\n"
 
 
 @click.command()
@@ -25,25 +27,25 @@ def init(folder: Path, as_json: bool) -> None:
 
     DIR must be new or empty. Start with `vedette check` and `vedette run` in it.
     """
-    template = template_folder()
+    template = find_template()
     target = folder.absolute()
     if target.exists() and any(target.iterdir()):
         raise BadCommand("the folder is not empty", where=str(target), mend="name a new one")
     target.mkdir(parents=True, exist_ok=True)
-    for name in CONTENT:
+    for name in CONTENT_NAMES:
         origin = template / name
         if origin.is_dir():
-            shutil.copytree(origin, target / name, ignore=_LEFT_OUT)
+            shutil.copytree(origin, target / name, ignore=_IGNORED_FILES)
         else:
             shutil.copy2(origin, target / name)
-    (target / ".gitignore").write_text(_IGNORED, encoding="utf-8")
-    written = sorted([*CONTENT, ".gitignore"])
+    (target / ".gitignore").write_text(_GITIGNORE, encoding="utf-8")
+    written = sorted([*CONTENT_NAMES, ".gitignore"])
     following = f"cd {shlex.quote(str(folder))} && {program(below=target)} run"
     text = f"wrote {', '.join(written)} into {target}\nnext: {following}"
-    say(as_json, {"folder": str(target), "written": written}, text)
+    print_result(as_json, {"folder": str(target), "written": written}, text)
 
 
-def template_folder() -> Path:
+def find_template() -> Path:
     """Return where the content to copy lies: in the wheel, or the checkout this runs from.
 
     Raises Unavailable if neither is whole.
@@ -53,7 +55,7 @@ def template_folder() -> Path:
     if package.parent.name == "src":
         candidates.insert(0, package.parent.parent)
     for folder in candidates:
-        if all((folder / name).exists() for name in CONTENT):
+        if all((folder / name).exists() for name in CONTENT_NAMES):
             return folder
     mend = "install vedette again; its wheel carries the template"
     raise Unavailable("the template is missing", where=str(candidates[-1]), mend=mend)

@@ -11,15 +11,22 @@ import click
 
 from vedette.domain.base.errors import BadCommand
 from vedette.interfaces.cli.archive import archive
-from vedette.interfaces.cli.common import as_json_option, plain, program, reading, say, settings_of
+from vedette.interfaces.cli.common import (
+    as_json_option,
+    print_result,
+    program,
+    sanitize_text,
+    settings_of,
+    store_reader,
+)
 from vedette.interfaces.cli.reconstruct import reconstruct
 
 if TYPE_CHECKING:
-    from vedette.adapters.ledger_export import Walk
+    from vedette.adapters.ledger_export import VerifiableLedger
     from vedette.config import Settings
     from vedette.ledger.verify import Report
 
-_SHOWN = 20
+_MAX_SHOWN = 20
 
 archive_option = click.option(
     "--archive",
@@ -83,30 +90,30 @@ def ledger_verify(
         raise BadCommand("there is no such export or proof", where=str(export), mend=mend)
     if export is not None and export.is_file():
         return _verify_proof(export, key, as_json)
-    report = _report(ctx, export, key, witness, not no_bodies, archive)
+    report = _build_report(ctx, export, key, witness, not no_bodies, archive)
     value = report.to_json()
     lines = [_text(value)]
     if deep:
-        value["deep"], told = _deep(settings_of(ctx))
+        value["deep"], told = _verify_deep(settings_of(ctx))
         value["ok"] = value["ok"] and value["deep"]["ok"]
         lines += told
-    say(as_json, value, "\n".join(lines))
+    print_result(as_json, value, "\n".join(lines))
     return 0 if value["ok"] else 1
 
 
-def _deep(settings: Settings) -> tuple[dict[str, Any], list[str]]:
+def _verify_deep(settings: Settings) -> tuple[dict[str, Any], list[str]]:
     """Hold rows, decisions and judgements against the entries; return what is said of them."""
-    from vedette.app.judge_releases import judge_again
+    from vedette.app.judge_releases import rejudge_store
     from vedette.domain.base.clock import SystemClock
-    from vedette.interfaces.cli.replay import decide_again, judge_lines
+    from vedette.interfaces.cli.replay import judge_lines, replay_decisions
 
-    with reading(settings) as store, store.snapshot():
-        odd = [plain(str(one)) for one in store.audit()]
-        decisions = decide_again(settings, store)
-        judgements = judge_again(settings, store, SystemClock()).to_json()
-    lines = [f"FOUND {one}" for one in odd[:_SHOWN]] or ["every row is what the ledger says"]
-    if len(odd) > _SHOWN:
-        lines.append(f"… and {len(odd) - _SHOWN:,} more rows")
+    with store_reader(settings) as store, store.snapshot():
+        odd = [sanitize_text(str(one)) for one in store.audit()]
+        decisions = replay_decisions(settings, store)
+        judgements = rejudge_store(settings, store, SystemClock()).to_json()
+    lines = [f"FOUND {one}" for one in odd[:_MAX_SHOWN]] or ["every row is what the ledger says"]
+    if len(odd) > _MAX_SHOWN:
+        lines.append(f"… and {len(odd) - _MAX_SHOWN:,} more rows")
     unlike = sum(decisions["unreplayable"].values())
     lines.append(
         f"{decisions['decisions']:,} decisions: {decisions['agreed']:,} agreed, "
@@ -117,7 +124,7 @@ def _deep(settings: Settings) -> tuple[dict[str, Any], list[str]]:
     return told, [*lines, *judge_lines(judgements)]
 
 
-def _report(
+def _build_report(
     ctx: click.Context,
     export: Path | None,
     key: Path | None,
@@ -125,48 +132,48 @@ def _report(
     bodies: bool,
     archive: Path | None,
 ) -> Report:
-    from vedette.adapters.ledger_export import Exported, verify_store
+    from vedette.adapters.ledger_export import LedgerExport, verify_store
     from vedette.ledger.merkle import ProofError
 
     try:
         if export is not None:
-            read = Exported(export)
-            line = read.key if key is None else _key(key)
+            read = LedgerExport(export)
+            line = read.key if key is None else _read_key(key)
             seen = witness or read.witness
             return verify_store(
-                _joined(archive, read),
+                _join_archive(archive, read),
                 line,
-                _there(seen, witness),
+                _require_witness(seen, witness),
                 bodies=bodies and read.has_bodies,
             )
         state = settings_of(ctx).state
-        with reading(settings_of(ctx)) as store:
-            line = _key(key or state / "ledger.pub")
+        with store_reader(settings_of(ctx)) as store:
+            line = _read_key(key or state / "ledger.pub")
             seen = witness or state / "witness.log"
-            record = _joined(archive, store)
+            record = _join_archive(archive, store)
             return verify_store(
-                record, line, _there(seen, witness), bodies=bodies,
+                record, line, _require_witness(seen, witness), bodies=bodies,
                 one_witness=settings_of(ctx).store.kind == "sqlite",
             )  # fmt: skip
     except ProofError as error:
         raise BadCommand(f"the key cannot be used: {error}", mend="give --key FILE") from error
 
 
-def _joined(archive: Path | None, record: Walk) -> Walk:
+def _join_archive(archive: Path | None, record: VerifiableLedger) -> VerifiableLedger:
     """Put an archive before a record, if one is named."""
-    from vedette.adapters.ledger_export import Archive, Joined
+    from vedette.adapters.ledger_export import Archive, JoinedLedger
 
-    return record if archive is None else Joined(Archive(archive), record)
+    return record if archive is None else JoinedLedger(Archive(archive), record)
 
 
-def _there(path: Path, named: Path | None) -> Path:
+def _require_witness(path: Path, named: Path | None) -> Path:
     """A witness that was named must be there: without it less is verified than was asked for."""
     if named is not None and not path.is_file():
         raise BadCommand("there is no such witness file", where=str(path))
     return path
 
 
-def _key(path: Path) -> str:
+def _read_key(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -189,35 +196,45 @@ def _text(value: dict[str, Any]) -> str:
         lines.append(f"restored at entry {one['seq']:,}: {lost or 'nothing known was lost'}")
     if value["bodies"] is not None:
         lines.append(f"bodies: {value['bodies']:,} right, {value['erased']:,} erased")
-    for finding in value["findings"][:_SHOWN]:
-        lines.append(f"FOUND {finding['code']}: {plain(finding['sentence'])}")
+    for finding in value["findings"][:_MAX_SHOWN]:
+        lines.append(f"FOUND {finding['code']}: {sanitize_text(finding['sentence'])}")
     total = sum(value["counts"].values())
-    if total > _SHOWN:
-        lines.append(f"… and {total - _SHOWN:,} more")
+    if total > _MAX_SHOWN:
+        lines.append(f"… and {total - _MAX_SHOWN:,} more")
     lines.append("the ledger stands" if value["ok"] else f"{total:,} findings")
     return "\n".join(lines)
 
 
 def _verify_proof(file: Path, key: Path | None, as_json: bool) -> int:
-    from vedette.adapters.ledger_export import CONSISTENCY, verify_growth, verify_proof
+    from vedette.adapters.ledger_export import (
+        CONSISTENCY,
+        verify_consistency_proof,
+        verify_inclusion_proof,
+    )
     from vedette.ledger.merkle import ProofError
 
     if key is None:
         raise BadCommand("a proof is worth what its key is", mend="give --key FILE")
-    line = _key(key)
+    line = _read_key(key)
     try:
         proof = json.loads(file.read_bytes())
         if isinstance(proof, dict) and proof.get("schema") == CONSISTENCY:
-            before, after = verify_growth(proof, line)
+            before, after = verify_consistency_proof(proof, line)
             grown: dict[str, Any] = {"ok": True, "from": before.size, "to": after.size}
-            say(as_json, grown, f"the ledger of {before.size:,} entries grew to {after.size:,}")
+            print_result(
+                as_json, grown, f"the ledger of {before.size:,} entries grew to {after.size:,}"
+            )
             return 0
-        point = verify_proof(proof, line)
+        point = verify_inclusion_proof(proof, line)
     except (ValueError, ProofError) as error:
-        say(as_json, {"ok": False, "why": str(error)}, f"FOUND: {plain(str(error))}")
+        print_result(
+            as_json, {"ok": False, "why": str(error)}, f"FOUND: {sanitize_text(str(error))}"
+        )
         return 1
     value = {"ok": True, "seq": proof["seq"], "entry": proof["entry"], "size": point.size}
-    say(as_json, value, f"entry {proof['seq']} stands in the ledger of {point.size:,} entries")
+    print_result(
+        as_json, value, f"entry {proof['seq']} stands in the ledger of {point.size:,} entries"
+    )
     return 0
 
 
@@ -231,18 +248,18 @@ def ledger_export(ctx: click.Context, folder: Path, bodies: bool, as_json: bool)
     from vedette.adapters.ledger_export import export
 
     settings = settings_of(ctx)
-    with reading(settings) as store:
+    with store_reader(settings) as store:
         told = export(
             store,
             folder.absolute(),
-            verifier_key=_key(settings.state / "ledger.pub"),
+            verifier_key=_read_key(settings.state / "ledger.pub"),
             witness=settings.state / "witness.log",
             bodies=bodies,
         )
     with_bodies = f", {told['bodies']:,} bodies" if told["bodies"] is not None else ""
     text = f"{told['entries']:,} entries{with_bodies} in {folder}"
     text += f"\n{program()} ledger verify {shlex.quote(str(folder))}"
-    say(as_json, told, text)
+    print_result(as_json, told, text)
 
 
 @ledger.command("prove")
@@ -263,11 +280,15 @@ def ledger_prove(
 
     Checked anywhere by `vedette ledger verify FILE --key ledger.pub`.
     """
-    from vedette.adapters.ledger_export import prove, prove_growth
+    from vedette.adapters.ledger_export import prove_consistency, prove_inclusion
 
     if (seq is None) is (since is None):
         raise BadCommand("say what to prove", mend="give the SEQ of an entry, or --since SIZE")
-    with reading(settings_of(ctx)) as store:
-        record = _joined(archive, store)
-        proof = prove(record, seq) if seq is not None else prove_growth(record, since or 0)
+    with store_reader(settings_of(ctx)) as store:
+        record = _join_archive(archive, store)
+        proof = (
+            prove_inclusion(record, seq)
+            if seq is not None
+            else prove_consistency(record, since or 0)
+        )
         click.echo(json.dumps(proof, indent=2))

@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.interfaces.cli.common import for_reader, plain, shown_time
+from vedette.interfaces.cli.common import fit_to_terminal, format_time, sanitize_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.live import Live
 
-    from vedette.interfaces.daemon import Running
+    from vedette.interfaces.daemon import Daemon
 
-_NOTABLE = (
+_NOTABLE_KINDS = (
     "action.decided", "effect.failed", "effect.unknown", "hold.approved", "hold.denied",
     "hold.expired", "run.dead", "policy.published", "policy.refused", "stop.set", "stop.lifted",
     "body.erased", "run.redriven", "run.dropped", "notice.raised",
 )  # fmt: skip
-_LINES, _ID = 8, 16
+_MAX_LINES, _ID_CHARS = 8, 16
 # How many entries one look reads at most: the newest.
-_MOST = 200
-_PLAIN_EVERY_S = 5.0
+_MAX_ENTRIES = 200
+_PLAIN_INTERVAL_S = 5.0
 # Looking costs the fleet's own time: a twentieth of it, but none is put off for long.
-_SHARE = 20
-_LOOK_EVERY_S, _LOOK_LATEST_S = 0.4, 10.0
+_COST_FACTOR = 20
+_MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.4, 10.0
 
 
 @dataclass(slots=True)
-class Look:
+class FleetStatus:
     """What was seen of a running fleet at one moment."""
 
     agents: Mapping[str, Mapping[str, int]]
@@ -48,33 +48,33 @@ class Look:
 
 
 @dataclass(slots=True)
-class Watch:
+class FleetMonitor:
     """Looks at a running fleet, no oftener than it can afford, and keeps the notable lines."""
 
-    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LINES))
-    look: Look | None = None
-    _next: float = 0.0
-    _began: float = field(default_factory=time.monotonic)
-    _last: tuple[float, int] = (0.0, 0)
-    _after: int | None = None
-    _troubles: int = 0
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_LINES))
+    status: FleetStatus | None = None
+    _next_at: float = 0.0
+    _started_at: float = field(default_factory=time.monotonic)
+    _last_sample: tuple[float, int] = (0.0, 0)
+    _last_seq: int | None = None
+    _trouble_count: int = 0
 
-    def tick(self, running: Running, *, now: bool = False) -> bool:
+    def tick(self, daemon: Daemon, *, force: bool = False) -> bool:
         """Look if it is time to; return whether it was."""
         began = time.monotonic()
-        if began < self._next and not now:
+        if began < self._next_at and not force:
             return False
-        self._note(running)
-        self.look = self._see(running, began)
+        self._collect_lines(daemon)
+        self.status = self._read_status(daemon, began)
         took = time.monotonic() - began
-        self._next = began + min(_LOOK_LATEST_S, max(_LOOK_EVERY_S, took * _SHARE))
+        self._next_at = began + min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, took * _COST_FACTOR))
         return True
 
-    def _see(self, running: Running, at: float) -> Look:
-        app = running.app
+    def _read_status(self, daemon: Daemon, at: float) -> FleetStatus:
+        app = daemon.app
         counts = app.store.counts()
         agents = {}
-        for name in app.line.fleet.agents:
+        for name in app.services.fleet.agents:
             found = counts.get(name, {})
             agents[name] = {
                 "events": sum(v for k, v in found.items() if k.startswith("run.")),
@@ -88,40 +88,40 @@ class Watch:
                 "backlog": found.get("run.ready", 0),
             }
         events = app.metrics.total("events", outcome="accepted")
-        before_at, before = self._last
+        before_at, before = self._last_sample
         rate = (events - before) / (at - before_at) if before_at else 0.0
-        self._last = (at, events)
-        stopped = [f"{scope} {name}".strip() for scope, name in app.line.stops.listed()]
-        return Look(
+        self._last_sample = (at, events)
+        stopped = [f"{scope} {name}".strip() for scope, name in app.services.stops.list_scopes()]
+        return FleetStatus(
             agents=agents,
             events=events,
             rate=max(0.0, rate),
             pending=app.dispatcher.pending,
             revision=app.rollout.live.number,
             stopped=stopped,
-            seconds=at - self._began,
+            seconds=at - self._started_at,
         )
 
-    def _note(self, running: Running) -> None:
-        store = running.app.store
-        head = store.head()
-        if self._after is None:
-            self._after = head
-        for _, raw in store.latest(_NOTABLE, self._after, _MOST):
-            line = notable(json.loads(raw))
+    def _collect_lines(self, daemon: Daemon) -> None:
+        store = daemon.app.store
+        head = store.last_seq()
+        if self._last_seq is None:
+            self._last_seq = head
+        for _, raw in store.latest_entries(_NOTABLE_KINDS, self._last_seq, _MAX_ENTRIES):
+            line = notable_line(json.loads(raw))
             if line is not None:
                 self.lines.append(line)
-        self._after = head
-        fresh = running.troubles[self._troubles :]
-        self._troubles = len(running.troubles)
-        self.lines.extend(plain(told) for told in fresh)
+        self._last_seq = head
+        fresh = daemon.troubles[self._trouble_count :]
+        self._trouble_count = len(daemon.troubles)
+        self.lines.extend(sanitize_text(told) for told in fresh)
 
 
-def notable(entry: Mapping[str, Any]) -> str | None:
+def notable_line(entry: Mapping[str, Any]) -> str | None:
     """Return one entry as a line worth showing, or None."""
-    kind, at = entry["kind"], shown_time(entry["at"])[11:19]
+    kind, at = entry["kind"], format_time(entry["at"])[11:19]
     # Either id will do for `vedette explain`, and so does its beginning.
-    where = str(entry.get("run") or entry.get("event", ""))[:_ID]
+    where = str(entry.get("run") or entry.get("event", ""))[:_ID_CHARS]
     if kind == "action.decided":
         if entry["outcome"] == "permit":
             return None
@@ -148,9 +148,9 @@ class PlainView:
     """A line every few seconds, for logs and pipes."""
 
     def __init__(self, *, silent: bool = False) -> None:
-        self._watch = Watch()
+        self._monitor = FleetMonitor()
         self._silent = silent
-        self._next = 0.0
+        self._next_at = 0.0
         self._shown: list[str] = []
 
     def __enter__(self) -> PlainView:
@@ -159,27 +159,27 @@ class PlainView:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def tick(self, running: Running) -> None:
+    def tick(self, daemon: Daemon) -> None:
         """Say how the fleet does, if it is time to."""
-        if self._silent or time.monotonic() < self._next:
+        if self._silent or time.monotonic() < self._next_at:
             return
-        self._next = time.monotonic() + _PLAIN_EVERY_S
-        self._watch.tick(running, now=True)
-        look = self._watch.look
+        self._next_at = time.monotonic() + _PLAIN_INTERVAL_S
+        self._monitor.tick(daemon, force=True)
+        look = self._monitor.status
         assert look is not None
-        click.echo(for_reader(status_line(look)))
+        click.echo(fit_to_terminal(status_line(look)))
 
 
-def status_line(look: Look) -> str:
+def status_line(status: FleetStatus) -> str:
     """Return a look as one line."""
-    parts = [f"{look.seconds:7.1f} s", f"events {look.events:,} ({look.rate:,.0f}/s)"]
+    parts = [f"{status.seconds:7.1f} s", f"events {status.events:,} ({status.rate:,.0f}/s)"]
     for name in ("actions", "permits", "held", "denied", "would", "effects", "dead"):
-        number = sum(agent[name] for agent in look.agents.values())
+        number = sum(agent[name] for agent in status.agents.values())
         if number or name not in ("would", "dead"):
             parts.append(f"{name} {number:,}")
-    parts += [f"pending {look.pending:,}", f"policy {look.revision}"]
-    if look.stopped:
-        parts.append(f"STOPPED {', '.join(look.stopped)}")
+    parts += [f"pending {status.pending:,}", f"policy {status.revision}"]
+    if status.stopped:
+        parts.append(f"STOPPED {', '.join(status.stopped)}")
     return "  ".join(parts)
 
 
@@ -188,7 +188,7 @@ class LiveView:
 
     def __init__(self, fleet: str) -> None:
         self._fleet = fleet
-        self._watch = Watch()
+        self._monitor = FleetMonitor()
         self._live: Live | None = None
 
     def __enter__(self) -> LiveView:
@@ -202,12 +202,14 @@ class LiveView:
         if self._live is not None:
             self._live.__exit__(*error)
 
-    def tick(self, running: Running) -> None:
+    def tick(self, daemon: Daemon) -> None:
         """Draw again, if it is time to."""
-        if self._live is None or not self._watch.tick(running, now=running.stopping.is_set()):
+        if self._live is None or not self._monitor.tick(daemon, force=daemon.stop_event.is_set()):
             return
-        assert self._watch.look is not None
-        shown = draw(self._fleet, running.address, self._watch.look, list(self._watch.lines))
+        assert self._monitor.status is not None
+        shown = render_view(
+            self._fleet, daemon.address, self._monitor.status, list(self._monitor.lines)
+        )
         self._live.update(shown, refresh=True)
 
 
@@ -217,10 +219,12 @@ _COLUMNS = (
 )  # fmt: skip
 
 # Columns that are there only when they have something to say.
-_SELDOM = ("would", "dead")
+_OPTIONAL_COLUMNS = ("would", "dead")
 
 
-def draw(fleet: str, address: str | None, look: Look, lines: list[str]) -> RenderableType:
+def render_view(
+    fleet: str, address: str | None, status: FleetStatus, lines: list[str]
+) -> RenderableType:
     """Return what the live view shows. Every colour stands beside a word or a number."""
     from rich.console import Group
     from rich.table import Table
@@ -232,22 +236,22 @@ def draw(fleet: str, address: str | None, look: Look, lines: list[str]) -> Rende
     shown = [
         (name, style)
         for name, style in _COLUMNS
-        if name not in _SELDOM or any(agent[name] for agent in look.agents.values())
+        if name not in _OPTIONAL_COLUMNS or any(agent[name] for agent in status.agents.values())
     ]
     for name, style in shown:
         table.add_column(
             name, justify="right", style=style, no_wrap=True, header_style="bold underline"
         )
-    for agent, numbers in look.agents.items():
+    for agent, numbers in status.agents.items():
         table.add_row(agent, *(f"{numbers[name]:,}" for name, _ in shown))
     head = (
-        f"{look.seconds:.0f} s  events {look.events:,}  {look.rate:,.0f}/s  "
-        f"in hand {look.pending:,}  policy revision {look.revision}"
+        f"{status.seconds:.0f} s  events {status.events:,}  {status.rate:,.0f}/s  "
+        f"in hand {status.pending:,}  policy revision {status.revision}"
     )
     parts: list[RenderableType] = [Text(f"fleet {fleet}", style="bold"), table, Text(head)]
-    if look.stopped:
-        parts.append(Text(f"STOPPED: {', '.join(look.stopped)}", style="bold red"))
-    parts += [Text(plain(line), no_wrap=True, overflow="ellipsis") for line in lines]
+    if status.stopped:
+        parts.append(Text(f"STOPPED: {', '.join(status.stopped)}", style="bold red"))
+    parts += [Text(sanitize_text(line), no_wrap=True, overflow="ellipsis") for line in lines]
     foot = "Ctrl-C ends; `vedette hold list` in another terminal shows what waits for you"
     parts.append(Text(foot if address is None else f"{foot}; metrics: {address}", style="dim"))
     return Group(*parts)

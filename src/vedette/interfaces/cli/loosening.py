@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from vedette.domain.base.errors import Unconfirmed
-from vedette.interfaces.cli.common import for_reader, obey, plain
+from vedette.domain.base.errors import LooseningUnconfirmed
+from vedette.interfaces.cli.common import fit_to_terminal, sanitize_text, submit_command
 
 if TYPE_CHECKING:
     from vedette.config import Settings
@@ -24,7 +24,7 @@ def yes_option(verb: F) -> F:
     )(verb)
 
 
-def obey_confirmed(
+def submit_with_confirmation(
     settings: Settings,
     verb: str,
     reason: str,
@@ -40,13 +40,13 @@ def obey_confirmed(
     """
     given = dict(args)
     while True:
-        done = obey(settings, verb, reason, given, command_id)
+        done = submit_command(settings, verb, reason, given, command_id)
         if not done.get("confirm"):
             return done
         shown = "\n".join(loosening_lines(done))
-        click.echo(for_reader(shown), err=True)
+        click.echo(fit_to_terminal(shown), err=True)
         if not yes and not sys.stdin.isatty():
-            raise Unconfirmed(
+            raise LooseningUnconfirmed(
                 "this loosens the live policy, and nobody can be asked: there is no terminal",
                 mend="look at what is told above, then add --yes",
             )
@@ -55,9 +55,9 @@ def obey_confirmed(
         given["confirm"] = done["confirm"]
 
 
-def loosening_lines(done: Mapping[str, Any]) -> list[str]:
+def loosening_lines(result: Mapping[str, Any]) -> list[str]:
     """Return what an order loosens, and what recorded decisions tell of it, line by line."""
-    lines = [f"this loosens the live policy (revision {done['revision']}):"]
-    lines += [f"  {plain(told)}" for told in done["loosens"]]
-    head, *rest = done["evidence"] or ["no decision is recorded yet to compare"]
-    return [*lines, plain(head), *(f"  {plain(told)}" for told in rest)]
+    lines = [f"this loosens the live policy (revision {result['revision']}):"]
+    lines += [f"  {sanitize_text(told)}" for told in result["loosens"]]
+    head, *rest = result["evidence"] or ["no decision is recorded yet to compare"]
+    return [*lines, sanitize_text(head), *(f"  {sanitize_text(told)}" for told in rest)]

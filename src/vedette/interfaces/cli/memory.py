@@ -13,22 +13,22 @@ import click
 from vedette.domain.base.errors import BadCommand
 from vedette.interfaces.cli.common import (
     as_json_option,
-    human_verb,
-    obey,
-    plain,
-    prefix,
-    say,
+    command_prefix,
+    format_table,
+    format_time,
+    order_options,
+    print_result,
+    sanitize_text,
     settings_of,
-    shown_time,
-    table,
+    submit_command,
 )
 
 if TYPE_CHECKING:
     from vedette.config import Settings
 
-_WIDE = 34
+_TEXT_WIDTH = 34
 _STATES = ("active", "candidate", "off", "rejected")
-_SHOWN = 10
+_MAX_SHOWN = 10
 _COLUMNS = 80
 
 
@@ -45,18 +45,20 @@ def memory() -> None:
 def list_(ctx: click.Context, bank: str | None, state: str | None, as_json: bool) -> None:
     """List memories and candidates: reviewed files first, then what was learned, oldest first."""
     args = {"bank": bank, "state": state}
-    found = obey(settings_of(ctx), "memory_list", "", args, None)
+    found = submit_command(settings_of(ctx), "memory_list", "", args, None)
     items = found["items"]
     rows = [
         [
-            _line(one["id"])[:16], one["bank"], one["state"], one["kind"],
-            _line(one["label"] or "-"), _line(one["text"])[:_WIDE],
+            _single_line(one["id"])[:16], one["bank"], one["state"], one["kind"],
+            _single_line(one["label"] or "-"), _single_line(one["text"])[:_TEXT_WIDTH],
         ]
         for one in items
     ]  # fmt: skip
     heads = ["id", "bank", "state", "kind", "label", "text"]
-    text = table(heads, rows, fits=False) if rows else "nothing of that"
-    say(as_json, {"items": items}, "\n".join(line[:80].rstrip() for line in text.splitlines()))
+    text = format_table(heads, rows, fits=False) if rows else "nothing of that"
+    print_result(
+        as_json, {"items": items}, "\n".join(line[:80].rstrip() for line in text.splitlines())
+    )
 
 
 @memory.command()
@@ -69,59 +71,59 @@ def show(ctx: click.Context, id: str, as_json: bool) -> None:
     Of a labelled example that waits, also which recent events it would have judged otherwise.
     """
     settings = settings_of(ctx)
-    found = look(settings, id)
-    say(as_json, found, told(found, prefix(ctx)))
+    found = read_memory(settings, id)
+    print_result(as_json, found, memory_text(found, command_prefix(ctx)))
 
 
-def look(settings: Settings, id: str) -> dict[str, Any]:
+def read_memory(settings: Settings, id: str) -> dict[str, Any]:
     """Return what there is to see of a memory, with what its promotion would change."""
-    return _with_flips(settings, obey(settings, "memory_show", "", {"id": id}, None))
+    return _add_flips(settings, submit_command(settings, "memory_show", "", {"id": id}, None))
 
 
-def _with_flips(settings: Settings, found: Mapping[str, Any]) -> dict[str, Any]:
-    from vedette.interfaces.cli.memory_flips import would_flip
+def _add_flips(settings: Settings, detail: Mapping[str, Any]) -> dict[str, Any]:
+    from vedette.interfaces.cli.memory_flips import find_flips
 
-    one, taught = found["memory"], found["taught"]
-    would = [would_flip(settings, agent, one, lessons) for agent, lessons in taught.items()]
-    return {"memory": one, "story": found["story"], "readers": found["readers"], "would": would}
+    one, taught = detail["memory"], detail["taught"]
+    would = [find_flips(settings, agent, one, lessons) for agent, lessons in taught.items()]
+    return {"memory": one, "story": detail["story"], "readers": detail["readers"], "would": would}
 
 
-def told(found: Mapping[str, Any], program: str) -> str:
+def memory_text(detail: Mapping[str, Any], program: str) -> str:
     """Return what there is to see of a memory as lines."""
-    one = found["memory"]
-    label = f", label {_line(one['label'])}" if one["label"] else ""
+    one = detail["memory"]
+    label = f", label {_single_line(one['label'])}" if one["label"] else ""
     lines = [
-        f"{one['bank']}/{_line(one['id'])}",
+        f"{one['bank']}/{_single_line(one['id'])}",
         f"  {one['state']}: {one['kind']}{label}, scope {one['scope']}, {one['trust']}",
     ]
     if one["replaces"]:
-        lines.append(f"  takes the place of {_line(one['replaces'])}")
+        lines.append(f"  takes the place of {_single_line(one['replaces'])}")
     if one["agent"]:
         lines.append(f"  proposed by {one['agent']} in {one['run']}")
     for id in one["evidence"]:
-        lines.append(f"  rests on {_line(id)}")
-    for part in plain(one["text"]).splitlines() or [""]:
+        lines.append(f"  rests on {_single_line(id)}")
+    for part in sanitize_text(one["text"]).splitlines() or [""]:
         lines += textwrap.wrap(part, 74, initial_indent="    ", subsequent_indent="    ") or [""]
-    for step in found["story"]:
-        reason = "(erased)" if step["erased"] else _line(step["reason"] or "")
+    for step in detail["story"]:
+        reason = "(erased)" if step["erased"] else _single_line(step["reason"] or "")
         who = step["by"] or one["agent"] or "?"
         lines.append(
-            f"  {shown_time(step['at'])} {step['kind'].partition('.')[2]} by {who}"
+            f"  {format_time(step['at'])} {step['kind'].partition('.')[2]} by {who}"
             + (f": {reason}" if reason else "")
         )
-    for would in found["would"]:
-        lines += _would(would)
+    for would in detail["would"]:
+        lines += _flip_lines(would)
     if one["state"] == "candidate":
         lines.append(f"promote it: {program} memory approve {one['id'][:12]} --reason WHY")
-    return "\n".join(part for line in lines for part in _narrow(line))
+    return "\n".join(part for line in lines for part in _wrap_line(line))
 
 
-def _line(text: str) -> str:
+def _single_line(text: str) -> str:
     """Return text of unknown origin as one line that can be told from ours."""
-    return plain(" ".join(str(text).split()))
+    return sanitize_text(" ".join(str(text).split()))
 
 
-def _narrow(line: str) -> list[str]:
+def _wrap_line(line: str) -> list[str]:
     """Return a line in 80 columns; what follows is indented below it."""
     if len(line) <= _COLUMNS:
         return [line]
@@ -132,7 +134,7 @@ def _narrow(line: str) -> list[str]:
     return wrapped or [line]
 
 
-def _would(would: Mapping[str, Any]) -> list[str]:
+def _flip_lines(would: Mapping[str, Any]) -> list[str]:
     if would["why_not"]:
         return [f"  {would['agent']}: not tried on its events: {would['why_not']}"]
     flips = would["flips"]
@@ -140,11 +142,11 @@ def _would(would: Mapping[str, Any]) -> list[str]:
         f"  {would['agent']}: of its last {would['events']} events {len(flips)} would be judged "
         "otherwise"
     ]
-    for flip in flips[:_SHOWN]:
-        moved = f"{_line(flip['before'])} -> {_line(flip['after'])}"
+    for flip in flips[:_MAX_SHOWN]:
+        moved = f"{_single_line(flip['before'])} -> {_single_line(flip['after'])}"
         lines.append(f"    {flip['run'][:20]}  {moved}")
-    if len(flips) > _SHOWN:
-        lines.append(f"    and {len(flips) - _SHOWN} more")
+    if len(flips) > _MAX_SHOWN:
+        lines.append(f"    and {len(flips) - _MAX_SHOWN} more")
     return lines
 
 
@@ -163,7 +165,7 @@ def _would(would: Mapping[str, Any]) -> list[str]:
     "--topic", "topics", multiple=True, metavar="TOPIC", help="What it is about; repeat it."
 )
 @click.option("--replaces", metavar="ID", help="The memory that it takes the place of.")
-@human_verb
+@order_options
 @click.pass_context
 def propose(
     ctx: click.Context, /, into: str, text: str | None, file: Path | None, reason: str,
@@ -174,15 +176,15 @@ def propose(
         raise BadCommand("say what to remember", mend="give --text, or --file")
     said = text if file is None else file.read_text(encoding="utf-8")
     args = {"into": into, "text": said, **more, "topics": list(more["topics"])}
-    done = obey(settings_of(ctx), "memory_propose", reason, args, command_id)
-    see = f"{prefix(ctx)} memory show {done['candidate'][:12]}"
-    say(as_json, done, f"{done['candidate']} is proposed for {into}\nsee: {see}")
+    done = submit_command(settings_of(ctx), "memory_propose", reason, args, command_id)
+    see = f"{command_prefix(ctx)} memory show {done['candidate'][:12]}"
+    print_result(as_json, done, f"{done['candidate']} is proposed for {into}\nsee: {see}")
 
 
 @memory.command()
 @click.argument("candidate")
 @click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
-@human_verb
+@order_options
 @click.pass_context
 def approve(
     ctx: click.Context, candidate: str, yes: bool, reason: str, command_id: str | None,
@@ -198,27 +200,33 @@ def approve(
     if asks and not sys.stdin.isatty():
         raise BadCommand(
             "nobody can be asked here: there is no terminal",
-            mend=f"look at it with `{prefix(ctx)} memory show {candidate}`, then add --yes",
+            mend=f"look at it with `{command_prefix(ctx)} memory show {candidate}`, then add --yes",
         )
     if asks:
-        shown = told(look(settings, candidate), prefix(ctx)).rpartition("\npromote it")[0]
+        shown = memory_text(read_memory(settings, candidate), command_prefix(ctx)).rpartition(
+            "\npromote it"
+        )[0]
         click.echo(shown, err=as_json)
         click.confirm("promote it?", abort=True, err=as_json)
-    done = obey(settings, "memory_approve", reason, {"id": candidate}, command_id)
-    done["seen"] = _with_flips(settings, done["seen"])
-    before = "" if asks else told(done["seen"], prefix(ctx)).rpartition("\npromote it")[0] + "\n"
-    say(as_json, done, before + _moved(done))
+    done = submit_command(settings, "memory_approve", reason, {"id": candidate}, command_id)
+    done["seen"] = _add_flips(settings, done["seen"])
+    before = (
+        ""
+        if asks
+        else memory_text(done["seen"], command_prefix(ctx)).rpartition("\npromote it")[0] + "\n"
+    )
+    print_result(as_json, done, before + _result_text(done))
 
 
 @memory.command()
 @click.argument("candidate")
-@human_verb
+@order_options
 @click.pass_context
 def reject(
     ctx: click.Context, candidate: str, reason: str, command_id: str | None, as_json: bool
 ) -> None:
     """Turn CANDIDATE down for good."""
-    _order(ctx, "memory_reject", {"id": candidate}, reason, command_id, as_json)
+    _submit_order(ctx, "memory_reject", {"id": candidate}, reason, command_id, as_json)
 
 
 @memory.command()
@@ -226,7 +234,7 @@ def reject(
 @click.option(
     "--from", "source", metavar="SOURCE", help="All of an event, run, agent, person:NAME."
 )
-@human_verb
+@order_options
 @click.pass_context
 def off(
     ctx: click.Context, id: str | None, source: str | None, reason: str, command_id: str | None,
@@ -239,29 +247,29 @@ def off(
     From person:NAME was learned what they proposed, what came of their corrections and answers,
     and what they ever promoted or brought back.
     """
-    _order(ctx, "memory_off", {"id": id, "source": source}, reason, command_id, as_json)
+    _submit_order(ctx, "memory_off", {"id": id, "source": source}, reason, command_id, as_json)
 
 
 @memory.command("on")
 @click.argument("id")
-@human_verb
+@order_options
 @click.pass_context
 def on_(ctx: click.Context, id: str, reason: str, command_id: str | None, as_json: bool) -> None:
     """Bring memory ID back that was taken back."""
-    _order(ctx, "memory_on", {"id": id}, reason, command_id, as_json)
+    _submit_order(ctx, "memory_on", {"id": id}, reason, command_id, as_json)
 
 
-def _order(
+def _submit_order(
     ctx: click.Context, verb: str, args: Mapping[str, Any], reason: str, command_id: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    done = obey(settings_of(ctx), verb, reason, args, command_id)
-    say(as_json, done, _moved(done))
+    done = submit_command(settings_of(ctx), verb, reason, args, command_id)
+    print_result(as_json, done, _result_text(done))
 
 
-def _moved(done: Mapping[str, Any]) -> str:
+def _result_text(result: Mapping[str, Any]) -> str:
     words = {"active": "is recalled", "off": "is not recalled any more", "rejected": "is rejected"}
-    lines = [f"{one['memory']} {words[one['state']]}" for one in done["moved"]]
-    if done["judges"]:
-        lines.append(f"taught anew: {', '.join(done['judges'])}")
+    lines = [f"{one['memory']} {words[one['state']]}" for one in result["moved"]]
+    if result["judges"]:
+        lines.append(f"taught anew: {', '.join(result['judges'])}")
     return "\n".join(lines)

@@ -7,15 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vedette.interfaces.cli.common import reading
+from vedette.interfaces.cli.common import store_reader
 
 if TYPE_CHECKING:
     from vedette.config import Settings
     from vedette.domain.event import Event
 
 
-def would_flip(
-    settings: Settings, agent: str, candidate: Mapping[str, Any], taught: Mapping[str, Any]
+def find_flips(
+    settings: Settings, agent: str, candidate: Mapping[str, Any], training: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return which of an agent's latest runs a candidate would have labelled otherwise.
 
@@ -23,29 +23,29 @@ def would_flip(
     lessons); nothing of it is stored.
     """
     from vedette.config import load_module
-    from vedette.config.agent_loader import judge_of
+    from vedette.config.agent_loader import load_judge
     from vedette.domain.memory import Memory
-    from vedette.memory.review import flips, keeps_state, taught_with
+    from vedette.memory.review import add_lesson, find_flips, is_stateful
 
     found: dict[str, Any] = {"agent": agent, "events": 0, "flips": [], "why_not": None}
     if candidate["kind"] != "example" or not candidate["label"]:
         return {**found, "why_not": "it is no labelled example"}
-    folder, charter = Path(taught["folder"]), taught["charter"]
-    if keeps_state(load_module(folder, "judge").Judge):
+    folder, charter = Path(training["folder"]), training["charter"]
+    if is_stateful(load_module(folder, "judge").Judge):
         return {**found, "why_not": "its judge keeps a state"}
-    lessons = [Memory(**{**one, "topics": tuple(one["topics"])}) for one in taught["lessons"]]
-    before = judge_of(folder, charter, lessons)
-    after = judge_of(folder, charter, taught_with(lessons, candidate))
-    runs = _latest(settings, agent)
-    told = [asdict(flip) for flip in flips(before, after, runs, agent)]
+    lessons = [Memory(**{**one, "topics": tuple(one["topics"])}) for one in training["lessons"]]
+    before = load_judge(folder, charter, lessons)
+    after = load_judge(folder, charter, add_lesson(lessons, candidate))
+    runs = _latest_runs(settings, agent)
+    told = [asdict(flip) for flip in find_flips(before, after, runs, agent)]
     return {**found, "events": len(runs), "flips": told}
 
 
-def _latest(settings: Settings, agent: str) -> list[tuple[str, Event]]:
+def _latest_runs(settings: Settings, agent: str) -> list[tuple[str, Event]]:
     """Return the agent's latest runs with their events, as far as these are not erased."""
     from vedette.memory.review import MOST_EVENTS
 
-    with reading(settings) as store:
+    with store_reader(settings) as store:
         runs = store.runs_page(agent=agent, state=None, before=None, limit=MOST_EVENTS)
         found = [(run.id, store.event(run.event)) for run in runs]
     return [(run, event) for run, event in found if event is not None]

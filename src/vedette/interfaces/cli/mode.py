@@ -9,13 +9,13 @@ import click
 from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound
 from vedette.interfaces.cli.common import (
     as_json_option,
-    plain,
-    reading,
-    say,
+    format_time,
+    print_result,
+    sanitize_text,
     settings_of,
-    shown_time,
+    store_reader,
 )
-from vedette.interfaces.cli.loosening import obey_confirmed, yes_option
+from vedette.interfaces.cli.loosening import submit_with_confirmation, yes_option
 
 if TYPE_CHECKING:
     from vedette.config import Settings
@@ -55,95 +55,101 @@ def mode(
     """
     settings = settings_of(ctx)
     if mode is None:
-        value = mode_of(settings, agent)
-        say(as_json, value, _shown(value))
+        value = read_mode(settings, agent)
+        print_result(as_json, value, _mode_text(value))
         return 0
     if not (reason or "").strip():
         raise BadCommand("a reason is missing", mend="add --reason 'why'")
     try:
         args = {"agent": agent, "mode": mode}
-        done = obey_confirmed(settings, "mode", reason or "", args, command_id, yes=yes)
+        done = submit_with_confirmation(settings, "mode", reason or "", args, command_id, yes=yes)
     except BadPolicy as error:
         done = {"ok": False, "findings": [str(error)], "revision": None}
     if not done["ok"]:
         stays = f"; revision {done['revision']} stays" if done["revision"] else ""
         lines = [f"refused{stays}, the file is as it was:", *done["findings"]]
-        say(as_json, done, "\n".join(lines))
+        print_result(as_json, done, "\n".join(lines))
         return 1
-    say(as_json, done, _done(done))
+    print_result(as_json, done, _result_text(done))
     return 0
 
 
-def mode_of(settings: Settings, agent: str) -> dict[str, Any]:
+def read_mode(settings: Settings, agent: str) -> dict[str, Any]:
     """Return the mode of an agent: requested, granted, in force, and since when.
 
     From the live policy if there is a store; else from the folder. Raises BadCommand.
     """
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
-    from vedette.app.stores import is_there
+    from vedette.app.stores import store_exists
     from vedette.config import load_fleet
     from vedette.domain.base.clock import SystemClock
-    from vedette.operations.modes import granted, in_force
+    from vedette.operations.modes import effective_mode, read_grant
 
     now_us = SystemClock().now_us()
     agents = load_fleet(settings.root, settings, now_us=now_us).fleet.agents
     if agent not in agents:
         raise NotFound(f"there is no agent {agent!r}", mend=f"one of: {', '.join(agents)}")
     requested = agents[agent].requested_mode
-    folder = granted(read_bundle(settings.policies).files, agent)["mode"]
+    folder = read_grant(read_bundle(settings.policies).files, agent)["mode"]
     value: dict[str, Any] = {"agent": agent, "requested": requested, "folder": folder}
-    if not is_there(settings):
-        told = {"granted": folder, "in_force": in_force(requested, folder)}
+    if not store_exists(settings):
+        told = {"granted": folder, "in_force": effective_mode(requested, folder)}
         return {**value, **told, "revision": None, "since_revision": None, "since": None}
-    with reading(settings) as store:
+    with store_reader(settings) as store:
         revisions = store.revisions()
-        live = granted(store.bundle(revisions[0][1]) or {}, agent)["mode"] if revisions else folder
+        live = (
+            read_grant(store.bundle_files(revisions[0][1]) or {}, agent)["mode"]
+            if revisions
+            else folder
+        )
         since = revisions[0] if revisions else None
         for number, digest, at in revisions[1:]:
-            if granted(store.bundle(digest) or {}, agent)["mode"] != live:
+            if read_grant(store.bundle_files(digest) or {}, agent)["mode"] != live:
                 break
             since = (number, digest, at)
     return {
         **value,
         "granted": live,
-        "in_force": in_force(requested, live),
+        "in_force": effective_mode(requested, live),
         "revision": revisions[0][0] if revisions else None,
         "since_revision": since[0] if since else None,
         "since": since[2] if since else None,
     }
 
 
-def _shown(value: dict[str, Any]) -> str:
+def _mode_text(value: dict[str, Any]) -> str:
     lines = [
         f"{value['agent']}: {value['in_force']} ({_MEANING[value['in_force']]})",
         f"  requested in agent.yaml: {value['requested']}",
         f"  granted by policy:       {value['granted']}",
     ]
     if value["since"]:
-        lines[-1] += f", since revision {value['since_revision']} ({shown_time(value['since'])})"
+        lines[-1] += f", since revision {value['since_revision']} ({format_time(value['since'])})"
     if value["folder"] != value["granted"]:
         lines.append(f"  the policy folder says {value['folder']}: see `vedette policy status`")
     return "\n".join(lines)
 
 
-def _done(done: dict[str, Any]) -> str:
-    told = f"{done['agent']}: {done['was']} -> {done['mode']}"
-    if done["was"] == done["mode"]:
-        told = f"{done['agent']}: {done['mode']} already"
-    if done["changed"]:
-        where = "" if done["behind"] else " everywhere"
-        told += f", in force{where} after {done['took_us'] / 1000:.0f} ms"
-        told += f" (revision {done['revision']})"
+def _result_text(result: dict[str, Any]) -> str:
+    told = f"{result['agent']}: {result['was']} -> {result['mode']}"
+    if result["was"] == result["mode"]:
+        told = f"{result['agent']}: {result['mode']} already"
+    if result["changed"]:
+        where = "" if result["behind"] else " everywhere"
+        told += f", in force{where} after {result['took_us'] / 1000:.0f} ms"
+        told += f" (revision {result['revision']})"
     lines = [told]
-    if done["behind"]:
-        lines.append(f"note: not known to be in force at worker {plain(', '.join(done['behind']))}")
-    if done["in_force"] != done["mode"]:
+    if result["behind"]:
         lines.append(
-            f"note: agent.yaml requests {done['requested']}, so {done['in_force']} is in force;"
+            f"note: not known to be in force at worker {sanitize_text(', '.join(result['behind']))}"
+        )
+    if result["in_force"] != result["mode"]:
+        lines.append(
+            f"note: agent.yaml requests {result['requested']}, so {result['in_force']} is in force;"
             " change `mode:` there and start the fleet again"
         )
-    if done["folder"] != "written":
-        lines.append(f"note: {done['folder']}")
-    if done["told"]:
-        lines.append(f"note: {plain(done['told'])}")
+    if result["folder"] != "written":
+        lines.append(f"note: {result['folder']}")
+    if result["told"]:
+        lines.append(f"note: {sanitize_text(result['told'])}")
     return "\n".join(lines)

@@ -8,11 +8,18 @@ import click
 
 from vedette.domain.base.errors import BadCommand, BadPolicy
 from vedette.interfaces.cli.check import code_problems, policy_findings
-from vedette.interfaces.cli.common import as_json_option, plain, prefix, reading, say, settings_of
+from vedette.interfaces.cli.common import (
+    as_json_option,
+    command_prefix,
+    print_result,
+    sanitize_text,
+    settings_of,
+    store_reader,
+)
 
 if TYPE_CHECKING:
     from vedette.config import Problem, Settings
-    from vedette.operations.scaffold import Plan
+    from vedette.operations.scaffold import NewAgent
 
 
 @click.group()
@@ -36,40 +43,40 @@ def new_agent(
     other reads. All of it or nothing is written, and only what passes `vedette check`. The other
     agent keeps all its events: both wake.
     """
-    from vedette.operations.scaffold import found
+    from vedette.operations.scaffold import scaffold_agent
 
     settings = settings_of(ctx)
-    _refuse_what_was_taken_back(settings)
-    plan = found(settings, name, like, title, owner, problems_of)
-    value = _value(plan, settings)
-    say(as_json, value, "\n".join(_lines(value, prefix(ctx))))
+    _refuse_stale_folder(settings)
+    plan = scaffold_agent(settings, name, like, title, owner, find_problems)
+    value = _plan_json(plan, settings)
+    print_result(as_json, value, "\n".join(_lines(value, command_prefix(ctx))))
 
 
-def _refuse_what_was_taken_back(settings: Settings) -> None:
+def _refuse_stale_folder(settings: Settings) -> None:
     """Raise BadCommand if the policy folder was offered and something else is live.
 
     A rollback did that, say. Adding to the folder makes it a new one, and the next start would
     publish all of it: what somebody had taken back would be in force again.
     """
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
-    from vedette.app.stores import is_there
+    from vedette.app.stores import store_exists
     from vedette.policy.folder import POLICY_FOLDER
 
-    if not is_there(settings):
+    if not store_exists(settings):
         return
     try:
         digest = read_bundle(settings.policies).digest
     except BadPolicy:
         return  # said by the check
-    with reading(settings) as store:
-        live = store.revision()[1]
+    with store_reader(settings) as store:
+        live = store.live_revision()[1]
         if live and digest != live and digest == store.meta(POLICY_FOLDER):
             what = "the live policy is another than the folder's, and this would publish all of it"
             mend = "see `vedette policy status`; publish the folder, or bring it back, first"
             raise BadCommand(what, where=str(settings.policies), mend=mend)
 
 
-def problems_of(settings: Settings) -> list[Problem]:
+def find_problems(settings: Settings) -> list[Problem]:
     """Return what `vedette check` would say of a fleet's agents, memory and policy."""
     from vedette.config import Problem, check_fleet, read_fleet
     from vedette.domain.base.clock import SystemClock
@@ -77,14 +84,14 @@ def problems_of(settings: Settings) -> list[Problem]:
 
     now_us = SystemClock().now_us()
     read = read_fleet(settings.root, settings, now_us=now_us)
-    found = check_fleet(settings.root, settings, read_evals, now_us=now_us, read=read)
+    found = check_fleet(settings.root, settings, read_evals, now_us=now_us, contents=read)
     found += code_problems(settings.root, settings, now_us, read)
     told = policy_findings(settings.policies, "policies")
     return found + [Problem(t["file"], t["line"], t["field"], t["what"], t["mend"]) for t in told]
 
 
-def _value(plan: Plan, settings: Settings) -> dict[str, Any]:
-    from vedette.operations.permissions import triggers_in_words
+def _plan_json(plan: NewAgent, settings: Settings) -> dict[str, Any]:
+    from vedette.operations.permissions import describe_triggers
 
     root = settings.root
     written = [plan.folder, *sorted(plan.files)]
@@ -98,31 +105,31 @@ def _value(plan: Plan, settings: Settings) -> dict[str, Any]:
             path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)
             for path in written
         ],
-        "wakes": triggers_in_words(plan.like),
-        "look": plan.look,
+        "wakes": describe_triggers(plan.like),
+        "look": plan.review_lines,
         "collection": plan.name if plan.like.collection is not None else None,
     }
 
 
-def _lines(value: dict[str, Any], vedette: str) -> list[str]:
+def _lines(value: dict[str, Any], prefix: str) -> list[str]:
     name, like = value["agent"], value["like"]
-    lines = [f"wrote {plain(path)}" for path in value["written"]]
+    lines = [f"wrote {sanitize_text(path)}" for path in value["written"]]
     if value["look"]:
         lines += [
             f"These lines have a word that is also the name or the collection of {like}; they are "
             "left as they are. See what they mean:",
-            *(f"  {plain(place)}" for place in value["look"]),
+            *(f"  {sanitize_text(place)}" for place in value["look"]),
         ]
     lines += [
         f"{name} starts in observe: it is judged and decided, nothing is done.",
         f"It wakes on what wakes {like}, which keeps all its events:",
-        *(f"  {plain(told)}" for told in value["wakes"]),
+        *(f"  {sanitize_text(told)}" for told in value["wakes"]),
         f"To narrow it, give its triggers a source or a subject: agents/{name}/agent.yaml",
         "next:",
-        f"  {vedette} check && {vedette} eval {name}",
-        f"  {vedette} agent show {name}",
-        f"  {vedette} run          (a fleet that runs takes it up when it is started again)",
-        f"  {vedette} report --agent {name}     what it would have done",
-        f"  {vedette} mode {name} ask --reason …   when people agree with it",
+        f"  {prefix} check && {prefix} eval {name}",
+        f"  {prefix} agent show {name}",
+        f"  {prefix} run          (a fleet that runs takes it up when it is started again)",
+        f"  {prefix} report --agent {name}     what it would have done",
+        f"  {prefix} mode {name} ask --reason …   when people agree with it",
     ]
     return lines

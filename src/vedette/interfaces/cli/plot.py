@@ -9,15 +9,15 @@ import click
 from vedette.interfaces.cli.common import (
     as_json_option,
     dumps,
-    plain,
-    reading,
+    parse_time_range,
+    print_result,
     refuse_unknown_agent,
-    say,
+    sanitize_text,
     settings_of,
-    since,
-    stretch,
-    whens,
-    write_out,
+    store_reader,
+    time_formatter,
+    time_range_options,
+    write_output,
 )
 
 
@@ -28,7 +28,7 @@ def plot() -> None:
 
 @plot.command("anomaly")
 @click.argument("series")
-@stretch
+@time_range_options
 @click.option("--agent", metavar="NAME", help="Whose judgements. Default: who judged most of it.")
 @click.option("--points", default=2000, show_default=True, help="Draw at most so many.")
 @click.option(
@@ -55,9 +55,9 @@ def anomaly(
     from vedette.interfaces.render.series_svg import picture, summary
     from vedette.ledger.history.series import plot as made
 
-    from_us, to_us = since(last, until)
+    from_us, to_us = parse_time_range(last, until)
     settings = settings_of(ctx)
-    with reading(settings) as store, store.snapshot():
+    with store_reader(settings) as store, store.snapshot():
         if agent is not None:
             refuse_unknown_agent(settings, store, agent)
         told = made(store, series, from_us, to_us, agent=agent, most=points)
@@ -65,8 +65,8 @@ def anomaly(
         click.echo(dumps(told))
         return
     path = out or Path(f"{_file_name(series)}.svg")
-    if write_out(path, picture(told, whens()), "picture", "--out"):
-        say(as_json, told, plain(f"{path}: {summary(told, whens())}"))
+    if write_output(path, picture(told, time_formatter()), "picture", "--out"):
+        print_result(as_json, told, sanitize_text(f"{path}: {summary(told, time_formatter())}"))
 
 
 def _file_name(series: str) -> str:

@@ -13,25 +13,25 @@ from vedette.domain.base.errors import BadPolicy, Unavailable
 from vedette.interfaces.cli.check import policy_findings
 from vedette.interfaces.cli.common import (
     as_json_option,
-    folder_given,
-    human_verb,
-    plain,
-    reading,
-    say,
+    format_time,
+    order_options,
+    print_result,
+    resolve_folder,
+    sanitize_text,
     settings_of,
-    shown_time,
+    store_reader,
 )
 from vedette.interfaces.cli.folder_state import folder_state
-from vedette.interfaces.cli.loosening import obey_confirmed, yes_option
+from vedette.interfaces.cli.loosening import submit_with_confirmation, yes_option
 from vedette.interfaces.cli.policy_history import policy_diff, policy_history
-from vedette.policy.compatibility import check_live, told_check
+from vedette.policy.compatibility import check_live, format_refusal
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.store.read_runs import Reads
+    from vedette.store.read_runs import StoreReader
 
-_folder = click.argument("folder", required=False, type=click.Path(path_type=Path))
-_REFUSALS = 3
+_folder_argument = click.argument("folder", required=False, type=click.Path(path_type=Path))
+_MAX_REFUSALS = 3
 
 
 @click.group()
@@ -40,7 +40,7 @@ def policy() -> None:
 
 
 @policy.command("check")
-@_folder
+@_folder_argument
 @as_json_option
 @click.pass_context
 def policy_check(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
@@ -52,18 +52,20 @@ def policy_check(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
     if settings is not None:
         folder = settings.policies
     assert folder is not None
-    found = policy_findings(folder_given(folder, folder), str(folder), settings)
+    found = policy_findings(resolve_folder(folder, folder), str(folder), settings)
     lines = [
         f"{item['file']}:{item['line']}: {item['what']}"
         + (f" ({item['mend']})" if item["mend"] else "")
         for item in found
     ]
-    say(as_json, {"ok": not found, "findings": found}, "\n".join(lines or ["it may become live"]))
+    print_result(
+        as_json, {"ok": not found, "findings": found}, "\n".join(lines or ["it may become live"])
+    )
     return 1 if found else 0
 
 
 @policy.command("publish")
-@_folder
+@_folder_argument
 @click.option("--commit", metavar="REV", help="Where it comes from; recorded with it.")
 @click.option(
     "--new-key",
@@ -71,7 +73,7 @@ def policy_check(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
     help="Sign with this state folder's key from now on, though another signed before.",
 )
 @yes_option
-@human_verb
+@order_options
 @click.pass_context
 def policy_publish(
     ctx: click.Context,
@@ -92,11 +94,11 @@ def policy_publish(
     """
     settings = settings_of(ctx)
     args = {
-        "folder": str(folder_given(folder, settings.policies)),
+        "folder": str(resolve_folder(folder, settings.policies)),
         "commit": commit,
         "new_key": new_key or None,
     }
-    return _published(settings, "policy_apply", reason, args, command_id, yes, as_json)
+    return _publish(settings, "policy_apply", reason, args, command_id, yes, as_json)
 
 
 # The same under the name that it had first.
@@ -111,7 +113,7 @@ policy.add_command(
 @policy.command("rollback")
 @click.argument("number", type=click.IntRange(min=1))
 @yes_option
-@human_verb
+@order_options
 @click.pass_context
 def policy_rollback(
     ctx: click.Context, number: int, yes: bool, reason: str, command_id: str | None, as_json: bool
@@ -125,10 +127,10 @@ def policy_rollback(
     """
     settings = settings_of(ctx)
     args = {"number": number}
-    return _published(settings, "policy_rollback", reason, args, command_id, yes, as_json)
+    return _publish(settings, "policy_rollback", reason, args, command_id, yes, as_json)
 
 
-def _published(
+def _publish(
     settings: Settings,
     verb: str,
     reason: str,
@@ -138,34 +140,34 @@ def _published(
     as_json: bool,
 ) -> int:
     try:
-        done = obey_confirmed(settings, verb, reason, args, command_id, yes=yes)
+        done = submit_with_confirmation(settings, verb, reason, args, command_id, yes=yes)
     except BadPolicy as error:
         done = {"ok": False, "findings": [str(error)], "revision": None}
     if not done["ok"]:
         stays = f"; revision {done['revision']} stays" if done["revision"] else ""
-        say(as_json, done, "\n".join([f"refused{stays}:", *done["findings"]]))
+        print_result(as_json, done, "\n".join([f"refused{stays}:", *done["findings"]]))
         return 1
-    say(as_json, done, told_of(done))
+    print_result(as_json, done, publication_text(done))
     return 0
 
 
-def told_of(done: Mapping[str, Any]) -> str:
+def publication_text(result: Mapping[str, Any]) -> str:
     """Return what a person is told of a publication that succeeded."""
-    text = f"revision {done['revision']} ({done['digest'][:12]}) is live"
-    if not done["changed"]:
+    text = f"revision {result['revision']} ({result['digest'][:12]}) is live"
+    if not result["changed"]:
         text += " already; that is what it says"
     else:
-        where = "" if done["behind"] else " everywhere"
-        text += f"{where} after {done['took_us'] / 1000:.0f} ms"
-        text += f" ({done['trial_us'] / 1000:.0f} ms of them its trial)"
-    if done["still_calling"]:
-        text += f"; {done['still_calling']} calls of older revisions have not ended yet"
-    if done["behind"]:
+        where = "" if result["behind"] else " everywhere"
+        text += f"{where} after {result['took_us'] / 1000:.0f} ms"
+        text += f" ({result['trial_us'] / 1000:.0f} ms of them its trial)"
+    if result["still_calling"]:
+        text += f"; {result['still_calling']} calls of older revisions have not ended yet"
+    if result["behind"]:
         # Their names are made by the workers themselves.
-        names = plain(", ".join(done["behind"]))
+        names = sanitize_text(", ".join(result["behind"]))
         text += f"\nnote: not known to be in force at worker {names}: see whether it lives"
-    if done["told"]:
-        text += f"\nnote: {plain(done['told'])}"
+    if result["told"]:
+        text += f"\nnote: {sanitize_text(result['told'])}"
     return text
 
 
@@ -175,7 +177,7 @@ def told_of(done: Mapping[str, Any]) -> str:
 def policy_status(ctx: click.Context, as_json: bool) -> None:
     """Show the live revision, and whether the folder says something else."""
     settings = settings_of(ctx)
-    with reading(settings) as store:
+    with store_reader(settings) as store:
         value = _status(settings, store)
         value["check"] = _check_live(store, value["digest"])
     folder = value["folder"]
@@ -183,23 +185,23 @@ def policy_status(ctx: click.Context, as_json: bool) -> None:
     commit = f", commit {value['commit']}" if value["commit"] else ""
     lines = [
         f"live: revision {value['revision']}, digest {value['digest'][:12]}, "
-        f"since {shown_time(value['since'])}",
-        f"published by {value['by']}{commit}: {plain(value['reason'] or 'the reason was erased')}",
+        f"since {format_time(value['since'])}",
+        f"published by {value['by']}{commit}: {sanitize_text(value['reason'] or 'the reason was erased')}",
         f"decided by {value['engine']} when it was published",
         signed if value["archive"] else "no signed archive was recorded with it",
         f"folder {folder['path']}: {folder['says']}",
     ]
     if value["check"]:
-        lines.insert(1, plain(told_check(value["revision"], value["check"])))
+        lines.insert(1, sanitize_text(format_refusal(value["revision"], value["check"])))
     if value["shelf"] is not None:
-        lines.append(f"shelf {value['shelf']['where']}: {plain(value['shelf']['says'])}")
+        lines.append(f"shelf {value['shelf']['where']}: {sanitize_text(value['shelf']['says'])}")
     for refusal in value["refusals"]:
-        lines.append(f"refused {shown_time(refusal['at'])} by {refusal['by']}:")
-        lines += [f"  {plain(told)}" for told in refusal["findings"]]
-    say(as_json, value, "\n".join(lines))
+        lines.append(f"refused {format_time(refusal['at'])} by {refusal['by']}:")
+        lines += [f"  {sanitize_text(told)}" for told in refusal["findings"]]
+    print_result(as_json, value, "\n".join(lines))
 
 
-def _check_live(store: Reads, digest: str) -> list[str] | None:
+def _check_live(store: StoreReader, digest: str) -> list[str] | None:
     """Return what this version's check finds in the live policy; None if it could not say."""
     import asyncio
 
@@ -208,10 +210,10 @@ def _check_live(store: Reads, digest: str) -> list[str] | None:
     return asyncio.run(check_live(store, digest, SubprocessStage().try_out))
 
 
-def _status(settings: Settings, store: Reads) -> dict[str, Any]:
-    number, digest = store.revision()
-    published = _last(store, "policy.published", 1)
-    refusals = _last(store, "policy.refused", _REFUSALS)
+def _status(settings: Settings, store: StoreReader) -> dict[str, Any]:
+    number, digest = store.live_revision()
+    published = _last_entries(store, "policy.published", 1)
+    refusals = _last_entries(store, "policy.refused", _MAX_REFUSALS)
     entry, body = published[0] if published else ({"at": 0}, {})
     return {
         "revision": number,
@@ -224,7 +226,7 @@ def _status(settings: Settings, store: Reads) -> dict[str, Any]:
         "archive": entry.get("archive") or "",
         "signer": entry.get("signer"),
         "folder": folder_state(settings, store),
-        "shelf": _shelf_state(settings, number, digest),
+        "shelf": _repository_state(settings, number, digest),
         "refusals": [
             {
                 "at": refused["at"],
@@ -237,7 +239,7 @@ def _status(settings: Settings, store: Reads) -> dict[str, Any]:
     }
 
 
-def _last(store: Reads, kind: str, number: int) -> list[tuple[dict[str, Any], Any]]:
+def _last_entries(store: StoreReader, kind: str, number: int) -> list[tuple[dict[str, Any], Any]]:
     """Return the last entries of a kind with their bodies, newest first."""
     found = list(store.walk((kind,)))[-number:]
     return [(json.loads(raw), json.loads(data) if data else None) for _, raw, _, data in found][
@@ -245,18 +247,18 @@ def _last(store: Reads, kind: str, number: int) -> list[tuple[dict[str, Any], An
     ]
 
 
-def _shelf_state(settings: Settings, number: int, digest: str) -> dict[str, Any] | None:
+def _repository_state(settings: Settings, number: int, digest: str) -> dict[str, Any] | None:
     """Say what lies on the fleet's shelf, verified; None if it has none."""
-    from vedette.app.policy_publication import FolderSealer, bundle_name, shelf_of
-    from vedette.policy.distribution import on_shelf
+    from vedette.app.policy_publication import FolderSigner, bundle_name, open_bundle_repository
+    from vedette.policy.distribution import read_repository
 
-    shelf = shelf_of(settings)
+    shelf = open_bundle_repository(settings)
     if shelf is None:
         return None
     state: dict[str, Any] = {"where": shelf.where, "revision": None, "ok": False}
     name = bundle_name(settings.fleet)
     try:
-        found = on_shelf(shelf, name, FolderSealer(settings.state), number)
+        found = read_repository(shelf, name, FolderSigner(settings.state), number)
     except (BadPolicy, Unavailable) as error:
         return {**state, "says": str(error)}
     if found is None:

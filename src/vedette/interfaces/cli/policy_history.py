@@ -9,18 +9,18 @@ import click
 from vedette.domain.base.errors import BadCommand
 from vedette.interfaces.cli.common import (
     as_json_option,
-    plain,
-    reading,
-    say,
+    format_table,
+    format_time,
+    print_result,
+    sanitize_text,
     settings_of,
-    shown_time,
-    table,
+    store_reader,
 )
 from vedette.interfaces.cli.folder_state import folder_note, folder_state
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.store.read_runs import Reads
+    from vedette.store.read_runs import StoreReader
 
 LIVE, FOLDER = "live", "folder"
 
@@ -34,28 +34,28 @@ def policy_history(ctx: click.Context, limit: int, as_json: bool) -> None:
     from vedette.ledger.history.policy_history import history
 
     settings = settings_of(ctx)
-    with reading(settings) as store:
+    with store_reader(settings) as store:
         folder = folder_state(settings, store)
         with store.snapshot():
             rows = history(store)
     shown = rows[:limit] if limit > 0 else rows
-    text = table(
+    text = format_table(
         ["revision", "since", "digest", "by", "commit", "reason"],
         [_cells(row) for row in shown],
     )
     if len(shown) < len(rows):
         text += f"\n{len(rows) - len(shown)} older ones: --limit 0"
-    text = "\n".join([text, *map(plain, folder_note(folder))])
-    say(as_json, {"revisions": shown, "all": len(rows), "folder": folder}, text)
+    text = "\n".join([text, *map(sanitize_text, folder_note(folder))])
+    print_result(as_json, {"revisions": shown, "all": len(rows), "folder": folder}, text)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
-    reason = plain(row["reason"] or "(erased)").replace("\n", " ")
+    reason = sanitize_text(row["reason"] or "(erased)").replace("\n", " ")
     if row["rolled_back_to"] is not None:
         reason = f"[what {row['rolled_back_to']} said] {reason}"
     return [
         str(row["revision"]),
-        shown_time(row["at"]),
+        format_time(row["at"]),
         row["digest"][:12],
         row["by"] or "(archived)",
         row["commit"] or "-",
@@ -76,8 +76,10 @@ def policy_diff(ctx: click.Context, old: str, new: str, as_json: bool) -> None:
     from vedette.ledger.history.policy_history import differences
 
     settings = settings_of(ctx)
-    with reading(settings) as store:
-        (before, named), (after, renamed) = (_files(settings, store, each) for each in (old, new))
+    with store_reader(settings) as store:
+        (before, named), (after, renamed) = (
+            _load_files(settings, store, each) for each in (old, new)
+        )
     found = differences(before, after, (named, renamed))
     value = {
         "from": named,
@@ -85,24 +87,24 @@ def policy_diff(ctx: click.Context, old: str, new: str, as_json: bool) -> None:
         "files": [{"path": one.path, "how": one.how, "diff": one.text} for one in found],
     }
     heads = [f"{one.how:<8} {one.path}" for one in found]
-    text = "\n".join([*heads, "", *(plain(one.text).rstrip("\n") for one in found)])
-    say(as_json, value, text if found else f"{named} and {renamed} say the same")
+    text = "\n".join([*heads, "", *(sanitize_text(one.text).rstrip("\n") for one in found)])
+    print_result(as_json, value, text if found else f"{named} and {renamed} say the same")
 
 
-def _files(settings: Settings, store: Reads, which: str) -> tuple[dict[str, bytes], str]:
+def _load_files(settings: Settings, store: StoreReader, which: str) -> tuple[dict[str, bytes], str]:
     """Return the files of a revision or of the folder, and its name in the comparison."""
     if which == FOLDER:
         from vedette.adapters.policy_engines.regorus.stage import read_bundle
 
         return dict(read_bundle(settings.policies).files), FOLDER
-    number, digest = store.revision()
+    number, digest = store.live_revision()
     if which != LIVE:
         if not which.isascii() or not which.isdigit():
             mend = "give a revision's number, live or folder"
             raise BadCommand(f"{which!r} is no revision", mend=mend)
         number = int(which)
         digest = {known: content for known, content, _ in store.revisions()}.get(number, "")
-    files = store.bundle(digest)
+    files = store.bundle_files(digest)
     if files is None:
         raise BadCommand(f"there was no revision {number}", mend="see `vedette policy history`")
     return files, f"r{number}"

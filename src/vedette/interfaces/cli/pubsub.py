@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.interfaces.cli.common import as_json_option, human_verb, obey, plain, say, settings_of
+from vedette.interfaces.cli.common import (
+    as_json_option,
+    order_options,
+    print_result,
+    sanitize_text,
+    settings_of,
+    submit_command,
+)
 
 if TYPE_CHECKING:
     from vedette.adapters.pubsub.declaration import Change
@@ -33,7 +40,7 @@ def plan(ctx: click.Context, as_json: bool) -> None:
     Exits 0 if all is as declared, else 1: `apply` would change something, or something cannot be
     changed in place, or lacks a topic.
     """
-    _tell(ctx, as_json, applied=False)
+    _report_changes(ctx, as_json, applied=False)
 
 
 @pubsub.command()
@@ -45,13 +52,13 @@ def apply(ctx: click.Context, as_json: bool) -> None:
     Nothing is deleted, and what cannot be changed in place (topic, ordering, filter) is left; then
     it exits 1. Repeating it is safe.
     """
-    _tell(ctx, as_json, applied=True)
+    _report_changes(ctx, as_json, applied=True)
 
 
 @pubsub.command()
 @click.argument("source")
 @click.option("--most", default=1000, show_default=True, help="How many messages; at most 10,000.")
-@human_verb
+@order_options
 @click.pass_context
 def redrive(
     ctx: click.Context,
@@ -68,35 +75,35 @@ def redrive(
     already it knows by its id.
     """
     args = {"source": source, "most": most}
-    done = obey(settings_of(ctx), "pubsub_redrive", reason, args, command_id)
+    done = submit_command(settings_of(ctx), "pubsub_redrive", reason, args, command_id)
     text = f"{done['redriven']} dead letters of {source} were published again"
     if done["left"]:
         text += "; there may be more: repeat it"
     if done["by"] == "here":
         text += "\nno fleet runs here; it takes them in when it does"
-    say(as_json, done, text)
+    print_result(as_json, done, text)
 
 
-def _tell(ctx: click.Context, as_json: bool, *, applied: bool) -> None:
+def _report_changes(ctx: click.Context, as_json: bool, *, applied: bool) -> None:
     import asyncio
 
     from vedette.adapters.pubsub import admin
-    from vedette.adapters.pubsub.declaration import declared
+    from vedette.adapters.pubsub.declaration import build_declaration
 
     settings = settings_of(ctx)
-    wanted = declared(settings.sources, settings.targets)
+    wanted = build_declaration(settings.sources, settings.targets)
     changes = asyncio.run(admin.apply(wanted) if applied else admin.plan(wanted))
     code = admin.exit_code(changes, applied=applied)
     notes = _notes(settings)
     value = {
         "applied": applied,
-        "changes": [_told(change) for change in changes],
+        "changes": [_change_json(change) for change in changes],
         "notes": notes,
         "code": code,
     }
-    lines = [_line(change, applied) for change in changes] or ["no Pub/Sub is declared"]
+    lines = [_change_text(change, applied) for change in changes] or ["no Pub/Sub is declared"]
     lines += [f"note: {note}" for note in notes]
-    say(as_json, value, "\n".join(lines))
+    print_result(as_json, value, "\n".join(lines))
     ctx.exit(code)
 
 
@@ -113,7 +120,7 @@ def _notes(settings: Settings) -> list[str]:
     ]
 
 
-def _told(change: Change) -> dict[str, Any]:
+def _change_json(change: Change) -> dict[str, Any]:
     return {
         "resource": change.resource,
         "name": change.name,
@@ -123,7 +130,7 @@ def _told(change: Change) -> dict[str, Any]:
                 "name": one.name,
                 "found": one.found,
                 "declared": one.wanted,
-                "in_place": one.in_place,
+                "in_place": one.is_mutable,
             }
             for one in change.fields
         ],
@@ -131,7 +138,7 @@ def _told(change: Change) -> dict[str, Any]:
     }
 
 
-def _line(change: Change, applied: bool) -> str:
+def _change_text(change: Change, applied: bool) -> str:
     words = {
         "create": "created" if applied else "to create",
         "update": "changed" if applied else "to change",
@@ -141,10 +148,10 @@ def _line(change: Change, applied: bool) -> str:
         "extra": "is not declared",
     }
     lines = [
-        f"{_SIGNS[change.action]} {change.resource} {plain(change.name)}: {words[change.action]}"
+        f"{_SIGNS[change.action]} {change.resource} {sanitize_text(change.name)}: {words[change.action]}"
     ]
     for one in change.fields:
-        stays = "" if one.in_place else " (stays: fixed at creation)"
-        found = plain(str(one.found)) or "nothing"
+        stays = "" if one.is_mutable else " (stays: fixed at creation)"
+        found = sanitize_text(str(one.found)) or "nothing"
         lines.append(f"    {one.name}: {found} -> {str(one.wanted) or 'nothing'}{stays}")
     return "\n".join(lines)

@@ -14,22 +14,22 @@ from vedette.domain.base.errors import BadCommand
 from vedette.interfaces.cli.common import (
     as_json_option,
     dumps,
-    for_reader,
-    reading,
+    fit_to_terminal,
+    parse_time_range,
     settings_of,
-    since,
-    stretch,
-    whens,
+    store_reader,
+    time_formatter,
+    time_range_options,
 )
 
 if TYPE_CHECKING:
-    from vedette.adapters.ledger_export import Walk
-    from vedette.ledger.history.target_match import Matched
+    from vedette.adapters.ledger_export import VerifiableLedger
+    from vedette.ledger.history.target_match import MatchResult
 
 
 @click.command("reconstruct")
 @click.argument("export", required=False, type=click.Path(path_type=Path, file_okay=False))
-@stretch
+@time_range_options
 @click.option("--agent", "agents", multiple=True, metavar="NAME", help="Only this one's; repeat.")
 @click.option(
     "--archive",
@@ -65,39 +65,41 @@ def reconstruct(
     from vedette.ledger.history.reconstruction import reconstruct as rebuilt
     from vedette.ledger.history.target_match import match
 
-    from_us, to_us = since(last, until)
-    with _record(ctx, export, archive) as record:
+    from_us, to_us = parse_time_range(last, until)
+    with _open_record(ctx, export, archive) as record:
         told = rebuilt(record, from_us, to_us, agents)
-    matched = match(told, _happened(against)) if against is not None else None
+    matched = match(told, _read_target_record(against)) if against is not None else None
     if as_json:
         value = told.to_json()
         click.echo(dumps({**value, "matched": matched.to_json() if matched else None}))
     else:
-        for line in reconstruction_text(told, whens()):
-            click.echo(for_reader(line))
+        for line in reconstruction_text(told, time_formatter()):
+            click.echo(fit_to_terminal(line))
         if matched is not None:
-            click.echo(for_reader("\n".join(_matched(matched))))
+            click.echo(fit_to_terminal("\n".join(_match_lines(matched))))
     return 0 if told.ok and (matched is None or matched.ok) else 1
 
 
 @contextmanager
-def _record(ctx: click.Context, export: Path | None, archive: Path | None) -> Iterator[Walk]:
-    from vedette.adapters.ledger_export import Archive, Exported, Joined
+def _open_record(
+    ctx: click.Context, export: Path | None, archive: Path | None
+) -> Iterator[VerifiableLedger]:
+    from vedette.adapters.ledger_export import Archive, JoinedLedger, LedgerExport
 
-    def joined(record: Walk) -> Walk:
-        return record if archive is None else Joined(Archive(archive), record)
+    def join_archive(record: VerifiableLedger) -> VerifiableLedger:
+        return record if archive is None else JoinedLedger(Archive(archive), record)
 
     if export is not None:
         if not export.exists():
             mend = "name the folder of an export"
             raise BadCommand("there is no such export", where=str(export), mend=mend)
-        yield joined(Exported(export))
+        yield join_archive(LedgerExport(export))
         return
-    with reading(settings_of(ctx)) as store, store.snapshot():
-        yield joined(store)
+    with store_reader(settings_of(ctx)) as store, store.snapshot():
+        yield join_archive(store)
 
 
-def _happened(path: Path) -> list[tuple[str, str]]:
+def _read_target_record(path: Path) -> list[tuple[str, str]]:
     """Read a target's record. A line whose "effect" is false tells of a call without effect."""
     found = []
     try:
@@ -113,11 +115,11 @@ def _happened(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-def _matched(found: Matched) -> Iterator[str]:
-    yield f"THE TARGET: {found.matched:,} of {found.effects:,} effects have exactly one intent"
-    for one in found.unmatched:
+def _match_lines(result: MatchResult) -> Iterator[str]:
+    yield f"THE TARGET: {result.matched:,} of {result.effects:,} effects have exactly one intent"
+    for one in result.unmatched:
         yield f"  effect without intent: {one['tool']} {one['key']}: {one['why']}"
-    for key in found.repeated:
+    for key in result.repeated:
         yield f"  happened more than once: {key}"
-    for id in found.phantoms:
+    for id in result.phantoms:
         yield f"  recorded as done, unknown to the target: {id}"

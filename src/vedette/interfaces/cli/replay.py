@@ -12,18 +12,18 @@ from vedette.domain.base.errors import BadCommand
 from vedette.interfaces.cli.common import (
     as_json_option,
     dumps,
-    plain,
-    reading,
-    say,
+    format_table,
+    print_result,
+    sanitize_text,
     settings_of,
-    table,
+    store_reader,
 )
 
 if TYPE_CHECKING:
     from vedette.config import Settings
     from vedette.domain.bundle import Bundle
     from vedette.domain.ports import PolicyEngine
-    from vedette.store.read_runs import Reads
+    from vedette.store.read_runs import StoreReader
 
 _ENGINES = ("regorus", "wasm", "opa")
 
@@ -54,15 +54,15 @@ def replay(ctx: click.Context, engine: str, judges: bool, as_json: bool) -> int:
     """
     settings = settings_of(ctx)
     if judges:
-        from vedette.app.judge_releases import judge_again
+        from vedette.app.judge_releases import rejudge_store
         from vedette.domain.base.clock import SystemClock
 
-        with reading(settings) as store, store.snapshot():
-            value = judge_again(settings, store, SystemClock()).to_json()
-        say(as_json, value, "\n".join(judge_lines(value)))
+        with store_reader(settings) as store, store.snapshot():
+            value = rejudge_store(settings, store, SystemClock()).to_json()
+        print_result(as_json, value, "\n".join(judge_lines(value)))
         return 0 if value["ok"] else 1
-    with reading(settings) as store:
-        value = decide_again(settings, store, engine)
+    with store_reader(settings) as store:
+        value = replay_decisions(settings, store, engine)
     words = ("permit", "hold", "deny")
     rows = [
         [str(revision), *(f"{found.get(word, 0):,}" for word in words)]
@@ -70,7 +70,7 @@ def replay(ctx: click.Context, engine: str, judges: bool, as_json: bool) -> int:
     ]
     lines = []
     if rows:
-        lines = [table(["revision", "permit", "hold", "deny"], rows), ""]
+        lines = [format_table(["revision", "permit", "hold", "deny"], rows), ""]
     lost = sum(value["unreplayable"].values())
     why = ", ".join(f"{number:,} {reason}" for reason, number in value["unreplayable"].items())
     lines.append(
@@ -88,15 +88,17 @@ def replay(ctx: click.Context, engine: str, judges: bool, as_json: bool) -> int:
             f"entry {difference['seq']}: recorded {dumps(difference['recorded'])}, "
             f"again {dumps(difference['again'])}"
         )
-    say(as_json, value, "\n".join(lines))
+    print_result(as_json, value, "\n".join(lines))
     return 0 if value["ok"] else 1
 
 
-def decide_again(settings: Settings, store: Reads, engine: str = _ENGINES[0]) -> dict[str, Any]:
+def replay_decisions(
+    settings: Settings, store: StoreReader, engine: str = _ENGINES[0]
+) -> dict[str, Any]:
     """Return the report of a replay of all decisions."""
     from vedette.policy.replay import replay as again
 
-    with _engine_for(settings, store, engine) as load:
+    with _engine_loader(settings, store, engine) as load:
         return again(store, load).to_json()
 
 
@@ -115,16 +117,16 @@ def judge_lines(value: Mapping[str, Any]) -> list[str]:
             f"entry {one['seq']}, run {one['run']}, event {one['event']}, " if one["seq"] else ""
         )
         lines.append(
-            f"FOUND {one['what']}: {place}{one['agent']} key {plain(one['key'])} at "
-            f"{one['position']}: recorded {plain(dumps(one['recorded']))}, "
-            f"again {plain(dumps(one['again']))}"
+            f"FOUND {one['what']}: {place}{one['agent']} key {sanitize_text(one['key'])} at "
+            f"{one['position']}: recorded {sanitize_text(dumps(one['recorded']))}, "
+            f"again {sanitize_text(dumps(one['again']))}"
         )
     return lines
 
 
 @contextmanager
-def _engine_for(
-    settings: Settings, store: Reads, name: str
+def _engine_loader(
+    settings: Settings, store: StoreReader, name: str
 ) -> Iterator[Callable[[Bundle], PolicyEngine]]:
     """Yield what makes an engine of a recorded bundle. Raises BadCommand without opa."""
     if name == "regorus":
@@ -143,7 +145,7 @@ def _engine_for(
     if opa is None:
         mend = "put opa on PATH or name it in VEDETTE_OPA"
         raise BadCommand("--engine opa needs the program opa", mend=mend)
-    from vedette.adapters.policy_engines.opa import OwnServer
+    from vedette.adapters.policy_engines.opa import LocalOpaServer
 
-    with OwnServer(opa) as server:
+    with LocalOpaServer(opa) as server:
         yield server.load

@@ -8,23 +8,23 @@ import click
 
 from vedette.interfaces.cli.common import (
     as_json_option,
-    reading,
+    parse_time_range,
+    print_result,
     refuse_unknown_agent,
-    say,
     settings_of,
-    since,
-    stretch,
-    whens,
+    store_reader,
+    time_formatter,
+    time_range_options,
 )
 from vedette.interfaces.cli.replay import judge_lines
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.store.read_runs import Reads
+    from vedette.store.read_runs import StoreReader
 
 
 @click.command()
-@stretch
+@time_range_options
 @click.option("--seed", metavar="TEXT", help="Draw the actions to check by another seed.")
 @click.option("--agent", metavar="NAME", help="Only what this agent would have done.")
 @click.option("--judges", is_flag=True, help="Also make every judgement of the ledger again.")
@@ -49,21 +49,21 @@ def report(
     from vedette.interfaces.render.report_text import report_text, would_lines
     from vedette.ledger.history.report import report as made
 
-    from_us, to_us = since(last, until)
+    from_us, to_us = parse_time_range(last, until)
     settings = settings_of(ctx)
-    with reading(settings) as store, store.snapshot():
+    with store_reader(settings) as store, store.snapshot():
         if agent is not None:
             refuse_unknown_agent(settings, store, agent)
         told = made(store, from_us, to_us, seed, agent)
-        told["judgements"] = _judged_again(settings, store) if judges else None
-    lines = [*(report_text(told, whens()) if agent is None else would_lines(told))]
+        told["judgements"] = _replay_judgements(settings, store) if judges else None
+    lines = [*(report_text(told, time_formatter()) if agent is None else would_lines(told))]
     if told["judgements"] is not None:
         lines += ["JUDGED AGAIN (the whole ledger)", *judge_lines(told["judgements"])]
-    say(as_json, told, "\n".join(lines))
+    print_result(as_json, told, "\n".join(lines))
 
 
-def _judged_again(settings: Settings, store: Reads) -> dict[str, Any]:
-    from vedette.app.judge_releases import judge_again
+def _replay_judgements(settings: Settings, store: StoreReader) -> dict[str, Any]:
+    from vedette.app.judge_releases import rejudge_store
     from vedette.domain.base.clock import SystemClock
 
-    return judge_again(settings, store, SystemClock()).to_json()
+    return rejudge_store(settings, store, SystemClock()).to_json()

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 LOCK = "runner.lock"
 # What a sample target writes there of its own: its record outlives the fleet's.
-_KEPT = "receiver."
+_KEPT_PREFIX = "receiver."
 
 
-def wipe(settings: Settings) -> list[str]:
+def wipe_state(settings: Settings) -> list[str]:
     """Delete what the program wrote: store, keys, copies, caches; return the names.
 
     Raises StoreBusy if a runner lives, and BadCommand if the folder is not plainly a state folder.
@@ -27,7 +27,7 @@ def wipe(settings: Settings) -> list[str]:
     refuse_link(state)
     if not state.exists():
         return []
-    _plainly_state(settings)
+    _check_state_folder(settings)
     lock = state / LOCK
     with open_text(lock) as file:
         try:
@@ -38,7 +38,7 @@ def wipe(settings: Settings) -> list[str]:
         gone = []
         # The lock itself stays: another runner may be about to take it.
         for path in sorted(state.iterdir()):
-            if path.name == LOCK or path.name.startswith(_KEPT):
+            if path.name == LOCK or path.name.startswith(_KEPT_PREFIX):
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -48,7 +48,7 @@ def wipe(settings: Settings) -> list[str]:
         return gone
 
 
-def _plainly_state(settings: Settings) -> None:
+def _check_state_folder(settings: Settings) -> None:
     """A state folder lies apart from the content, and a runner has left its mark in it."""
     state = settings.state.resolve()
     others = (settings.root, settings.agents, settings.policies, settings.memory, Path.home())
@@ -56,7 +56,7 @@ def _plainly_state(settings: Settings) -> None:
         if other.resolve().is_relative_to(state):
             mend = "name a state folder of its own in vedette.toml"
             raise BadCommand(f"would delete {other}", where=str(state), mend=mend)
-    found = [path.name for path in state.iterdir() if not path.name.startswith(_KEPT)]
+    found = [path.name for path in state.iterdir() if not path.name.startswith(_KEPT_PREFIX)]
     if found and not {LOCK, "store.db"} & set(found):
         raise BadCommand(
             f"does not look like a state folder (it holds {found[0]!r} and no {LOCK})",

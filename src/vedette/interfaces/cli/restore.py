@@ -8,7 +8,13 @@ from typing import Any
 import click
 
 from vedette.domain.base.errors import BadCommand
-from vedette.interfaces.cli.common import human_verb, obey, program, say, settings_of
+from vedette.interfaces.cli.common import (
+    order_options,
+    print_result,
+    program,
+    settings_of,
+    submit_command,
+)
 
 
 @click.command()
@@ -37,9 +43,9 @@ from vedette.interfaces.cli.common import human_verb, obey, program, say, settin
     is_flag=True,
     help="Instead: say that no source delivers again what was lost.",
 )
-@human_verb
+@order_options
 @click.pass_context
-def restore(ctx: click.Context, /, **given: Any) -> None:
+def restore(ctx: click.Context, /, **options: Any) -> None:
     """Put a backup in the place of a lost store, which must be gone. The fleet comes up stopped.
 
     The ledger goes on with an entry that names what is lost, as far as the witness saw it. After
@@ -48,39 +54,43 @@ def restore(ctx: click.Context, /, **given: Any) -> None:
     whose key the target knows is absorbed there; any other waits for a person.
     """
     settings = settings_of(ctx)
-    if given["settled"]:
-        done = obey(settings, "settle_restore", given["reason"], {}, given["command_id"])
-        say(given["as_json"], done, "settled: what is accepted from now on is taken as new")
+    if options["settled"]:
+        done = submit_command(
+            settings, "settle_restore", options["reason"], {}, options["command_id"]
+        )
+        print_result(
+            options["as_json"], done, "settled: what is accepted from now on is taken as new"
+        )
         return
-    if given["source"] is None:
+    if options["source"] is None:
         raise BadCommand("say what to restore", mend="add --from FOLDER")
-    if (given["witness"] is None) is not given["no_witness"]:
+    if (options["witness"] is None) is not options["no_witness"]:
         mend = "add --witness FILE, or --no-witness if there is none"
         raise BadCommand("say what the witness saw", mend=mend)
     import asyncio
 
     from vedette.app.backup import restore as put_back
-    from vedette.interfaces.http.unix_socket import this_person
+    from vedette.interfaces.http.unix_socket import current_person
 
     done = asyncio.run(
         put_back(
             settings,
-            given["source"].absolute(),
-            witness=given["witness"],
-            key=given["key"],
-            who=this_person(),
-            reason=given["reason"],
+            options["source"].absolute(),
+            witness=options["witness"],
+            key=options["key"],
+            who=current_person(),
+            reason=options["reason"],
         )
     )
-    say(given["as_json"], done, _text(done, given["no_witness"]))
+    print_result(options["as_json"], done, _text(done, options["no_witness"]))
 
 
-def _text(done: dict[str, Any], blind: bool) -> str:
-    size = done["size"]
+def _text(result: dict[str, Any], no_witness: bool) -> str:
+    size = result["size"]
     lines = [f"restored up to entry {size:,}"]
-    if done["lost"]:
-        lines.append(f"lost: entries {size + 1:,} to {size + done['lost']:,}, as the witness saw")
-    elif blind:
+    if result["lost"]:
+        lines.append(f"lost: entries {size + 1:,} to {size + result['lost']:,}, as the witness saw")
+    elif no_witness:
         lines.append("without a witness: how much is lost is not known")
     else:
         lines.append("the witness saw nothing beyond it")

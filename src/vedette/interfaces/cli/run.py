@@ -14,21 +14,28 @@ import click
 
 import vedette.interfaces.cli
 from vedette.domain.base.errors import BadPolicy
-from vedette.interfaces.cli.common import as_json_option, plain, prefix, say, settings_of, table
+from vedette.interfaces.cli.common import (
+    as_json_option,
+    command_prefix,
+    format_table,
+    print_result,
+    sanitize_text,
+    settings_of,
+)
 from vedette.interfaces.cli.live_table import LiveView, PlainView
 
 if TYPE_CHECKING:
-    from vedette.adapters.reasoners.workers.fork_server_start import Begun
+    from vedette.adapters.reasoners.workers.fork_server_start import ForkServerProcess
     from vedette.config import Settings
     from vedette.interfaces.signals import Signals
 
 # How long calls that are on their way may take to come back when the fleet has ended.
-_LINGER_S = 0.2
+_CALL_GRACE_S = 0.2
 # Threads on which somebody else is waited for: a tool's target, a mail server.
-_CALLS = ("vedette-hand", "vedette-http", "vedette-imap")
+_CALL_THREADS = ("vedette-hand", "vedette-http", "vedette-imap")
 
-_TRY = {"denied": "explain", "hold": "hold show", "incident": "explain", "effect": "explain"}
-_ALWAYS = ("hold list", "status", "replay")
+_NEXT_VERBS = {"denied": "explain", "hold": "hold show", "incident": "explain", "effect": "explain"}
+_DEFAULT_COMMANDS = ("hold list", "status", "replay")
 
 
 @click.command()
@@ -53,13 +60,13 @@ def run(
     gc.disable()
     settings = settings_of(ctx)
     if only:
-        settings = with_only(settings, only)
+        settings = select_sources(settings, only)
     if fresh:
-        from vedette.interfaces.cli.reset import wipe
+        from vedette.interfaces.cli.reset import wipe_state
 
-        wipe(settings)
+        wipe_state(settings)
     # From here on nothing that takes long is imported before what needs another process began.
-    early = _Early(settings)
+    warm_up = _WarmUp(settings)
     import asyncio
 
     from vedette.interfaces.signals import Signals
@@ -72,15 +79,15 @@ def run(
     )
     with Signals() as signals:
         try:
-            done = asyncio.run(_run(settings, until_idle, view, signals, early))
-            say(as_json, done, summary_text(done, prefix(ctx)))
+            done = asyncio.run(_run_fleet(settings, until_idle, view, signals, warm_up))
+            print_result(as_json, done, summary_text(done, command_prefix(ctx)))
         finally:
             gc.enable()
-            early.abandon()
-            vedette.interfaces.cli.abandon = _calls_linger()
+            warm_up.cancel()
+            vedette.interfaces.cli.has_stuck_threads = _has_stuck_calls()
 
 
-def with_only(settings: Settings, names: tuple[str, ...]) -> Settings:
+def select_sources(settings: Settings, names: tuple[str, ...]) -> Settings:
     """Return settings with those sources alone; schedules stay. Raises NotFound."""
     from dataclasses import replace
 
@@ -96,10 +103,10 @@ def with_only(settings: Settings, names: tuple[str, ...]) -> Settings:
 
 # Thousands of runs on their way are no garbage: at the usual thresholds looking through them took
 # a sixth of the event loop's time.
-COLLECT = (20_000, 20, 50)
+GC_THRESHOLDS = (20_000, 20, 50)
 
 
-class _Early:
+class _WarmUp:
     """What runs in other processes before the fleet is opened: a trial, and what forks workers.
 
     The trial is most of a first start; where a fleet ran, its policy is known. What may not be
@@ -108,54 +115,54 @@ class _Early:
 
     def __init__(self, settings: Settings) -> None:
         from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
-        from vedette.app.policy_engines import shipped_rules
+        from vedette.app.policy_engines import has_shipped_rules
 
         self.stage = SubprocessStage()
-        self.begun: Begun | None = None
+        self.fork_server: ForkServerProcess | None = None
         if not (settings.state / "store.db").exists():
             with suppress(BadPolicy):
                 bundle = read_bundle(settings.policies)
-                self.stage.begin(bundle, compare=not shipped_rules(settings, bundle))
-        if settings.isolation.processes:
-            from vedette.adapters.reasoners.workers.fork_server_start import Begun
+                self.stage.begin_trial(bundle, compare=not has_shipped_rules(settings, bundle))
+        if settings.isolation.use_processes:
+            from vedette.adapters.reasoners.workers.fork_server_start import ForkServerProcess
 
-            self.begun = Begun()
+            self.fork_server = ForkServerProcess()
 
-    def abandon(self) -> None:
+    def cancel(self) -> None:
         """End what nobody took up."""
-        self.stage.abandon()
-        if self.begun is not None:
-            self.begun.abandon()
+        self.stage.cancel_trials()
+        if self.fork_server is not None:
+            self.fork_server.end_unassigned()
 
 
-def _calls_linger() -> bool:
+def _has_stuck_calls() -> bool:
     """Say whether a call has not come back: the interpreter would not end before it does."""
-    end = time.monotonic() + _LINGER_S
+    end = time.monotonic() + _CALL_GRACE_S
     for thread in threading.enumerate():
-        if thread.name.startswith(_CALLS):
+        if thread.name.startswith(_CALL_THREADS):
             thread.join(max(0.0, end - time.monotonic()))
             if thread.is_alive():
                 return True
     return False
 
 
-async def _run(
+async def _run_fleet(
     settings: Settings,
     until_idle: bool,
     view: LiveView | PlainView,
     signals: Signals,
-    early: _Early,
+    warm_up: _WarmUp,
 ) -> dict[str, Any]:
     from vedette.app.composition_root import open_app
-    from vedette.interfaces.daemon import Running, summary
+    from vedette.interfaces.daemon import Daemon, summary
 
-    app = await open_app(settings, stage=early.stage, begun=early.begun)
+    app = await open_app(settings, stage=warm_up.stage, fork_server=warm_up.fork_server)
     # What a fleet is made of stays as long as the fleet: no collection needs to look at it.
     gc.freeze()
-    gc.set_threshold(*COLLECT)
+    gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
     try:
-        running = Running(app, until_idle=until_idle, signals=signals)
+        running = Daemon(app, until_idle=until_idle, signals=signals)
         with view:
             await running.run(view.tick)
         return summary(running)
@@ -163,42 +170,44 @@ async def _run(
         await app.close()
 
 
-def summary_text(done: dict[str, Any], program: str = "vedette") -> str:
+def summary_text(summary: dict[str, Any], program: str = "vedette") -> str:
     """Return what a run came to, for people, ending with three commands to try."""
-    agents = done["agents"].values()
-    found = {name for agent in agents for name in agent if name in _ALWAYS_TOLD or agent[name]}
-    names = sorted(found, key=_order)
+    agents = summary["agents"].values()
+    found = {name for agent in agents for name in agent if name in _FIXED_COLUMNS or agent[name]}
+    names = sorted(found, key=_column_rank)
     rows = [
         [agent, *(f"{numbers.get(name, 0):,}" for name in names)]
-        for agent, numbers in done["agents"].items()
+        for agent, numbers in summary["agents"].items()
     ]
-    events = done["events"]
+    events = summary["events"]
     counted = ", ".join(f"{name.replace('_', ' ')} {events[name]:,}" for name in events)
     lines = [
         "",
-        table(["agent", *(name.replace("_", " ") for name in names)], rows),
+        format_table(["agent", *(name.replace("_", " ") for name in names)], rows),
         "",
         f"events: {counted}",
-        f"{done['seconds']:,.1f} s, {done['events_per_second']:,} events/s, "
-        f"{done['cpu_us_per_event']:,} us of CPU per event, "
-        f"policy revision {done['policy_revision']}",
+        f"{summary['seconds']:,.1f} s, {summary['events_per_second']:,} events/s, "
+        f"{summary['cpu_us_per_event']:,} us of CPU per event, "
+        f"policy revision {summary['policy_revision']}",
     ]
-    lines += [f"note: {plain(told)}" for told in done["troubles"]]
+    lines += [f"note: {sanitize_text(told)}" for told in summary["troubles"]]
     lines += ["", "try next:"]
-    lines += [f"  {program} {command}" for command in try_next(done["try_next"])]
+    lines += [f"  {program} {command}" for command in next_commands(summary["try_next"])]
     return "\n".join(lines)
 
 
 # The others have a column only where one of them is not 0: the table is wide enough.
-_ALWAYS_TOLD = ("runs", "actions", "permits", "holds", "denials", "effects")
-_FIRST = ("events", "runs", "actions", "permits", "holds", "denials", "would", "effects")
+_FIXED_COLUMNS = ("runs", "actions", "permits", "holds", "denials", "effects")
+_COLUMN_ORDER = ("events", "runs", "actions", "permits", "holds", "denials", "would", "effects")
 
 
-def _order(name: str) -> tuple[int, str]:
-    return (_FIRST.index(name), "") if name in _FIRST else (len(_FIRST), name)
+def _column_rank(name: str) -> tuple[int, str]:
+    return (_COLUMN_ORDER.index(name), "") if name in _COLUMN_ORDER else (len(_COLUMN_ORDER), name)
 
 
-def try_next(found: dict[str, str]) -> list[str]:
+def next_commands(examples: dict[str, str]) -> list[str]:
     """Return three commands on real ids, as far as there are any; else ones that always work."""
-    commands = [f"{verb} {found[name]}" for name, verb in _TRY.items() if name in found]
-    return [*commands, *_ALWAYS][:3]
+    commands = [
+        f"{verb} {examples[name]}" for name, verb in _NEXT_VERBS.items() if name in examples
+    ]
+    return [*commands, *_DEFAULT_COMMANDS][:3]

@@ -7,12 +7,12 @@ import click
 from vedette.domain.base.clock import SystemClock
 from vedette.interfaces.cli.common import (
     as_json_option,
-    plain,
-    prefix,
-    reading,
-    say,
+    command_prefix,
+    format_table,
+    print_result,
+    sanitize_text,
     settings_of,
-    table,
+    store_reader,
 )
 
 
@@ -34,7 +34,7 @@ def runs(
     """List runs, newest first."""
     from vedette.ledger.history.lists import runs_page
 
-    with reading(settings_of(ctx)) as store:
+    with store_reader(settings_of(ctx)) as store:
         page = runs_page(
             store, SystemClock().now_us(), agent=agent, state=state, before=before, limit=limit
         )
@@ -43,11 +43,11 @@ def runs(
             item["id"],
             item["agent"],
             item["state"] + (f" ({item['waits']})" if item["waits"] else ""),
-            plain(item["key"])[:40],
+            sanitize_text(item["key"])[:40],
         ]
         for item in page["items"]
     ]
-    text = table(["run", "agent", "state", "key"], rows) if rows else "no runs"
+    text = format_table(["run", "agent", "state", "key"], rows) if rows else "no runs"
     if page["older"]:
-        text += f"\nolder: {prefix(ctx)} runs --before {page['older']}"
-    say(as_json, page, text)
+        text += f"\nolder: {command_prefix(ctx)} runs --before {page['older']}"
+    print_result(as_json, page, text)

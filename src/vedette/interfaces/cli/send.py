@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.domain.base.errors import BadEvent
-from vedette.interfaces.cli.common import as_json_option, obey, plain, say, settings_of
+from vedette.interfaces.cli.common import (
+    as_json_option,
+    print_result,
+    sanitize_text,
+    settings_of,
+    submit_command,
+)
 
 if TYPE_CHECKING:
     from vedette.config import Settings
@@ -37,7 +43,7 @@ def send(
     reason: str | None,
     dry_run: bool,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> int:
     """Hand an event to the fleet: of the options, or CloudEvents JSON out of FILE (- is stdin).
 
@@ -50,10 +56,10 @@ def send(
             ctx=ctx, param_type="option", param_hint="'--reason' (or --dry-run)"
         )
     settings = settings_of(ctx)
-    events = _events(file, given)
+    events = _events(file, options)
     if dry_run:
         return _dry_run(settings, events, as_json)
-    done = obey(settings, "send", reason or "", {"events": events}, None)
+    done = submit_command(settings, "send", reason or "", {"events": events}, None)
     lines = []
     for receipt in done["receipts"]:
         runs = ", ".join(receipt["runs"]) or "nobody"
@@ -65,49 +71,49 @@ def send(
             lines.append(f"accepted {receipt['event']}; woke {runs}")
     if done["by"] == "here" and any(receipt["runs"] for receipt in done["receipts"]):
         lines.append("no fleet runs here; it is handled at the next `vedette run`")
-    say(as_json, done, "\n".join(lines))
+    print_result(as_json, done, "\n".join(lines))
     return 1 if any(receipt["status"] == "refused" for receipt in done["receipts"]) else 0
 
 
-def _events(file: Path | None, given: dict[str, Any]) -> list[Any]:
+def _events(file: Path | None, options: dict[str, Any]) -> list[Any]:
     from vedette.domain.cloudevents import load_json
 
-    used = [name for name, value in given.items() if value is not None]
+    used = [name for name, value in options.items() if value is not None]
     if file is not None:
         if used:
             raise click.UsageError(f"FILE says everything; leave out --{used[0].rstrip('_')}")
         name = "stdin" if str(file) == "-" else str(file)
-        raw = sys.stdin.buffer.read() if name == "stdin" else _bytes(file)
+        raw = sys.stdin.buffer.read() if name == "stdin" else _read_bytes(file)
         found = load_json(raw, where=name)
         return found if isinstance(found, list) else [found]
-    if given["type_"] is None:
+    if options["type_"] is None:
         raise click.UsageError("give --type, or a FILE with CloudEvents")
-    return [_event(given)]
+    return [_build_event(options)]
 
 
-def _event(given: dict[str, Any]) -> dict[str, Any]:
+def _build_event(options: dict[str, Any]) -> dict[str, Any]:
     from vedette.domain.base.clock import SystemClock, iso
-    from vedette.interfaces.http.unix_socket import this_person
+    from vedette.interfaces.http.unix_socket import current_person
 
     event = {
         "specversion": "1.0",
-        "id": given["id_"] or str(uuid.uuid4()),
-        "source": given["source"] or f"cli:{this_person().name}",
-        "type": given["type_"],
-        "time": given["time"] or iso(SystemClock().now_us()),
+        "id": options["id_"] or str(uuid.uuid4()),
+        "source": options["source"] or f"cli:{current_person().name}",
+        "type": options["type_"],
+        "time": options["time"] or iso(SystemClock().now_us()),
     }
-    if given["subject"] is not None:
-        event["subject"] = given["subject"]
-    if given["data"] is not None:
-        event["data"] = _data(given["data"])
+    if options["subject"] is not None:
+        event["subject"] = options["subject"]
+    if options["data"] is not None:
+        event["data"] = _parse_data(options["data"])
     return event
 
 
-def _data(text: str) -> Any:
+def _parse_data(text: str) -> Any:
     from vedette.domain.cloudevents import load_json
 
     if text.startswith("@"):
-        return load_json(_bytes(Path(text[1:])), where=text[1:])
+        return load_json(_read_bytes(Path(text[1:])), where=text[1:])
     try:
         return load_json(text.encode("utf-8", "surrogateescape"))
     except BadEvent as error:
@@ -115,7 +121,7 @@ def _data(text: str) -> Any:
         raise BadEvent(error.what, where="--data", mend=mend) from error
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
@@ -126,13 +132,13 @@ def _bytes(path: Path) -> bytes:
 def _dry_run(settings: Settings, events: list[Any], as_json: bool) -> int:
     from vedette.config import load_fleet
     from vedette.domain.event import check_event
-    from vedette.interfaces.http.command_dispatch import event_of
+    from vedette.interfaces.http.command_dispatch import parse_event
 
     fleet = load_fleet(settings.root, settings).fleet
     found: list[dict[str, Any]] = []
     lines: list[str] = []
     for value in events:
-        event: Event = event_of(value)
+        event: Event = parse_event(value)
         size = len(check_event(event, max_bytes=settings.max_event_bytes))
         matches = fleet.match(event)
         found.append(
@@ -145,9 +151,9 @@ def _dry_run(settings: Settings, events: list[Any], as_json: bool) -> int:
                 ],
             }
         )
-        lines.append(f"{event.key} {plain(json.dumps(event.type))}, {size} bytes")
+        lines.append(f"{event.key} {sanitize_text(json.dumps(event.type))}, {size} bytes")
         for match in matches:
             mark = "wakes" if match.wakes else "stays asleep"
-            lines.append(f"  {match.agent} {mark}: {plain(match.why)}")
-    say(as_json, {"events": found}, "\n".join(lines))
+            lines.append(f"  {match.agent} {mark}: {sanitize_text(match.why)}")
+    print_result(as_json, {"events": found}, "\n".join(lines))
     return 0

@@ -10,19 +10,19 @@ import click
 from vedette.domain.base.clock import SystemClock
 from vedette.interfaces.cli.common import (
     as_json_option,
-    plain,
-    reading,
-    say,
+    format_table,
+    format_time,
+    print_result,
+    sanitize_text,
     settings_of,
-    shown_time,
-    table,
+    store_reader,
 )
 from vedette.interfaces.cli.folder_state import folder_note, folder_state
-from vedette.policy.compatibility import read_check, told_check
+from vedette.policy.compatibility import format_refusal, read_check
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.store.read_runs import Reads
+    from vedette.store.read_runs import StoreReader
 
 
 @click.command()
@@ -34,16 +34,16 @@ def status(ctx: click.Context, as_json: bool) -> None:
     from vedette.ledger.history.lists import status as stand
 
     settings = settings_of(ctx)
-    with reading(settings) as store:
+    with store_reader(settings) as store:
         found = stand(store, SystemClock().now_us())
-        published = _published(store)
+        published = _publishing_engine(store)
         folder = folder_state(settings, store)
         refused = read_check(store, str(found["bundle"]))
-        doubt = store.doubt()
+        doubt = store.loss_window()
     client = LocalClient(settings.state)
-    running = client.alive()
+    running = client.is_alive()
     live = client.status() if running else {}
-    box = live.get("box") or _box(settings)
+    box = live.get("box") or _sandbox_state(settings)
     found |= {"targets": live.get("targets", []), "until": live.get("until", {}), "box": box}
     found["changed_on_disk"] = live.get("changed_on_disk", [])
     found |= {"folder": folder, "engine": live.get("engine", published)}
@@ -53,102 +53,102 @@ def status(ctx: click.Context, as_json: bool) -> None:
     found["unrecorded"] = live.get("unrecorded", [])
     found["store_ready"] = live.get("store", {}).get("ready")
     found["in_doubt"] = doubt.seq if doubt is not None and not doubt.until else None
-    say(as_json, {"running": running, **found}, _text(running, found))
+    print_result(as_json, {"running": running, **found}, _text(running, found))
 
 
-def _box(settings: Settings) -> dict[str, Any]:
+def _sandbox_state(settings: Settings) -> dict[str, Any]:
     """Return how tightly a fleet that starts here now would close agents' code in."""
-    from vedette.app.workers import containment
+    from vedette.app.workers import assess_containment
     from vedette.config import read_fleet
 
     agents, _, _ = read_fleet(settings.root, settings, now_us=SystemClock().now_us())
-    return dict(containment(settings, agents).to_json())
+    return dict(assess_containment(settings, agents).to_json())
 
 
-def _box_text(box: dict[str, Any]) -> str:
+def _sandbox_text(sandbox: dict[str, Any]) -> str:
     """Say in words how tightly agents' code is closed in."""
-    if not box["boxed"]:
+    if not sandbox["boxed"]:
         held = "in no box"
     else:
-        filtered = "seccomp" if box["seccomp"] else "no seccomp"
-        kernel = f"Landlock ABI {box['landlock']}" if box["landlock"] else "no Landlock"
+        filtered = "seccomp" if sandbox["seccomp"] else "no seccomp"
+        kernel = f"Landlock ABI {sandbox['landlock']}" if sandbox["landlock"] else "no Landlock"
         held = f"in a box ({kernel}, {filtered})"
-    return f"{held}; open: {'; '.join(box['open']) or 'nothing'}"
+    return f"{held}; open: {'; '.join(sandbox['open']) or 'nothing'}"
 
 
-def _published(store: Reads) -> dict[str, str] | None:
+def _publishing_engine(store: StoreReader) -> dict[str, str] | None:
     """Return by which engine the last revision was published: no fleet says what decides now."""
-    last = store.latest(("policy.published",), 0, 1)
+    last = store.latest_entries(("policy.published",), 0, 1)
     if not last:
         return None
     return {"name": json.loads(last[0][1])["engine"], "why": "as the last publication says"}
 
 
-def _stop(stop: dict[str, Any], until: dict[str, int]) -> str:
+def _stop_text(stop: dict[str, Any], until: dict[str, int]) -> str:
     end = until.get(f"{stop['scope']}:{stop['name']}")
     told = f"{stop['scope']} {stop['name']}".strip()
-    return f"{told} until {shown_time(end)}" if end else told
+    return f"{told} until {format_time(end)}" if end else told
 
 
-def _text(running: bool, found: dict[str, Any]) -> str:
-    events = found["events"]
+def _text(running: bool, state: dict[str, Any]) -> str:
+    events = state["events"]
     lines = [
-        f"fleet {found['fleet']}: {'running' if running else 'not running'}, "
-        f"policy revision {found['revision']} ({str(found['bundle'])[:12]}), "
-        f"ledger at {found['head']:,}",
+        f"fleet {state['fleet']}: {'running' if running else 'not running'}, "
+        f"policy revision {state['revision']} ({str(state['bundle'])[:12]}), "
+        f"ledger at {state['head']:,}",
         f"events: {events['accepted']:,} accepted, of which {events['woke_nobody']:,} woke nobody",
     ]
     lines += [
         f"changed on disk: {one['agent']} is {one['now'][:12] or 'not readable'}, release "
         f"{one['release'][:12]} runs; `vedette agent release {one['agent']}` makes it the release"
-        for one in found["changed_on_disk"]
+        for one in state["changed_on_disk"]
     ]
-    if refused := found.get("check"):
-        lines.append(plain(told_check(found["revision"], refused)))
-    if engine := found["engine"]:
+    if refused := state.get("check"):
+        lines.append(sanitize_text(format_refusal(state["revision"], refused)))
+    if engine := state["engine"]:
         lines.append(f"decided by {engine['name']}: {engine['why']}")
     if running:
-        other = found["second"] or "none: nothing is asked of another policy engine"
-        lines.append(f"second opinion: {plain(other)}")
-    lines += [plain(line) for line in folder_note(found["folder"])]
-    stopped = [_stop(stop, found["until"]) for stop in found["stops"]]
+        other = state["second"] or "none: nothing is asked of another policy engine"
+        lines.append(f"second opinion: {sanitize_text(other)}")
+    lines += [sanitize_text(line) for line in folder_note(state["folder"])]
+    stopped = [_stop_text(stop, state["until"]) for stop in state["stops"]]
     lines.append(f"stopped: {', '.join(stopped) or 'nothing'}")
-    if unrecorded := found.get("unrecorded"):
+    if unrecorded := state.get("unrecorded"):
         names = ", ".join(name.replace(":", " ").strip() for name in unrecorded)
         lines.append(f"stopped in the running fleet, not recorded yet: {names}")
-    if found.get("in_doubt"):
+    if state.get("in_doubt"):
         lines.append(
-            f"in doubt since history was lost (entry {found['in_doubt']:,}): what may have "
+            f"in doubt since history was lost (entry {state['in_doubt']:,}): what may have "
             "happened is asked about, until a person says `vedette restore --settled`"
         )
-    if found.get("store_ready") is False:
+    if state.get("store_ready") is False:
         lines.append("the store cannot commit: nothing is accepted and nothing called until it can")
-    if found.get("clock"):
-        lines.append(f"clock: {found['clock']} until a person says `vedette clock confirm`")
+    if state.get("clock"):
+        lines.append(f"clock: {state['clock']} until a person says `vedette clock confirm`")
     lines += [
         f"left alone: {target['target']} ({target['state']}), {target['waiting']:,} runs wait for "
-        f"it, tried again at {shown_time(target['retry_us'])}"
-        for target in found["targets"]
+        f"it, tried again at {format_time(target['retry_us'])}"
+        for target in state["targets"]
     ]
-    lines.append(f"agents' code: {_box_text(found['box'])}")
-    waiting = [f"{number:,} for {what}" for what, number in found["waiting"].items()]
+    lines.append(f"agents' code: {_sandbox_text(state['box'])}")
+    waiting = [f"{number:,} for {what}" for what, number in state["waiting"].items()]
     lines.append(f"waiting: {', '.join(waiting) or 'nothing'}")
-    if told := found["notices"]:
+    if told := state["notices"]:
         failing = f"; failing: {', '.join(told['failing'])}" if told["failing"] else ""
         lines.append(
             f"notices: {told['sent']:,} sent, {told['pending']:,} waiting, "
             f"{told['failed']:,} attempts failed, {told['dropped']:,} dropped{failing}"
         )
-    oldest = found["oldest"]
+    oldest = state["oldest"]
     if oldest is not None:
         age = f"{oldest['age_us'] / 1e6:,.1f} s" if oldest["age_us"] is not None else "unknown"
         lines.append(f"oldest run not handled yet: {oldest['run']} of {oldest['agent']}, {age}")
     heads = ["agent", "events", "permits", "holds", "denials", "would", "done", "failed", "dead"]
     rows = []
-    for name, agent in found["agents"].items():
+    for name, agent in state["agents"].items():
         effects = agent["effects"]
         numbers = [agent["events"], agent["permits"], agent["holds"], agent["denials"]]
         numbers += [sum(agent["would"].values()), effects.get("done", 0)]
         numbers += [effects.get("failed", 0), agent["dead"]]
         rows.append([name, *(f"{number:,}" for number in numbers)])
-    return "\n".join([*lines, "", table(heads, rows)])
+    return "\n".join([*lines, "", format_table(heads, rows)])

@@ -9,11 +9,11 @@ import click
 from vedette.domain.base.errors import BadCommand
 from vedette.interfaces.cli.common import (
     as_json_option,
-    human_verb,
-    plain,
-    reading,
-    say,
+    order_options,
+    print_result,
+    sanitize_text,
     settings_of,
+    store_reader,
 )
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def store() -> None:
 @store.command()
 @click.option("--to", "url", metavar="URL", help="postgresql://user@host:5432/database, empty.")
 @click.option("--to-env", "variable", metavar="NAME", help="The variable that holds the URL.")
-@human_verb
+@order_options
 @click.pass_context
 def copy(
     ctx: click.Context,
@@ -49,19 +49,19 @@ def copy(
     import os
 
     from vedette.app.store_copy import copy_store
-    from vedette.interfaces.http.unix_socket import this_person
+    from vedette.interfaces.http.unix_socket import current_person
 
     if (url is None) == (variable is None):
         raise BadCommand("say where to", mend="give either --to URL or --to-env NAME")
     given = url or os.environ.get(variable or "", "")
     if not given:
         raise BadCommand(f"{variable} is not set", mend=f"set {variable} to the database's URL")
-    done = asyncio.run(copy_store(settings_of(ctx), given, this_person(), reason))
+    done = asyncio.run(copy_store(settings_of(ctx), given, current_person(), reason))
     told = {"entries": done.size, "root": done.root, "rows": done.rows}
     text = f"copied {done.size:,} entries; both verify, root {done.root[:16]}…\n"
     text += "to go on there, write into vedette.toml:\n"
     text += f'  [store]\n  kind = "postgresql"\n  url_env = "{variable or "DATABASE_URL"}"'
-    say(as_json, told, text)
+    print_result(as_json, told, text)
 
 
 @store.command()
@@ -74,24 +74,26 @@ def check(ctx: click.Context, as_json: bool) -> None:
     running fleet; reads the whole ledger. `ledger verify` proves the entries themselves, first.
     Exits 1 if a row is not what it should be.
     """
-    with reading(settings_of(ctx)) as opened, opened.snapshot():
+    with store_reader(settings_of(ctx)) as opened, opened.snapshot():
         found = list(opened.audit())
     rows = [
-        {"table": odd.table, "row": odd.row, "column": odd.column, "says": _told(odd.says),
-         "should": _told(odd.should)}
+        {"table": odd.table, "row": odd.row, "column": odd.column, "says": _column_json(odd.actual),
+         "should": _column_json(odd.expected)}
         for odd in found
     ]  # fmt: skip
-    text = "\n".join(plain(str(odd)) for odd in found) or "every row is what the ledger says"
-    say(as_json, {"ok": not rows, "rows": rows}, text)
+    text = (
+        "\n".join(sanitize_text(str(odd)) for odd in found) or "every row is what the ledger says"
+    )
+    print_result(as_json, {"ok": not rows, "rows": rows}, text)
     if rows:
         ctx.exit(1)
 
 
-def _told(value: Any) -> Any:
+def _column_json(value: Any) -> Any:
     """Return a value of a column as JSON can tell it."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return [_told(one) for one in value] if isinstance(value, tuple) else value
+    return [_column_json(one) for one in value] if isinstance(value, tuple) else value
 
 
 @store.command()
@@ -107,31 +109,31 @@ def rebuild(ctx: click.Context, check: bool, as_json: bool) -> None:
 
     settings = settings_of(ctx)
     if check:
-        with reading(settings) as opened, opened.snapshot():
-            rows = [f"{name} {id}".strip() for name, id in opened.spoilt()]
+        with store_reader(settings) as opened, opened.snapshot():
+            rows = [f"{name} {id}".strip() for name, id in opened.find_wrong_rows()]
         text = "\n".join(rows) or "every row is what the ledger says"
-        say(as_json, {"spoilt": rows}, text)
+        print_result(as_json, {"spoilt": rows}, text)
         if rows:
             ctx.exit(1)
         return
-    number = asyncio.run(_rebuilt(settings))
-    say(as_json, {"rows": number}, f"made {number:,} rows anew from the ledger")
+    number = asyncio.run(_rebuild_views(settings))
+    print_result(as_json, {"rows": number}, f"made {number:,} rows anew from the ledger")
 
 
-async def _rebuilt(settings: Settings) -> int:
-    from vedette.adapters.signing_keys import ledger_key
+async def _rebuild_views(settings: Settings) -> int:
+    from vedette.adapters.signing_keys import open_ledger_key
     from vedette.app.composition_root import key_in_force
-    from vedette.app.stores import is_there, open_store
+    from vedette.app.stores import open_store, store_exists
     from vedette.domain.base.clock import SystemClock
-    from vedette.domain.base.state_folder import secure
-    from vedette.store.runner_lock import LOCK, own
+    from vedette.domain.base.state_folder import secure_folder
+    from vedette.store.runner_lock import LOCK_FILE, acquire_lock
 
-    if not is_there(settings):
+    if not store_exists(settings):
         raise BadCommand("there is no store here", mend="start `vedette run` once")
     name = f"vedette/{settings.fleet}"
-    secure(settings.state)
-    with own(settings.state / LOCK):
-        key = ledger_key(settings.state, name, lambda: key_in_force(settings))
+    secure_folder(settings.state)
+    with acquire_lock(settings.state / LOCK_FILE):
+        key = open_ledger_key(settings.state, name, lambda: key_in_force(settings))
     opened = open_store(
         settings, fleet=settings.fleet, key=key, key_name=name, now_us=SystemClock().now_us
     )

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 
-_LEAST = 40
+_MIN_COLUMNS = 40
 # `safe_text.BAR`, which is not loaded for every help text.
 _BAR = "│ "
 # A command in backticks, an instant, or a run of what is no space.
@@ -20,14 +20,14 @@ def columns() -> int | None:
     """
     given = os.environ.get("COLUMNS", "")
     if given.isdigit() and int(given) > 0:
-        return max(_LEAST, int(given))
+        return max(_MIN_COLUMNS, int(given))
     try:
-        return max(_LEAST, os.get_terminal_size(sys.stdout.fileno()).columns)
+        return max(_MIN_COLUMNS, os.get_terminal_size(sys.stdout.fileno()).columns)
     except (AttributeError, OSError, ValueError):
         return None
 
 
-def fitted(text: str, width: int | None, whole: str = "\0") -> str:
+def fit_text(text: str, width: int | None, verbatim: str = "\0") -> str:
     """Return text with lines no wider than `width`, broken at spaces; nothing is left out.
 
     What goes on stands further in than its line, and of a stranger's line behind the bar again, so
@@ -36,16 +36,16 @@ def fitted(text: str, width: int | None, whole: str = "\0") -> str:
     """
     if width is None:
         return text
-    return "\n".join(_line(line, width, whole) for line in text.split("\n"))
+    return "\n".join(_fit_line(line, width, verbatim) for line in text.split("\n"))
 
 
-def _line(line: str, width: int, whole: str) -> str:
+def _fit_line(line: str, width: int, verbatim: str) -> str:
     if line.lstrip().startswith(_BAR):
-        from vedette.domain.base.safe_text import fold_line
+        from vedette.domain.base.safe_text import wrap_line
 
         # Whose columns count, not whose letters: a terminal must not break it once more.
-        return "\n".join(fold_line(line, width, at_spaces=True))
-    if len(line) <= width or whole in re.sub(r"`[^`]*`", "", line):
+        return "\n".join(wrap_line(line, width, at_spaces=True))
+    if len(line) <= width or verbatim in re.sub(r"`[^`]*`", "", line):
         return line
     indent = len(line) - len(line.lstrip())
     further = " " * min(indent + 4, width // 2)
@@ -60,7 +60,7 @@ def _line(line: str, width: int, whole: str) -> str:
     return "\n".join([*parts, begun])
 
 
-def row(cells: list[str], width: int | None) -> str:
+def format_row(cells: list[str], width: int | None) -> str:
     """Return padded cells as a line of a table.
 
     If it is too wide its last cell, which is the longest as a rule, goes on below: in its own
@@ -72,7 +72,7 @@ def row(cells: list[str], width: int | None) -> str:
     before = "  ".join(cells[:-1])
     start, last = len(before) + 2, cells[-1].strip()
     if width - start >= max(16, *(len(word) for word in last.split() or [""])):
-        broken = fitted(" " * start + last, width).split("\n")
+        broken = fit_text(" " * start + last, width).split("\n")
         below = [" " * start + more.strip() for more in broken[1:]]
         return "\n".join([before + "  " + broken[0].lstrip(), *below])
-    return fitted(f"{before.rstrip()}\n    {last}", width)
+    return fit_text(f"{before.rstrip()}\n    {last}", width)

@@ -8,19 +8,27 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.domain.base.errors import BadCommand
-from vedette.interfaces.cli.common import human_verb, obey, plain, prefix, reading, say, settings_of
+from vedette.interfaces.cli.common import (
+    command_prefix,
+    order_options,
+    print_result,
+    sanitize_text,
+    settings_of,
+    store_reader,
+    submit_command,
+)
 
 if TYPE_CHECKING:
     from vedette.config import Settings
-    from vedette.store.read_runs import Reads
+    from vedette.store.read_runs import StoreReader
 
 # How long a running fleet is waited for; what takes longer is told by `explain`.
-_PATIENCE_S = 2.0
+_MAX_WAIT_S = 2.0
 
 
 @click.command()
 @click.argument("effect")
-@human_verb
+@order_options
 @click.pass_context
 def undo(
     ctx: click.Context, effect: str, reason: str, command_id: str | None, as_json: bool
@@ -31,19 +39,19 @@ def undo(
     action, done once, and recorded with the effect as its cause.
     """
     settings = settings_of(ctx)
-    with reading(settings) as store:
-        name = _effect(store, effect)
-    done = obey(settings, "undo", reason, {"effect": name}, command_id)
-    done["outcome"] = _outcome(settings, done["run"]) if done["by"] == "fleet" else None
+    with store_reader(settings) as store:
+        name = _find_effect(store, effect)
+    done = submit_command(settings, "undo", reason, {"effect": name}, command_id)
+    done["outcome"] = _wait_for_outcome(settings, done["run"]) if done["by"] == "fleet" else None
     lines = [f"undo of {done['effect']}: {done['inverse']} of {done['agent']}"]
-    lines += [f"  {key} = {plain(str(value))}" for key, value in done["args"].items()]
-    lines.append(_TOLD[done["outcome"]] if done["by"] == "fleet" else _LATER)
-    lines.append(f"see: {prefix(ctx)} explain {done['run']}")
-    say(as_json, done, "\n".join(lines))
+    lines += [f"  {key} = {sanitize_text(str(value))}" for key, value in done["args"].items()]
+    lines.append(_OUTCOME_TEXTS[done["outcome"]] if done["by"] == "fleet" else _DEFERRED_TEXT)
+    lines.append(f"see: {command_prefix(ctx)} explain {done['run']}")
+    print_result(as_json, done, "\n".join(lines))
 
 
-_LATER = "no fleet runs here; it is acted on at the next `vedette run`"
-_TOLD: dict[str | None, str] = {
+_DEFERRED_TEXT = "no fleet runs here; it is acted on at the next `vedette run`"
+_OUTCOME_TEXTS: dict[str | None, str] = {
     None: "it is not done yet",
     "done": "undone: it is as it was before",
     "hold": "it waits for a person: see `vedette hold list`",
@@ -52,13 +60,13 @@ _TOLD: dict[str | None, str] = {
 }
 
 
-def _effect(store: Reads, text: str) -> str:
+def _find_effect(store: StoreReader, text: str) -> str:
     """Return the action that is meant. Raises BadCommand, NotFound."""
-    from vedette.ledger.history.reader import action_of, resolve
+    from vedette.ledger.history.reader import resolve, to_action_id
 
     kind, name = resolve(store, text)
     if kind not in ("run", "event"):
-        return action_of(name)
+        return to_action_id(name)
     runs = [name] if kind == "run" else [run.id for run in store.runs_of_event(name)]
     rows = [row for run in runs for row in store.actions(run)]
     done = [row for row in rows if row.effect == "done"]
@@ -71,10 +79,10 @@ def _effect(store: Reads, text: str) -> str:
     )
 
 
-def _outcome(settings: Settings, run: str) -> Any:
+def _wait_for_outcome(settings: Settings, run: str) -> Any:
     """Wait a moment for what becomes of an undo; None if it takes longer."""
-    end = time.monotonic() + _PATIENCE_S
-    with reading(settings) as store:
+    end = time.monotonic() + _MAX_WAIT_S
+    with store_reader(settings) as store:
         while time.monotonic() < end:
             rows = store.actions(run)
             if rows and rows[0].effect in ("done", "failed"):

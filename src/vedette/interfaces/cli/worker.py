@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from vedette.domain.base.errors import BadCommand, BadFleet
-from vedette.interfaces.cli.common import plain
+from vedette.interfaces.cli.common import sanitize_text
 
 
 @click.command()
@@ -55,41 +55,41 @@ def worker(
     if not (folder / "judge.py").is_file():
         mend = "give --agents FOLDER; only agents with a judge have workers"
         raise BadCommand("is not there", where=str(folder / "judge.py"), mend=mend)
-    lacks = protection().lacks()
+    lacks = protection().gaps()
     if lacks and require_box:
         what = f"the judge would not be closed in: {'; '.join(lacks)}"
         raise BadFleet(what, mend="leave --require-box out and trust its code", code="not-boxed")
-    mint = _minter(agent, identity, audience)
+    mint = _build_minter(agent, identity, audience)
     with suppress(KeyboardInterrupt):
-        asyncio.run(_work(agent, folder, gateway, mint, lacks, as_json))
+        asyncio.run(_run_worker(agent, folder, gateway, mint, lacks, as_json))
 
 
-def _minter(agent: str, identity: str, audience: str | None) -> Callable[[], Awaitable[str]]:
+def _build_minter(agent: str, identity: str, audience: str | None) -> Callable[[], Awaitable[str]]:
     """Return what mints the worker's tokens. Raises BadFleet for a file that is no identity."""
     if identity == "google":
         if not audience:
             raise BadCommand("google tokens need the gateway's audience", mend="add --audience")
-        from vedette.adapters.identity.google import Metadata
+        from vedette.adapters.identity.google import MetadataServer
 
-        metadata, name = Metadata(), audience
+        metadata, name = MetadataServer(), audience
         return lambda: metadata.id_token(name)
     from vedette.adapters.identity.spiffe import Signer
     from vedette.domain.base.clock import SystemClock
 
     path, clock = Path(identity), SystemClock()
-    found = Signer.of_file(path).identity.agent
+    found = Signer.from_file(path).identity.agent
     if found != agent:
         what = f"is the identity of {found}, not of {agent}"
         raise BadCommand(what, where=identity, mend="give the right file")
 
     async def mint() -> str:
         # Read anew each time: the file is replaced when the key is rotated.
-        return Signer.of_file(path).mint(clock.now_us())
+        return Signer.from_file(path).mint(clock.now_us())
 
     return mint
 
 
-async def _work(
+async def _run_worker(
     agent: str,
     folder: Path,
     gateway: str,
@@ -105,18 +105,18 @@ async def _work(
     from vedette.adapters.reasoners.workers.websocket_client import Relay
     from vedette.config.snapshot import keep_snapshot
 
-    def told(words: str) -> None:
-        line = f"worker {agent}: {plain(words)}"
+    def report(words: str) -> None:
+        line = f"worker {agent}: {sanitize_text(words)}"
         click.echo(json.dumps({"agent": agent, "told": words}) if as_json else line, err=True)
 
     for open_way in lacks:
-        told(f"not closed in: {open_way}")
+        report(f"not closed in: {open_way}")
     with tempfile.TemporaryDirectory(prefix="vedette-worker-") as state:
-        pool = WorkerPool(Path(state), told=lambda *_: None)
+        pool = WorkerPool(Path(state), on_worker_lost=lambda *_: None)
         try:
             relay = Relay(
-                agent, gateway, mint=mint, keep=lambda: keep_snapshot(Path(state), folder),
-                pool=pool, told=told,
+                agent, gateway, mint=mint, take_snapshot=lambda: keep_snapshot(Path(state), folder),
+                pool=pool, report=report,
             )  # fmt: skip
             work = asyncio.ensure_future(relay.run())
             loop = asyncio.get_running_loop()

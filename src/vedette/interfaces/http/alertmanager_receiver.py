@@ -23,9 +23,9 @@ from vedette.domain.base.clock import from_iso, iso
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadEvent, Temporary
 from vedette.domain.cloudevents import load_json
-from vedette.domain.event import VOUCHES, Event
+from vedette.domain.event import VOUCH_LEVELS, Event
 from vedette.domain.ports import Intake
-from vedette.interfaces.http.request_drain import discard
+from vedette.interfaces.http.request_drain import drain_request
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -39,7 +39,7 @@ STATES = ("firing", "resolved")
 
 
 @dataclass(frozen=True, slots=True)
-class AlertDoor:
+class AlertEndpoint:
     """One source. `token_digest` is the SHA-256 of the token, in hexadecimal."""
 
     name: str
@@ -47,7 +47,7 @@ class AlertDoor:
     vouches: str = "envelope"
 
     @classmethod
-    def of(cls, name: str, token: str, vouches: str = "envelope") -> AlertDoor:
+    def of(cls, name: str, token: str, vouches: str = "envelope") -> AlertEndpoint:
         """Return the door that a token opens."""
         return cls(name, sha256_hex(token.encode()), vouches)
 
@@ -79,24 +79,26 @@ def alert_routes(app: App) -> list[Route]:
     from vedette.config.source_tables import AlertmanagerPlan
 
     plans = [plan for plan in app.settings.sources if isinstance(plan, AlertmanagerPlan)]
-    doors = [AlertDoor.of(plan.name, plan.token(), plan.vouches) for plan in plans]
+    doors = [AlertEndpoint.of(plan.name, plan.token(), plan.vouches) for plan in plans]
     return routes(app.intake, doors) if doors else []
 
 
 def routes(
-    intake: Intake, doors: Sequence[AlertDoor], limits: AlertLimits | None = None
+    intake: Intake, endpoints: Sequence[AlertEndpoint], limits: AlertLimits | None = None
 ) -> list[Route]:
     """Return the route that takes alerts through `doors`."""
     from starlette.routing import Route
 
-    alerts = _Alerts(intake, doors, limits or AlertLimits())
+    alerts = _AlertReceiver(intake, endpoints, limits or AlertLimits())
     return [Route("/v1/alertmanager/{name}", alerts.post, methods=["POST"])]
 
 
-class _Alerts:
-    def __init__(self, intake: Intake, doors: Sequence[AlertDoor], limits: AlertLimits) -> None:
+class _AlertReceiver:
+    def __init__(
+        self, intake: Intake, endpoints: Sequence[AlertEndpoint], limits: AlertLimits
+    ) -> None:
         self._intake = intake
-        self._doors = {door.name: door for door in doors}
+        self._endpoints = {door.name: door for door in endpoints}
         self._limits = limits
         self._waiting = 0
 
@@ -105,17 +107,19 @@ class _Alerts:
         from starlette.responses import JSONResponse
 
         try:
-            door = self._door(request)
+            door = self._find_endpoint(request)
             if self._waiting >= self._limits.max_waiting:
                 raise _Refusal(503, "overloaded", f"{self._waiting} notifications wait")
             self._waiting += 1
             try:
-                events = _events(door, await self._body(request), self._limits.max_alerts)
+                events = _parse_events(
+                    door, await self._read_body(request), self._limits.max_alerts
+                )
                 told = await self._accept(events)
             finally:
                 self._waiting -= 1
         except _Refusal as refusal:
-            await discard(request, self._limits.max_body_bytes, 1.0)
+            await drain_request(request, self._limits.max_body_bytes, 1.0)
             headers = {"Connection": "close"}
             if refusal.status == 503:
                 headers["Retry-After"] = str(self._limits.retry_after_seconds)
@@ -124,12 +128,12 @@ class _Alerts:
             return JSONResponse({"error": refusal.error}, refusal.status, headers)
         return JSONResponse(told, 200)
 
-    def _door(self, request: Request) -> AlertDoor:
+    def _find_endpoint(self, request: Request) -> AlertEndpoint:
         """Return the door that the request's token opens; a name is told to nobody without one."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         digest = sha256_hex(token.strip().encode("utf-8", "surrogateescape"))
-        opened: list[AlertDoor] = []
-        for door in self._doors.values():  # all of them, so that the time tells nothing
+        opened: list[AlertEndpoint] = []
+        for door in self._endpoints.values():  # all of them, so that the time tells nothing
             if compare_digest(digest, door.token_digest) and scheme.lower() == "bearer":
                 opened.append(door)
         if not opened:
@@ -141,7 +145,7 @@ class _Alerts:
         mend = "mend the URL of the receiver"
         raise _Refusal(404, "no-source", "no such Alertmanager for this token", mend)
 
-    async def _body(self, request: Request) -> bytes:
+    async def _read_body(self, request: Request) -> bytes:
         from starlette.requests import ClientDisconnect
 
         body, limit = bytearray(), self._limits.max_body_bytes
@@ -173,30 +177,38 @@ class _Alerts:
         return told
 
 
-def _events(door: AlertDoor, body: bytes, most: int) -> list[Event]:
+def _parse_events(endpoint: AlertEndpoint, body: bytes, max_alerts: int) -> list[Event]:
     """Return the events of a notification, all of them or none. Raises _Refusal."""
     try:
-        told = load_json(body)
+        payload = load_json(body)
     except BadEvent as error:
         raise _Refusal(400, "bad-alert", error.what, error.mend) from error
-    if not isinstance(told, dict) or told.get("version") != VERSION:
-        found = told.get("version") if isinstance(told, dict) else None
+    if not isinstance(payload, dict) or payload.get("version") != VERSION:
+        found = payload.get("version") if isinstance(payload, dict) else None
         what = f"the payload has version {str(found)[:20]!r}, and not {VERSION!r}"
         raise _Refusal(400, "bad-alert", what, "send what a webhook receiver of Alertmanager sends")
-    alerts = told.get("alerts")
+    alerts = payload.get("alerts")
     if not isinstance(alerts, list):
         raise _Refusal(400, "bad-alert", "the payload has no list of alerts", "send alerts")
-    if len(alerts) > most:
+    if len(alerts) > max_alerts:
         mend = "set max_alerts of the receiver"
-        raise _Refusal(413, "too-large", f"{len(alerts)} alerts at once, the limit is {most}", mend)
-    around = {key: told.get(key) for key in ("receiver", "groupKey", "groupLabels", "externalURL")}
-    return [_event(door, alert, around, f"alerts[{at}]") for at, alert in enumerate(alerts)]
+        raise _Refusal(
+            413, "too-large", f"{len(alerts)} alerts at once, the limit is {max_alerts}", mend
+        )
+    around = {
+        key: payload.get(key) for key in ("receiver", "groupKey", "groupLabels", "externalURL")
+    }
+    return [
+        _parse_event(endpoint, alert, around, f"alerts[{at}]") for at, alert in enumerate(alerts)
+    ]
 
 
-def _event(door: AlertDoor, alert: Any, around: Mapping[str, Any], where: str) -> Event:
+def _parse_event(
+    endpoint: AlertEndpoint, alert: Any, group_fields: Mapping[str, Any], where: str
+) -> Event:
     """Return the event of one alert. Raises _Refusal, naming the field."""
 
-    def wrong(field: str, what: str) -> _Refusal:
+    def refuse_field(field: str, what: str) -> _Refusal:
         mend = "send what a webhook receiver of Alertmanager sends"
         return _Refusal(400, "bad-alert", f"{where}.{field} {what}", mend)
 
@@ -205,13 +217,13 @@ def _event(door: AlertDoor, alert: Any, around: Mapping[str, Any], where: str) -
     status, print_ = alert.get("status"), alert.get("fingerprint")
     labels, starts = alert.get("labels"), alert.get("startsAt")
     if status not in STATES:
-        raise wrong("status", f"is none of {', '.join(STATES)}")
+        raise refuse_field("status", f"is none of {', '.join(STATES)}")
     if not isinstance(print_, str) or not print_.isalnum() or len(print_) > 64:
-        raise wrong("fingerprint", "is missing or no fingerprint")
+        raise refuse_field("fingerprint", "is missing or no fingerprint")
     for name in ("labels", "annotations"):
         found = alert.get(name, {})
         if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
-            raise wrong(name, "is no mapping of texts")
+            raise refuse_field(name, "is no mapping of texts")
     at = alert.get("endsAt") if status == "resolved" else starts
     instants = {"startsAt": starts, "endsAt": at} if status == "resolved" else {"startsAt": starts}
     for name, text in instants.items():
@@ -219,15 +231,17 @@ def _event(door: AlertDoor, alert: Any, around: Mapping[str, Any], where: str) -
             if from_iso(text if isinstance(text, str) else "") < 0:
                 raise ValueError("before 1970")
         except ValueError as error:
-            raise wrong(name, "is no instant") from error
+            raise refuse_field(name, "is no instant") from error
     name = labels.get("alertname", "") if isinstance(labels, dict) else ""
     fields = ("status", "labels", "annotations", "startsAt", "endsAt", "generatorURL")
     return Event(
-        f"alertmanager:{door.name}",
+        f"alertmanager:{endpoint.name}",
         short_id("alert", print_, iso(from_iso(str(starts))), status),
         f"alert.{status}",
         f"{print_}/{name[:200]}",
         iso(from_iso(str(at))),
-        {field: alert.get(field) for field in fields} | {"fingerprint": print_} | dict(around),
-        vouched=VOUCHES[door.vouches],
+        {field: alert.get(field) for field in fields}
+        | {"fingerprint": print_}
+        | dict(group_fields),
+        vouched=VOUCH_LEVELS[endpoint.vouches],
     )

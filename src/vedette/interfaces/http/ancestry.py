@@ -17,7 +17,7 @@ from pathlib import Path
 from vedette.domain.base.errors import FleetProcess, Forbidden
 
 _PROC = Path("/proc")
-_MOST = 64  # more processes than this between a peer and the first one are no ordinary start
+_MAX_DEPTH = 64  # more processes than this between a peer and the first one are no ordinary start
 
 
 def refuse_descendant(connection: socket.socket) -> None:
@@ -32,34 +32,34 @@ def refuse_descendant(connection: socket.socket) -> None:
     except OSError as error:
         raise Forbidden("who you are cannot be told") from error
     peer = int(struct.unpack("3i", raw)[0])
-    if peer != os.getpid() and descends(peer, os.getpid()):
+    if peer != os.getpid() and is_descendant(peer, os.getpid()):
         mend = "give commands from a process that the fleet did not start"
         raise FleetProcess(f"process {peer} was started by the fleet itself", mend=mend)
 
 
-def descends(process: int, ancestor: int, proc: Path = _PROC) -> bool:
+def is_descendant(process: int, ancestor: int, proc: Path = _PROC) -> bool:
     """Say whether a process was started by another one, or by one that was.
 
     Raises Forbidden if that cannot be told: a process on the way has gone or is hidden.
     """
-    first = at = _look(process, proc)
-    for _ in range(_MOST):
+    first = at = _read_stat(process, proc)
+    for _ in range(_MAX_DEPTH):
         parent, began = at
         if parent == ancestor:
             break
         if parent == 0 or (parent == 1 and ancestor != 1):
-            if _look(process, proc) != first:
-                raise _untold(process)
+            if _read_stat(process, proc) != first:
+                raise _unknown_ancestry(process)
             return False
-        at = _look(parent, proc)
+        at = _read_stat(parent, proc)
         if at[1] > began:
-            raise _untold(process)  # its parent has gone, and another one has its number
+            raise _unknown_ancestry(process)  # its parent has gone, and another one has its number
     else:
-        raise _untold(process)
+        raise _unknown_ancestry(process)
     return True
 
 
-def _look(process: int, proc: Path) -> tuple[int, int]:
+def _read_stat(process: int, proc: Path) -> tuple[int, int]:
     """Return a process's parent and when it began (in ticks since the machine did)."""
     try:
         told = (proc / str(process) / "stat").read_text(encoding="utf-8", errors="replace")
@@ -67,9 +67,9 @@ def _look(process: int, proc: Path) -> tuple[int, int]:
         fields = told.rpartition(")")[2].split()
         return int(fields[1]), int(fields[19])
     except (OSError, ValueError, IndexError) as error:
-        raise _untold(process) from error
+        raise _unknown_ancestry(process) from error
 
 
-def _untold(process: int) -> Forbidden:
+def _unknown_ancestry(process: int) -> Forbidden:
     mend = "try again; /proc must show the processes of whoever runs the fleet"
     return Forbidden(f"it cannot be told who started process {process}", mend=mend)

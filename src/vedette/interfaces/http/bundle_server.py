@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
-from vedette.policy.distribution import Shelving
+from vedette.policy.distribution import BundleDistributor
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -35,21 +35,21 @@ CONTENT_TYPE = "application/vnd.openpolicyagent.bundles"
 PLAIN_TYPE = "application/gzip"
 MIN_TOKEN = 16
 # No answer is held back for longer, and of so many readers only.
-MOST_WAIT_S = 300
-MOST_WAITING = 256
+MAX_WAIT_S = 300
+MAX_WAITING = 256
 
-_WAIT = re.compile(r"(?:^|[;,\s])wait=(\d{1,6})(?:$|[;,\s])")
+_WAIT_PATTERN = re.compile(r"(?:^|[;,\s])wait=(\d{1,6})(?:$|[;,\s])")
 
 
 @dataclass(slots=True)
-class Readers:
+class BundleAccess:
     """Who may read: on the loopback anybody, unless there is a token; elsewhere its holders."""
 
     token_digest: str | None
     loopback: bool
 
     @classmethod
-    def of(cls, token: str | None, host: str) -> Readers:
+    def of(cls, token: str | None, host: str) -> BundleAccess:
         """Return the readers of what is served at a host. Raises BadFleet for a weak token."""
         if token is not None and len(token) < MIN_TOKEN:
             raise BadFleet(
@@ -59,7 +59,7 @@ class Readers:
             )
         return cls(sha256_hex(token.encode()) if token else None, is_loopback(host))
 
-    def refused(self, peer: str | None, authorization: str) -> tuple[int, str] | None:
+    def refusal(self, peer: str | None, authorization: str) -> tuple[int, str] | None:
         """Return status and reason for a reader who is refused; None for one who may read."""
         if self.token_digest is None:
             if self.loopback and is_loopback(peer or ""):
@@ -88,21 +88,21 @@ def bundle_routes(app: App) -> list[Route]:
     from vedette.app.policy_publication import bundle_name
     from vedette.config import read_secret
 
-    shelving = app.rollout.shelving
+    shelving = app.rollout.distributor
     if shelving is None or app.settings.http is None:
         return []
-    plan = app.settings.edges.policy
+    plan = app.settings.deployment.policy
     table = {
         "token_env": plan.bundle_token_env,
         "token_file": plan.bundle_token_file,
         "token_secret": plan.bundle_token_secret,
     }
     token = read_secret(table, "token", where="vedette.toml: policy.bundle")
-    readers = Readers.of(token, app.settings.http[0])
+    readers = BundleAccess.of(token, app.settings.http[0])
     return routes(shelving, readers, bundle_name(app.settings.fleet))
 
 
-def routes(shelving: Shelving, readers: Readers, name: str) -> list[Route]:
+def routes(shelving: BundleDistributor, access: BundleAccess, name: str) -> list[Route]:
     """Return the route of one bundle.
 
     200 with the archive, 304 if the reader has it (late, if it asks us to wait and there is room),
@@ -110,21 +110,21 @@ def routes(shelving: Shelving, readers: Readers, name: str) -> list[Route]:
     """
     from starlette.routing import Route
 
-    bundles = _Bundles(shelving, readers)
+    bundles = _BundleServer(shelving, access)
     return [Route(f"/v1/bundles/{name}", bundles.get, methods=["GET"])]
 
 
-class _Bundles:
-    def __init__(self, shelving: Shelving, readers: Readers) -> None:
+class _BundleServer:
+    def __init__(self, shelving: BundleDistributor, access: BundleAccess) -> None:
         self._shelving = shelving
-        self._readers = readers
+        self._access = access
         self._waiting = 0
 
     async def get(self, request: Request) -> Response:
         from starlette.responses import JSONResponse
 
         peer = request.client.host if request.client else None
-        refused = self._readers.refused(peer, request.headers.get("authorization", ""))
+        refused = self._access.refusal(peer, request.headers.get("authorization", ""))
         if refused is not None:
             status, what = refused
             headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
@@ -132,21 +132,21 @@ class _Bundles:
             error = {"code": code, "what": what, "where": None, "mend": None}
             return JSONResponse({"error": error}, status, headers)
         has = request.headers.get("if-none-match", "")
-        wait_s = _asked(request.headers.get("prefer", ""))
-        late = self._waiting < MOST_WAITING
-        if wait_s and late and self._same(has):
+        wait_s = _parse_wait(request.headers.get("prefer", ""))
+        late = self._waiting < MAX_WAITING
+        if wait_s and late and self._is_current(has):
             self._waiting += 1
             try:
-                await self._changed(request, wait_s)
+                await self._wait_for_change(request, wait_s)
             finally:
                 self._waiting -= 1
-        return self._answer(has, late=late and not self._shelving.closing)
+        return self._build_response(has, late=late and not self._shelving.is_closing)
 
-    async def _changed(self, request: Request, within_s: float) -> None:
+    async def _wait_for_change(self, request: Request, within_s: float) -> None:
         """Return when there is another archive, after a while, or when the reader hangs up."""
         waits = {
-            asyncio.ensure_future(self._shelving.changed(within_s)),
-            asyncio.ensure_future(_gone(request)),
+            asyncio.ensure_future(self._shelving.wait_for_change(within_s)),
+            asyncio.ensure_future(_wait_for_disconnect(request)),
         }
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -159,11 +159,11 @@ class _Bundles:
         live = self._shelving.live
         return f'"{live.digest}"' if live is not None else None
 
-    def _same(self, has: str) -> bool:
+    def _is_current(self, etags: str) -> bool:
         etag = self._etag()
-        return etag is not None and etag in [each.strip() for each in has.split(",")]
+        return etag is not None and etag in [each.strip() for each in etags.split(",")]
 
-    def _answer(self, has: str, *, late: bool) -> Response:
+    def _build_response(self, etags: str, *, late: bool) -> Response:
         """Answer; `late` says whether a reader may count on our answering late.
 
         One who was told so and is answered at once asks again at once, without end.
@@ -185,18 +185,18 @@ class _Bundles:
             "Cache-Control": "no-cache",
             "Vedette-Revision": f"{live.number} {live.bundle}",
         }
-        if self._same(has):
+        if self._is_current(etags):
             return Response(None, 304, headers)
         return Response(live.raw, 200, headers)
 
 
-async def _gone(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     """Return when a reader has hung up. A GET has no body that could come before."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
-def _asked(prefer: str) -> int:
+def _parse_wait(prefer: str) -> int:
     """Return for how many seconds a reader wants its answer held back; 0 for not at all."""
-    found = _WAIT.search(prefer)
-    return min(int(found[1]), MOST_WAIT_S) if found else 0
+    found = _WAIT_PATTERN.search(prefer)
+    return min(int(found[1]), MAX_WAIT_S) if found else 0

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from vedette.app import releases
-from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.cloudevents import from_json
 from vedette.domain.event import ENVELOPE, Event
-from vedette.domain.roles import require
+from vedette.domain.roles import require_role
 from vedette.operations import approvals, corrections, curation, maintenance, modes, undo
 from vedette.operations.commands import Commands, Order
 
@@ -42,7 +42,7 @@ VERBS: Mapping[str, Mapping[str, type]] = {
     **releases.VERBS,
 }
 
-_NEEDED = {
+_REQUIRED = {
     "send": "events",
     "would_wake": "event",
     "redrive": "runs",
@@ -60,7 +60,7 @@ _NEEDED = {
 }
 
 
-async def carry_out(
+async def dispatch(
     commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Carry out one command. Raises BadCommand for arguments it does not take, and its errors.
@@ -68,54 +68,58 @@ async def carry_out(
     StoreFailed, too, where a file of the state folder could not be written. A principal whose
     roles are not enough for the verb is refused before anything is looked at.
     """
-    require(order.principal, order.principal.roles, verb)
-    with told_of_disk("the state folder"):
-        return await _carry_out(commands, verb, order, _checked(verb, args))
+    require_role(order.principal, order.principal.roles, verb)
+    with convert_disk_errors("the state folder"):
+        return await _dispatch(commands, verb, order, _check_arguments(verb, args))
 
 
-async def _carry_out(
-    commands: Commands, verb: str, order: Order, given: dict[str, Any]
+async def _dispatch(
+    commands: Commands, verb: str, order: Order, arguments: dict[str, Any]
 ) -> dict[str, Any]:
     if verb == "send":
-        return await commands.send(order, [event_of(item) for item in given["events"]])
+        return await commands.send(order, [parse_event(item) for item in arguments["events"]])
     if verb == "would_wake":
-        return commands.would_wake(event_of(given["event"]))
+        return commands.would_wake(parse_event(arguments["event"]))
     if verb == "policy_apply":
-        return await commands.policy_apply(order, Path(given.pop("folder")), **given)
+        return await commands.policy_apply(order, Path(arguments.pop("folder")), **arguments)
     if verb == "policy_rollback":
-        return await commands.policy_rollback(order, **given)
+        return await commands.policy_rollback(order, **arguments)
     if verb == "redrive":
-        return await commands.redrive(order, given["runs"])
+        return await commands.redrive(order, arguments["runs"])
     if verb == "drop":
-        return await commands.drop(order, given["runs"])
+        return await commands.drop(order, arguments["runs"])
     if verb == "stop":
-        return await commands.stop(order, **given)
+        return await commands.stop(order, **arguments)
     if verb == "resume":
-        return await commands.resume(order, **given)
+        return await commands.resume(order, **arguments)
     if verb == "clock_confirm":
         return await commands.clock_confirm(order)
     if verb == "budget_raise":
-        return await commands.budget_raise(order, given.pop("for_us"), **given)
+        return await commands.budget_raise(order, arguments.pop("for_us"), **arguments)
     if verb in corrections.VERBS:
-        return await corrections.carry_out(commands, order, given)
+        return await corrections.dispatch(commands, order, arguments)
     if verb in curation.VERBS:
         who, why = order.principal, order.reason
-        return await curation.carry_out(commands.curating, verb, who, why, order.command_id, given)
+        return await curation.dispatch(
+            commands.curation, verb, who, why, order.command_id, arguments
+        )
     if verb in maintenance.VERBS:
         who, why = order.principal, order.reason
-        return await maintenance.carry_out(commands.upkeep, verb, who, why, order.command_id, given)
+        return await maintenance.dispatch(
+            commands.maintenance, verb, who, why, order.command_id, arguments
+        )
     if verb in undo.VERBS:
-        return await undo.carry_out(commands, verb, order, given)
+        return await undo.dispatch(commands, verb, order, arguments)
     if verb in approvals.VERBS:
-        return await approvals.carry_out(commands, verb, order, given)
+        return await approvals.dispatch(commands, verb, order, arguments)
     if verb in releases.VERBS:
-        return await releases.carry_out(commands, order, given)
+        return await releases.dispatch(commands, order, arguments)
     if verb in modes.VERBS:
-        return await modes.carry_out(commands, order, given)
-    return await commands.erase(order, **given)
+        return await modes.dispatch(commands, order, arguments)
+    return await commands.erase(order, **arguments)
 
 
-def _checked(verb: str, args: Mapping[str, Any]) -> dict[str, Any]:
+def _check_arguments(verb: str, args: Mapping[str, Any]) -> dict[str, Any]:
     taken = VERBS[verb]
     given = {name: value for name, value in args.items() if value is not None}
     for name, value in given.items():
@@ -123,7 +127,7 @@ def _checked(verb: str, args: Mapping[str, Any]) -> dict[str, Any]:
             raise BadCommand(f"{verb} takes no argument {name!r}", mend=f"it takes {list(taken)}")
         if not isinstance(value, taken[name]):
             raise BadCommand(f"{verb}: {name} must be a {taken[name].__name__}")
-    needed = _NEEDED.get(verb)
+    needed = _REQUIRED.get(verb)
     if needed and needed not in given:
         raise BadCommand(f"{verb}: {needed} is missing", mend=f"give {needed}")
     if verb == "policy_apply" and not Path(given["folder"]).is_absolute():
@@ -131,7 +135,7 @@ def _checked(verb: str, args: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
-def event_of(value: Any) -> Event:
+def parse_event(value: Any) -> Event:
     """Return a CloudEvent in JSON as an event whose envelope a person vouches for.
 
     Raises BadEvent; and BadCommand for what only the engine may say.

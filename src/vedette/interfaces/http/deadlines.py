@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from vedette.domain.base.connections import Connections
-from vedette.interfaces.http.uvicorn_server import date_answers
+from vedette.domain.base.connections import ConnectionLimiter
+from vedette.interfaces.http.uvicorn_server import update_date_header
 
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 HEADER_S, BODY_S, READING_S = 10.0, 30.0, 30.0
 
 
-def protocol(
-    connections: Connections, *, header_s: float = HEADER_S, body_s: float = BODY_S,
+def build_protocol(
+    connections: ConnectionLimiter, *, header_s: float = HEADER_S, body_s: float = BODY_S,
     reading_s: float = READING_S,
 ) -> type[H11Protocol]:  # fmt: skip
     """Return uvicorn's HTTP protocol with a bound on connections and on the time of each part."""
@@ -37,7 +37,7 @@ def protocol(
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             peer = self.client[0] if self.client else ""
-            if not connections.enter(peer):
+            if not connections.acquire(peer):
                 transport.abort()
                 return
             self._peer = peer
@@ -48,12 +48,12 @@ def protocol(
                 if timer is not None:
                     timer.cancel()
             if self._peer is not None:
-                connections.leave(self._peer)
+                connections.release(self._peer)
                 self._peer = None
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
-            date_answers(self.server_state, self.config)
+            update_date_header(self.server_state, self.config)
             super().data_received(data)
             self._time()
 

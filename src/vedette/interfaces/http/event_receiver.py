@@ -8,15 +8,15 @@ from dataclasses import asdict
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
 
-from vedette.config.reserved import ENGINE_ATTRIBUTES, reserved
+from vedette.config.reserved_names import ENGINE_ATTRIBUTES, reserved_attribute
 from vedette.domain import cloudevents
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadEvent, BadFleet, Temporary
-from vedette.domain.event import VOUCHES, Event, check_event
+from vedette.domain.event import VOUCH_LEVELS, Event, check_event
 from vedette.domain.ports import Intake
-from vedette.interfaces.http.hosts import MEND, WHAT, WRONG_HOST, Hosts
-from vedette.interfaces.http.request_drain import discard
+from vedette.interfaces.http.hosts import WRONG_HOST, WRONG_HOST_MEND, WRONG_HOST_TEXT, AllowedHosts
+from vedette.interfaces.http.request_drain import drain_request
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MIN_TOKEN = 16
 
 # Of a body that was refused this many times the limit is still read, and dropped.
-DRAINED = 4
+DRAIN_FACTOR = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class IngestLimits:
     read_seconds: float = 10.0
     retry_after_seconds: int = 1
     anonymous: bool = False
-    hosts: Hosts | None = None
+    hosts: AllowedHosts | None = None
 
 
 class _Refusal(Exception):
@@ -103,11 +103,11 @@ def routes(intake: Intake, senders: Sequence[Sender], limits: IngestLimits) -> l
     """
     from starlette.routing import Route
 
-    ingest = _Ingest(intake, senders, limits)
+    ingest = _EventReceiver(intake, senders, limits)
     return [Route("/v1/events", ingest.post, methods=["POST"])]
 
 
-class _Ingest:
+class _EventReceiver:
     def __init__(self, intake: Intake, senders: Sequence[Sender], limits: IngestLimits) -> None:
         self._intake = intake
         self._senders = tuple(senders)
@@ -118,24 +118,26 @@ class _Ingest:
         from starlette.responses import JSONResponse
 
         if self._waiting >= self._limits.max_waiting:
-            return self._refused(self._later("overloaded", f"{self._waiting} requests wait"))
+            return self._refusal_response(
+                self._unavailable("overloaded", f"{self._waiting} requests wait")
+            )
         self._waiting += 1
         try:
             receipts = await self._accept(request)
         except _Refusal as refusal:
-            most = DRAINED * self._limits.max_body_bytes
-            await discard(request, most, self._limits.read_seconds)
-            return self._refused(refusal)
+            most = DRAIN_FACTOR * self._limits.max_body_bytes
+            await drain_request(request, most, self._limits.read_seconds)
+            return self._refusal_response(refusal)
         except BadEvent as error:
             return JSONResponse({"error": error.to_json()}, 400)
         except asyncio.CancelledError:
             # The run ends, and the server waits for it no longer; whoever sent it sends it again.
-            return self._refused(self._later("ending", "the fleet ends"))
+            return self._refusal_response(self._unavailable("ending", "the fleet ends"))
         finally:
             self._waiting -= 1
         return JSONResponse({"receipts": receipts}, 202)
 
-    def _refused(self, refusal: _Refusal) -> Response:
+    def _refusal_response(self, refusal: _Refusal) -> Response:
         from starlette.responses import JSONResponse
 
         # A server that keeps the connection would go on reading a body that has no end.
@@ -144,31 +146,31 @@ class _Ingest:
 
     async def _accept(self, request: Request) -> list[dict[str, Any]]:
         headers = request.headers.items()
-        sender = self._sender(request.headers.get("authorization"))
+        sender = self._find_sender(request.headers.get("authorization"))
         hosts = self._limits.hosts
-        if sender is None and hosts is not None and not hosts.named_by(request):
+        if sender is None and hosts is not None and not hosts.is_request_allowed(request):
             # Nothing else keeps a web page from sending events through a browser on this machine.
-            raise _Refusal(421, WRONG_HOST, WHAT, mend=MEND)
-        if "content-encoding" in request.headers or cloudevents.form_of(headers) is None:
+            raise _Refusal(421, WRONG_HOST, WRONG_HOST_TEXT, mend=WRONG_HOST_MEND)
+        if "content-encoding" in request.headers or cloudevents.content_mode(headers) is None:
             mend = (
                 f"send {cloudevents.STRUCTURED} or {cloudevents.BATCH} in UTF-8, "
                 "or the attributes as ce-* headers; not compressed"
             )
             raise _Refusal(415, "not-a-cloudevent", "no CloudEvents content type", mend=mend)
-        body = await self._body(request)
-        vouched = VOUCHES[sender.vouches if sender else "none"]
-        events = cloudevents.parse(headers, body, vouched=vouched)
+        body = await self._read_body(request)
+        vouched = VOUCH_LEVELS[sender.vouches if sender else "none"]
+        events = cloudevents.parse_message(headers, body, vouched=vouched)
         if len(events) > self._limits.max_events:
-            raise self._large(f"{len(events)} events in one batch", self._limits.max_events)
+            raise self._too_large(f"{len(events)} events in one batch", self._limits.max_events)
         for at, event in enumerate(events):
-            self._check(event, sender, f"events[{at}]")
+            self._check_event(event, sender, f"events[{at}]")
         try:
             receipts = await self._intake.accept(events)
         except Temporary as error:
-            raise self._later(error.code, error.what) from error
+            raise self._unavailable(error.code, error.what) from error
         return [asdict(receipt) for receipt in receipts]
 
-    def _sender(self, authorization: str | None) -> Sender | None:
+    def _find_sender(self, authorization: str | None) -> Sender | None:
         scheme, _, token = (authorization or "").partition(" ")
         digest = sha256_hex(token.strip().encode("utf-8", "surrogateescape"))
         found: Sender | None = None
@@ -185,7 +187,7 @@ class _Ingest:
             )
         return found
 
-    def _check(self, event: Event, sender: Sender | None, where: str) -> None:
+    def _check_event(self, event: Event, sender: Sender | None, where: str) -> None:
         try:
             check_event(event, max_bytes=self._limits.max_event_bytes)
         except BadEvent as error:
@@ -193,12 +195,12 @@ class _Ingest:
         prefix = sender.prefix if sender else None
         own = bool(prefix) and event.source.startswith(prefix or "")
         # Not even with a prefix that says so: what an adapter vouches for is not a sender's to say.
-        claimed = reserved(event)
+        claimed = reserved_attribute(event)
         refusal = None
         if claimed in ENGINE_ATTRIBUTES:
             what = f"attribute {claimed!r} is the engine's own"
             refusal = _Refusal(403, "not-your-attribute", what, mend="leave it out")
-        elif claimed or not (own or self._free(event.source, prefix)):
+        elif claimed or not (own or self._is_free_source(event.source, prefix)):
             refusal = _Refusal(
                 403,
                 "not-your-source",
@@ -209,34 +211,34 @@ class _Ingest:
             refusal.error["where"] = where
             raise refusal
 
-    def _free(self, source: str, prefix: str | None) -> bool:
+    def _is_free_source(self, source: str, prefix: str | None) -> bool:
         """Say whether a sender may use a source that does not begin with its `prefix`."""
         theirs = tuple(other.prefix for other in self._senders if other.prefix)
         return not prefix and not source.startswith(theirs)
 
-    async def _body(self, request: Request) -> bytes:
+    async def _read_body(self, request: Request) -> bytes:
         """Read the body, and no more of it than the limit."""
         from starlette.requests import ClientDisconnect
 
         limit = self._limits.max_body_bytes
         announced = request.headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > limit:
-            raise self._large(f"a body of {announced} bytes", limit)
+            raise self._too_large(f"a body of {announced} bytes", limit)
         body = bytearray()
         try:
             async with asyncio.timeout(self._limits.read_seconds):
                 async for chunk in request.stream():
                     body += chunk
                     if len(body) > limit:
-                        raise self._large(f"a body of more than {limit} bytes", limit)
+                        raise self._too_large(f"a body of more than {limit} bytes", limit)
         except (TimeoutError, ClientDisconnect) as error:
             mend = "send the whole body, and faster"
             raise _Refusal(408, "too-slow", "the body did not come in time", mend=mend) from error
         return bytes(body)
 
-    def _large(self, what: str, limit: int) -> _Refusal:
+    def _too_large(self, what: str, limit: int) -> _Refusal:
         return _Refusal(413, "too-large", f"{what}, the limit is {limit}", mend="send less at once")
 
-    def _later(self, code: str, what: str) -> _Refusal:
+    def _unavailable(self, code: str, what: str) -> _Refusal:
         again = {"Retry-After": str(self._limits.retry_after_seconds)}
         return _Refusal(503, code, what, mend="send the same again later", headers=again)

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
 # RFC 3986, 3.2.2: an address of version 6 stands in brackets.
-_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]@]+))(?::[0-9]*)?")
+_HOST_PATTERN = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^:\[\]@]+))(?::[0-9]*)?")
 WRONG_HOST = "wrong-host"
-WHAT = "this server is not asked by that name"
-MEND = "ask by its address, or add the name to [serve] hosts"
+WRONG_HOST_TEXT = "this server is not asked by that name"
+WRONG_HOST_MEND = "ask by its address, or add the name to [serve] hosts"
 
 
-class Hosts:
+class AllowedHosts:
     """The names under which a server may be asked: addresses, localhost, and those declared."""
 
     def __init__(self, names: Collection[str]) -> None:
         self._names = {name.lower().rstrip(".") for name in names} | {"localhost"}
 
-    def takes(self, host: str) -> bool:
+    def is_allowed(self, host: str) -> bool:
         """Say whether a Host header, with or without a port, is one of them."""
-        found = _HOST.fullmatch(host.strip().lower())
+        found = _HOST_PATTERN.fullmatch(host.strip().lower())
         if found is None:
             return False
         name = found[1] or found[2]
@@ -44,16 +44,21 @@ class Hosts:
             return False
         return True
 
-    def named_by(self, request: Request) -> bool:
+    def is_request_allowed(self, request: Request) -> bool:
         """Say whether a request names one of them, and no other."""
         hosts = request.headers.getlist("host")
-        return len(hosts) == 1 and self.takes(hosts[0])
+        return len(hosts) == 1 and self.is_allowed(hosts[0])
 
     def refusal(self, request: Request) -> Response | None:
         """Return the answer to a request that names another host; None if it may go on."""
         from starlette.responses import JSONResponse
 
-        if self.named_by(request):
+        if self.is_request_allowed(request):
             return None
-        error = {"code": WRONG_HOST, "what": WHAT, "where": "Host", "mend": MEND}
+        error = {
+            "code": WRONG_HOST,
+            "what": WRONG_HOST_TEXT,
+            "where": "Host",
+            "mend": WRONG_HOST_MEND,
+        }
         return JSONResponse({"error": error}, 421)

@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vedette.domain.base.connections import BACKLOG, Connections
+from vedette.domain.base.connections import BACKLOG, ConnectionLimiter
 from vedette.domain.base.errors import (
     AlreadyDone,
     BadCommand,
@@ -30,13 +30,13 @@ from vedette.domain.base.errors import (
     Temporary,
     VedetteError,
 )
-from vedette.domain.base.fleet_clock import told_jump
+from vedette.domain.base.fleet_clock import describe_jump
 from vedette.domain.identity import Principal
 from vedette.interfaces.http.ancestry import refuse_descendant
-from vedette.interfaces.http.command_dispatch import VERBS, carry_out
-from vedette.interfaces.http.refusal import Refusals
-from vedette.interfaces.http.unix_socket import close, listen, peer_uid, person
-from vedette.interfaces.http.uvicorn_server import serving
+from vedette.interfaces.http.command_dispatch import VERBS, dispatch
+from vedette.interfaces.http.refusal import RefusedConnections
+from vedette.interfaces.http.unix_socket import find_person, open_socket, peer_uid, remove_socket
+from vedette.interfaces.http.uvicorn_server import serve
 from vedette.operations.commands import Commands, Order
 
 if TYPE_CHECKING:
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from vedette.app.workers import Containment
 
 MAX_BODY_BYTES = 8 << 20
-_MOST_CONNECTIONS = 64
-PEER = "peer_uid"
+_MAX_CONNECTIONS = 64
+PEER_UID = "peer_uid"
 
 
-class Served(Protocol):
+class OpenFleet(Protocol):
     """What the local API needs of an opened fleet (see `vedette.app.composition_root.App`)."""
 
     @property
@@ -71,7 +71,7 @@ def routes(
     """Return the routes. Only `owner_uid` (default: who runs this process) and root may pass."""
     from starlette.routing import Route
 
-    door = _Door(commands, health, status, os.geteuid() if owner_uid is None else owner_uid)
+    door = _LocalApi(commands, health, status, os.geteuid() if owner_uid is None else owner_uid)
     return [
         Route("/v1/commands/{verb}", door.command, methods=["POST"]),
         Route("/v1/health", door.health, methods=["GET"]),
@@ -80,7 +80,7 @@ def routes(
     ]
 
 
-class _Door:
+class _LocalApi:
     def __init__(
         self,
         commands: Commands,
@@ -94,41 +94,41 @@ class _Door:
         self._owner_uid = owner_uid
 
     def _person(self, request: Request) -> Principal:
-        uid = getattr(request.state, PEER, None)
+        uid = getattr(request.state, PEER_UID, None)
         if uid is None:
             raise Forbidden("who you are cannot be told")
         if uid not in (self._owner_uid, 0):
-            raise Forbidden(f"{person(uid)} does not own this fleet", mend="ask its owner")
-        return person(uid)
+            raise Forbidden(f"{find_person(uid)} does not own this fleet", mend="ask its owner")
+        return find_person(uid)
 
     async def command(self, request: Request) -> Response:
         return await self._answer(request, self._command)
 
     async def health(self, request: Request) -> Response:
-        async def look(_request: Request) -> Mapping[str, Any]:
+        async def read_health(_request: Request) -> Mapping[str, Any]:
             return self._health()
 
-        return await self._answer(request, look, wrap=False)
+        return await self._answer(request, read_health, wrap=False)
 
     async def status(self, request: Request) -> Response:
-        async def look(_request: Request) -> Mapping[str, Any]:
+        async def read_status(_request: Request) -> Mapping[str, Any]:
             return self._status()
 
-        return await self._answer(request, look)
+        return await self._answer(request, read_status)
 
     async def changes(self, request: Request) -> Response:
-        async def look(request: Request) -> Mapping[str, Any]:
+        async def read_changes(request: Request) -> Mapping[str, Any]:
             from vedette.ledger.history.changes import changes
 
             asked = request.query_params
             after, topics = asked.get("after", ""), asked.get("topics")
             if not (after.isascii() and after.isdigit() and len(after) < 19):
                 raise BadCommand("after is a place in the ledger", mend="take `head` of an answer")
-            store: Any = self._commands.line.store
+            store: Any = self._commands.services.store
             wanted = None if topics is None else frozenset(topics.split(","))
             return changes(store, int(after), wanted)
 
-        return await self._answer(request, look)
+        return await self._answer(request, read_changes)
 
     async def _answer(self, request: Request, work: Any, *, wrap: bool = True) -> Response:
         from starlette.responses import Response
@@ -139,29 +139,29 @@ class _Door:
             value = await work(request)
             answer: Any = {"result": value} if wrap else value
         except VedetteError as error:
-            status, answer = status_of(error), {"error": error.to_json()}
-        except NoVerb as error:
-            status, answer = 404, {"error": error.told}
+            status, answer = http_status(error), {"error": error.to_json()}
+        except NoSuchVerb as error:
+            status, answer = 404, {"error": error.error}
         body = json.dumps(answer, default=str, ensure_ascii=False).encode("utf-8", "replace")
         return Response(body, status, media_type="application/json")
 
     async def _command(self, request: Request) -> Mapping[str, Any]:
         verb = request.path_params["verb"]
         if verb not in VERBS:
-            raise NoVerb(verb)
+            raise NoSuchVerb(verb)
         asked = await read_order(request)
         order = Order(self._person(request), asked["reason"], asked["command_id"])
         # The work goes on if the client hangs up: half a command is worse than an unread answer.
-        return await asyncio.shield(carry_out(self._commands, verb, order, asked["args"]))
+        return await asyncio.shield(dispatch(self._commands, verb, order, asked["args"]))
 
 
-class NoVerb(Exception):
+class NoSuchVerb(Exception):
     """There is no such verb; `told` is the error object."""
 
     def __init__(self, verb: str) -> None:
         super().__init__(verb)
         mend = f"there are: {', '.join(VERBS)}"
-        self.told = {
+        self.error = {
             "code": "no-such-verb", "what": f"no verb {verb!r}", "where": None, "mend": mend,
         }  # fmt: skip
 
@@ -189,7 +189,7 @@ async def read_order(request: Request) -> dict[str, Any]:
     return {"reason": reason or "", "command_id": command_id, "args": args or {}}
 
 
-def status_of(error: VedetteError) -> int:
+def http_status(error: VedetteError) -> int:
     """Return the HTTP status of an error."""
     if isinstance(error, AlreadyDone):
         return 409
@@ -200,7 +200,7 @@ def status_of(error: VedetteError) -> int:
 
 @asynccontextmanager
 async def serve_local(
-    app: Served, state: Path, mind: Callable[[asyncio.Task[None]], None] | None = None
+    app: OpenFleet, state: Path, supervise: Callable[[asyncio.Task[None]], None] | None = None
 ) -> AsyncIterator[Path]:
     """Serve the local API of an opened fleet in its state folder for as long as the block runs.
 
@@ -212,17 +212,17 @@ async def serve_local(
     api = Starlette(
         routes=routes(app.commands, health=lambda: _health(app), status=lambda: _status(app))
     )
-    async with _serving(api, state, mind) as path:
+    async with _serve(api, state, supervise) as path:
         yield path
 
 
-def _health(app: Served) -> dict[str, Any]:
-    line = app.commands.line
-    ready = bool(getattr(line.store, "ready", True))
-    return {"fleet": line.fleet.name, "pid": os.getpid(), "ready": ready}
+def _health(app: OpenFleet) -> dict[str, Any]:
+    services = app.commands.services
+    ready = bool(getattr(services.store, "ready", True))
+    return {"fleet": services.fleet.name, "pid": os.getpid(), "ready": ready}
 
 
-def _status(app: Served) -> dict[str, Any]:
+def _status(app: OpenFleet) -> dict[str, Any]:
     contained = app.containment
     box = None if contained is None else contained.to_json()
     return {**live_status(app.commands), "box": box}
@@ -230,49 +230,54 @@ def _status(app: Served) -> dict[str, Any]:
 
 def live_status(commands: Commands) -> dict[str, Any]:
     """Return what the runner says of itself: what is live, stopped, left alone."""
-    line = commands.line
+    services = commands.services
     live = commands.rollout.live
     return {
-        "fleet": line.fleet.name,
-        "agents": sorted(line.fleet.agents),
+        "fleet": services.fleet.name,
+        "agents": sorted(services.fleet.agents),
         "pid": os.getpid(),
         "policy": {"revision": live.number, "digest": live.digest},
         "changed_on_disk": [
-            one.to_json() for one in (commands.releases.changed() if commands.releases else ())
+            one.to_json()
+            for one in (commands.releases.changed_agents() if commands.releases else ())
         ],
         "engine": {
-            "name": line.gateway.engine.name,
-            "why": commands.rollout.why,
+            "name": services.gateway.engine.name,
+            "why": commands.rollout.engine_reason,
         },
-        "second": line.gateway.second.name if line.gateway.second is not None else None,
-        "stopped": [f"{scope}:{name}" for scope, name in line.stops.listed()],
-        "unrecorded": [f"{scope}:{name}" for scope, name in line.stops.unrecorded],
-        "store": {"ready": line.store.ready},
-        "clock": None if line.clock.jump is None else told_jump(line.clock.jump),
-        "until": {f"{stop.scope}:{stop.name}": stop.until_us for stop in line.stops.ends},
+        "second": services.gateway.second_opinion.name
+        if services.gateway.second_opinion is not None
+        else None,
+        "stopped": [f"{scope}:{name}" for scope, name in services.stops.list_scopes()],
+        "unrecorded": [f"{scope}:{name}" for scope, name in services.stops.unrecorded],
+        "store": {"ready": services.store.is_ready},
+        "clock": None if services.clock.jump is None else describe_jump(services.clock.jump),
+        "until": {
+            f"{stop.scope}:{stop.name}": stop.until_us for stop in services.stops.timed_stops
+        },
         "targets": [
             {
                 "target": breaker.target,
                 "state": breaker.state,
                 "retry_us": breaker.retry_us,
-                "waiting": line.parking.waiting(breaker.target),
+                "waiting": services.parked_runs.count_waiting(breaker.target),
             }
-            for breaker in line.breakers.listed()
+            for breaker in services.breakers.list_tripped()
         ],
     }
 
 
 @asynccontextmanager
-async def _serving(
-    api: Any, state: Path, mind: Callable[[asyncio.Task[None]], None] | None
+async def _serve(
+    api: Any, state: Path, supervise: Callable[[asyncio.Task[None]], None] | None
 ) -> AsyncIterator[Path]:
     import uvicorn
 
-    opened, path = listen(state)
-    refusals = Refusals()
+    opened, path = open_socket(state)
+    refusals = RefusedConnections()
     config = uvicorn.Config(
         api,
-        http=_protocol(refusals),
+        http=_build_protocol(refusals),
         ws="none",
         lifespan="off",
         loop="none",
@@ -283,23 +288,23 @@ async def _serving(
         backlog=BACKLOG,
     )
     try:
-        async with serving(config, opened, "local API", mind):
+        async with serve(config, opened, "local API", supervise):
             yield path
     finally:
         refusals.close()
         opened.close()
-        close(state, path)
+        remove_socket(state, path)
 
 
-def _protocol(refusals: Refusals) -> type[asyncio.Protocol]:
+def _build_protocol(refusals: RefusedConnections) -> type[asyncio.Protocol]:
     """Return uvicorn's HTTP protocol with the peer's user id put into each request's state.
 
     Whom the fleet started, or of whom that cannot be told, is refused before it takes a place.
     """
-    from vedette.interfaces.http.deadlines import protocol
+    from vedette.interfaces.http.deadlines import build_protocol
 
     # Apart from the network's: whoever takes all of that room leaves this.
-    base: Any = protocol(Connections(_MOST_CONNECTIONS))
+    base: Any = build_protocol(ConnectionLimiter(_MAX_CONNECTIONS))
 
     class PeerProtocol(base):  # type: ignore[misc]
         def connection_made(self, transport: asyncio.Transport) -> None:
@@ -308,10 +313,10 @@ def _protocol(refusals: Refusals) -> type[asyncio.Protocol]:
                 refuse_descendant(connection)
                 uid = peer_uid(connection)
             except Forbidden as error:
-                refusals.answer(transport, error)
+                refusals.reject(transport, error)
                 return
             own: Any = self
-            own.app_state = {**own.app_state, PEER: uid}
+            own.app_state = {**own.app_state, PEER_UID: uid}
             super().connection_made(transport)
 
     return PeerProtocol

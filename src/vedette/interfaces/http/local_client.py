@@ -13,9 +13,9 @@ from vedette.domain.base import errors
 from vedette.domain.base.errors import Unavailable, VedetteError
 from vedette.interfaces.http.unix_socket import socket_of
 
-HEALTH_S = 2.0
+HEALTH_TIMEOUT_S = 2.0
 # Longer than any command may take: a policy's trial, the drain of calls, a slow disk.
-COMMAND_S = 60.0
+COMMAND_TIMEOUT_S = 60.0
 
 
 class LocalClient:
@@ -24,21 +24,21 @@ class LocalClient:
     def __init__(self, state: Path) -> None:
         self._path = socket_of(state)
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Say whether a fleet runs here and answers. Raises Forbidden if it refuses us."""
         try:
-            answer = self._ask("GET", "/v1/health", None, HEALTH_S)
-        except (Unavailable, _NotThere):
+            answer = self._exchange("GET", "/v1/health", None, HEALTH_TIMEOUT_S)
+        except (Unavailable, _NoListener):
             return False
         if "error" in answer:
-            raise error_of(answer["error"])
+            raise parse_error(answer["error"])
         return "fleet" in answer
 
     def status(self) -> dict[str, Any]:
         """Return what the runner says of itself. Raises Unavailable."""
-        return self._result(self._there("GET", "/v1/status", None, HEALTH_S))
+        return self._result(self._request("GET", "/v1/status", None, HEALTH_TIMEOUT_S))
 
-    def command(
+    def send_command(
         self, verb: str, reason: str, args: Mapping[str, Any], command_id: str | None = None
     ) -> dict[str, Any]:
         """Give a command and return its result.
@@ -47,22 +47,22 @@ class LocalClient:
         went away while it had the command.
         """
         asked = {"command_id": command_id, "reason": reason, "args": dict(args)}
-        return self._result(self._there("POST", f"/v1/commands/{verb}", asked, COMMAND_S))
+        return self._result(self._request("POST", f"/v1/commands/{verb}", asked, COMMAND_TIMEOUT_S))
 
-    def _there(self, method: str, path: str, body: Any, seconds: float) -> dict[str, Any]:
+    def _request(self, method: str, path: str, body: Any, seconds: float) -> dict[str, Any]:
         try:
-            return self._ask(method, path, body, seconds)
-        except _NotThere as error:
+            return self._exchange(method, path, body, seconds)
+        except _NoListener as error:
             mend = "start `vedette run`"
             raise Unavailable("no fleet runs here", where=str(self._path), mend=mend) from error
 
-    def _ask(self, method: str, path: str, body: Any, seconds: float) -> dict[str, Any]:
+    def _exchange(self, method: str, path: str, body: Any, seconds: float) -> dict[str, Any]:
         connection = _UnixConnection(self._path, seconds)
         try:
             try:
                 connection.connect()
             except OSError as error:
-                raise _NotThere from error
+                raise _NoListener from error
             raw = None if body is None else json.dumps(body).encode("utf-8")
             connection.request(method, path, raw, {"Content-Type": "application/json"})
             answer = json.loads(connection.getresponse().read())
@@ -81,12 +81,12 @@ class LocalClient:
     def _result(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         told = answer.get("error")
         if told is not None:
-            raise error_of(told)
+            raise parse_error(told)
         found: dict[str, Any] = answer["result"]
         return found
 
 
-class _NotThere(Exception):
+class _NoListener(Exception):
     """Nobody listens."""
 
 
@@ -101,12 +101,12 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def error_of(told: Mapping[str, Any]) -> VedetteError:
+def parse_error(answer: Mapping[str, Any]) -> VedetteError:
     """Return the error that an API told of, as the class that has its code."""
     known = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     for kind in known:
-        if issubclass(kind, VedetteError) and kind.code == told["code"]:
-            return kind(told["what"], where=told.get("where"), mend=told.get("mend"))
-    error = VedetteError(told["what"], where=told.get("where"), mend=told.get("mend"))
-    error.code = str(told["code"])
+        if issubclass(kind, VedetteError) and kind.code == answer["code"]:
+            return kind(answer["what"], where=answer.get("where"), mend=answer.get("mend"))
+    error = VedetteError(answer["what"], where=answer.get("where"), mend=answer.get("mend"))
+    error.code = str(answer["code"])
     return error

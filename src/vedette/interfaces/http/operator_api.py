@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from vedette.domain.base.errors import BadCommand, Forbidden, VedetteError
 from vedette.domain.identity import Principal
-from vedette.domain.roles import NEEDS, ROLES, may, require
-from vedette.interfaces.http.command_dispatch import VERBS, carry_out
-from vedette.interfaces.http.local_api import NoVerb, live_status, read_order, status_of
+from vedette.domain.roles import REQUIRED_ROLES, ROLES, may_use_verb, require_role
+from vedette.interfaces.http.command_dispatch import VERBS, dispatch
+from vedette.interfaces.http.local_api import NoSuchVerb, http_status, live_status, read_order
 from vedette.interfaces.http.operator_queries import READS
-from vedette.interfaces.http.policy_upload import unpacked
+from vedette.interfaces.http.policy_upload import unpack_files
 from vedette.operations.commands import Commands, Order
 
 if TYPE_CHECKING:
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
     from vedette.app.composition_root import App
     from vedette.config.deployment import PeoplePlan
 
-BELOW = "/v1/operator"
+PATH_PREFIX = "/v1/operator"
 # What an issuer of people may sign with; a shared secret is not among it.
 ALGORITHMS = ("RS256", "ES256")
 MAX_WAITING = 64
-READ_S = 10.0
-_READERS = 4
-_LONGEST_NAME = 200
+READ_TIMEOUT_S = 10.0
+_MAX_READERS = 4
+_MAX_NAME_CHARS = 200
 
-Reading = Callable[[], Any]
+RecordOpener = Callable[[], Any]
 
 
 def routes(app: App) -> list[Route]:
     """Return the operator API of an opened fleet: nothing where no issuer of people is named."""
-    people = app.settings.edges.people
+    people = app.settings.deployment.people
     if people.issuer is None:
         return []
     from vedette.adapters.identity.jwt import Jwks, Verifier
-    from vedette.app.stores import open_reading
+    from vedette.app.stores import open_reader
 
-    now_us = app.line.clock.now_us
+    now_us = app.services.clock.now_us
     verifier = Verifier(
         keys=Jwks(issuer=people.issuer, now_us=now_us),
         issuer=people.issuer,
@@ -65,31 +65,31 @@ def routes(app: App) -> list[Route]:
         algorithms=ALGORITHMS,
         max_life_us=people.max_token_life_us,
     )
-    door = Door(app.commands, people, verifier, lambda: open_reading(app.settings))
+    door = OperatorApi(app.commands, people, verifier, lambda: open_reader(app.settings))
     return door.routes()
 
 
-class Door:
+class OperatorApi:
     """Who comes, what they may, and the answer. `open_record` opens the store to read."""
 
     def __init__(
-        self, commands: Commands, people: PeoplePlan, verifier: Verifier, open_record: Reading
+        self, commands: Commands, people: PeoplePlan, verifier: Verifier, open_record: RecordOpener
     ) -> None:
         self._commands = commands
         self._people = people
         self._verifier = verifier
         self._open_record = open_record
         self._waiting = 0
-        self._readers = asyncio.Semaphore(_READERS)
+        self._readers = asyncio.Semaphore(_MAX_READERS)
 
     def routes(self) -> list[Route]:
         """Return the routes."""
         from starlette.routing import Route
 
         return [
-            Route(f"{BELOW}/commands/{{verb}}", self.command, methods=["POST"]),
-            Route(f"{BELOW}/explain/{{id}}", self.explain, methods=["GET"]),
-            Route(f"{BELOW}/{{read}}", self.read, methods=["GET"]),
+            Route(f"{PATH_PREFIX}/commands/{{verb}}", self.command, methods=["POST"]),
+            Route(f"{PATH_PREFIX}/explain/{{id}}", self.explain, methods=["GET"]),
+            Route(f"{PATH_PREFIX}/{{read}}", self.read, methods=["GET"]),
         ]
 
     async def command(self, request: Request) -> Response:
@@ -117,57 +117,59 @@ class Door:
         from vedette.domain.ports.tokens import BadToken
 
         if self._waiting >= MAX_WAITING:
-            return _refused(503, "overloaded", f"{self._waiting} requests wait", {"Retry-After": 1})
+            return _error_response(
+                503, "overloaded", f"{self._waiting} requests wait", {"Retry-After": 1}
+            )
         self._waiting += 1
         try:
             who = await self._person(request)
-            return _json(200, {"result": await work(request, who)})
+            return _json_response(200, {"result": await work(request, who)})
         except BadToken as error:
-            self._count(error)
+            self._count_refusal(error)
             asks = f'Bearer realm="{self._people.audience}", error="invalid_token"'
-            return _json(401, {"error": error.to_json()}, {"WWW-Authenticate": asks})
+            return _json_response(401, {"error": error.to_json()}, {"WWW-Authenticate": asks})
         except VedetteError as error:
             if isinstance(error, Forbidden):
-                self._count(error)
-            return _json(status_of(error), {"error": error.to_json()})
-        except NoVerb as error:
-            return _json(404, {"error": error.told})
+                self._count_refusal(error)
+            return _json_response(http_status(error), {"error": error.to_json()})
+        except NoSuchVerb as error:
+            return _json_response(404, {"error": error.error})
         except TimeoutError:
-            return _refused(408, "too-slow", "the request did not come in time")
+            return _error_response(408, "too-slow", "the request did not come in time")
         finally:
             self._waiting -= 1
 
-    def _count(self, error: Forbidden) -> None:
-        self._commands.line.metrics.count("operator_refusals", code=error.code)
+    def _count_refusal(self, error: Forbidden) -> None:
+        self._commands.services.metrics.count("operator_refusals", code=error.code)
 
     # --- what -------------------------------------------------------------------------------
 
     async def _command(self, request: Request, who: Principal) -> Mapping[str, Any]:
         verb = request.path_params["verb"]
         if verb not in VERBS:
-            raise NoVerb(verb)
+            raise NoSuchVerb(verb)
         # Before the body is read: it may be large, and is none of theirs.
-        require(who, who.roles, verb)
-        async with asyncio.timeout(READ_S):
+        require_role(who, who.roles, verb)
+        async with asyncio.timeout(READ_TIMEOUT_S):
             asked = await read_order(request)
         order = Order(who, asked["reason"], asked["command_id"])
         # The work goes on if the client hangs up: half a command is worse than an unread answer.
-        return await asyncio.shield(self._carry_out(verb, order, asked["args"]))
+        return await asyncio.shield(self._dispatch(verb, order, asked["args"]))
 
-    async def _carry_out(
+    async def _dispatch(
         self, verb: str, order: Order, args: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         if verb != "policy_apply":
-            return await carry_out(self._commands, verb, order, args)
-        with unpacked(args) as given:
-            return await carry_out(self._commands, verb, order, given)
+            return await dispatch(self._commands, verb, order, args)
+        with unpack_files(args) as given:
+            return await dispatch(self._commands, verb, order, given)
 
     async def _explain(self, request: Request, who: Principal) -> Any:
         from vedette.ledger.history.explain import explain
 
-        require(who, who.roles, "explain")
+        require_role(who, who.roles, "explain")
         wanted = request.path_params["id"]
-        return await self._recorded(lambda record: explain(record, wanted))
+        return await self._read_record(lambda record: explain(record, wanted))
 
     async def _read(self, request: Request, who: Principal) -> Any:
         name = request.path_params["read"]
@@ -175,22 +177,22 @@ class Door:
             return {
                 "principal": str(who),
                 "roles": sorted(who.roles),
-                "may": sorted(verb for verb in NEEDS if may(who.roles, verb)),
+                "may": sorted(verb for verb in REQUIRED_ROLES if may_use_verb(who.roles, verb)),
             }
         if name == "status":
-            require(who, who.roles, name)
+            require_role(who, who.roles, name)
             return live_status(self._commands)
         work = READS.get(name)
         if work is None:
-            raise NoVerb(name)
-        require(who, who.roles, name)
-        asked, now_us = dict(request.query_params), self._commands.line.clock.now_us()
-        return await self._recorded(lambda record: work(record, now_us, asked))
+            raise NoSuchVerb(name)
+        require_role(who, who.roles, name)
+        asked, now_us = dict(request.query_params), self._commands.services.clock.now_us()
+        return await self._read_record(lambda record: work(record, now_us, asked))
 
-    async def _recorded(self, work: Callable[[Any], Any]) -> Any:
+    async def _read_record(self, work: Callable[[Any], Any]) -> Any:
         """Read with a connection of its own beside the line, which must not wait for a reader."""
 
-        def look() -> Any:
+        def read() -> Any:
             record = self._open_record()
             try:
                 with record.snapshot():
@@ -199,7 +201,7 @@ class Door:
                 record.close()
 
         async with self._readers:
-            return await asyncio.to_thread(look)
+            return await asyncio.to_thread(read)
 
 
 def person_of(claims: Claims, people: PeoplePlan) -> Principal:
@@ -209,14 +211,16 @@ def person_of(claims: Claims, people: PeoplePlan) -> Principal:
     Raises Forbidden for an agent, for who has no name, and for who has no role here.
     """
     if claims.subject.startswith("spiffe:"):
-        raise _no("not-a-person", f"{claims.subject} is an agent", "agents propose; people decide")
+        raise _forbidden(
+            "not-a-person", f"{claims.subject} is an agent", "agents propose; people decide"
+        )
     name = _claim(claims.all, people.name_claim)
-    if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+    if not isinstance(name, str) or not 0 < len(name) <= _MAX_NAME_CHARS or not name.isprintable():
         what = f"the token's claim {people.name_claim!r} names nobody"
-        raise _no("no-name", what, "set [people] name_claim to a claim that does")
+        raise _forbidden("no-name", what, "set [people] name_claim to a claim that does")
     if people.name_claim == "email" and claims.all.get("email_verified") is not True:
         what = "nobody has verified that the e-mail address is theirs"
-        raise _no("no-name", what, "set [people] name_claim to another claim, as sub")
+        raise _forbidden("no-name", what, "set [people] name_claim to another claim, as sub")
     told = _claim(claims.all, people.role_claim)
     has = {told} if isinstance(told, str) else {one for one in told if isinstance(one, str)}
     given = people.roles or {}
@@ -224,15 +228,15 @@ def person_of(claims: Claims, people: PeoplePlan) -> Principal:
     principal = Principal("person", f"{_host(people.issuer or '')}/{name}", roles)
     if not roles:
         mend = f"have the issuer give a value of [people] in the claim {people.role_claim!r}"
-        raise _no("no-role", f"{principal} has no role in this fleet", mend)
+        raise _forbidden("no-role", f"{principal} has no role in this fleet", mend)
     return principal
 
 
-def _claim(told: Mapping[str, Any], name: str) -> Any:
+def _claim(claims: Mapping[str, Any], name: str) -> Any:
     """Return a claim by its name, or by its path (`realm_access.roles`); () if there is none."""
-    if name in told:
-        return told[name] if isinstance(told[name], str | list) else ()
-    at: Any = told
+    if name in claims:
+        return claims[name] if isinstance(claims[name], str | list) else ()
+    at: Any = claims
     for part in name.split("."):
         at = at.get(part) if isinstance(at, dict) else None
     return at if isinstance(at, str | list) else ()
@@ -242,23 +246,27 @@ def _host(issuer: str) -> str:
     return issuer.partition("://")[2].rstrip("/")
 
 
-def _no(code: str, what: str, mend: str) -> Forbidden:
+def _forbidden(code: str, what: str, mend: str) -> Forbidden:
     error = Forbidden(what, mend=mend)
     error.code = code
     return error
 
 
-def _refused(status: int, code: str, what: str, more: Mapping[str, Any] | None = None) -> Response:
+def _error_response(
+    status: int, code: str, what: str, extra_headers: Mapping[str, Any] | None = None
+) -> Response:
     error = BadCommand(what)
     error.code = code
-    return _json(status, {"error": error.to_json()}, more)
+    return _json_response(status, {"error": error.to_json()}, extra_headers)
 
 
-def _json(status: int, value: Any, more: Mapping[str, Any] | None = None) -> Response:
+def _json_response(
+    status: int, value: Any, extra_headers: Mapping[str, Any] | None = None
+) -> Response:
     from starlette.responses import Response
 
     body = json.dumps(value, default=str, ensure_ascii=False).encode("utf-8", "replace")
-    headers = {"Cache-Control": "no-store", **{k: str(v) for k, v in (more or {}).items()}}
+    headers = {"Cache-Control": "no-store", **{k: str(v) for k, v in (extra_headers or {}).items()}}
     if status != 200:
         # What is left of a body that was refused is not read: the connection ends with it.
         headers["Connection"] = "close"

@@ -16,80 +16,80 @@ _FILTERS = frozenset(
 )  # fmt: skip
 
 
-def changes(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
+def changes(record: Any, now_us: int, query: Query) -> dict[str, Any]:
     """Return what was touched after a place in the ledger (`after`, `topics`)."""
     from vedette.ledger.history.changes import changes
 
-    _only(asked, "after", "topics")
-    topics = asked.get("topics")
+    _check_names(query, "after", "topics")
+    topics = query.get("topics")
     wanted = None if topics is None else frozenset(topics.split(","))
-    after = _number(asked, "after")
+    after = _parse_number(query, "after")
     if after is None:
         raise BadCommand("after is a place in the ledger", mend="take `head` of an answer")
     return changes(record, after, wanted)
 
 
-def holds(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
+def holds(record: Any, now_us: int, query: Query) -> dict[str, Any]:
     """Return a page of holds (`waits`, `after`, `limit`)."""
     from vedette.ledger.history.lists import inbox
 
-    _only(asked, "waits", "after", "limit")
-    waits = asked.get("waits", "approval")
+    _check_names(query, "waits", "after", "limit")
+    waits = query.get("waits", "approval")
     return inbox(
         record,
         now_us,
         waits=None if waits == "all" else waits,
-        after=asked.get("after"),
-        **_limit(asked),
+        after=query.get("after"),
+        **_parse_limit(query),
     )
 
 
-def runs(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
+def runs(record: Any, now_us: int, query: Query) -> dict[str, Any]:
     """Return a page of runs (`agent`, `state`, `before`, `after`, `limit`)."""
     from vedette.ledger.history.lists import runs_page
 
-    _only(asked, "agent", "state", "before", "after", "limit")
+    _check_names(query, "agent", "state", "before", "after", "limit")
     given: dict[str, Any] = {
-        name: asked.get(name) for name in ("agent", "state", "before", "after")
+        name: query.get(name) for name in ("agent", "state", "before", "after")
     }
-    return runs_page(record, now_us, **given, **_limit(asked))
+    return runs_page(record, now_us, **given, **_parse_limit(query))
 
 
-def entries(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
+def entries(record: Any, now_us: int, query: Query) -> dict[str, Any]:
     """Return a page of entries (`at`, `before`, `after`, `limit`, and what an index finds by)."""
     from vedette.ledger.history.changes import entries_page
 
-    _only(asked, "at", "before", "after", "limit", *_FILTERS)
-    filters: dict[str, Any] = {name: asked[name] for name in asked if name in _FILTERS}
+    _check_names(query, "at", "before", "after", "limit", *_FILTERS)
+    filters: dict[str, Any] = {name: query[name] for name in query if name in _FILTERS}
     if "policy_rev" in filters:
-        filters["policy_rev"] = _number(asked, "policy_rev")
+        filters["policy_rev"] = _parse_number(query, "policy_rev")
     return entries_page(
         record,
         now_us,
         filters,
-        at_us=_number(asked, "at"),
-        before=_number(asked, "before"),
-        after=_number(asked, "after"),
-        **_limit(asked),
+        at_us=_parse_number(query, "at"),
+        before=_parse_number(query, "before"),
+        after=_parse_number(query, "after"),
+        **_parse_limit(query),
     )
 
 
-def dead(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
+def dead(record: Any, now_us: int, query: Query) -> dict[str, Any]:
     """Return a page of dead letters (`agent`, `error`, `before`, `limit`)."""
-    from vedette.ledger.history.dead_letters import dead_page
+    from vedette.ledger.history.dead_letters import dead_letter_page
 
-    _only(asked, "agent", "error", "before", "limit")
-    given: dict[str, Any] = {name: asked.get(name) for name in ("agent", "error", "before")}
-    return dead_page(record, now_us, **given, **_limit(asked))
+    _check_names(query, "agent", "error", "before", "limit")
+    given: dict[str, Any] = {name: query.get(name) for name in ("agent", "error", "before")}
+    return dead_letter_page(record, now_us, **given, **_parse_limit(query))
 
 
-def erasable(record: Any, now_us: int, asked: Query) -> dict[str, Any]:
+def erasable_content(record: Any, now_us: int, query: Query) -> dict[str, Any]:
     """Return what `erase` would find (`event`, `subject` or `entry`)."""
-    _only(asked, "event", "subject", "entry")
-    if len(asked) != 1:
+    _check_names(query, "event", "subject", "entry")
+    if len(query) != 1:
         raise BadCommand("say what to erase", mend="give one of event, subject and entry")
-    entry = _number(asked, "entry")
-    found = record.survey(event=asked.get("event"), subject=asked.get("subject"), entry=entry)
+    entry = _parse_number(query, "entry")
+    found = record.survey(event=query.get("event"), subject=query.get("subject"), entry=entry)
     told: dict[str, Any] = found.to_json(len(record.candidates(found.events)))
     return told
 
@@ -100,18 +100,18 @@ READS: Mapping[str, Callable[[Any, int, Query], dict[str, Any]]] = {
     "runs": runs,
     "entries": entries,
     "dead": dead,
-    "erasable": erasable,
+    "erasable": erasable_content,
 }
 
 
-def _only(asked: Query, *names: str) -> None:
-    odd = sorted(set(asked) - set(names))
+def _check_names(query: Query, *names: str) -> None:
+    odd = sorted(set(query) - set(names))
     if odd:
         raise BadCommand(f"there is no {odd[0]!r} to ask for", mend=f"one of: {', '.join(names)}")
 
 
-def _number(asked: Query, name: str) -> int | None:
-    text = asked.get(name)
+def _parse_number(query: Query, name: str) -> int | None:
+    text = query.get(name)
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 19):
@@ -119,6 +119,6 @@ def _number(asked: Query, name: str) -> int | None:
     return int(text)
 
 
-def _limit(asked: Query) -> dict[str, Any]:
-    found = _number(asked, "limit")
+def _parse_limit(query: Query) -> dict[str, Any]:
+    found = _parse_number(query, "limit")
     return {} if found is None else {"limit": found}

@@ -14,7 +14,7 @@ MAX_FILES = 1000
 
 
 @contextmanager
-def unpacked(args: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def unpack_files(args: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the arguments of `policy_apply` with `files` (path -> text) put into a private folder.
 
     The folder is gone afterwards. Raises BadCommand for a `folder`, and for a path that leads out
@@ -30,7 +30,7 @@ def unpacked(args: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         for name, text in files.items():
             if not isinstance(text, str):
                 raise BadCommand("a file is a text", where=name)
-            path = Path(folder) / _inside(name)
+            path = Path(folder) / _check_path(name)
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(text.encode("utf-8"))
@@ -39,7 +39,7 @@ def unpacked(args: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {**{k: v for k, v in args.items() if k != "files"}, "folder": folder}
 
 
-def _inside(name: str) -> PurePosixPath:
+def _check_path(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     hidden = [part for part in path.parts if part.startswith(".")]
     if path.is_absolute() or "\0" in name or not path.parts or hidden not in ([], [".manifest"]):

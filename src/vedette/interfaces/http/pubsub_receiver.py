@@ -29,7 +29,7 @@ from vedette.domain.cloudevents import load_json
 from vedette.domain.event import Event
 from vedette.domain.ports import Intake, Metrics, Receipt, Refused
 from vedette.domain.ports.tokens import BadToken, Claims
-from vedette.interfaces.http.request_drain import discard
+from vedette.interfaces.http.request_drain import drain_request
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from vedette.config.deployment import PushPlan
 
 # How many refused messages are remembered, so that each is recorded once.
-_REMEMBERED = 4096
+_MAX_REMEMBERED = 4096
 # What is still read of a request that was refused.
-DRAINED_BYTES, DRAINED_S = 1 << 20, 1.0
+DRAIN_BYTES, DRAIN_S = 1 << 20, 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
+class PushedMessage:
     """One message as the broker wraps it. `published_us` is when the broker took it."""
 
     id: str
@@ -57,7 +57,7 @@ class Pushed:
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class PushEndpoint:
     """What one push subscription may bring in.
 
     `subscription` is its full name, `service_account` the e-mail its token must have. `verify`
@@ -69,7 +69,7 @@ class Door:
     subscription: str
     service_account: str
     verify: Callable[[str], Awaitable[Claims]]
-    decode: Callable[[Pushed], Event | Refused]
+    decode: Callable[[PushedMessage], Event | Refused]
     dead_letters: bool = False
 
 
@@ -106,16 +106,20 @@ def push_routes(app: App) -> list[Route]:
     from vedette.config.deployment import PushPlan
 
     plans = [plan for plan in app.settings.sources if isinstance(plan, PushPlan)]
-    return routes(app.intake, [_door(plan, app) for plan in plans], app.metrics) if plans else []
+    return (
+        routes(app.intake, [_build_endpoint(plan, app) for plan in plans], app.metrics)
+        if plans
+        else []
+    )
 
 
-def _door(plan: PushPlan, app: App) -> Door:
+def _build_endpoint(plan: PushPlan, app: App) -> PushEndpoint:
     from vedette.adapters.identity.jwt import Jwks, Verifier
     from vedette.adapters.pubsub.client import subscription_path
-    from vedette.adapters.pubsub.source_decoder import decoder
+    from vedette.adapters.pubsub.source_decoder import build_decoder
     from vedette.app.sources import source_context
 
-    made, now_us = decoder(plan, source_context(app)), app.line.clock.now_us
+    made, now_us = build_decoder(plan, source_context(app)), app.services.clock.now_us
     verifier = Verifier(
         keys=Jwks(issuer=plan.issuer, now_us=now_us),
         # Google's tokens have been signed under either spelling.
@@ -124,7 +128,7 @@ def _door(plan: PushPlan, app: App) -> Door:
         now_us=now_us,
         algorithms=("RS256",),
     )
-    return Door(
+    return PushEndpoint(
         plan.name,
         subscription_path(plan.project, plan.subscription),
         plan.service_account,
@@ -135,51 +139,58 @@ def _door(plan: PushPlan, app: App) -> Door:
 
 
 def routes(
-    intake: Intake, doors: Sequence[Door], metrics: Metrics, limits: PushLimits | None = None
+    intake: Intake,
+    endpoints: Sequence[PushEndpoint],
+    metrics: Metrics,
+    limits: PushLimits | None = None,
 ) -> list[Route]:
     """Return the route that takes what is pushed through `doors`."""
     from starlette.routing import Route
 
-    push = _Push(intake, doors, metrics, limits or PushLimits())
+    push = _PushReceiver(intake, endpoints, metrics, limits or PushLimits())
     return [Route("/v1/pubsub/{name}", push.post, methods=["POST"])]
 
 
-class _Push:
+class _PushReceiver:
     def __init__(
-        self, intake: Intake, doors: Sequence[Door], metrics: Metrics, limits: PushLimits
+        self,
+        intake: Intake,
+        endpoints: Sequence[PushEndpoint],
+        metrics: Metrics,
+        limits: PushLimits,
     ) -> None:
         self._intake = intake
-        self._doors = {door.name: door for door in doors}
+        self._endpoints = {door.name: door for door in endpoints}
         self._metrics = metrics
         self._limits = limits
         self._waiting = 0
         self._bytes = 0
         self._draining = 0
-        self._asking: set[asyncio.Future[Claims]] = set()
-        self._refused: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._verifications: set[asyncio.Future[Claims]] = set()
+        self._refused_messages: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def post(self, request: Request) -> Response:
         """Take one message."""
         from starlette.responses import JSONResponse, Response
 
-        door = self._doors.get(request.path_params["name"])
+        door = self._endpoints.get(request.path_params["name"])
         if door is None:
             return JSONResponse({"error": {"what": "no such push subscription"}}, 404)
         try:
             # Room is for those who may push, and only while they do: or strangers, who need not
             # even send what they announce, would keep the door shut.
             await self._authenticate(door, request)
-            with self._room(self._octets(request)):
-                return Response(status_code=await self._take(door, request))
+            with self._reserve_capacity(self._body_size(request)):
+                return Response(status_code=await self._accept_message(door, request))
         except _Refusal as refusal:
             self._metrics.count("push_requests", source=door.name, outcome=refusal.outcome)
             return await self._answer(request, refusal)
 
     @contextmanager
-    def _room(self, octets: int) -> Iterator[None]:
+    def _reserve_capacity(self, size: int) -> Iterator[None]:
         """Hold room for one request. Raises _Refusal if there is none."""
         self._waiting += 1
-        self._bytes += octets
+        self._bytes += size
         try:
             most = self._limits
             if self._waiting > most.max_waiting or self._bytes > most.max_waiting_bytes:
@@ -187,9 +198,9 @@ class _Push:
             yield
         finally:
             self._waiting -= 1
-            self._bytes -= octets
+            self._bytes -= size
 
-    def _octets(self, request: Request) -> int:
+    def _body_size(self, request: Request) -> int:
         """Return how much room a request's body takes: all of it where that is not announced."""
         announced = request.headers.get("content-length", "")
         most = self._limits.max_body_bytes
@@ -201,7 +212,7 @@ class _Push:
         if self._draining < self._limits.max_draining:
             self._draining += 1
             try:
-                await discard(request, DRAINED_BYTES, DRAINED_S)
+                await drain_request(request, DRAIN_BYTES, DRAIN_S)
             finally:
                 self._draining -= 1
         headers = {"Connection": "close"}
@@ -214,37 +225,37 @@ class _Push:
 
     # --- who, what, and to whom -----------------------------------------------------------------
 
-    async def _take(self, door: Door, request: Request) -> int:
-        pushed = _unwrap(door, await self._body(request))
-        key = (door.name, pushed.id)
-        if key in self._refused:
-            return self._over(door)
+    async def _accept_message(self, endpoint: PushEndpoint, request: Request) -> int:
+        pushed = _unwrap(endpoint, await self._read_body(request))
+        key = (endpoint.name, pushed.id)
+        if key in self._refused_messages:
+            return self._refused_status(endpoint)
         try:
-            delivery = door.decode(pushed)
+            delivery = endpoint.decode(pushed)
         except Temporary as error:
             raise _Refusal(503, "unavailable", error.what) from error
-        receipt = await self._accept(delivery)
-        self._metrics.count("push_requests", source=door.name, outcome=receipt.status)
+        receipt = await self._accept_delivery(delivery)
+        self._metrics.count("push_requests", source=endpoint.name, outcome=receipt.status)
         if receipt.status != "refused":
             return 204
-        self._refused[key] = None
-        if len(self._refused) > _REMEMBERED:
-            self._refused.popitem(last=False)
-        return self._over(door)
+        self._refused_messages[key] = None
+        if len(self._refused_messages) > _MAX_REMEMBERED:
+            self._refused_messages.popitem(last=False)
+        return self._refused_status(endpoint)
 
-    def _over(self, door: Door) -> int:
+    def _refused_status(self, endpoint: PushEndpoint) -> int:
         """Return the answer to a message whose refusal is recorded."""
-        return 422 if door.dead_letters else 204
+        return 422 if endpoint.dead_letters else 204
 
-    async def _authenticate(self, door: Door, request: Request) -> None:
+    async def _authenticate(self, endpoint: PushEndpoint, request: Request) -> None:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token.strip():
             raise _Refusal(401, "unauthorised", "the request has no bearer token")
         # The wait is bounded, and not the work: keys that took longer to fetch are there for the
         # next request.
-        asking = asyncio.ensure_future(door.verify(token.strip()))
-        self._asking.add(asking)
-        asking.add_done_callback(self._asked)
+        asking = asyncio.ensure_future(endpoint.verify(token.strip()))
+        self._verifications.add(asking)
+        asking.add_done_callback(self._forget_verification)
         try:
             async with asyncio.timeout(self._limits.verify_seconds):
                 said = (await asyncio.shield(asking)).all
@@ -254,16 +265,16 @@ class _Push:
             raise _Refusal(503, "unavailable", error.what) from error
         except BadToken as error:
             raise _Refusal(401, "unauthorised", error.what) from error
-        if said.get("email") != door.service_account or said.get("email_verified") is not True:
+        if said.get("email") != endpoint.service_account or said.get("email_verified") is not True:
             raise _Refusal(403, "forbidden", "the token is another account's")
 
-    def _asked(self, asking: asyncio.Future[Claims]) -> None:
+    def _forget_verification(self, verification: asyncio.Future[Claims]) -> None:
         """Let go of a check; what it raised is told to whoever still waits for it."""
-        self._asking.discard(asking)
-        if not asking.cancelled():
-            asking.exception()
+        self._verifications.discard(verification)
+        if not verification.cancelled():
+            verification.exception()
 
-    async def _body(self, request: Request) -> bytes:
+    async def _read_body(self, request: Request) -> bytes:
         from starlette.requests import ClientDisconnect
 
         limit = self._limits.max_body_bytes
@@ -278,7 +289,7 @@ class _Push:
             raise _Refusal(408, "bad-request", "the body did not come in time") from error
         return bytes(body)
 
-    async def _accept(self, delivery: Event | Refused) -> Receipt:
+    async def _accept_delivery(self, delivery: Event | Refused) -> Receipt:
         try:
             async with asyncio.timeout(self._limits.wait_seconds):
                 (receipt,) = await self._intake.accept([delivery])
@@ -290,7 +301,7 @@ class _Push:
         return receipt
 
 
-def _unwrap(door: Door, body: bytes) -> Pushed:
+def _unwrap(endpoint: PushEndpoint, body: bytes) -> PushedMessage:
     """Return the message of a wrapped push. Raises _Refusal."""
     try:
         told = load_json(body)
@@ -299,7 +310,7 @@ def _unwrap(door: Door, body: bytes) -> Pushed:
     message = told.get("message") if isinstance(told, dict) else None
     if not isinstance(message, dict):
         raise _Refusal(400, "bad-request", "no wrapped Pub/Sub message; use payload wrapping")
-    if told.get("subscription") != door.subscription:
+    if told.get("subscription") != endpoint.subscription:
         raise _Refusal(403, "forbidden", "the message is another subscription's")
     attributes = message.get("attributes") or {}
     texts = isinstance(attributes, dict) and all(isinstance(v, str) for v in attributes.values())
@@ -311,4 +322,4 @@ def _unwrap(door: Door, body: bytes) -> Pushed:
         raw, at_us = b64decode(data, validate=True), from_iso(published)
     except ValueError as error:
         raise _Refusal(400, "bad-request", "its data or its publishTime cannot be read") from error
-    return Pushed(id, raw, attributes, key, at_us)
+    return PushedMessage(id, raw, attributes, key, at_us)

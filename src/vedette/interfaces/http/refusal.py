@@ -13,25 +13,25 @@ import json
 from vedette.domain.base.errors import VedetteError
 
 # So many are answered at a time; who comes beyond that is cut off without a word.
-MOST = 16
-_LEAVE_S = 1.0
+MAX_OPEN = 16
+_LINGER_S = 1.0
 
 
-class Refusals:
+class RefusedConnections:
     """The refused connections of one server that have not gone yet. Belongs to its event loop."""
 
     def __init__(self) -> None:
         self._open: set[asyncio.Transport] = set()
 
     @property
-    def open(self) -> int:
+    def count(self) -> int:
         """Return how many there are."""
         return len(self._open)
 
-    def answer(self, transport: asyncio.Transport, error: VedetteError) -> None:
+    def reject(self, transport: asyncio.Transport, error: VedetteError) -> None:
         """Answer a new connection with an error (HTTP 403) and have it leave."""
-        transport.set_protocol(_Refused(transport, self._open))
-        if self.open >= MOST:
+        transport.set_protocol(_RefusedProtocol(transport, self._open))
+        if self.count >= MAX_OPEN:
             transport.abort()
             return
         self._open.add(transport)
@@ -48,10 +48,10 @@ class Refusals:
             transport.abort()
 
 
-class _Refused(asyncio.Protocol):
+class _RefusedProtocol(asyncio.Protocol):
     def __init__(self, transport: asyncio.Transport, open: set[asyncio.Transport]) -> None:
         self._transport, self._open = transport, open
-        self._timer = asyncio.get_running_loop().call_later(_LEAVE_S, transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(_LINGER_S, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()

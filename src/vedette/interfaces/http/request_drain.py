@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 
-async def discard(request: Request, most: int, seconds: float) -> None:
+async def drain_request(request: Request, max_bytes: int, seconds: float) -> None:
     """Read what is still coming, at most so many bytes and so long, so that our answer is read.
 
     Most clients read nothing before they have sent everything; and to close a connection on
@@ -17,7 +17,7 @@ async def discard(request: Request, most: int, seconds: float) -> None:
     """
     from starlette.requests import ClientDisconnect
 
-    left = most
+    left = max_bytes
     try:
         async with asyncio.timeout(seconds):
             async for chunk in request.stream():

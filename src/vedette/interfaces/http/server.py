@@ -15,9 +15,9 @@ from vedette.interfaces.http import operator_api
 from vedette.interfaces.http.alertmanager_receiver import alert_routes
 from vedette.interfaces.http.bundle_server import bundle_routes
 from vedette.interfaces.http.event_receiver import IngestLimits, Sender, routes
-from vedette.interfaces.http.hosts import Hosts
+from vedette.interfaces.http.hosts import AllowedHosts
 from vedette.interfaces.http.pubsub_receiver import push_routes
-from vedette.interfaces.http.uvicorn_server import serving
+from vedette.interfaces.http.uvicorn_server import serve
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from vedette.app.composition_root import App
 
 
-def application(app: App) -> Starlette:
+def build_application(app: App) -> Starlette:
     """Return the ASGI application of one opened fleet."""
     from starlette.applications import Starlette
     from starlette.responses import JSONResponse, PlainTextResponse
     from starlette.responses import Response as Answer
     from starlette.routing import Route
 
-    hosts = Hosts(app.settings.hosts)
+    hosts = AllowedHosts(app.settings.hosts)
 
     async def metrics(request: Request) -> Response:
         if (refusal := hosts.refusal(request)) is not None:
@@ -50,11 +50,11 @@ def application(app: App) -> Starlette:
         if (refusal := hosts.refusal(request)) is not None:
             return refusal
         why = []
-        if not app.store.ready:
+        if not app.store.is_ready:
             why.append(f"store: {app.store.writer.failure}")
-        if app.line.gateway.policy_rev == 0:
+        if app.services.gateway.policy_rev == 0:
             why.append("policy: no revision is live")
-        why += app.watchdog.why
+        why += app.watchdog.problems
         return JSONResponse({"ready": not why, "why": why}, 503 if why else 200)
 
     senders = [
@@ -81,12 +81,12 @@ def application(app: App) -> Starlette:
 
 
 # How long answers that are on their way may take when the fleet ends.
-_CLOSE_S = 1.0
+_CLOSE_GRACE_S = 1.0
 
 
 @asynccontextmanager
 async def serve_http(
-    app: App, mind: Callable[[asyncio.Task[None]], None] | None = None
+    app: App, supervise: Callable[[asyncio.Task[None]], None] | None = None
 ) -> AsyncIterator[str | None]:
     """Serve for as long as the context lasts; yields the address, None if none is configured.
 
@@ -98,21 +98,21 @@ async def serve_http(
         return
     import uvicorn
 
-    from vedette.interfaces.http.deadlines import protocol
+    from vedette.interfaces.http.deadlines import build_protocol
 
     bound = _bind(*app.settings.http, fallback=app.settings.http_fallback)
     config = uvicorn.Config(
-        application(app), http=protocol(app.connections), ws="none", lifespan="off",
+        build_application(app), http=build_protocol(app.connections), ws="none", lifespan="off",
         log_config=None, access_log=False, backlog=BACKLOG,
     )  # fmt: skip
     host, port = bound.getsockname()[:2]
     try:
-        async with serving(config, bound, "http server", mind, grace_s=_CLOSE_S):
+        async with serve(config, bound, "http server", supervise, grace_s=_CLOSE_GRACE_S):
             try:
                 yield f"http://{host}:{port}"
             finally:
-                if app.rollout.shelving is not None:
-                    app.rollout.shelving.close()  # answers that are held back go out now
+                if app.rollout.distributor is not None:
+                    app.rollout.distributor.close()  # answers that are held back go out now
     finally:
         bound.close()
 

@@ -36,7 +36,7 @@ def socket_of(state: Path) -> Path:
         return state.absolute() / SOCKET
 
 
-def listen(state: Path) -> tuple[socket.socket, Path]:
+def open_socket(state: Path) -> tuple[socket.socket, Path]:
     """Open the socket of a state folder; only its owner may connect.
 
     Called by the runner, who holds the store's lock: a socket that is there is a dead one's.
@@ -67,7 +67,7 @@ def listen(state: Path) -> tuple[socket.socket, Path]:
     return opened, path
 
 
-def close(state: Path, path: Path) -> None:
+def remove_socket(state: Path, path: Path) -> None:
     """Remove what `listen` left in the file system."""
     path.unlink(missing_ok=True)
     (state / POINTER).unlink(missing_ok=True)
@@ -111,7 +111,7 @@ def peer_uid(connection: socket.socket) -> int:
     raise Forbidden("who you are cannot be told")
 
 
-def person(uid: int) -> Principal:
+def find_person(uid: int) -> Principal:
     """Return the person whom the system knows under a user id; it owns the fleet, or is refused."""
     try:
         name = pwd.getpwuid(uid).pw_name
@@ -120,6 +120,6 @@ def person(uid: int) -> Principal:
     return Principal.owner(name)
 
 
-def this_person() -> Principal:
+def current_person() -> Principal:
     """Return the person who started this process."""
-    return person(os.geteuid())
+    return find_person(os.geteuid())

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def serving(
+async def serve(
     config: uvicorn.Config, bound: socket.socket, name: str,
-    mind: Callable[[asyncio.Task[None]], None] | None, *, grace_s: float | None = None,
+    supervise: Callable[[asyncio.Task[None]], None] | None, *, grace_s: float | None = None,
 ) -> AsyncIterator[None]:  # fmt: skip
     """Serve on a bound socket for as long as the context lasts, in a task called `name`.
 
@@ -49,8 +49,8 @@ async def serving(
 
     server = Server(config)
     task = asyncio.create_task(server.serve(sockets=[bound]), name=name)
-    if mind is not None:
-        mind(task)
+    if supervise is not None:
+        supervise(task)
     started = asyncio.create_task(server.ready.wait())
     try:
         await asyncio.wait({task, started}, return_when=asyncio.FIRST_COMPLETED)
@@ -71,7 +71,7 @@ async def serving(
             await asyncio.gather(task, return_exceptions=True)
 
 
-def date_answers(state: ServerState, config: uvicorn.Config) -> None:
+def update_date_header(state: ServerState, config: uvicorn.Config) -> None:
     """Give the answers of a server the date of now, to the second."""
     date = formatdate(usegmt=True).encode()
     state.default_headers = [(b"date", date), *config.encoded_headers]

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from vedette.app.remote_workers import Apart, issuer_of, tokens_of
-from vedette.domain.base.canonical import canonical
+from vedette.app.remote_workers import RoutingReasoner, build_issuer, build_tokens
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import AlreadyDone, BadFleet, StoreFailed
 from vedette.domain.entry import Body, Draft
 from vedette.interfaces.http.unix_socket import MAX_PATH_BYTES
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 SOCKET = "workers.sock"
 # One entry for an agent and a code within so long; how often it happened is in the next.
-EVERY_US = 10_000_000
+RECORD_INTERVAL_US = 10_000_000
 # Up to which change of a book of identities (by its id) the ledger has what was changed.
-CHANGES = "identity_changes:"
-_LOOK_S = 0.5
+CHANGES_KEY = "identity_changes:"
+_POLL_S = 0.5
 
 
-class Refusals:
+class RefusalLog:
     """Puts in the ledger who was turned away and why, and never a token.
 
     Anybody who reaches the door can cause a refusal, so what they cause is bounded: an entry for
@@ -37,57 +37,57 @@ class Refusals:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._since: dict[tuple[str, str], int] = {}
-        self._at_us: dict[tuple[str, str], int] = {}
-        self._writing: set[asyncio.Task[None]] = set()
+        self._pending_tries: dict[tuple[str, str], int] = {}
+        self._last_entry_us: dict[tuple[str, str], int] = {}
+        self._writes: set[asyncio.Task[None]] = set()
 
-    def take(self, agent: str, code: str, what: str) -> None:
+    def record(self, agent: str, code: str, what: str) -> None:
         """Count a refusal, and record it unless one like it was recorded a moment ago."""
         self._app.metrics.count("identity_refusals", agent=agent, code=code)
         key = (agent, code)
-        self._since[key] = self._since.get(key, 0) + 1
-        now = self._app.line.clock.now_us()
-        if key in self._at_us and now - self._at_us[key] < EVERY_US:
+        self._pending_tries[key] = self._pending_tries.get(key, 0) + 1
+        now = self._app.services.clock.now_us()
+        if key in self._last_entry_us and now - self._last_entry_us[key] < RECORD_INTERVAL_US:
             return
-        self._at_us[key], tries = now, self._since.pop(key)
-        body = Body(canonical({"why": what}))
+        self._last_entry_us[key], tries = now, self._pending_tries.pop(key)
+        body = Body(canonical_json({"why": what}))
         fields = {"agent": agent, "what": code, "tries": tries}
-        task = asyncio.create_task(self._note(Draft("identity.refused", fields, body=body)))
-        self._writing.add(task)
-        task.add_done_callback(self._writing.discard)
+        task = asyncio.create_task(self._write_entry(Draft("identity.refused", fields, body=body)))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
 
-    async def _note(self, draft: Draft) -> None:
+    async def _write_entry(self, draft: Draft) -> None:
         with suppress(StoreFailed):  # counted all the same; there is no one to answer
-            await self._app.store.note([draft])
+            await self._app.store.append_entries([draft])
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Return when what was taken is written."""
-        await asyncio.gather(*self._writing, return_exceptions=True)
+        await asyncio.gather(*self._writes, return_exceptions=True)
 
 
-async def record_changes(app: App, trouble: Callable[[str], None]) -> None:
+async def record_changes(app: App, report_trouble: Callable[[str], None]) -> None:
     """Put into the ledger what people change among the identities; goes on until cancelled.
 
     `vedette identity` works beside the gateway, and without one: what it did is found here.
     """
-    issuer = issuer_of(app.settings, app.line.clock.now_us)
+    issuer = build_issuer(app.settings, app.services.clock.now_us)
     said = ""
     while True:
         told = ""
         try:
-            await _record(app, issuer)
+            await _record_new_changes(app, issuer)
         except StoreFailed:
             told = said  # found again when the store is back, which others speak of
         except Exception as error:
             # A book can be mended: what is in it by then is recorded by then.
             told = f"changes of identities are not recorded: {type(error).__name__}: {error}"
         if told and told != said:
-            trouble(told)
+            report_trouble(told)
         said = told
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)
 
 
-async def _record(app: App, issuer: Issuer) -> None:
+async def _record_new_changes(app: App, issuer: Issuer) -> None:
     """Record what the book has since it was looked at last, each change once.
 
     The store may outlive the book (a new host's state folder, one that was restored) and be shared
@@ -95,64 +95,68 @@ async def _record(app: App, issuer: Issuer) -> None:
     that is recorded already is refused as done, also after a crash before it was marked so.
     """
     book, changes = issuer.changes()
-    done = app.store.meta(CHANGES + book)
+    done = app.store.meta(CHANGES_KEY + book)
     marks = [f"{change['n']}:{change['at']}" for change in changes]
     for n in range(marks.index(done) + 1 if done in marks else 0, len(marks)):
         change = changes[n]
         fields = {name: change[name] for name in ("what", "agent", "key", "actor")}
-        body = Body(canonical({"reason": change["reason"]}))
+        body = Body(canonical_json({"reason": change["reason"]}))
         draft = Draft("identity.changed", fields, body=body)
         with suppress(AlreadyDone):
-            await app.store.note([draft], command=f"identity:{book}:{marks[n]}")
-        await app.store.remember(CHANGES + book, marks[n])
+            await app.store.append_entries([draft], command=f"identity:{book}:{marks[n]}")
+        await app.store.remember(CHANGES_KEY + book, marks[n])
 
 
 @asynccontextmanager
 async def serve_workers(
-    app: App, trouble: Callable[[str], None] = lambda told: None
+    app: App, report_trouble: Callable[[str], None] = lambda told: None
 ) -> AsyncIterator[str | None]:
     """Let workers in for as long as the context lasts; yields the HTTP address, None without one.
 
     Does nothing unless the app is a gateway's. `trouble` is told what a person should see. Raises
     BadFleet if it cannot listen: the port is taken, or so.
     """
-    judges = app.line.reasoners.get("judge")
-    if not isinstance(judges, Apart):
+    judges = app.services.reasoners.get("judge")
+    if not isinstance(judges, RoutingReasoner):
         yield None
         return
-    from vedette.adapters.reasoners.workers.websocket_server import Door
+    from vedette.adapters.reasoners.workers.websocket_server import WorkerServer
 
-    refusals, pool, metrics = Refusals(app), judges.pool, app.metrics
+    refusals, pool, metrics = RefusalLog(app), judges.pool, app.metrics
     path = socket_path(app.settings.state)
-    plan = app.settings.edges.gateway
+    plan = app.settings.deployment.gateway
     if path is None and plan.listen is None:
         mend = "give [gateway] listen, or use a shorter state path"
         raise BadFleet(
             "the path is too long for a socket", where=str(app.settings.state), mend=mend
         )
-    pool.told = lambda agent, kind, why: metrics.count("worker_deaths", agent=agent, kind=kind)
-    pool.refused = refusals.take
-    pool.there = lambda agent, number: metrics.gauge("workers_connected", number, agent=agent)
-    pool.listen_to()
-    door = Door(
-        tokens=tokens_of(app.settings, app.line.clock.now_us),
+    pool.on_worker_lost = lambda agent, kind, why: metrics.count(
+        "worker_deaths", agent=agent, kind=kind
+    )
+    pool.on_refusal = refusals.record
+    pool.on_worker_count = lambda agent, number: metrics.gauge(
+        "workers_connected", number, agent=agent
+    )
+    pool.attach_loop()
+    server = WorkerServer(
+        tokens=build_tokens(app.settings, app.services.clock.now_us),
         releases=judges.releases,
-        say=pool.say,
-        now_us=app.line.clock.now_us,
+        notify=pool.notify,
+        now_us=app.services.clock.now_us,
         listen=plan.listen,
         path=path,
         connections=app.connections,
     )
-    door.open()
-    pool.opened(door)
-    recording = asyncio.create_task(record_changes(app, trouble), name="identity changes")
+    server.open()
+    pool.attach_server(server)
+    recording = asyncio.create_task(record_changes(app, report_trouble), name="identity changes")
     try:
-        yield door.address
+        yield server.address
     finally:
         recording.cancel()
         await asyncio.gather(recording, return_exceptions=True)
-        await asyncio.to_thread(door.close)
-        await refusals.settle()
+        await asyncio.to_thread(server.close)
+        await refusals.drain()
         if path is not None:
             path.unlink(missing_ok=True)
 

@@ -13,19 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
-from vedette.domain.display_text import INSIDE, OUTSIDE
-from vedette.domain.effect import OPEN
+from vedette.domain.display_text import INSIDE_HEADING, OUTSIDE_HEADING
+from vedette.domain.effect import OPEN_STATES
 from vedette.domain.event import DATA
-from vedette.interfaces.render.explain_text import safe
-from vedette.ledger.history.action import quiet_told, tries_told
+from vedette.interfaces.render.explain_text import safe_text
+from vedette.ledger.history.action import format_quiet_time, format_tries
 
-When = Callable[[int], str]
+TimeFormat = Callable[[int], str]
 
 # Characters of a text and items of a list; of longer ones the page says how much more there is.
-_LONG = 4_000
-_MANY = 50
+_MAX_CHARS = 4_000
+_MAX_ITEMS = 50
 # Status: (class, shape). The word always stands beside it.
-_LOOKS = {
+_STATUS_STYLES = {
     "permit": ("good", "✓"), "done": ("good", "✓"), "used": ("good", "✓"), "trusted": ("good", "✓"),
     "approved": ("good", "✓"), "verified": ("good", "✓"),
     "hold": ("wait", "‖"), "open": ("wait", "‖"), "waiting": ("wait", "‖"), "ready": ("wait", "‖"),
@@ -76,15 +76,15 @@ border-left:2px solid var(--rule)}dd dt{margin-top:0}}
 """
 
 
-def explain_page(told: Mapping[str, Any], when: When, now_us: int) -> str:
+def explain_page(explanation: Mapping[str, Any], format_time: TimeFormat, now_us: int) -> str:
     """Return an explain object as an HTML document; `when` writes an instant for its reader."""
-    title = safe(str(told["id"]))
+    title = safe_text(str(explanation["id"]))
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
-    body = [*_short(told), *_event(told["event"], when)]
-    for run in told["runs"]:
-        body += _run(run, told["focus"], when)
-    if not told["runs"]:
+    body = [*_summary(explanation), *_event(explanation["event"], format_time)]
+    for run in explanation["runs"]:
+        body += _run(run, explanation["focus"], format_time)
+    if not explanation["runs"]:
         body.append("<p>It woke no agent.</p>")
     return "\n".join(
         (
@@ -100,7 +100,7 @@ def explain_page(told: Mapping[str, Any], when: When, now_us: int) -> str:
             "</head>",
             "<body>",
             f"<header><h1>{escape(title)}</h1>",
-            f"<p>As of entry {told['head']}, {_time(now_us, when)}</p></header>",
+            f"<p>As of entry {explanation['head']}, {_time(now_us, format_time)}</p></header>",
             "<main>",
             *body,
             "</main>",
@@ -111,55 +111,59 @@ def explain_page(told: Mapping[str, Any], when: When, now_us: int) -> str:
     )
 
 
-def inert(value: Any, most: int = _LONG) -> str:
+def inert_html(value: Any, max_chars: int = _MAX_CHARS) -> str:
     """Return a value as HTML that does nothing and shows what it hides."""
-    return f'<bdi dir="ltr">{escape(safe(value, most))}</bdi>'
+    return f'<bdi dir="ltr">{escape(safe_text(value, max_chars))}</bdi>'
 
 
-def _content(value: Any, deep: int = 0) -> str:
+def _content(value: Any, depth: int = 0) -> str:
     """Return content as HTML that keeps its form: a mapping, rows of mappings, lines of text."""
-    if isinstance(value, Mapping) and value and deep < 3:
-        return _list((str(name), _content(item, deep + 1)) for name, item in value.items())
-    if isinstance(value, list) and value and deep < 3:
+    if isinstance(value, Mapping) and value and depth < 3:
+        return _list((str(name), _content(item, depth + 1)) for name, item in value.items())
+    if isinstance(value, list) and value and depth < 3:
         if all(isinstance(item, Mapping) for item in value):
             heads = list(dict.fromkeys(name for item in value for name in item))
-            rows = ((inert(item.get(name, "")) for name in heads) for item in value[:_MANY])
-            return _table("", heads, rows) + _more(len(value) - _MANY)
-        return ", ".join(inert(item) for item in value[:_MANY]) + _more(len(value) - _MANY)
+            rows = (
+                (inert_html(item.get(name, "")) for name in heads) for item in value[:_MAX_ITEMS]
+            )
+            return _table("", heads, rows) + _cut_sign(len(value) - _MAX_ITEMS)
+        return ", ".join(inert_html(item) for item in value[:_MAX_ITEMS]) + _cut_sign(
+            len(value) - _MAX_ITEMS
+        )
     if isinstance(value, str) and "\n" in value:
-        lines = value[:_LONG].split("\n")
-        shown = "\n".join(inert(line.rstrip("\r")) for line in lines)
-        return f"<pre>{shown}</pre>" + _more(len(value) - _LONG, " characters")
-    return inert(value)
+        lines = value[:_MAX_CHARS].split("\n")
+        shown = "\n".join(inert_html(line.rstrip("\r")) for line in lines)
+        return f"<pre>{shown}</pre>" + _cut_sign(len(value) - _MAX_CHARS, " characters")
+    return inert_html(value)
 
 
-def _more(left: int, what: str = "") -> str:
+def _cut_sign(remaining: int, what: str = "") -> str:
     """Return the sign that something was cut off; nothing if nothing was."""
-    return f" <small>… ({left:,}{what} more)</small>" if left > 0 else ""
+    return f" <small>… ({remaining:,}{what} more)</small>" if remaining > 0 else ""
 
 
-def _time(at: Any, when: When) -> str:
+def _time(at: Any, format_time: TimeFormat) -> str:
     if not isinstance(at, int):
         return "?"
     from vedette.domain.base.clock import iso
 
     exact = iso(at)
-    return f'<time datetime="{exact}" title="{exact}">{escape(when(at))}</time>'
+    return f'<time datetime="{exact}" title="{exact}">{escape(format_time(at))}</time>'
 
 
 def _tag(word: Any) -> str:
-    look, shape = _LOOKS.get(str(word), ("plain", "–"))
-    return f'<span class="tag {look}"><span aria-hidden="true">{shape}</span> {inert(word)}</span>'
+    look, shape = _STATUS_STYLES.get(str(word), ("plain", "–"))
+    return f'<span class="tag {look}"><span aria-hidden="true">{shape}</span> {inert_html(word)}</span>'
 
 
 def _list(rows: Iterable[tuple[str, str]]) -> str:
     """Return names and values that are HTML already as a description list."""
-    found = "".join(f"<dt>{escape(safe(name))}</dt><dd>{value}</dd>" for name, value in rows)
+    found = "".join(f"<dt>{escape(safe_text(name))}</dt><dd>{value}</dd>" for name, value in rows)
     return f"<dl>{found}</dl>" if found else ""
 
 
 def _table(caption: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    head = "".join(f'<th scope="col">{escape(safe(name))}</th>' for name in heads)
+    head = "".join(f'<th scope="col">{escape(safe_text(name))}</th>' for name in heads)
     lines = "".join("<tr>" + "".join(f"<td>{cell}</td>" for cell in row) + "</tr>" for row in rows)
     named = f' tabindex="0" role="region" aria-label="{escape(caption)}"' if caption else ""
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
@@ -172,21 +176,21 @@ def _table(caption: str, heads: Iterable[str], rows: Iterable[Iterable[str]]) ->
 # --- in short --------------------------------------------------------------------------------
 
 
-def _short(told: Mapping[str, Any]) -> Iterator[str]:
+def _summary(explanation: Mapping[str, Any]) -> Iterator[str]:
     """Yield what came of it, then what it is about."""
     yield "<section><h2>Decision</h2>"
-    for run in told["runs"]:
-        actions = [one for one in run["actions"] if told["focus"] in (None, one["id"])]
+    for run in explanation["runs"]:
+        actions = [one for one in run["actions"] if explanation["focus"] in (None, one["id"])]
         for one in actions:
             waits = one["hold"]["waits"] if one["hold"] else None
-            rows = [("by", inert(one["rule"]))] if one["rule"] else []
-            rows += [("waits for", inert(waits))] if waits else []
+            rows = [("by", inert_html(one["rule"]))] if one["rule"] else []
+            rows += [("waits for", inert_html(waits))] if waits else []
             rows += [("effect", _tag(one["effect"]["state"]))] if one["effect"] else []
-            head = f"<p>{_tag(one['outcome'])} {inert(run['agent'])}: {inert(one['tool'])}</p>"
+            head = f"<p>{_tag(one['outcome'])} {inert_html(run['agent'])}: {inert_html(one['tool'])}</p>"
             yield head + _list(rows)
         if not actions:
-            yield f"<p>{inert(run['agent'])} proposed no action.</p>"
-    yield from _about(told["event"]["about"])
+            yield f"<p>{inert_html(run['agent'])} proposed no action.</p>"
+    yield from _about(explanation["event"]["about"])
     yield "</section>"
 
 
@@ -194,30 +198,30 @@ def _about(about: Mapping[str, Any]) -> Iterator[str]:
     if about["erased"]:
         yield "<p>What it is about was erased.</p>"
         return
-    whose = OUTSIDE if about["outside"] else INSIDE
+    whose = OUTSIDE_HEADING if about["outside"] else INSIDE_HEADING
     yield f"<h3>About <small>{whose.removesuffix(':')}</small></h3>"
     named = [("from", about["who"]), ("about", about["title"]), ("when", about["when"])]
     named += [(each["name"], each) for each in about["fields"]]
-    rows = [("what", f"{inert(about['type'])} from {inert(about['source'])}")]
+    rows = [("what", f"{inert_html(about['type'])} from {inert_html(about['source'])}")]
     for name, part in named:
         if part is not None:
-            rows.append((name, inert(part["value"]) + _more(part["more"], " characters")))
+            rows.append((name, inert_html(part["value"]) + _cut_sign(part["more"], " characters")))
     yield f"<blockquote>{_list(rows)}"
     if (text := about["text"]) is not None:
-        lines = "\n".join(inert(line) for line in text["value"].split("\n"))
-        yield f"<pre>{lines}</pre>" + _more(text["more"], " characters")
+        lines = "\n".join(inert_html(line) for line in text["value"].split("\n"))
+        yield f"<pre>{lines}</pre>" + _cut_sign(text["more"], " characters")
     yield "</blockquote>"
 
 
 # --- event -----------------------------------------------------------------------------------
 
 
-def _event(event: Mapping[str, Any], when: When) -> Iterator[str]:
-    yield f"<section><h2>Event <code>{inert(event['id'])}</code></h2>"
+def _event(event: Mapping[str, Any], format_time: TimeFormat) -> Iterator[str]:
+    yield f"<section><h2>Event <code>{inert_html(event['id'])}</code></h2>"
     if event["seq"] is None:
         yield "<p>The record holds no such event.</p></section>"
         return
-    rows = [("accepted", f"{_time(event['at'], when)}, entry {event['seq']}")]
+    rows = [("accepted", f"{_time(event['at'], format_time)}, entry {event['seq']}")]
     if event["erased"]:
         rows.append(("content", "erased; the entries still prove that it was there"))
         yield _list(rows) + "</section>"
@@ -226,9 +230,9 @@ def _event(event: Mapping[str, Any], when: When) -> Iterator[str]:
     for name, value in event["attributes"].items():
         if value not in (None, {}):
             sure = "vouched for by its source" if name in vouched else "not vouched for"
-            rows.append((name, f"{inert(value)} <small>{sure}</small>"))
+            rows.append((name, f"{inert_html(value)} <small>{sure}</small>"))
     if event["lineage"]:
-        rows.append(("came through", inert(", ".join(event["lineage"]))))
+        rows.append(("came through", inert_html(", ".join(event["lineage"]))))
     yield _list(rows)
     made = "" if DATA in vouched else " <small>untrusted content</small>"
     yield f"<h3>Data{made}</h3>{_content(event['data'])}</section>"
@@ -237,53 +241,55 @@ def _event(event: Mapping[str, Any], when: When) -> Iterator[str]:
 # --- run -------------------------------------------------------------------------------------
 
 
-def _run(run: Mapping[str, Any], focus: str | None, when: When) -> Iterator[str]:
-    yield f"<section><h2>Run <code>{inert(run['id'])}</code> {_tag(run['state'])}</h2>"
-    rows = [("agent", f"{inert(run['agent'])} <small>{inert(run['identity'] or '')}</small>")]
+def _run(run: Mapping[str, Any], focus: str | None, format_time: TimeFormat) -> Iterator[str]:
+    yield f"<section><h2>Run <code>{inert_html(run['id'])}</code> {_tag(run['state'])}</h2>"
+    rows = [
+        ("agent", f"{inert_html(run['agent'])} <small>{inert_html(run['identity'] or '')}</small>")
+    ]
     if run["release"]:
-        rows.append(("release", f"<code>{inert(run['release'][:16])}</code>"))
+        rows.append(("release", f"<code>{inert_html(run['release'][:16])}</code>"))
     if run["waits"]:
-        rows.append(("waits for", inert(run["waits"])))
-    rows += [("turns", str(run["turns"])), ("key", inert(run["key"] or "–", 200))]
-    cites = ", ".join(inert(cite) for cite in run["memories"])
+        rows.append(("waits for", inert_html(run["waits"])))
+    rows += [("turns", str(run["turns"])), ("key", inert_html(run["key"] or "–", 200))]
+    cites = ", ".join(inert_html(cite) for cite in run["memories"])
     rows.append(("memories", cites or "none cited"))
     yield _list(rows)
     if run["reads"]:
         cells = (
-            (inert(r["memory"]), _tag(r["outcome"]), inert(r["rule"]), str(r["revision"]))
+            (inert_html(r["memory"]), _tag(r["outcome"]), inert_html(r["rule"]), str(r["revision"]))
             for r in run["reads"]
         )
         yield _table("Memory that it asked to read", ("scope", "", "rule", "revision"), cells)
     for judgement in run["judgements"]:
-        yield from _judgement(judgement, when)
+        yield from _judgement(judgement, format_time)
     for action in run["actions"]:
         if focus in (None, action["id"]):
-            yield from _action(action, when)
+            yield from _action(action, format_time)
         else:
-            yield f"<p>{inert(action['tool'])} {_tag(action['outcome'])}</p>"
+            yield f"<p>{inert_html(action['tool'])} {_tag(action['outcome'])}</p>"
     if run["dead"] is not None:
-        why = "(erased)" if run["dead"]["erased"] else inert(run["dead"]["why"])
-        yield f"<p>{_tag('dead')} {_time(run['dead']['at'], when)}: {why}</p>"
-    yield _timeline(run, when) + "</section>"
+        why = "(erased)" if run["dead"]["erased"] else inert_html(run["dead"]["why"])
+        yield f"<p>{_tag('dead')} {_time(run['dead']['at'], format_time)}: {why}</p>"
+    yield _timeline(run, format_time) + "</section>"
 
 
-def _timeline(run: Mapping[str, Any], when: When) -> str:
+def _timeline(run: Mapping[str, Any], format_time: TimeFormat) -> str:
     rows = (
-        (str(item["seq"]), _time(item.get("at"), when), inert(item["kind"]))
+        (str(item["seq"]), _time(item.get("at"), format_time), inert_html(item["kind"]))
         for item in run["timeline"]
     )
     cut = " (the first thousand entries)" if run["cut"] else ""
     return _table(f"Everything recorded{cut}", ("entry", "when", "what"), rows)
 
 
-def _judgement(judgement: Mapping[str, Any], when: When) -> Iterator[str]:
+def _judgement(judgement: Mapping[str, Any], format_time: TimeFormat) -> Iterator[str]:
     yield f"<h3>Judgement, turn {judgement['turn']}</h3>"
-    rows = [("said", f"<strong>{inert(judgement['label'])}</strong>")]
+    rows = [("said", f"<strong>{inert_html(judgement['label'])}</strong>")]
     for name in ("confidence", "score", "threshold"):
         value = judgement[f"{name}_milli"]
         if value is not None:
             rows.append((name, f"{value / 1000:g}"))
-    rows.append(("when", f"{_time(judgement['at'], when)}, entry {judgement['seq']}"))
+    rows.append(("when", f"{_time(judgement['at'], format_time)}, entry {judgement['seq']}"))
     if judgement["erased"]:
         rows.append(("detail", "erased"))
     for name, value in (judgement["detail"] or {}).items():
@@ -292,30 +298,30 @@ def _judgement(judgement: Mapping[str, Any], when: When) -> Iterator[str]:
     yield _list(rows)
     for proposal in judgement["proposals"]:
         if proposal["refused"] is not None:
-            why = inert(proposal["refused"]["why"])
-            yield f"<p>{_tag('deny')} no action: {inert(proposal['tool'])}: {why}</p>"
+            why = inert_html(proposal["refused"]["why"])
+            yield f"<p>{_tag('deny')} no action: {inert_html(proposal['tool'])}: {why}</p>"
 
 
 # --- action ----------------------------------------------------------------------------------
 
 
-def _action(action: Mapping[str, Any], when: When) -> Iterator[str]:
+def _action(action: Mapping[str, Any], format_time: TimeFormat) -> Iterator[str]:
     at = f"{action['turn']}.{action['ordinal']}"
-    yield f"<article><h3>{inert(action['tool'])} <small>turn {at}</small></h3>"
-    rows = [("action", f"<code>{inert(action['id'])}</code>")]
-    rows.append(("digest", f"<code>{inert(action['digest'])}</code>"))
+    yield f"<article><h3>{inert_html(action['tool'])} <small>turn {at}</small></h3>"
+    rows = [("action", f"<code>{inert_html(action['id'])}</code>")]
+    rows.append(("digest", f"<code>{inert_html(action['digest'])}</code>"))
     if action["why"]:
-        rows.append(("why", inert(action["why"])))
+        rows.append(("why", inert_html(action["why"])))
     yield _list(rows)
     if action["erased"]:
         yield "<p>Its arguments were erased.</p>"
     else:
         cells = (
             (
-                f"<code>{inert(given['pointer'])}</code>",
-                inert(given["value"]),
+                f"<code>{inert_html(given['pointer'])}</code>",
+                inert_html(given["value"]),
                 _tag(given["origin"]),
-                inert(given["source"] or "given by value"),
+                inert_html(given["source"] or "given by value"),
                 "decides who, where or which" if given["sink"] else "",
             )
             for given in action["arguments"] or ()
@@ -323,51 +329,53 @@ def _action(action: Mapping[str, Any], when: When) -> Iterator[str]:
         heads = ("argument", "value", "origin", "drawn from", "sink")
         yield _table(f"Arguments of {action['tool']}", heads, cells)
     for decision in action["decisions"]:
-        yield _decision(decision, when)
+        yield _decision(decision, format_time)
     if action["hold"]:
-        yield _hold(action["hold"], when)
+        yield _hold(action["hold"], format_time)
     if action["effect"]:
-        yield _effect(action["effect"], when)
+        yield _effect(action["effect"], format_time)
     yield "</article>"
 
 
-def _decision(decision: Mapping[str, Any], when: When) -> str:
-    rows = [("rule", f"{inert(decision['rule'])}, revision {decision['revision']}")]
+def _decision(decision: Mapping[str, Any], format_time: TimeFormat) -> str:
+    rows = [("rule", f"{inert_html(decision['rule'])}, revision {decision['revision']}")]
     if decision["reasons"]:
-        rows.append(("reasons", inert(", ".join(decision["reasons"]))))
+        rows.append(("reasons", inert_html(", ".join(decision["reasons"]))))
     if decision["wait"]:
-        until = f" until {_time(decision['until'], when)}" if decision["until"] else ""
-        rows.append(("waits for", inert(decision["wait"]) + until))
+        until = f" until {_time(decision['until'], format_time)}" if decision["until"] else ""
+        rows.append(("waits for", inert_html(decision["wait"]) + until))
     if decision["would"]:
         rows.append(("in mode act it would be", _tag(decision["would"])))
-    rows.append(("when", f"{_time(decision['at'], when)}, entry {decision['seq']}"))
+    rows.append(("when", f"{_time(decision['at'], format_time)}, entry {decision['seq']}"))
     if decision["erased"]:
         rows.append(("question", "erased: this decision cannot be replayed"))
     return f"<h4>Decision {_tag(decision['outcome'])}</h4>{_list(rows)}"
 
 
-def _hold(hold: Mapping[str, Any], when: When) -> str:
+def _hold(hold: Mapping[str, Any], format_time: TimeFormat) -> str:
     rows = []
     if hold["waits"]:
-        until = f" until {_time(hold['until'], when)}" if hold["until"] else ""
-        rows.append(("waits for", inert(hold["waits"]) + until))
+        until = f" until {_time(hold['until'], format_time)}" if hold["until"] else ""
+        rows.append(("waits for", inert_html(hold["waits"]) + until))
     for answer in hold["answers"]:
-        reason = "(erased)" if answer["erased"] else inert(answer["reason"] or "")
-        who = inert(answer["by"] or "nobody")
-        rows.append((answer["answer"], f"{_time(answer['at'], when)} by {who}: {reason}"))
-    return f"<h4>Hold <code>{inert(hold['id'])}</code> {_tag(hold['state'])}</h4>{_list(rows)}"
+        reason = "(erased)" if answer["erased"] else inert_html(answer["reason"] or "")
+        who = inert_html(answer["by"] or "nobody")
+        rows.append((answer["answer"], f"{_time(answer['at'], format_time)} by {who}: {reason}"))
+    return f"<h4>Hold <code>{inert_html(hold['id'])}</code> {_tag(hold['state'])}</h4>{_list(rows)}"
 
 
-def _effect(effect: Mapping[str, Any], when: When) -> str:
+def _effect(effect: Mapping[str, Any], format_time: TimeFormat) -> str:
     rows = [
-        (state["state"], f"{_time(state['at'], when)}, revision {state['revision']}")
+        (state["state"], f"{_time(state['at'], format_time)}, revision {state['revision']}")
         for state in effect["states"]
     ]
-    if told := quiet_told(effect):
-        rows.append(("outcome", told.format(at=_time(effect["next_try_at"], when))))
-    if told := tries_told(effect):
-        next_at = effect["next_try_at"] if effect["state"] in OPEN else None
-        rows.append(("tries", told + (f", next try {_time(next_at, when)}" if next_at else "")))
+    if told := format_quiet_time(effect):
+        rows.append(("outcome", told.format(at=_time(effect["next_try_at"], format_time))))
+    if told := format_tries(effect):
+        next_at = effect["next_try_at"] if effect["state"] in OPEN_STATES else None
+        rows.append(
+            ("tries", told + (f", next try {_time(next_at, format_time)}" if next_at else ""))
+        )
     outcome = effect["outcome"]
     if effect["erased"]:
         rows.append(("outcome", "erased"))
@@ -376,5 +384,5 @@ def _effect(effect: Mapping[str, Any], when: When) -> str:
     if effect["word"]:
         whose = {"verified": "verified at its target", "claimed": "claimed by the tool"}
         rows.append(("on whose word", whose[effect["word"]]))
-    head = f"<h4>Effect <code>{inert(effect['id'])}</code> {_tag(effect['state'])}</h4>"
+    head = f"<h4>Effect <code>{inert_html(effect['id'])}</code> {_tag(effect['state'])}</h4>"
     return head + _list(rows)

@@ -9,181 +9,195 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from vedette.domain.base.clock import utc_second
+from vedette.domain.base.clock import utc_time
 from vedette.domain.base.safe_text import BAR
-from vedette.domain.display_text import about_line
-from vedette.interfaces.render.explain_text import safe
+from vedette.domain.display_text import format_event_line
+from vedette.interfaces.render.explain_text import safe_text
 from vedette.ledger.history.action import ActionHistory
-from vedette.ledger.history.approval_times import answered_text
-from vedette.ledger.history.observe_mode import would_text
+from vedette.ledger.history.approval_times import format_answer_times
+from vedette.ledger.history.observe_mode import format_observe_mode
 from vedette.ledger.history.reconstruction import Reconstruction
 
-When = Callable[[int], str]
+TimeFormat = Callable[[int], str]
 
-_CHANGES, _EXCEPTIONS, _SPENT, _LONG = 10, 14, 8, 100
+_MAX_CHANGES, _MAX_EXCEPTIONS, _MAX_SPENT, _MAX_CHARS = 10, 14, 8, 100
 # As much of an id as names one action for `explain`: the half of its event, and a bit.
-_ID = 28
+_ID_CHARS = 28
 
 
-def would_lines(told: Mapping[str, Any]) -> list[str]:
+def would_lines(report: Mapping[str, Any]) -> list[str]:
     """Return the lines of a report's section on what agents would have done."""
-    return ["WOULD HAVE", *would_text(told["would"], safe)]
+    return ["WOULD HAVE", *format_observe_mode(report["would"], safe_text)]
 
 
-def report_text(told: Mapping[str, Any], when: When = utc_second) -> list[str]:
+def report_text(report: Mapping[str, Any], format_time: TimeFormat = utc_time) -> list[str]:
     """Return the lines of a report; `when` writes an instant for its reader."""
     return [
-        f"REPORT {safe(told['fleet'])}  {_at(told['from'], when)} to {_at(told['to'], when)}",
-        *_traffic(told["traffic"]),
+        f"REPORT {safe_text(report['fleet'])}  {_time_text(report['from'], format_time)} to {_time_text(report['to'], format_time)}",
+        *_traffic(report["traffic"]),
         "CHANGED",
-        *_some([_change(one, when) for one in told["changed"]], _CHANGES, "nothing"),
+        *_limit_lines(
+            [_change(one, format_time) for one in report["changed"]], _MAX_CHANGES, "nothing"
+        ),
         "EXCEPTIONS",
-        *_some(list(_exceptions(told["exceptions"], when)), _EXCEPTIONS, "none"),
+        *_limit_lines(
+            list(_exceptions(report["exceptions"], format_time)), _MAX_EXCEPTIONS, "none"
+        ),
         "BUDGETS",
-        *_budgets(told["budgets"]),
+        *_budgets(report["budgets"]),
         "RULES NEVER HIT",
-        *_rules(told["rules"]),
+        *_rules(report["rules"]),
         "QUESTIONS",
-        *_questions(told["questions"]),
+        *_questions(report["questions"]),
         "WHO ANSWERED",
-        *answered_text(told["answered"], safe),
-        *would_lines(told),
-        f"CHECK THESE {len(told['sample'])} PERMITTED ACTIONS (drawn by {safe(told['seed'])!r})",
-        *(line for one in told["sample"] for line in _sampled(one)),
+        *format_answer_times(report["answered"], safe_text),
+        *would_lines(report),
+        f"CHECK THESE {len(report['sample'])} PERMITTED ACTIONS (drawn by {safe_text(report['seed'])!r})",
+        *(line for one in report["sample"] for line in _sample_lines(one)),
     ]
 
 
-def _at(instant: Any, when: When) -> str:
-    return when(instant) if isinstance(instant, int) else "?"
+def _time_text(instant: Any, format_time: TimeFormat) -> str:
+    return format_time(instant) if isinstance(instant, int) else "?"
 
 
-def _some(lines: Sequence[str], most: int, none: str) -> Iterator[str]:
+def _limit_lines(lines: Sequence[str], max_lines: int, none: str) -> Iterator[str]:
     if not lines:
         yield f"  {none}"
-    for line in lines[:most]:
+    for line in lines[:max_lines]:
         yield f"  {line}"
-    if len(lines) > most:
-        yield f"  and {len(lines) - most:,} more"
+    if len(lines) > max_lines:
+        yield f"  and {len(lines) - max_lines:,} more"
 
 
-def _traffic(told: Mapping[str, Any]) -> Iterator[str]:
-    decided, effects = told["decisions"], told["effects"]
+def _traffic(traffic: Mapping[str, Any]) -> Iterator[str]:
+    decided, effects = traffic["decisions"], traffic["effects"]
     yield (
-        f"  {told['events']:,} events, {told['refused']:,} refused; {told['runs_closed']:,} runs "
-        f"closed, {told['runs_dead']:,} dead; the fleet was started {told['starts']:,} times"
+        f"  {traffic['events']:,} events, {traffic['refused']:,} refused; {traffic['runs_closed']:,} runs "
+        f"closed, {traffic['runs_dead']:,} dead; the fleet was started {traffic['starts']:,} times"
     )
     yield (
         f"  {decided['permit']:,} permits, {decided['hold']:,} holds, {decided['deny']:,} denials; "
         f"effects: {effects['done']:,} done, {effects['failed']:,} failed, "
         f"{effects['unknown']:,} times unknown"
     )
-    if told["unreadable"]:
-        yield f"  {told['unreadable']:,} entries cannot be read: see `vedette ledger verify`"
+    if traffic["unreadable"]:
+        yield f"  {traffic['unreadable']:,} entries cannot be read: see `vedette ledger verify`"
 
 
-def _change(one: Mapping[str, Any], when: When) -> str:
-    line = f"{_at(one['at'], when)}  {one['kind']}"
+def _change(one: Mapping[str, Any], format_time: TimeFormat) -> str:
+    line = f"{_time_text(one['at'], format_time)}  {one['kind']}"
     if one.get("policy_rev") is not None:
         line += f" revision {one['policy_rev']}"
     for name in ("what", "agent", "scope"):
         if one.get(name):
-            line += f" {safe(one[name], 60)}"
+            line += f" {safe_text(one[name], 60)}"
     if one.get("agents"):
-        line += f" {safe(', '.join(one['agents']), 80)}"
-    by = f" by {safe(one['by'], 40)}" if one.get("by") else ""
-    return line + by + (f": {safe(one['reason'], 60)}" if one.get("reason") else "")
+        line += f" {safe_text(', '.join(one['agents']), 80)}"
+    by = f" by {safe_text(one['by'], 40)}" if one.get("by") else ""
+    return line + by + (f": {safe_text(one['reason'], 60)}" if one.get("reason") else "")
 
 
-def _exceptions(found: Sequence[Mapping[str, Any]], when: When) -> Iterator[str]:
+def _exceptions(exceptions: Sequence[Mapping[str, Any]], format_time: TimeFormat) -> Iterator[str]:
     """Yield a line for each kind, tool and reason, whoever it happened to."""
     groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
-    for one in found:
+    for one in exceptions:
         groups.setdefault((one["kind"], one["tool"], one["why"]), []).append(one)
     for (kind, tool, why), same in groups.items():
         count = sum(one["count"] for one in same)
         who = ", ".join(f"{one['agent']} {one['count']:,}" for one in same[:2])
         who += f" and {len(same) - 2} agents more" if len(same) > 2 else ""
-        of = f" {safe(tool, 60)}" if tool else ""
-        named = f" [{safe(who, 80)}]" if same[0]["agent"] else ""
+        of = f" {safe_text(tool, 60)}" if tool else ""
+        named = f" [{safe_text(who, 80)}]" if same[0]["agent"] else ""
         tries = [one["next_try_at"] for one in same if one["next_try_at"]]
-        again = f", next try {_at(min(tries), when)}" if tries else ""
+        again = f", next try {_time_text(min(tries), format_time)}" if tries else ""
         id = same[0]["example"]
-        yield f"{count:>6,}  {kind}{of}: {safe(why, _LONG)}{again}{named} e.g. {id[:_ID]}"
+        yield f"{count:>6,}  {kind}{of}: {safe_text(why, _MAX_CHARS)}{again}{named} e.g. {id[:_ID_CHARS]}"
 
 
-def _budgets(told: Mapping[str, Any]) -> Iterator[str]:
-    spent = sorted(told["spent"], key=lambda one: (one["unit"], -one["spent"], one["agent"]))
+def _budgets(budgets: Mapping[str, Any]) -> Iterator[str]:
+    spent = sorted(budgets["spent"], key=lambda one: (one["unit"], -one["spent"], one["agent"]))
     lines = []
     for unit in dict.fromkeys(one["unit"] for one in spent):
         mine = [one for one in spent if one["unit"] == unit]
         total, booked = (sum(one[name] for one in mine) for name in ("spent", "booked"))
         first = ", ".join(f"{one['agent']} {one['spent']:,}" for one in mine[:3])
         more = f", {booked:,} booked" if booked else ""
-        lines.append(f"{unit}: {total:,} by {len(mine)} agents{more} (most: {safe(first)})")
-    for one in told["limits"]:
+        lines.append(f"{unit}: {total:,} by {len(mine)} agents{more} (most: {safe_text(first)})")
+    for one in budgets["limits"]:
         whose = one["agent"] or "the fleet"
         lines.append(
-            f"{safe(whose, 60)} {one['unit']} per {one['window']}, limit {one['limit']}: "
+            f"{safe_text(whose, 60)} {one['unit']} per {one['window']}, limit {one['limit']}: "
             f"{one['alerted']} alerts, {one['refused']} refusals"
         )
-    yield from _some(lines, _SPENT, "nothing was spent")
+    yield from _limit_lines(lines, _MAX_SPENT, "nothing was spent")
 
 
-def _rules(told: Mapping[str, Any]) -> Iterator[str]:
-    if told["bundle"] is None:
+def _rules(rules: Mapping[str, Any]) -> Iterator[str]:
+    if rules["bundle"] is None:
         yield "  no policy was live"
         return
-    never = ", ".join(told["never"]) or "every rule spoke"
-    yield f"  {safe(never, 900)}"
-    yield f"  ({len(told['never'])} of the {told['known']} in bundle {told['bundle'][:12]})"
+    never = ", ".join(rules["never"]) or "every rule spoke"
+    yield f"  {safe_text(never, 900)}"
+    yield f"  ({len(rules['never'])} of the {rules['known']} in bundle {rules['bundle'][:12]})"
 
 
-def _questions(told: Mapping[str, Any]) -> Iterator[str]:
-    per = f", {told['per_1000']} per 1,000 events" if told["per_1000"] is not None else ""
+def _questions(questions: Mapping[str, Any]) -> Iterator[str]:
+    per = f", {questions['per_1000']} per 1,000 events" if questions["per_1000"] is not None else ""
     yield (
-        f"  {told['asked']:,} asked{per}; {told['approved']:,} approved, {told['denied']:,} "
-        f"denied, {told['expired']:,} expired"
+        f"  {questions['asked']:,} asked{per}; {questions['approved']:,} approved, {questions['denied']:,} "
+        f"denied, {questions['expired']:,} expired"
     )
 
 
-def _sampled(one: Mapping[str, Any]) -> Iterator[str]:
-    args = "(erased)" if one["erased"] else safe(one["args"], 70)
-    by = f", approved by {safe(', '.join(one['approved_by']), 40)}" if one["approved_by"] else ""
-    yield f"  {one['action'][:_ID]}  {one['agent']} {one['tool']} {args} by {one['rule']}{by}"
+def _sample_lines(one: Mapping[str, Any]) -> Iterator[str]:
+    args = "(erased)" if one["erased"] else safe_text(one["args"], 70)
+    by = (
+        f", approved by {safe_text(', '.join(one['approved_by']), 40)}"
+        if one["approved_by"]
+        else ""
+    )
+    yield f"  {one['action'][:_ID_CHARS]}  {one['agent']} {one['tool']} {args} by {one['rule']}{by}"
     if one["about"] is not None:
-        yield about_line(one["about"], f"    {BAR}", _LONG)
+        yield format_event_line(one["about"], f"    {BAR}", _MAX_CHARS)
 
 
 # --- a reconstruction ---------------------------------------------------------------------------
 
 
-def reconstruction_text(told: Reconstruction, when: When = utc_second) -> Iterator[str]:
+def reconstruction_text(
+    reconstruction: Reconstruction, format_time: TimeFormat = utc_time
+) -> Iterator[str]:
     """Yield the lines of a reconstruction: each agent's timeline, what is open, what is wrong.
 
     `when` writes an instant for its reader.
     """
-    begun, ended = (_at(at, when) for at in (told.window.since_us, told.window.until_us))
-    yield f"FROM {begun} TO {ended}, to entry {told.last:,}"
-    for name in sorted(told.agents):
-        agent = told.agents[name]
+    begun, ended = (
+        _time_text(at, format_time)
+        for at in (reconstruction.window.since_us, reconstruction.window.until_us)
+    )
+    yield f"FROM {begun} TO {ended}, to entry {reconstruction.last:,}"
+    for name in sorted(reconstruction.agents):
+        agent = reconstruction.agents[name]
         yield f"AGENT {name} ({agent.identity or 'its identity is not recorded'})"
         for item in agent.items:
-            yield f"  {_at(item['at'], when)}  {item['seq']:>9}  {_told(item, told.events)}"
-    if told.fleet:
+            yield f"  {_time_text(item['at'], format_time)}  {item['seq']:>9}  {_item_text(item, reconstruction.events)}"
+    if reconstruction.fleet:
         yield "THE FLEET"
-    for item in told.fleet:
-        yield f"  {_at(item['at'], when)}  {item['seq']:>9}  {_told(item, told.events)}"
-    yield f"OPEN INTENTS: {len(told.open)}"
-    yield from (f"  {_open(action, when)}" for action in told.open)
-    if told.cut:
-        yield f"RUNS WHOSE BEGINNING IS ARCHIVED: {len(told.cut)}"
-    yield f"FINDINGS: {len(told.findings)}"
+    for item in reconstruction.fleet:
+        yield f"  {_time_text(item['at'], format_time)}  {item['seq']:>9}  {_item_text(item, reconstruction.events)}"
+    yield f"OPEN INTENTS: {len(reconstruction.open_intents)}"
+    yield from (f"  {_open_intent(action, format_time)}" for action in reconstruction.open_intents)
+    if reconstruction.truncated_runs:
+        yield f"RUNS WHOSE BEGINNING IS ARCHIVED: {len(reconstruction.truncated_runs)}"
+    yield f"FINDINGS: {len(reconstruction.findings)}"
     yield from (
-        f"  entry {one['seq']}: {one['code']}: {safe(one['what'])}" for one in told.findings
+        f"  entry {one['seq']}: {one['code']}: {safe_text(one['what'])}"
+        for one in reconstruction.findings
     )
 
 
-def _told(item: Mapping[str, Any], events: Mapping[str, Mapping[str, Any]]) -> str:
+def _item_text(item: Mapping[str, Any], events: Mapping[str, Mapping[str, Any]]) -> str:
     """Say one entry in a line."""
     parts = [str(item["kind"])]
     for name, word in (
@@ -192,18 +206,18 @@ def _told(item: Mapping[str, Any], events: Mapping[str, Mapping[str, Any]]) -> s
         ("action", ""), ("run", ""),
     ):  # fmt: skip
         if item.get(name) not in (None, ""):
-            parts.append(word + safe(item[name], 80))
+            parts.append(word + safe_text(item[name], 80))
     event = events.get(str(item.get("event")))
     if event is not None and item["kind"] in ("turn.reasoned", "run.closed", "run.dead"):
-        subject = f" of {safe(event['subject'], 60)}" if event["subject"] else ""
-        what = "an erased event" if event["erased"] else f"{safe(event['type'], 60)}{subject}"
+        subject = f" of {safe_text(event['subject'], 60)}" if event["subject"] else ""
+        what = "an erased event" if event["erased"] else f"{safe_text(event['type'], 60)}{subject}"
         parts.append(f"on {what}")
     return ", ".join(parts)
 
 
-def _open(action: ActionHistory, when: When) -> str:
+def _open_intent(action: ActionHistory, format_time: TimeFormat) -> str:
     last = action.effects[-1]
     return (
         f"{action.id} {action.agent} {action.tool}: {action.state} since entry {last.seq} "
-        f"({_at(last.at, when)}); nobody recorded how it ended"
+        f"({_time_text(last.at, format_time)}); nobody recorded how it ended"
     )

@@ -14,8 +14,8 @@ from typing import Any
 
 WIDTH, HEIGHT = 960, 520
 _LEFT, _RIGHT = 72, 20
-_VALUES = (64, 300)
-_SCORES = (344, 436)
+_VALUE_AREA = (64, 300)
+_SCORE_AREA = (344, 436)
 
 # What a mark is -> its shape, as a path around 0, 0, and whether it is filled.
 _SHAPES = {
@@ -52,69 +52,69 @@ text{fill:var(--ink)}.dim{fill:var(--dim);font-size:12px}.head{font-size:17px;fo
 """
 
 
-def picture(told: Mapping[str, Any], when: Callable[[int], str]) -> str:
+def picture(series: Mapping[str, Any], format_time: Callable[[int], str]) -> str:
     """Return the SVG of what `plot` told; `when` writes instants for the reader."""
-    points = told["points"]
-    across = _Scale(told["from"], told["to"], _LEFT, WIDTH - _RIGHT)
+    points = series["points"]
+    x_scale = _Scale(series["from"], series["to"], _LEFT, WIDTH - _RIGHT)
     values = [point["value"] for point in points]
-    up = _Scale(*_roomy(values), _VALUES[1], _VALUES[0] + 14)
+    y_scale = _Scale(*_padded_range(values), _VALUE_AREA[1], _VALUE_AREA[0] + 14)
     scored = [point for point in points if point["score"] is not None]
     limits = [point["threshold"] for point in scored if point["threshold"] is not None]
     highest = max([point["score"] for point in scored] + limits + [1.0])
-    score_up = _Scale(0.0, highest * 1.05, _SCORES[1], _SCORES[0])
-    said = summary(told, when)
-    unit = f" ({told['unit']})" if told["unit"] else ""
+    score_up = _Scale(0.0, highest * 1.05, _SCORE_AREA[1], _SCORE_AREA[0])
+    said = summary(series, format_time)
+    unit = f" ({series['unit']})" if series["unit"] else ""
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" '
-        f'width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{_text(said)}">',
-        f"<title>{_text(said)}</title><style>{_STYLE}</style>",
+        f'width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="{_escape_text(said)}">',
+        f"<title>{_escape_text(said)}</title><style>{_STYLE}</style>",
         '<defs><pattern id="hatch" width="7" height="7" patternUnits="userSpaceOnUse" '
         'patternTransform="rotate(45)"><line y2="7" stroke="var(--span)" stroke-width="1.6" '
         'stroke-opacity=".55"/></pattern></defs>',
-        f'<text class="head" x="{_LEFT}" y="24">{_text(told["series"])}: '
-        f"{_text(told['measure'] + unit)}</text>",
-        f'<text class="dim" x="{_LEFT}" y="44">{_text(_subtitle(told, when))}</text>',
-        *_axis(up, _ticks(up.low, up.high)),
-        *_times(across, when),
-        *_spans(told["incidents"], across, when),
-        *_missing(told["gaps"], across),
-        *_line("value", points, "value", across, up, told["gaps"]),
+        f'<text class="head" x="{_LEFT}" y="24">{_escape_text(series["series"])}: '
+        f"{_escape_text(series['measure'] + unit)}</text>",
+        f'<text class="dim" x="{_LEFT}" y="44">{_escape_text(_subtitle(series, format_time))}</text>',
+        *_axis(y_scale, _ticks(y_scale.low, y_scale.high)),
+        *_time_axis(x_scale, format_time),
+        *_incident_spans(series["incidents"], x_scale, format_time),
+        *_gap_lines(series["gaps"], x_scale),
+        *_polyline("value", points, "value", x_scale, y_scale, series["gaps"]),
     ]
     if scored:
         parts += [
-            f'<text class="dim" x="{_LEFT}" y="{_SCORES[0] - 8}">score of '
-            f"{_text(told['agent'])}; dashed: its threshold</text>",
+            f'<text class="dim" x="{_LEFT}" y="{_SCORE_AREA[0] - 8}">score of '
+            f"{_escape_text(series['agent'])}; dashed: its threshold</text>",
             *_axis(score_up, _ticks(0.0, highest, 3)),
-            *_line("score", scored, "score", across, score_up, told["gaps"]),
-            *_line("limit", scored, "threshold", across, score_up, ()),
+            *_polyline("score", scored, "score", x_scale, score_up, series["gaps"]),
+            *_polyline("limit", scored, "threshold", x_scale, score_up, ()),
         ]
-    parts += _marks(told["marks"], points, across, up, when)
-    parts += _legend(told)
+    parts += _marks(series["marks"], points, x_scale, y_scale, format_time)
+    parts += _legend(series)
     return "\n".join((*parts, "</svg>", ""))
 
 
-def summary(told: Mapping[str, Any], when: Callable[[int], str]) -> str:
+def summary(series: Mapping[str, Any], format_time: Callable[[int], str]) -> str:
     """Return in words what the picture shows: for those who hear it."""
-    points, marks = told["points"], told["marks"]
+    points, marks = series["points"], series["marks"]
     values = [point["value"] for point in points]
-    span = f"from {when(told['from'])} to {when(told['to'])}"
-    parts = [f"{told['series']} {span}, {told['recorded']:,} events recorded"]
+    span = f"from {format_time(series['from'])} to {format_time(series['to'])}"
+    parts = [f"{series['series']} {span}, {series['recorded']:,} events recorded"]
     if values:
-        unit = f" {told['unit']}" if told["unit"] else ""
+        unit = f" {series['unit']}" if series["unit"] else ""
         parts.append(f"between {min(values):.6g} and {max(values):.6g}{unit}")
-    parts.append(_count(len(told["incidents"]), "incident"))
-    parts += [_count(n, word) for word, n in _counted(marks).items()]
-    parts.append(_count(len(told["gaps"]), "gap") if told["gaps"] else "no gap")
+    parts.append(_count_text(len(series["incidents"]), "incident"))
+    parts += [_count_text(n, word) for word, n in _count_marks(marks).items()]
+    parts.append(_count_text(len(series["gaps"]), "gap") if series["gaps"] else "no gap")
     return "; ".join(parts)
 
 
-def _count(number: int, word: str) -> str:
+def _count_text(number: int, word: str) -> str:
     if word in ("incident", "alarm", "gap"):
         return f"{number or 'no'} {word}{'' if number == 1 else 's'}"
     return f"{number} {word}"
 
 
-def _counted(marks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+def _count_marks(marks: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     counts: dict[str, int] = {}
     for mark in marks:
         counts[mark["what"]] = counts.get(mark["what"], 0) + 1
@@ -130,29 +130,29 @@ class _Scale:
     def __init__(self, low: float, high: float, start: float, end: float) -> None:
         self.low, self.high, self.start, self.end = low, high, start, end
 
-    def at(self, number: float) -> float:
+    def position(self, number: float) -> float:
         # In halves: two values far apart have a difference beyond the largest float.
         width = self.high / 2 - self.low / 2
         share = (number / 2 - self.low / 2) / width if width else 0.5
         return round(self.start + share * (self.end - self.start), 1)
 
 
-def _roomy(values: Sequence[float]) -> tuple[float, float]:
+def _padded_range(values: Sequence[float]) -> tuple[float, float]:
     """Return the range of the values with a little room, never empty."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     room = (high / 2 - low / 2) * 0.08 or abs(high) * 0.1 or 1.0
     return (low - room, high + room) if math.isfinite(high + room - low) else (low, high)
 
 
-def _ticks(low: float, high: float, most: int = 5) -> list[float]:
+def _ticks(low: float, high: float, max_ticks: int = 5) -> list[float]:
     """Return round numbers within a range: at most `most` and one."""
-    raw = (high / 2 - low / 2) / most * 2
+    raw = (high / 2 - low / 2) / max_ticks * 2
     if not math.isfinite(raw) or raw <= 0:
         return [low]
     power: float = 10.0 ** math.floor(math.log10(raw))
     step = next(power * n for n in (1, 2, 5, 10) if power * n >= raw * 0.999)
     first = math.ceil(low / step)
-    return [n * step for n in range(first, first + most + 2) if n * step <= high]
+    return [n * step for n in range(first, first + max_ticks + 2) if n * step <= high]
 
 
 # --- what is drawn ------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ def _ticks(low: float, high: float, most: int = 5) -> list[float]:
 def _axis(scale: _Scale, ticks: Sequence[float]) -> list[str]:
     drawn = []
     for tick in ticks:
-        y = scale.at(tick)
+        y = scale.position(tick)
         drawn.append(f'<line class="rule" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>')
         drawn.append(
             f'<text class="dim" x="{_LEFT - 8}" y="{y + 4}" text-anchor="end">{tick:.6g}</text>'
@@ -169,17 +169,19 @@ def _axis(scale: _Scale, ticks: Sequence[float]) -> list[str]:
     return drawn
 
 
-def _times(across: _Scale, when: Callable[[int], str]) -> list[str]:
+def _time_axis(x_scale: _Scale, format_time: Callable[[int], str]) -> list[str]:
     """Return up to nine round instants, each with its day where that is another than before."""
     drawn, day = [], ""
-    low, high = int(across.low), int(across.high)
+    low, high = int(x_scale.low), int(x_scale.high)
     step = next((step for step in _STEPS_US if (high - low) // step <= 8), _STEPS_US[-1])
     places = list(range(-(-low // step) * step, high + 1, step))[:400]
     for at in places or [low]:
         # As `when` writes it: the day, a space or a T, the time to the second, the offset.
-        told = when(at)
-        x = across.at(at)
-        drawn.append(f'<line class="rule" x1="{x}" x2="{x}" y1="{_VALUES[0]}" y2="{_SCORES[1]}"/>')
+        told = format_time(at)
+        x = x_scale.position(at)
+        drawn.append(
+            f'<line class="rule" x1="{x}" x2="{x}" y1="{_VALUE_AREA[0]}" y2="{_SCORE_AREA[1]}"/>'
+        )
         lines = [told[11:19].removesuffix(":00")]
         if told[:10] != day:
             day = told[:10]
@@ -188,19 +190,19 @@ def _times(across: _Scale, when: Callable[[int], str]) -> list[str]:
         late, early = x > WIDTH - 60, x < _LEFT + 20
         anchor = "end" if late else "start" if early else "middle"
         drawn += [
-            f'<text class="dim" x="{x}" y="{_SCORES[1] + 18 + 16 * row}" '
-            f'text-anchor="{anchor}">{_text(line)}</text>'
+            f'<text class="dim" x="{x}" y="{_SCORE_AREA[1] + 18 + 16 * row}" '
+            f'text-anchor="{anchor}">{_escape_text(line)}</text>'
             for row, line in enumerate(lines)
         ]
     return drawn
 
 
-def _line(
+def _polyline(
     css: str,
     points: Sequence[Mapping[str, Any]],
     name: str,
-    across: _Scale,
-    up: _Scale,
+    x_scale: _Scale,
+    y_scale: _Scale,
     gaps: Sequence[Mapping[str, int]],
 ) -> list[str]:
     """Return the line through the points, broken at the gaps; a point alone is a dot."""
@@ -210,7 +212,7 @@ def _line(
         if point["at"] in ends:
             pieces.append([])
         if point[name] is not None:
-            pieces[-1].append(f"{across.at(point['at'])} {up.at(point[name])}")
+            pieces[-1].append(f"{x_scale.position(point['at'])} {y_scale.position(point[name])}")
     drawn = []
     for piece in pieces:
         if len(piece) == 1:
@@ -221,36 +223,36 @@ def _line(
     return drawn
 
 
-def _spans(
-    incidents: Sequence[Mapping[str, Any]], across: _Scale, when: Callable[[int], str]
+def _incident_spans(
+    incidents: Sequence[Mapping[str, Any]], x_scale: _Scale, format_time: Callable[[int], str]
 ) -> list[str]:
     drawn = []
     free = -math.inf
     for one in incidents:
-        x, end = across.at(one["from"]), across.at(one["to"])
+        x, end = x_scale.position(one["from"]), x_scale.position(one["to"])
         width = round(max(3.0, end - x), 1)
-        over = f"until {when(one['to'])}" if one["closed_by"] else "still open"
+        over = f"until {format_time(one['to'])}" if one["closed_by"] else "still open"
         word = "incident" if one["closed_by"] else "incident, open"
         drawn.append(
-            f"<g><title>incident of {_text(one['agent'])} from {_text(when(one['from']))}, "
-            f"{_text(over)}</title>"
-            f'<rect class="span" x="{x}" y="{_VALUES[0]}" width="{width}" '
-            f'height="{_VALUES[1] - _VALUES[0]}" fill="url(#hatch)"/></g>'
+            f"<g><title>incident of {_escape_text(one['agent'])} from {_escape_text(format_time(one['from']))}, "
+            f"{_escape_text(over)}</title>"
+            f'<rect class="span" x="{x}" y="{_VALUE_AREA[0]}" width="{width}" '
+            f'height="{_VALUE_AREA[1] - _VALUE_AREA[0]}" fill="url(#hatch)"/></g>'
         )
         # A word over a word helps nobody; the title of each span has it anyway.
         if x >= free:
             late = x > WIDTH - 120
             place = f'x="{end}" text-anchor="end"' if late else f'x="{x}"'
-            drawn.append(f'<text class="word" {place} y="{_VALUES[0] - 4}">{word}</text>')
+            drawn.append(f'<text class="word" {place} y="{_VALUE_AREA[0] - 4}">{word}</text>')
             free = x + 9 * len(word)
     return drawn
 
 
-def _missing(gaps: Sequence[Mapping[str, int]], across: _Scale) -> list[str]:
+def _gap_lines(gaps: Sequence[Mapping[str, int]], x_scale: _Scale) -> list[str]:
     drawn = []
     for gap in gaps:
-        x, end = across.at(gap["from"]), across.at(gap["to"])
-        y = _VALUES[1] - 6
+        x, end = x_scale.position(gap["from"]), x_scale.position(gap["to"])
+        y = _VALUE_AREA[1] - 6
         drawn.append(f'<line class="gap" x1="{x}" x2="{end}" y1="{y}" y2="{y}"/>')
         if end - x > 60:
             drawn.append(
@@ -263,9 +265,9 @@ def _missing(gaps: Sequence[Mapping[str, int]], across: _Scale) -> list[str]:
 def _marks(
     marks: Sequence[Mapping[str, Any]],
     points: Sequence[Mapping[str, Any]],
-    across: _Scale,
-    up: _Scale,
-    when: Callable[[int], str],
+    x_scale: _Scale,
+    y_scale: _Scale,
+    format_time: Callable[[int], str],
 ) -> list[str]:
     """Return the marks above their points, those of one instant above one another."""
     values = {point["at"]: point["value"] for point in points}
@@ -279,32 +281,32 @@ def _marks(
         if stacked[kind] > 1:
             continue
         level = height[mark["at"]] = height.get(mark["at"], 0) + 1
-        base = up.at(values[mark["at"]]) if mark["at"] in values else _VALUES[1]
-        y = max(_VALUES[0] + 6.0, base - 14.0 * level)
+        base = y_scale.position(values[mark["at"]]) if mark["at"] in values else _VALUE_AREA[1]
+        y = max(_VALUE_AREA[0] + 6.0, base - 14.0 * level)
         path, filled = _SHAPES[str(mark["what"]).partition(" ")[0]]
         parts = [mark["what"], mark["tool"], f"by {mark['by']}" if mark["by"] else None]
         said = " ".join(str(part) for part in parts if part)
         note = f": {mark['note']}" if mark["note"] else ""
         drawn.append(
-            f'<g transform="translate({across.at(mark["at"])} {round(y, 1)})">'
-            f"<title>{_text(said)}, {_text(when(mark['at']))}{_text(note)}</title>"
+            f'<g transform="translate({x_scale.position(mark["at"])} {round(y, 1)})">'
+            f"<title>{_escape_text(said)}, {_escape_text(format_time(mark['at']))}{_escape_text(note)}</title>"
             f'<path class="mark{" full" if filled else ""}" d="{path}"/></g>'
         )
     return drawn
 
 
-def _legend(told: Mapping[str, Any]) -> list[str]:
+def _legend(series: Mapping[str, Any]) -> list[str]:
     """Return one line that names every shape that is there."""
     drawn, x = [], float(_LEFT)
-    for what, count in _counted(told["marks"]).items():
+    for what, count in _count_marks(series["marks"]).items():
         path, filled = _SHAPES[what.partition(" ")[0]]
         drawn.append(
             f'<path class="mark{" full" if filled else ""}" d="{path}" '
             f'transform="translate({x + 6} {HEIGHT - 18})"/>'
         )
-        drawn.append(f'<text x="{x + 18}" y="{HEIGHT - 14}">{_text(what)} ({count})</text>')
+        drawn.append(f'<text x="{x + 18}" y="{HEIGHT - 14}">{_escape_text(what)} ({count})</text>')
         x += 44 + 7.5 * len(f"{what} ({count})")
-    if told["incidents"]:
+    if series["incidents"]:
         drawn.append(
             f'<rect class="span" x="{x}" y="{HEIGHT - 25}" width="18" height="14" '
             f'fill="url(#hatch)"/><text x="{x + 24}" y="{HEIGHT - 14}">incident</text>'
@@ -312,20 +314,20 @@ def _legend(told: Mapping[str, Any]) -> list[str]:
     return drawn
 
 
-def _subtitle(told: Mapping[str, Any], when: Callable[[int], str]) -> str:
+def _subtitle(series: Mapping[str, Any], format_time: Callable[[int], str]) -> str:
     # The offset is told once, here, rather than at every instant of the axis.
-    zone = when(told["from"])[19:] or "local time"
-    parts = [f"{told['recorded']:,} events", f"times {'UTC' if zone == 'Z' else zone}"]
-    if told["unreadable"]:
-        parts.append(f"{told['unreadable']:,} without a number")
-    if told["cut"]:
+    zone = format_time(series["from"])[19:] or "local time"
+    parts = [f"{series['recorded']:,} events", f"times {'UTC' if zone == 'Z' else zone}"]
+    if series["unreadable"]:
+        parts.append(f"{series['unreadable']:,} without a number")
+    if series["cut"]:
         parts.append("the newest only")
-    if len(told["points"]) < told["recorded"] - told["unreadable"]:
+    if len(series["points"]) < series["recorded"] - series["unreadable"]:
         parts.append("thinned to lowest, highest and most surprising")
     return ", ".join(parts)
 
 
-def _text(value: object) -> str:
+def _escape_text(value: object) -> str:
     """Return text for XML: characters that XML has no place for are replaced."""
     text = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
     return escape(text, quote=True)

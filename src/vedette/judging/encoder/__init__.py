@@ -51,12 +51,12 @@ class Encoder:
         if not layers or not set(layers) <= set(range(1, LAYERS + 1)):
             raise ValueError(f"layers are 1 to {LAYERS}, not {tuple(layers)}")
         self._layers = tuple(layers)
-        weights = _checked(folder / "model.safetensors", WEIGHTS_SHA256)
-        words = _checked(folder / "tokenizer.json", TOKENIZER_SHA256)
-        self._tokenizer: Any = _vendor("tokenizers").Tokenizer.from_str(words.decode("utf-8"))
+        weights = _read_pinned(folder / "model.safetensors", WEIGHTS_SHA256)
+        words = _read_pinned(folder / "tokenizer.json", TOKENIZER_SHA256)
+        self._tokenizer: Any = _import_extra("tokenizers").Tokenizer.from_str(words.decode("utf-8"))
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(tokens)
-        found: Mapping[str, Singles] = _vendor("safetensors.numpy").load(weights)
+        found: Mapping[str, Singles] = _import_extra("safetensors.numpy").load(weights)
         head = "embeddings."
         self._words = found[head + "word_embeddings.weight"]
         # There is one segment, so its vector is the same for every token.
@@ -83,7 +83,7 @@ class Encoder:
         """Return the mean over the tokens of each text: (texts, layers, 384), of any length."""
         found = np.zeros((len(texts), len(self._layers), WIDTH), dtype=np.float32)
         codes = [one.ids for one in self._tokenizer.encode_batch(list(texts))]
-        for rows in _packs([len(one) for one in codes]):
+        for rows in _batch_by_length([len(one) for one in codes]):
             found[rows] = self._forward([codes[i] for i in rows])
         return found
 
@@ -93,7 +93,7 @@ class Encoder:
         starts = np.cumsum([0, *sizes[:-1]])
         ids = np.concatenate([np.asarray(one) for one in codes])
         places = np.concatenate([np.arange(size) for size in sizes])
-        state = _normed(self._words[ids] + self._places[places], *self._norm)
+        state = _layer_norm(self._words[ids] + self._places[places], *self._norm)
         means: list[Singles] = []
         lengths = np.array(sizes, dtype=np.float32)[:, None]
         for number, block in enumerate(self._blocks, 1):
@@ -112,8 +112,8 @@ class _Block:
         own = head + "attention.self."
         parts = ("query", "key", "value")
         # One product instead of three.
-        self._ask = np.hstack([found[f"{own}{part}.weight"].T for part in parts])
-        self._ask_bias = np.hstack([found[f"{own}{part}.bias"] for part in parts])
+        self._query_key_value = np.hstack([found[f"{own}{part}.weight"].T for part in parts])
+        self._query_key_value_bias = np.hstack([found[f"{own}{part}.bias"] for part in parts])
         self._out, self._out_bias = _dense_of(found, head + "attention.output.dense")
         self._out_norm = _norm_of(found, head + "attention.output.LayerNorm")
         self._wide, self._wide_bias = _dense_of(found, head + "intermediate.dense")
@@ -121,15 +121,15 @@ class _Block:
         self._back_norm = _norm_of(found, head + "output.LayerNorm")
 
     def __call__(self, state: Singles, starts: npt.NDArray[Any], sizes: Sequence[int]) -> Singles:
-        asked = state @ self._ask + self._ask_bias
+        asked = state @ self._query_key_value + self._query_key_value_bias
         seen = np.empty_like(state)
-        for first, last in _alike(sizes):
+        for first, last in _equal_length_runs(sizes):
             begin, size = int(starts[first]), sizes[first]
             rows = slice(begin, begin + (last - first) * size)
             seen[rows] = _attend(asked[rows], last - first, size)
-        state = _normed(state + seen @ self._out + self._out_bias, *self._out_norm)
+        state = _layer_norm(state + seen @ self._out + self._out_bias, *self._out_norm)
         wide = _gelu(state @ self._wide + self._wide_bias)
-        return _normed(state + wide @ self._back + self._back_bias, *self._back_norm)
+        return _layer_norm(state + wide @ self._back + self._back_bias, *self._back_norm)
 
 
 def joined(pooled: Singles, middle: Floats | None = None, *, unit_only: bool = False) -> Floats:
@@ -187,7 +187,7 @@ def _gelu(wide: Singles) -> Singles:
     return share
 
 
-def _normed(rows: Singles, gain: Singles, bias: Singles) -> Singles:
+def _layer_norm(rows: Singles, gain: Singles, bias: Singles) -> Singles:
     rows = rows - rows.mean(axis=1, keepdims=True)
     spread = np.sqrt((rows * rows).mean(axis=1, keepdims=True) + np.float32(1e-12))
     rows /= spread
@@ -204,7 +204,7 @@ def _dense_of(found: Mapping[str, Singles], name: str) -> tuple[Singles, Singles
     return np.ascontiguousarray(found[name + ".weight"].T), found[name + ".bias"]
 
 
-def _packs(sizes: Sequence[int]) -> Iterator[list[int]]:
+def _batch_by_length(sizes: Sequence[int]) -> Iterator[list[int]]:
     """Yield the numbers of texts, of like length together, at most `_PACK` tokens at once."""
     pack: list[int] = []
     held = 0
@@ -218,7 +218,7 @@ def _packs(sizes: Sequence[int]) -> Iterator[list[int]]:
         yield pack
 
 
-def _alike(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _equal_length_runs(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield first and behind-last of each run of texts of one length."""
     first = 0
     for i in range(1, len(sizes) + 1):
@@ -227,7 +227,7 @@ def _alike(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
             first = i
 
 
-def _checked(path: Path, digest: str) -> bytes:
+def _read_pinned(path: Path, digest: str) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -246,7 +246,7 @@ def _checked(path: Path, digest: str) -> bytes:
     return data
 
 
-def _vendor(name: str) -> Any:
+def _import_extra(name: str) -> Any:
     try:
         return import_module(name)
     except ImportError as error:

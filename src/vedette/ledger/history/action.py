@@ -11,27 +11,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from vedette.domain.action_record import BadRecord, read_record
+from vedette.domain.action_record import BadRecord, parse_record
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.effect import OPEN, EffectState
-from vedette.domain.entry import ANSWERS, EFFECT_KINDS
-from vedette.domain.origin import escape
+from vedette.domain.effect import OPEN_STATES, EffectState
+from vedette.domain.entry import EFFECT_KINDS, HOLD_ANSWERS
+from vedette.domain.origin import escape_pointer
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.entry_view import (
-    Answer,
-    Claim,
-    Decision,
-    EffectChange,
+    AnswerEntry,
+    ClaimEntry,
+    DecisionEntry,
+    EffectEntry,
     EntryView,
-    Judgement,
-    Note,
-    Withdrawal,
+    JudgementEntry,
+    NoteEntry,
+    WithdrawalEntry,
 )
 
 # The kinds that decide of an action or move its effect.
-MOVES = frozenset({"action.decided", "action.refused", "budget.refused", *ANSWERS, *EFFECT_KINDS})
+ACTION_KINDS = frozenset(
+    {"action.decided", "action.refused", "budget.refused", *HOLD_ANSWERS, *EFFECT_KINDS}
+)
 # Outcomes after which a call is repeated, as long as there are tries.
-AGAIN = ("retry", "unknown")
+RETRY_OUTCOMES = ("retry", "unknown")
 
 Finding = dict[str, Any]
 
@@ -54,41 +56,41 @@ class ActionHistory:
     agent: str = ""
     event: str | None = None
     tool: str = ""
-    decisions: tuple[Decision, ...] = ()
-    answers: tuple[Answer, ...] = ()
-    effects: tuple[EffectChange, ...] = ()
-    attention: tuple[Claim | Note, ...] = ()
+    decisions: tuple[DecisionEntry, ...] = ()
+    answers: tuple[AnswerEntry, ...] = ()
+    effects: tuple[EffectEntry, ...] = ()
+    attention: tuple[ClaimEntry | NoteEntry, ...] = ()
     # By which (outcome, rule) it stands, and the entry that planned its effect.
     outcome: str | None = None
     rule: str | None = None
     plan: int | None = None
 
     @classmethod
-    def before(cls, entry: EntryView) -> ActionHistory:
+    def start(cls, entry: EntryView) -> ActionHistory:
         """Return the history of an action before its first entry, which this is."""
         action, run, agent = str(entry.action), str(entry.run), str(entry.agent)
         return cls(action, run, agent, entry.event, str(entry.tool))
 
-    def after(self, entry: EntryView) -> ActionHistory:
+    def with_entry(self, entry: EntryView) -> ActionHistory:
         """Return the history with the next entry about the action."""
         decisions, answers, effects, attention = (
             self.decisions, self.answers, self.effects, self.attention
         )  # fmt: skip
         outcome, rule, plan = self.outcome, self.rule, self.plan
-        if isinstance(entry, Decision):
+        if isinstance(entry, DecisionEntry):
             decisions += (entry,)
             outcome, rule = str(entry.outcome), entry.rule
-        elif isinstance(entry, EffectChange):
+        elif isinstance(entry, EffectEntry):
             effects += (entry,)
-            if (word := entry.word) in ("intended", "cancelled"):
+            if (word := entry.change) in ("intended", "cancelled"):
                 plan = entry.seq if word == "intended" else None
-        elif isinstance(entry, Answer):
+        elif isinstance(entry, AnswerEntry):
             answers += (entry,)
-            if entry.word != "approved":
+            if entry.answer != "approved":
                 outcome, rule = "deny", entry.kind
-        elif isinstance(entry, Withdrawal):
+        elif isinstance(entry, WithdrawalEntry):
             outcome, rule = entry.outcome, entry.rule
-        elif isinstance(entry, Claim | Note):
+        elif isinstance(entry, ClaimEntry | NoteEntry):
             attention += (entry,)
         else:
             return self
@@ -100,12 +102,12 @@ class ActionHistory:
     # --- what was decided -------------------------------------------------------------------
 
     @property
-    def decision(self) -> Decision | None:
+    def decision(self) -> DecisionEntry | None:
         """Return the decision that was made last."""
         return self.decisions[-1] if self.decisions else None
 
     @property
-    def question(self) -> Decision | None:
+    def readable_decision(self) -> DecisionEntry | None:
         """Return the last decision whose question is there to be read."""
         return next((one for one in reversed(self.decisions) if one.body is not None), None)
 
@@ -122,34 +124,44 @@ class ActionHistory:
     @property
     def identity(self) -> str | None:
         """Return the SPIFFE ID that asked."""
-        return self.question.subject.get("id") if self.question is not None else None
+        return (
+            self.readable_decision.subject.get("id") if self.readable_decision is not None else None
+        )
 
     @property
     def origins(self) -> Mapping[str, str] | None:
         """Return where its arguments come from, by JSON Pointer."""
-        return self.question.asked.get("origins") if self.question is not None else None
+        return (
+            self.readable_decision.requested_action.get("origins")
+            if self.readable_decision is not None
+            else None
+        )
 
     @property
     def settles(self) -> str | None:
         """Return how its tool settles a call of unknown outcome."""
-        return self.question.asked.get("settles") if self.question is not None else None
+        return (
+            self.readable_decision.requested_action.get("settles")
+            if self.readable_decision is not None
+            else None
+        )
 
     @property
-    def approval(self) -> Answer | None:
+    def approval(self) -> AnswerEntry | None:
         """Return the answer of a person by which the last question was permitted."""
-        asked = self.question
+        asked = self.readable_decision
         return None if asked is None else self._approval(asked)
 
-    def _approval(self, asked: Decision) -> Answer | None:
-        if not asked.approvals or asked.outcome != "permit":
+    def _approval(self, decision: DecisionEntry) -> AnswerEntry | None:
+        if not decision.approvals or decision.outcome != "permit":
             return None
-        by, digest = (asked.approvals[0].get(name) for name in ("by", "action_digest"))
+        by, digest = (decision.approvals[0].get(name) for name in ("by", "action_digest"))
         return next(
             (
                 one
                 for one in reversed(self.answers)
-                if one.word == "approved" and one.by == by and one.seq < asked.seq
-                and digest == asked.digest
+                if one.answer == "approved" and one.actor == by and one.seq < decision.seq
+                and digest == decision.digest
             ),
             None,
         )  # fmt: skip
@@ -157,13 +169,13 @@ class ActionHistory:
     # --- what people said meanwhile ---------------------------------------------------------
 
     @property
-    def notes(self) -> list[Note]:
+    def notes(self) -> list[NoteEntry]:
         """Return what people noted about its hold."""
-        return [one for one in self.attention if isinstance(one, Note)]
+        return [one for one in self.attention if isinstance(one, NoteEntry)]
 
-    def claim_at(self, now_us: int) -> Claim | None:
+    def claim_at(self, now_us: int) -> ClaimEntry | None:
         """Return who claimed its hold last, if that claim still stands. A claim is no lock."""
-        claims = [one for one in self.attention if isinstance(one, Claim)]
+        claims = [one for one in self.attention if isinstance(one, ClaimEntry)]
         return claims[-1] if claims and int(claims[-1].until or 0) > now_us else None
 
     # --- what came of it --------------------------------------------------------------------
@@ -179,17 +191,17 @@ class ActionHistory:
         return self.effects[-1].state if self.effects else None
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Say whether the end of the effect is not known."""
-        return self.state in OPEN
+        return self.state in OPEN_STATES
 
     @property
-    def outside(self) -> bool:
+    def is_external(self) -> bool:
         """Say whether the effect is done at a target, not in the fleet's own rows."""
         return self.settles != "transactional"
 
     @property
-    def lacks(self) -> list[str]:
+    def missing_fields(self) -> list[str]:
         """Return what the ledger does not tell of an effect; an empty list if it tells all."""
         last = self.decision
         told: dict[str, Any] = {
@@ -201,7 +213,7 @@ class ActionHistory:
         }
         if not self.erased:
             told |= {"identity": self.identity, "origins": self.origins}
-        if self.outside:
+        if self.is_external:
             told["intent"] = self.plan
         return [name for name, value in told.items() if value is None]
 
@@ -209,15 +221,15 @@ class ActionHistory:
 
     def faults(self, entry: EntryView) -> list[Finding]:
         """Return what is wrong with the next entry about the action, by those before it."""
-        if isinstance(entry, Decision):
+        if isinstance(entry, DecisionEntry):
             return self._decision_faults(entry)
-        return self._effect_faults(entry) if isinstance(entry, EffectChange) else []
+        return self._effect_faults(entry) if isinstance(entry, EffectEntry) else []
 
-    def _decision_faults(self, entry: Decision) -> list[Finding]:
+    def _decision_faults(self, entry: DecisionEntry) -> list[Finding]:
         if entry.body is None:
             return []
         wrong = []
-        if entry.asked.get("digest") != entry.digest:
+        if entry.requested_action.get("digest") != entry.digest:
             what = f"{self.id} was decided by a question about another action"
             wrong.append(finding("digest", entry.seq, what))
         approved = entry.approvals and entry.outcome == "permit"
@@ -226,14 +238,14 @@ class ActionHistory:
             wrong.append(finding("approval", entry.seq, what))
         return wrong
 
-    def _effect_faults(self, entry: EffectChange) -> list[Finding]:
-        seq, word, wrong = entry.seq, entry.word, []
+    def _effect_faults(self, entry: EffectEntry) -> list[Finding]:
+        seq, word, wrong = entry.seq, entry.change, []
         if entry.key not in (None, self.key):
             wrong.append(finding("key", seq, f"{self.id} has an effect under another key"))
         if word == "intended":
             if self.outcome != "permit":
                 wrong.append(finding("unpermitted", seq, f"{self.id} was intended unpermitted"))
-            if self.plan is not None and not self._decided_since_unknown:
+            if self.plan is not None and not self._may_replan:
                 wrong.append(finding("twice", seq, f"{self.id} was intended twice"))
         elif self.plan is None and not (self.outcome == "permit" and self._needs_no_plan):
             wrong.append(finding("unplanned", seq, f"{self.id} came to {word} without a plan"))
@@ -242,10 +254,10 @@ class ActionHistory:
     @property
     def _needs_no_plan(self) -> bool:
         """Say whether the effect may be written in the step itself, as far as that is known."""
-        return self.erased or not self.outside
+        return self.erased or not self.is_external
 
     @property
-    def _decided_since_unknown(self) -> bool:
+    def _may_replan(self) -> bool:
         """Say whether a call of unknown outcome may be planned anew: it was decided again since.
 
         What was begun is not cancelled when it is taken back: nobody may know what came of it.
@@ -258,7 +270,7 @@ def history_of(action: str, entries: Iterable[EntryView]) -> ActionHistory:
     """Return the history that the entries about an action come to, oldest first."""
     history: ActionHistory | None = None
     for entry in entries:
-        history = (history or ActionHistory.before(entry)).after(entry)
+        history = (history or ActionHistory.start(entry)).with_entry(entry)
     return history or ActionHistory(action)
 
 
@@ -266,16 +278,16 @@ def history_of(action: str, entries: Iterable[EntryView]) -> ActionHistory:
 
 
 def action_object(
-    row: ActionRow, history: ActionHistory, turns: Sequence[Judgement] = ()
+    row: ActionRow, history: ActionHistory, turns: Sequence[JudgementEntry] = ()
 ) -> dict[str, Any]:
     """Return an action with all that was decided and done about it.
 
     What was asked and decided is that of the entries, where it stands now that of its row. `turns`
     are the recorded turns of its run.
     """
-    last = next((one for one in reversed(history.decisions) if one.question), None)
-    put = last.question["action"] if last is not None else None
-    settles = put["settles"] if put else None
+    last = next((one for one in reversed(history.decisions) if one.request), None)
+    requested = last.request["action"] if last is not None else None
+    settles = requested["settles"] if requested else None
     proposal = _proposal(row, turns)
     record = _record(row)
     return {
@@ -283,16 +295,16 @@ def action_object(
         "turn": row.turn,
         "ordinal": row.ordinal,
         "tool": row.tool,
-        "verb": put["verb"] if put else None,
-        "resource": last.question["resource"] if last is not None else None,
+        "verb": requested["verb"] if requested else None,
+        "resource": last.request["resource"] if last is not None else None,
         "settles": settles,
-        "high_impact": put["high_impact"] if put else None,
+        "high_impact": requested["high_impact"] if requested else None,
         "inverse": record.get("inverse"),
         "digest": row.digest,
         "why": proposal.get("why") or record.get("why"),
         "confidence_milli": record.get("confidence"),
-        "erased": put is None,
-        "arguments": _arguments(put, proposal, record),
+        "erased": requested is None,
+        "arguments": _arguments(requested, proposal, record),
         "decisions": [_decision(one) for one in history.decisions],
         "outcome": row.decided,
         "rule": row.rule,
@@ -305,12 +317,12 @@ def action_object(
 def _record(row: ActionRow) -> Mapping[str, Any]:
     """Return what a row says of its action; nothing if that was erased, or is no record."""
     try:
-        return read_record(row.record) if row.record else {}
+        return parse_record(row.record) if row.record else {}
     except BadRecord:
         return {}
 
 
-def _proposal(row: ActionRow, turns: Sequence[Judgement]) -> Mapping[str, Any]:
+def _proposal(row: ActionRow, turns: Sequence[JudgementEntry]) -> Mapping[str, Any]:
     for turn in turns:
         if turn.turn == row.turn and turn.proposals and row.ordinal < len(turn.proposals):
             return turn.proposals[row.ordinal]
@@ -318,17 +330,21 @@ def _proposal(row: ActionRow, turns: Sequence[Judgement]) -> Mapping[str, Any]:
 
 
 def _arguments(
-    put: Mapping[str, Any] | None, proposal: Mapping[str, Any], record: Mapping[str, Any]
+    requested: Mapping[str, Any] | None, proposal: Mapping[str, Any], record: Mapping[str, Any]
 ) -> list[dict[str, Any]] | None:
     """Return every argument with its origin; `source` is the pointer it was drawn from.
 
     A part of one follows it as a row of its own if it is a sink, was drawn by a reference, or has
     another origin than what it is a part of.
     """
-    if put is None:
+    if requested is None:
         return None
-    given, origins, sinks = proposal.get("args") or {}, put["origins"], set(put["sinks"])
-    named = {f"/{escape(name)}": (each or {}).get("ref") for name, each in given.items()}
+    given, origins, sinks = (
+        proposal.get("args") or {},
+        requested["origins"],
+        set(requested["sinks"]),
+    )
+    named = {f"/{escape_pointer(name)}": (each or {}).get("ref") for name, each in given.items()}
     drawn = {**(record.get("sources") or {}), **{at: ref for at, ref in named.items() if ref}}
     # Where something is told of a part: nothing is looked for below any other place.
     inner = {at[:end] for at in (*origins, *sinks) for end, c in enumerate(at) if c == "/" and end}
@@ -351,15 +367,15 @@ def _arguments(
         if pointer in inner and isinstance(value, Mapping | list):
             parts = value.items() if isinstance(value, Mapping) else enumerate(value)
             for key, part in parts:
-                below = f"{pointer}/{escape(str(key))}"
+                below = f"{pointer}/{escape_pointer(str(key))}"
                 tell(below, below[1:], part, origin)
 
-    for name, value in put["args"].items():
-        tell(f"/{escape(name)}", name, value, None)
+    for name, value in requested["args"].items():
+        tell(f"/{escape_pointer(name)}", name, value, None)
     return arguments
 
 
-def _decision(one: Decision) -> dict[str, Any]:
+def _decision(one: DecisionEntry) -> dict[str, Any]:
     """Return one decision: outcome, rule and revision are always there, the rest until erased."""
     return {
         "seq": one.seq,
@@ -395,8 +411,8 @@ def _hold(row: ActionRow, history: ActionHistory) -> dict[str, Any] | None:
             {
                 "seq": one.seq,
                 "at": one.at,
-                "answer": one.word,
-                "by": one.by,
+                "answer": one.answer,
+                "by": one.actor,
                 "reason": one.reason,
                 "until": one.until,
                 "shown_digest": one.shown_digest,
@@ -410,22 +426,22 @@ def _hold(row: ActionRow, history: ActionHistory) -> dict[str, Any] | None:
 def notes_object(history: ActionHistory) -> list[dict[str, Any]]:
     """Return what people noted about a hold, oldest first; erased text is null."""
     return [
-        {"seq": n.seq, "at": n.at, "by": n.by, "text": n.text, "erased": n.erased}
+        {"seq": n.seq, "at": n.at, "by": n.actor, "text": n.text, "erased": n.erased}
         for n in history.notes
     ]
 
 
-def tries_told(effect: Mapping[str, Any]) -> str:
+def format_tries(effect: Mapping[str, Any]) -> str:
     """Say how often an effect was tried where its states do not: it is open, or was given up."""
     outcome = effect["outcome"] or {}
-    if effect["state"] == "failed" and outcome.get("state") in AGAIN:
+    if effect["state"] == "failed" and outcome.get("state") in RETRY_OUTCOMES:
         return "its tries are used up"
-    if effect["state"] in OPEN and effect["tries"]:
+    if effect["state"] in OPEN_STATES and effect["tries"]:
         return f"tried {times(effect['tries'])} so far"
     return ""
 
 
-def quiet_told(effect: Mapping[str, Any]) -> str:
+def format_quiet_time(effect: Mapping[str, Any]) -> str:
     """Say when and why not sooner it is asked what came of what perhaps happened; else nothing.
 
     What is said has a place for the instant, `{at}`.
@@ -440,7 +456,7 @@ def times(number: int) -> str:
     return "once" if number == 1 else f"{number:,} times"
 
 
-def _word(row: ActionRow, history: ActionHistory, settles: str | None) -> str | None:
+def _certainty(row: ActionRow, history: ActionHistory, settles: str | None) -> str | None:
     """Return whose word it is that an effect is done: verified at the target, or claimed."""
     if row.effect != "done":
         return None
@@ -460,7 +476,7 @@ def _effect(row: ActionRow, history: ActionHistory, settles: str | None) -> dict
         "tries": row.tries,
         "next_try_at": row.not_before_us or None,
         "outcome": answered.body if answered else None,
-        "word": _word(row, history, settles),
+        "word": _certainty(row, history, settles),
         "erased": bool(answered and answered.erased),
         "states": effect_states(history),
     }
@@ -470,7 +486,7 @@ def effect_states(history: ActionHistory) -> list[dict[str, Any]]:
     """Return the changes of an effect, oldest first."""
     return [
         {
-            "seq": one.seq, "at": one.at, "state": one.word, "revision": one.revision,
+            "seq": one.seq, "at": one.at, "state": one.change, "revision": one.revision,
             "tries": one.tries,
         }
         for one in history.effects

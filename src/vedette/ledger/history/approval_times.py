@@ -12,7 +12,7 @@ from statistics import median_low
 from typing import Any
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.ledger.history.entry_view import Answer, Decision, EntryView, read_entry
+from vedette.ledger.history.entry_view import AnswerEntry, DecisionEntry, EntryView, read_entry
 
 # Nobody reads an action in less (microseconds).
 FAST_US = 3_000_000
@@ -24,11 +24,11 @@ Entries = Callable[[str, str], list[tuple[int, bytes, bytes | None]]]
 class _Person:
     approved: int = 0
     denied: int = 0
-    took: list[int] = field(default_factory=list)
-    fast: int = 0
+    durations_us: list[int] = field(default_factory=list)
+    fast_count: int = 0
 
 
-class Answered:
+class AnswerTimes:
     """Counts answers, entry by entry, in the order of the ledger.
 
     `entries` finds the entries of an action, for a hold that was opened before the first entry
@@ -40,24 +40,24 @@ class Answered:
         self._opened: dict[str, int] = {}
         self._people: dict[str, _Person] = {}
 
-    def take(self, entry: EntryView) -> None:
+    def add_entry(self, entry: EntryView) -> None:
         """Take the next entry."""
         action, at = str(entry.action), int(entry.at or 0)
-        if isinstance(entry, Decision) and entry.asks_person:
+        if isinstance(entry, DecisionEntry) and entry.needs_approval:
             self._opened.setdefault(action, at)
-        elif isinstance(entry, Answer) and entry.word != "expired":
-            person = self._people.setdefault(str(entry.by or "?"), _Person())
-            person.approved += entry.word == "approved"
-            person.denied += entry.word == "denied"
+        elif isinstance(entry, AnswerEntry) and entry.answer != "expired":
+            person = self._people.setdefault(str(entry.actor or "?"), _Person())
+            person.approved += entry.answer == "approved"
+            person.denied += entry.answer == "denied"
             opened = self._opened.pop(action, None)
             if opened is None:
-                opened = self._before(action, entry.seq)
+                opened = self._find_opening(action, entry.seq)
             if opened is not None:
                 took = max(0, at - opened)
-                person.took.append(took)
-                person.fast += took < FAST_US
+                person.durations_us.append(took)
+                person.fast_count += took < FAST_US
 
-    def _before(self, action: str, seq: int) -> int | None:
+    def _find_opening(self, action: str, seq: int) -> int | None:
         """Return when a hold was opened that was open before the first entry taken."""
         if self._entries is None:
             return None
@@ -66,13 +66,13 @@ class Answered:
             entry = read_entry(*raw)
             if entry.seq >= seq:
                 break
-            if isinstance(entry, Answer) and entry.word != "expired":
+            if isinstance(entry, AnswerEntry) and entry.answer != "expired":
                 opened = None
-            elif opened is None and isinstance(entry, Decision) and entry.asks_person:
+            elif opened is None and isinstance(entry, DecisionEntry) and entry.needs_approval:
                 opened = int(entry.at or 0)
         return opened
 
-    def told(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[dict[str, Any]]:
         """Return who answered, the most frequent first. `median_us` is null where none is known.
 
         `share_approved` is in thousandths; `fast` counts answers within three seconds.
@@ -87,18 +87,20 @@ class Answered:
                 "approved": person.approved,
                 "denied": person.denied,
                 "share_approved": person.approved * 1000 // (person.approved + person.denied),
-                "median_us": median_low(person.took) if person.took else None,
-                "fast": person.fast,
+                "median_us": median_low(person.durations_us) if person.durations_us else None,
+                "fast": person.fast_count,
             }
             for by, person in found
         ]
 
 
-def answered_text(told: list[Mapping[str, Any]], safe: Callable[[Any, int], str]) -> Iterator[str]:
+def format_answer_times(
+    people: list[Mapping[str, Any]], safe: Callable[[Any, int], str]
+) -> Iterator[str]:
     """Yield the lines of the report's section."""
-    if not told:
+    if not people:
         yield "  nobody answered a hold"
-    for one in told[:10]:
+    for one in people[:10]:
         after = "an unknown time"
         if one["median_us"] is not None:
             after = f"{one['median_us'] / 1e6:,.0f} s"
@@ -108,5 +110,5 @@ def answered_text(told: list[Mapping[str, Any]], safe: Callable[[Any, int], str]
         )
         if one["fast"]:
             yield f"    {one['fast']:,} within 3 s of the hold's opening: nobody reads that fast"
-    if len(told) > 10:
-        yield f"  and {len(told) - 10:,} more"
+    if len(people) > 10:
+        yield f"  and {len(people) - 10:,} more"

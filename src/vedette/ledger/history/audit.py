@@ -13,10 +13,10 @@ from dataclasses import field
 from typing import Any
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.effect import OPEN
+from vedette.domain.effect import OPEN_STATES
 from vedette.domain.entry import EFFECT_KINDS
-from vedette.ledger.history.entry_view import Decision, EffectChange, view_entry
-from vedette.ledger.history.time_window import Walk, fields_of
+from vedette.ledger.history.entry_view import DecisionEntry, EffectEntry, view_entry
+from vedette.ledger.history.time_window import EntryLog, parse_fields
 
 AUDIT = "vedette.audit/1"
 
@@ -29,7 +29,7 @@ INBOX = "INBOX"
 
 
 @dataclass(slots=True)
-class Claim:
+class RecordedEffect:
     """What the ledger says of one effect at a target. `at_us` is when its last entry was written.
 
     `began_us` is when its first was. `args` are those that were decided and `data` what the tool
@@ -51,15 +51,15 @@ class Claim:
     erased: bool = False
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Say whether it is not known yet whether it happened."""
-        return self.state in OPEN
+        return self.state in OPEN_STATES
 
-    def at(self, names: Collection[str]) -> bool:
+    def is_at(self, names: Collection[str]) -> bool:
         """Say whether it was meant for a target of one of these names, as far as is known."""
         return self.target in names or (self.target is None and self.erased)
 
-    def told(self, name: str) -> Any:
+    def read_value(self, name: str) -> Any:
         """Return what it says of the target: as answered, else as asked for."""
         for part in (self.data, self.args):
             if part is not None and part.get(name) is not None:
@@ -68,7 +68,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class TargetEffect:
     """One effect in a target's record: its key, and when (0: the record does not say)."""
 
     key: str
@@ -87,78 +87,78 @@ class Mail:
 
 
 @dataclass(slots=True)
-class Ledger:
+class RecordedEffects:
     """Every effect the ledger knows, by key, in the order of their last entries.
 
     `first_us` is the instant of the oldest entry that is here; `cut` says that older ones are
     archived, so what is older cannot be held against anything.
     """
 
-    claims: dict[str, Claim] = field(default_factory=dict)
+    effects: dict[str, RecordedEffect] = field(default_factory=dict)
     first_us: int = 0
-    cut: bool = False
+    is_truncated: bool = False
 
-    def of(self, *names: str) -> list[Claim]:
+    def at_target(self, *names: str) -> list[RecordedEffect]:
         """Return the effects at one target, in the order in which they came to where they are."""
-        found = [claim for claim in self.claims.values() if claim.target in names]
+        found = [claim for claim in self.effects.values() if claim.target in names]
         return sorted(found, key=lambda claim: claim.seq)
 
 
-def read_ledger(record: Walk, target_of: Callable[[str, str], str | None]) -> Ledger:
+def read_effects(record: EntryLog, target_of: Callable[[str, str], str | None]) -> RecordedEffects:
     """Read every effect out of the ledger.
 
     `target_of` names the target that an agent's tool has today: asked where the decision that
     recorded it is erased.
     """
-    told = Ledger()
-    asked: dict[str, _Asked] = {}
+    told = RecordedEffects()
+    asked: dict[str, _Request] = {}
     for seq, raw, _, data in record.walk():
-        fields = fields_of(raw)
+        fields = parse_fields(raw)
         if not told.first_us:
-            told.first_us, told.cut = int(fields.get("at") or 0), seq > 1
+            told.first_us, told.is_truncated = int(fields.get("at") or 0), seq > 1
         kind, action = fields.get("kind"), str(fields.get("action") or "")
         if kind == "action.decided" and fields.get("outcome") != "permit":
             continue
         if kind != "action.decided" and kind not in EFFECT_KINDS:
             continue
         entry = view_entry(seq, fields, data)
-        if isinstance(entry, Decision):
-            asked[action] = _asked(entry)
-        elif isinstance(entry, EffectChange):
-            claim = told.claims.get(action.removeprefix("act_"))
+        if isinstance(entry, DecisionEntry):
+            asked[action] = _read_request(entry)
+        elif isinstance(entry, EffectEntry):
+            claim = told.effects.get(action.removeprefix("act_"))
             if claim is None:
-                claim = _claim(entry, action, asked.pop(action, (None, None)), target_of)
-                told.claims[claim.key] = claim
-            _move(claim, entry)
+                claim = _build_effect(entry, action, asked.pop(action, (None, None)), target_of)
+                told.effects[claim.key] = claim
+            _apply_change(claim, entry)
     return told
 
 
-_Asked = tuple["Mapping[str, Any] | None", "str | None"]
+_Request = tuple["Mapping[str, Any] | None", "str | None"]
 
 
-def _asked(entry: Decision) -> _Asked:
+def _read_request(entry: DecisionEntry) -> _Request:
     """Return the arguments and the target of the question that was permitted."""
     if entry.body is None:
         return None, None
     # What a transactional tool writes is a row of the fleet's own: no target knows of it.
-    own = entry.asked.get("settles") == "transactional"
-    resource = entry.question.get("resource") or {}
-    return entry.asked.get("args") or {}, None if own else resource.get("id")
+    own = entry.requested_action.get("settles") == "transactional"
+    resource = entry.request.get("resource") or {}
+    return entry.requested_action.get("args") or {}, None if own else resource.get("id")
 
 
-def _claim(
-    entry: EffectChange, action: str, asked: _Asked, target_of: Callable[[str, str], str | None]
-) -> Claim:
+def _build_effect(
+    entry: EffectEntry, action: str, asked: _Request, target_of: Callable[[str, str], str | None]
+) -> RecordedEffect:
     agent, tool = str(entry.agent), str(entry.tool)
     args, target = asked
-    claim = Claim(action.removeprefix("act_"), action, agent, str(entry.run), tool)
+    claim = RecordedEffect(action.removeprefix("act_"), action, agent, str(entry.run), tool)
     claim.began_us = int(entry.at or 0)
     claim.args, claim.erased = args, args is None
     claim.target = target_of(agent, tool) if claim.erased else target
     return claim
 
 
-def _move(claim: Claim, entry: EffectChange) -> None:
+def _apply_change(claim: RecordedEffect, entry: EffectEntry) -> None:
     claim.state, claim.seq, claim.at_us = entry.state, entry.seq, int(entry.at or 0)
     if claim.state == "done":
         claim.data = entry.data
@@ -169,8 +169,8 @@ def _move(claim: Claim, entry: EffectChange) -> None:
 
 
 def audit_keys(
-    items: Iterable[Item],
-    ledger: Ledger,
+    items: Iterable[TargetEffect],
+    ledger: RecordedEffects,
     target: str,
     *,
     since_us: int,
@@ -191,38 +191,38 @@ def audit_keys(
         times[item.key] = times.get(item.key, 0) + 1
         if times[item.key] > 1 or (item.at_us and item.at_us < since_us):
             continue
-        claim = ledger.claims.get(item.key)
+        claim = ledger.effects.get(item.key)
         shown = f"{item.key!r}" + (f" ({item.what})" if item.what else "")
         if claim is None:
             found.append(finding("no-intent", target, f"{shown} has no intent", key=item.key))
-        elif not claim.at(here):
-            what = f"{shown} has no intent here: {_whose(claim)}"
+        elif not claim.is_at(here):
+            what = f"{shown} has no intent here: {_format_owner(claim)}"
             found.append(finding("no-intent", target, what, claim=claim))
         elif claim.state in ("failed", "cancelled"):
-            what = f"{shown} is there, and the ledger says that it {_said(claim.state)}"
+            what = f"{shown} is there, and the ledger says that it {_format_state(claim.state)}"
             found.append(finding("despite", target, what, claim=claim))
     for key, number in times.items():
         if number > 1:
             what = f"{key!r} took effect {number} times"
-            found.append(finding("twice", target, what, key=key, claim=ledger.claims.get(key)))
-    for claim in ledger.of(target):
+            found.append(finding("twice", target, what, key=key, claim=ledger.effects.get(key)))
+    for claim in ledger.at_target(target):
         kept = claim.began_us >= kept_us
-        if claim.key not in times and kept and _due(claim, since_us, read_us):
+        if claim.key not in times and kept and _is_due(claim, since_us, read_us):
             what = f"{claim.tool} of {claim.agent} was done; the target does not know it"
             found.append(finding("not-there", target, what, claim=claim))
     return found
 
 
-def _said(state: str) -> str:
+def _format_state(state: str) -> str:
     return "failed" if state == "failed" else "was cancelled"
 
 
-def _whose(claim: Claim) -> str:
+def _format_owner(claim: RecordedEffect) -> str:
     to = f" at {claim.target}" if claim.target is not None else ""
     return f"it is the key of {claim.tool} of {claim.agent}{to}"
 
 
-def _due(claim: Claim, since_us: int, read_us: int) -> bool:
+def _is_due(claim: RecordedEffect, since_us: int, read_us: int) -> bool:
     """Say whether a record that was read from `read_us` on must have an effect."""
     return claim.state == "done" and since_us <= claim.at_us < read_us
 
@@ -232,7 +232,7 @@ def _due(claim: Claim, since_us: int, read_us: int) -> bool:
 
 def audit_mailbox(
     mails: Sequence[Mail],
-    ledger: Ledger,
+    ledger: RecordedEffects,
     target: str,
     *,
     since_us: int,
@@ -248,11 +248,11 @@ def audit_mailbox(
     """
     found: list[dict[str, Any]] = []
     here = {target, *names}
-    of: dict[str, list[Claim]] = {}
-    for claim in ledger.of(*here):
-        message = claim.told("message")
+    of: dict[str, list[RecordedEffect]] = {}
+    for claim in ledger.at_target(*here):
+        message = claim.read_value("message")
         # A mail that we wrote ourselves goes by its key, even once all else is erased.
-        writes = _written(claim)
+        writes = _written_mail(claim)
         of.setdefault(str(message) if message and not writes else writes or "", []).append(claim)
     seen: dict[str, Mail] = {}
     for mail in mails:
@@ -261,53 +261,58 @@ def audit_mailbox(
             found.append(finding("twice", target, what, message=mail.name))
         seen[mail.name] = mail
         if not mail.at_us or mail.at_us >= since_us:
-            found += _mail(mail, _claims_on(mail, of, ledger, here), target, read_us)
+            found += _mail(mail, _effects_on(mail, of, ledger, here), target, read_us)
     for name, claims in of.items():
-        last = next((c for c in reversed(claims) if _due(c, since_us, read_us)), None)
+        last = next((c for c in reversed(claims) if _is_due(c, since_us, read_us)), None)
         if not name or name in seen or last is None or last.target != target:
             continue
-        moving = any(claim.open or claim.at_us >= read_us for claim in claims)
-        if moving or last.told("folder") in emptied:
+        moving = any(claim.is_open or claim.at_us >= read_us for claim in claims)
+        if moving or last.read_value("folder") in emptied:
             continue
         what = f"{name} is nowhere; {last.tool} of {last.agent} was done to it"
         found.append(finding("not-there", target, what, claim=last, message=name))
     return found
 
 
-def _written(claim: Claim) -> str | None:
+def _written_mail(claim: RecordedEffect) -> str | None:
     """Return the unique name of the mail that a claim wrote, if it wrote one."""
     named = claim.data.get("message") if claim.data is not None else None
     name = f"{claim.key}.vedette"
-    return name if named == name or (claim.data is None and claim.told("to")) else None
+    return name if named == name or (claim.data is None and claim.read_value("to")) else None
 
 
-def _claims_on(
-    mail: Mail, of: Mapping[str, list[Claim]], ledger: Ledger, here: Collection[str]
-) -> list[Claim]:
+def _effects_on(
+    mail: Mail,
+    of: Mapping[str, list[RecordedEffect]],
+    ledger: RecordedEffects,
+    here: Collection[str],
+) -> list[RecordedEffect]:
     claims = of.get(mail.name, [])
     if claims or not mail.name.endswith(".vedette"):
         return claims
-    ours = ledger.claims.get(mail.name.removesuffix(".vedette"))
-    return [ours] if ours is not None and ours.at(here) else []
+    ours = ledger.effects.get(mail.name.removesuffix(".vedette"))
+    return [ours] if ours is not None and ours.is_at(here) else []
 
 
-def _mail(mail: Mail, claims: list[Claim], target: str, read_us: int) -> list[dict[str, Any]]:
+def _mail(
+    mail: Mail, claims: list[RecordedEffect], target: str, read_us: int
+) -> list[dict[str, Any]]:
     """Return what is wrong with where one mail lies and how it is flagged."""
     ours = any(mail.name == f"{claim.key}.vedette" for claim in claims)
     folders, on, maybe = {INBOX}, set[str](), set[str]()
-    last: Claim | None = None
+    last: RecordedEffect | None = None
     for claim in claims:
         sure = claim.state == "done" and claim.at_us < read_us
-        if not sure and not (claim.open or claim.state == "done"):
+        if not sure and not (claim.is_open or claim.state == "done"):
             continue
-        folder, flag = claim.told("folder"), claim.told("flag")
+        folder, flag = claim.read_value("folder"), claim.read_value("flag")
         if folder is not None:
             folders = {str(folder)} if sure else folders | {str(folder)}
             last = claim
         if flag is not None:
             letter = _FLAGS.get(str(flag), str(flag)[:1].upper())
             (on if sure else maybe).add(letter)
-            if sure and claim.told("set") is False:
+            if sure and claim.read_value("set") is False:
                 on.discard(letter)
     if ours:
         # Whoever sends it moves and flags it: that there is such a mail is what we answer for.
@@ -334,7 +339,7 @@ def _mail(mail: Mail, claims: list[Claim], target: str, read_us: int) -> list[di
 
 
 def finding(
-    code: str, target: str, what: str, *, claim: Claim | None = None, **more: Any
+    code: str, target: str, what: str, *, claim: RecordedEffect | None = None, **more: Any
 ) -> dict[str, Any]:
     """Return one finding as `--json` prints it."""
     told: dict[str, Any] = {"code": code, "target": target, "what": what, **more}

@@ -14,9 +14,9 @@ import orjson
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import KINDS
 
-MOST = 200
+MAX_PAGE = 200
 # How far behind a reader may be and still be told what changed.
-GAP = 2000
+MAX_GAP = 2000
 
 FILTERS = (
     (), ("agent",), ("kind",), ("agent", "kind"), ("run",), ("event",), ("rule", "outcome"),
@@ -27,17 +27,17 @@ _OUTCOMES = ("permit", "hold", "deny")
 TOPICS = frozenset(
     {"head", "inbox", "hold", "run", "agent", "fleet", "policy", "memory", "stop", "budget"}
 )
-_HELD = (
+_HOLD_KINDS = (
     "hold.approved", "hold.denied", "hold.expired", "hold.claimed", "hold.noted",
     "effect.unknown",
 )  # fmt: skip
-_BY_ROOM = {"policy": "policy", "stop": "stop", "budget": "budget", "fleet": "fleet"}
+_TOPIC_BY_PREFIX = {"policy": "policy", "stop": "stop", "budget": "budget", "fleet": "fleet"}
 
 
-class Entries(Protocol):
+class EntryPageReader(Protocol):
     """The reads of a store that these pages stand on."""
 
-    def head(self) -> int: ...
+    def last_seq(self) -> int: ...
 
     def entries_page(
         self, filters: Mapping[str, Any], *, before: int | None, after: int | None, limit: int
@@ -49,7 +49,7 @@ class Entries(Protocol):
 
 
 def entries_page(
-    record: Entries,
+    record: EntryPageReader,
     now_us: int,
     filters: Mapping[str, Any] | None = None,
     *,
@@ -64,9 +64,11 @@ def entries_page(
     page that ends at an instant. Raises BadCommand for filters that no index answers, and for a
     limit or cursor that is none.
     """
-    wanted = _checked(dict(filters or {}))
-    if not 1 <= limit <= MOST:
-        raise BadCommand(f"a page has 1 to {MOST} items, not {limit}", mend="give another limit")
+    wanted = _check_filters(dict(filters or {}))
+    if not 1 <= limit <= MAX_PAGE:
+        raise BadCommand(
+            f"a page has 1 to {MAX_PAGE} items, not {limit}", mend="give another limit"
+        )
     if sum(place is not None for place in (at_us, before, after)) > 1:
         raise BadCommand("a page is at an instant, before or after an entry", mend="give one")
     if any(place is not None and not 0 <= place < 2**62 for place in (at_us, before, after)):
@@ -83,12 +85,14 @@ def entries_page(
         "items": [_item(raw) for _, raw in found],
         "older": found[-1][0] if older else None,
         "newer": found[0][0] if newer else None,
-        "head": record.head(),
+        "head": record.last_seq(),
         "now": now_us,
     }
 
 
-def changes(record: Entries, after: int, topics: frozenset[str] | None = None) -> dict[str, Any]:
+def changes(
+    record: EntryPageReader, after: int, topics: frozenset[str] | None = None
+) -> dict[str, Any]:
     """Return what was touched after a place in the ledger: [topic, id, seq], newest per id.
 
     `topics` are names out of TOPICS; None is all. `gap` says that the place is too far behind, or
@@ -99,20 +103,20 @@ def changes(record: Entries, after: int, topics: frozenset[str] | None = None) -
         raise BadCommand(
             f"no topic {sorted(topics - TOPICS)[0]!r}", mend=f"one of: {', '.join(sorted(TOPICS))}"
         )
-    head = record.head()
-    if not head - GAP <= after <= head:
+    head = record.last_seq()
+    if not head - MAX_GAP <= after <= head:
         return {"items": [], "head": head, "gap": True}
     newest: dict[tuple[str, str], int] = {}
-    for seq, raw in record.entries_after(after, GAP):
+    for seq, raw in record.entries_after(after, MAX_GAP):
         head = max(head, seq)
-        for touched in _touched(orjson.loads(raw)):
+        for touched in _find_topics(orjson.loads(raw)):
             if topics is None or touched[0] in topics:
                 newest[touched] = seq
     items = sorted((seq, topic, id) for (topic, id), seq in newest.items())
     return {"items": [[topic, id, seq] for seq, topic, id in items], "head": head, "gap": False}
 
 
-def _touched(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _find_topics(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     kind, action = entry["kind"], entry.get("action")
     yield "head", ""
     for topic in ("agent", "run"):
@@ -121,11 +125,11 @@ def _touched(entry: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if kind.startswith("memory."):
         # Named by its bank when it is proposed, and then as `bank/id`.
         yield "memory", str(entry.get("memory")).partition("/")[0]
-    if action is not None and (kind in _HELD or kind == "action.decided"):
+    if action is not None and (kind in _HOLD_KINDS or kind == "action.decided"):
         # A decision opens a hold or ends one.
         yield "hold", action.replace("act_", "hold_")
         yield "inbox", ""
-    room = _BY_ROOM.get(kind.partition(".")[0])
+    room = _TOPIC_BY_PREFIX.get(kind.partition(".")[0])
     if room is not None:
         yield room, ""
     elif kind.startswith("clock.") or kind in ("store.opened", "store.restored", "run.dead"):
@@ -138,7 +142,7 @@ def _item(raw: bytes) -> dict[str, Any]:
     return {**entry, "body": "body" in entry}
 
 
-def _checked(filters: dict[str, Any]) -> dict[str, Any]:
+def _check_filters(filters: dict[str, Any]) -> dict[str, Any]:
     if not any(set(names) == set(filters) for names in FILTERS):
         known = "; ".join(" and ".join(names) for names in FILTERS if names)
         raise BadCommand(

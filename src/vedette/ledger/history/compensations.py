@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.compensation import undo_ids, undo_run
+from vedette.domain.compensation import undo_ids, undo_run_id
 from vedette.domain.run import ActionRow, Run
 
 # waiting: not decided or not done yet; dead: a dead letter; void: nothing came of it; unknown: it
@@ -14,7 +14,7 @@ from vedette.domain.run import ActionRow, Run
 State = Literal["undone", "waiting", "dead", "void", "unknown"]
 
 
-class Runs(Protocol):
+class RunReader(Protocol):
     """What this asks of the record."""
 
     def run(self, run: str) -> Run | None: ...
@@ -23,7 +23,7 @@ class Runs(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Undoing:
+class UndoAttempt:
     """One attempt to take an effect back: the id of its event, its run, and what came of it."""
 
     id: str
@@ -31,18 +31,20 @@ class Undoing:
     state: State
 
 
-def undoings(record: Runs, fleet: str, row: ActionRow) -> tuple[list[Undoing], str]:
+def find_undo_attempts(
+    record: RunReader, fleet: str, row: ActionRow
+) -> tuple[list[UndoAttempt], str]:
     """Return the attempts to take an action's effect back, and the id that the next would have.
 
     Only after one that came to nothing (denied, failed, expired, in mode observe) is there
     another, so at most the last of them did it.
     """
-    found: list[Undoing] = []
+    found: list[UndoAttempt] = []
     for id in undo_ids(row.id):
-        run = record.run(undo_run(fleet, row.agent, id))
+        run = record.run(undo_run_id(fleet, row.agent, id))
         if run is None:
             return found, id
-        found.append(Undoing(id, run, _state(run, record.actions(run.id))))
+        found.append(UndoAttempt(id, run, _state(run, record.actions(run.id))))
     raise AssertionError("ids of undos do not end")
 
 
@@ -58,11 +60,11 @@ def _state(run: Run, rows: Sequence[ActionRow]) -> State:
     return "void" if nothing else "unknown"
 
 
-def undone_object(record: Runs, fleet: str | None, row: ActionRow) -> dict[str, Any] | None:
+def undo_object(record: RunReader, fleet: str | None, row: ActionRow) -> dict[str, Any] | None:
     """Return what became of an effect that was to be taken back, as explain shows it."""
     if fleet is None or row.effect != "done":
         return None
-    found, _ = undoings(record, fleet, row)
+    found, _ = find_undo_attempts(record, fleet, row)
     if not found:
         return None
     last = found[-1]

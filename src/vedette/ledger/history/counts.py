@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from vedette.domain.effect import OPEN
+from vedette.domain.effect import OPEN_STATES
 from vedette.domain.run import ActionRow
-from vedette.ledger.history.action import AGAIN, times
-from vedette.ledger.history.entry_view import Decision, EffectChange, EntryView
+from vedette.ledger.history.action import RETRY_OUTCOMES, times
+from vedette.ledger.history.entry_view import DecisionEntry, EffectEntry, EntryView
 from vedette.ledger.history.sample import Sample
 
 # A verb of a person, or of the engine itself, that changed what holds.
@@ -34,7 +34,7 @@ _INDEX = re.compile(r'\[\s*"[^"\n]*"\s*\]')
 _NAME = re.compile(r'"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)+)(?::[^"\n]*)?"')
 
 
-class Tally:
+class ReportCounts:
     """Counts the entries of a window, in order."""
 
     def __init__(
@@ -44,81 +44,81 @@ class Tally:
         self.sample, self._action = sample, action
         self.events = self.unreadable = self._visits = 0
         self.kinds: Counter[str] = Counter()
-        self.changed: list[dict[str, Any]] = []
+        self.changes: list[dict[str, Any]] = []
         self.rules: Counter[str] = Counter()
-        self._odd: Counter[tuple[str, str, str, str]] = Counter()
+        self._exception_counts: Counter[tuple[str, str, str, str]] = Counter()
         self._examples: dict[tuple[str, str, str, str], str] = {}
         self._spent: Counter[tuple[str, str]] = Counter()
-        self._booked: dict[tuple[str, int], tuple[str, dict[str, int]]] = {}
+        self._reservations: dict[tuple[str, int], tuple[str, dict[str, int]]] = {}
         self._limits: dict[tuple[str, str, str, str], dict[str, Any]] = {}
-        self._asked: dict[str, str] = {}
-        self._none: set[str] = set()
+        self._approval_requests: dict[str, str] = {}
+        self._unsettleable: set[str] = set()
         self._permitted: set[str] = set()
-        self._standing: dict[str, tuple[str, str, str, str]] = {}
+        self._open_effects: dict[str, tuple[str, str, str, str]] = {}
         self._next_try: dict[tuple[str, str, str, str], int] = {}
 
-    def take(self, entry: EntryView) -> None:
+    def add_entry(self, entry: EntryView) -> None:
         """Take the next entry."""
         kind, outcome = entry.kind, entry.get("outcome")
         self.kinds[kind if outcome is None else f"{kind}.{outcome}"] += 1
-        self.sample.take(entry)
+        self.sample.add_entry(entry)
         if kind in _CHANGES:
-            self.changed.append(change(entry))
-        elif isinstance(entry, Decision):
-            self._decided(entry)
-        elif isinstance(entry, EffectChange):
+            self.changes.append(change_object(entry))
+        elif isinstance(entry, DecisionEntry):
+            self._add_decision(entry)
+        elif isinstance(entry, EffectEntry):
             self._effect(entry)
         elif kind.startswith("budget."):
             self._budget(entry)
         elif kind in ("run.dead", "action.refused", "event.refused"):
             why = str(entry.why or ("(erased)" if entry.erased else "?"))
             # The first line says what it was; the rest differs from event to event.
-            self._note(kind, entry, why.split("\n")[0][:120])
+            self._count_exception(kind, entry, why.split("\n")[0][:120])
         elif kind == "hold.expired":
-            self._note(kind, entry, "nobody answered in time")
+            self._count_exception(kind, entry, "nobody answered in time")
         elif kind == "store.opened":
             self._visits += entry.get("what") == "visit"  # for one command, while no fleet ran
 
-    def _note(self, kind: str, entry: EntryView, why: str) -> None:
+    def _count_exception(self, kind: str, entry: EntryView, why: str) -> None:
         odd = (kind, str(entry.agent or ""), str(entry.tool or ""), why)
-        self._odd[odd] += 1
+        self._exception_counts[odd] += 1
         id = entry.action or entry.run or entry.event
         self._examples.setdefault(odd, str(id or f"entry {entry.seq}"))
 
-    def _decided(self, entry: Decision) -> None:
+    def _add_decision(self, entry: DecisionEntry) -> None:
         action, rule = str(entry.action), str(entry.rule)
         outcome, agent = entry.outcome, str(entry.agent)
         self.rules.update({rule, *(str(r).split(":")[0] for r in entry.reasons or ())})
         if outcome == "deny" and rule != "mode.observe":  # what is observed is told by `would`
-            self._note("denied", entry, rule)
-        elif entry.asks_person:
-            self._asked.setdefault(action, agent)
+            self._count_exception("denied", entry, rule)
+        elif entry.needs_approval:
+            self._approval_requests.setdefault(action, agent)
         if outcome == "permit" and action not in self._permitted:
             self._permitted.add(action)
             self._spent[agent, "actions"] += 1
         elif outcome != "permit":
-            self._take_back(action, agent)
-        if entry.asked.get("settles") == "none":
-            self._none.add(action)
+            self._uncount_permit(action, agent)
+        if entry.requested_action.get("settles") == "none":
+            self._unsettleable.add(action)
 
-    def _effect(self, entry: EffectChange) -> None:
+    def _effect(self, entry: EffectEntry) -> None:
         state, action = entry.state, str(entry.action)
         agent, tool = str(entry.agent), str(entry.tool)
-        why = _failed(entry) if state == "failed" else _STANDING.get(state, "")
-        self._standing[action] = (state, agent, tool, why)
+        why = _failure_reason(entry) if state == "failed" else _STATE_REASONS.get(state, "")
+        self._open_effects[action] = (state, agent, tool, why)
         if state in ("done", "cancelled"):
-            self._standing.pop(action)
-        if state == "unknown" and action in self._none:
-            self._asked.setdefault(action, agent)
+            self._open_effects.pop(action)
+        if state == "unknown" and action in self._unsettleable:
+            self._approval_requests.setdefault(action, agent)
 
     def _budget(self, entry: EntryView) -> None:
         word, agent = entry.kind.removeprefix("budget."), str(entry.agent or "")
         spend: dict[str, int] = entry.get("spend") or {}
         turn = (str(entry.run), int(entry.get("turn") or 0))
         if word == "reserved":
-            self._booked[turn] = (agent, spend)
+            self._reservations[turn] = (agent, spend)
         elif word == "settled":
-            self._booked.pop(turn, None)
+            self._reservations.pop(turn, None)
             for unit, amount in spend.items():
                 self._spent[agent, unit] += amount
         elif word in ("alerted", "refused"):
@@ -128,9 +128,9 @@ class Tally:
             limit[word] += 1
             limit["limit"] = entry.get("limit")
             if word == "refused":
-                self._take_back(str(entry.action), agent)
+                self._uncount_permit(str(entry.action), agent)
 
-    def _take_back(self, action: str, agent: str) -> None:
+    def _uncount_permit(self, action: str, agent: str) -> None:
         """It was permitted, and is not any more before anything was done."""
         if action in self._permitted:
             self._permitted.discard(action)
@@ -158,19 +158,21 @@ class Tally:
 
         `next_try_at` is the soonest of theirs, microseconds, None if nothing is to be tried again.
         """
-        for action, (state, agent, tool, why) in self._standing.items():
+        for action, (state, agent, tool, why) in self._open_effects.items():
             row = self._row(action, state)
             if row is not None and row.tries and state == "intended":
                 why = f"called {times(row.tries)} and not done yet"
             odd = (f"effect.{state}", agent, tool, why)
-            self._odd[odd] += 1
+            self._exception_counts[odd] += 1
             self._examples.setdefault(odd, action)
             if row is not None and row.tries and row.not_before_us:
                 soonest = self._next_try.get(odd, row.not_before_us)
                 self._next_try[odd] = min(soonest, row.not_before_us)
-        self._standing.clear()
+        self._open_effects.clear()
         order = {kind: place for place, kind in enumerate(_ORDER)}
-        found = sorted(self._odd.items(), key=lambda item: (order[item[0][0]], -item[1], item[0]))
+        found = sorted(
+            self._exception_counts.items(), key=lambda item: (order[item[0][0]], -item[1], item[0])
+        )
         names = ("kind", "agent", "tool", "why")
         return [
             {
@@ -184,13 +186,13 @@ class Tally:
 
     def _row(self, action: str, state: str) -> ActionRow | None:
         """Return the row of an effect that is still as the window left it, and open."""
-        row = self._action(action) if self._action is not None and state in OPEN else None
+        row = self._action(action) if self._action is not None and state in OPEN_STATES else None
         return row if row is not None and row.effect == state else None
 
     def budgets(self) -> dict[str, Any]:
         """Return what was spent, what is booked for turns under way, and limits that were near."""
         booked: Counter[tuple[str, str]] = Counter()
-        for agent, spend in self._booked.values():
+        for agent, spend in self._reservations.values():
             booked.update({(agent, unit): amount for unit, amount in spend.items()})
         places = sorted(place for place in {*self._spent, *booked})
         spent = [
@@ -209,7 +211,7 @@ class Tally:
 
     def questions(self) -> dict[str, Any]:
         """Return how often people were asked; `per_1000` is a decimal string."""
-        asked, kinds = len(self._asked), self.kinds
+        asked, kinds = len(self._approval_requests), self.kinds
         per = f"{asked * 1000 / self.events:.1f}" if self.events else None
         return {
             "asked": asked,
@@ -217,7 +219,7 @@ class Tally:
             "approved": kinds["hold.approved"],
             "denied": kinds["hold.denied"],
             "expired": kinds["hold.expired"],
-            "agents": dict(Counter(self._asked.values()).most_common()),
+            "agents": dict(Counter(self._approval_requests.values()).most_common()),
         }
 
 
@@ -225,27 +227,27 @@ _ORDER = (
     "run.dead", "effect.unknown", "effect.failed", "effect.started", "effect.intended",
     "event.refused", "action.refused", "hold.expired", "denied",
 )  # fmt: skip
-_STANDING = {
+_STATE_REASONS = {
     "unknown": "it may have happened",
     "started": "the call's end is not recorded",
     "intended": "permitted and not begun",
 }
 
 
-def _failed(entry: EffectChange) -> str:
+def _failure_reason(entry: EffectEntry) -> str:
     """Say why an effect failed, as far as its entry tells."""
     if entry.get("body") is None:
         return "nobody knows whether it happened, and it was let be"
     if entry.erased:
         return "it was called, and not done"
-    return "its tries are used up" if entry.result in AGAIN else "the call failed for good"
+    return "its tries are used up" if entry.result in RETRY_OUTCOMES else "the call failed for good"
 
 
-def change(entry: EntryView) -> dict[str, Any]:
+def change_object(entry: EntryView) -> dict[str, Any]:
     """Return a change as one line tells it."""
     names = ("what", "agent", "policy_rev", "bundle", "scope", "spend", "until")
     told = {name: entry.get(name) for name in names if entry.get(name) is not None}
-    by = {"by": entry.by, "reason": entry.content("reason")}
+    by = {"by": entry.actor, "reason": entry.content("reason")}
     return {"seq": entry.seq, "at": entry.at, "kind": entry.kind, **told, **by}
 
 

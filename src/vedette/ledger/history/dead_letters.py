@@ -7,18 +7,18 @@ from typing import Any
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.run import ActionRow, Run
-from vedette.ledger.history.entry_view import Death
-from vedette.ledger.history.lists import MOST
-from vedette.ledger.history.reader import Record, resolve
+from vedette.ledger.history.entry_view import DeathEntry
+from vedette.ledger.history.lists import MAX_PAGE
+from vedette.ledger.history.reader import LedgerReader, resolve
 from vedette.ledger.history.run import RunHistory, read_run
 
 DEAD = "vedette.dead/1"
 # How many a command may name: all are moved in one transaction.
-AT_ONCE = 1000
+MAX_BATCH = 1000
 
 
-def dead_page(
-    record: Record,
+def dead_letter_page(
+    record: LedgerReader,
     now_us: int,
     *,
     agent: str | None = None,
@@ -31,8 +31,10 @@ def dead_page(
     `error` is the class of the reason: what the reason says before its first colon. Raises
     BadCommand for a limit or a cursor that is none.
     """
-    if not 1 <= limit <= MOST:
-        raise BadCommand(f"a page has 1 to {MOST} items, not {limit}", mend="give another limit")
+    if not 1 <= limit <= MAX_PAGE:
+        raise BadCommand(
+            f"a page has 1 to {MAX_PAGE} items, not {limit}", mend="give another limit"
+        )
     found = []
     letters = _letters(record, agent, error, before)
     for run, death in letters:
@@ -45,13 +47,17 @@ def dead_page(
         "schema": DEAD,
         "items": [_item(record, run, death) for run, death in found],
         "older": f"{last.position}.{last.agent}" if last is not None and more else None,
-        "head": record.head(),
+        "head": record.last_seq(),
         "now": now_us,
     }
 
 
-def dead_named(
-    record: Record, *, agent: str | None = None, error: str | None = None, most: int = AT_ONCE
+def list_dead_letters(
+    record: LedgerReader,
+    *,
+    agent: str | None = None,
+    error: str | None = None,
+    most: int = MAX_BATCH,
 ) -> tuple[list[str], bool]:
     """Return the ids of dead letters, and whether there are more than `most`."""
     names: list[str] = []
@@ -62,14 +68,14 @@ def dead_named(
     return names, False
 
 
-def dead_show(record: Record, text: str) -> dict[str, Any]:
+def show_dead_letter(record: LedgerReader, text: str) -> dict[str, Any]:
     """Return one dead letter: its reason, trace and entries, and what is unknown of its actions.
 
     `text` is a run's id or a unique beginning of one. Raises BadCommand if it names none.
     """
-    run = letter(record, text)
+    run = find_dead_letter(record, text)
     history = read_run(record, run.id)
-    death = _last(history)
+    death = _last_death(history)
     rows = record.actions(run.id)
     return {
         "schema": DEAD,
@@ -78,11 +84,11 @@ def dead_show(record: Record, text: str) -> dict[str, Any]:
         "redriven": sum(entry.kind == "run.redriven" for entry in history.entries),
         "actions": [_action(row) for row in rows],
         "timeline": [entry.item() for entry in history.entries],
-        "cut": history.cut,
+        "cut": history.is_truncated,
     }
 
 
-def letter(record: Record, text: str) -> Run:
+def find_dead_letter(record: LedgerReader, text: str) -> Run:
     """Return the dead letter that an id, or a unique beginning of one, names. Raises BadCommand."""
     kind, name = resolve(record, text)
     run = record.run(name) if kind == "run" else None
@@ -96,29 +102,29 @@ def letter(record: Record, text: str) -> Run:
 
 
 def _letters(
-    record: Record, agent: str | None, error: str | None, before: str | None
-) -> Iterator[tuple[Run, Death | None]]:
-    place, beside = _place(before)
+    record: LedgerReader, agent: str | None, error: str | None, before: str | None
+) -> Iterator[tuple[Run, DeathEntry | None]]:
+    place, beside = _parse_cursor(before)
     while True:
         runs = record.runs_page(
-            agent=agent, state="dead", before=place, beside=beside, limit=MOST, after=None
+            agent=agent, state="dead", before=place, beside=beside, limit=MAX_PAGE, after=None
         )
         for run in runs:
-            death = _last(read_run(record, run.id))
+            death = _last_death(read_run(record, run.id))
             if error is None or (death is not None and death.error == error):
                 yield run, death
-        if len(runs) < MOST:
+        if len(runs) < MAX_PAGE:
             return
         place, beside = runs[-1].position, runs[-1].agent
 
 
-def _last(history: RunHistory) -> Death | None:
-    deaths = history.of(Death)
+def _last_death(history: RunHistory) -> DeathEntry | None:
+    deaths = history.of_type(DeathEntry)
     return deaths[-1] if deaths else None
 
 
 def _item(
-    record: Record, run: Run, death: Death | None, rows: list[ActionRow] | None = None
+    record: LedgerReader, run: Run, death: DeathEntry | None, rows: list[ActionRow] | None = None
 ) -> dict[str, Any]:
     rows = record.actions(run.id) if rows is None else rows
     return {
@@ -146,7 +152,7 @@ def _action(row: ActionRow) -> dict[str, Any]:
     }
 
 
-def _place(cursor: str | None) -> tuple[int | None, str]:
+def _parse_cursor(cursor: str | None) -> tuple[int | None, str]:
     if cursor is None:
         return None, ""
     seq, _, beside = cursor.partition(".")

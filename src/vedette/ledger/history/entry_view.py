@@ -15,7 +15,7 @@ import orjson
 
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import EffectState, state_after
-from vedette.domain.entry import ANSWERS, EFFECT_KINDS
+from vedette.domain.entry import EFFECT_KINDS, HOLD_ANSWERS
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class _Content(Generic[T]):
         return value
 
 
-Words = Mapping[str, Any]
+JsonObject = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class EntryView:
     agent = _Field[str | None]("agent")
     action = _Field[str | None]("action")
     tool = _Field[str | None]("tool")
-    by = _Field[str | None]("actor")
+    actor = _Field[str | None]("actor")
     why = _Content[Any]("why")
 
     @property
@@ -80,9 +80,9 @@ class EntryView:
         """Return a field of the body; None if the body is erased or has no such field."""
         return self.body.get(name) if isinstance(self.body, dict) else None
 
-    def light(self, fields: Mapping[str, Any]) -> EntryView:
+    def without_content(self, fields: Mapping[str, Any]) -> EntryView:
         """Return the entry with these fields, without what of its content may be long."""
-        return typed_view(self.seq, fields, self.body, erased=self.erased)
+        return build_view(self.seq, fields, self.body, erased=self.erased)
 
     def item(self) -> dict[str, Any]:
         """Return the entry as an item of a timeline."""
@@ -99,7 +99,7 @@ class EntryView:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision(EntryView):
+class DecisionEntry(EntryView):
     """What policy decided of an action (`action.decided`), and the question it was put."""
 
     outcome = _Field[str]("outcome")
@@ -114,29 +114,29 @@ class Decision(EntryView):
     would = _Field[str | None]("would")
 
     @property
-    def asks_person(self) -> bool:
+    def needs_approval(self) -> bool:
         """Say whether the action came to wait for a person's approval by this."""
         return self.outcome == "hold" and self.wait == "approval"
 
     @property
-    def question(self) -> Words:
+    def request(self) -> JsonObject:
         """Return the question (docs/design/question.md); empty once erased."""
         return self.content("question") or {}
 
     @property
-    def asked(self) -> Words:
+    def requested_action(self) -> JsonObject:
         """Return the action as the question has it."""
-        return self.question.get("action") or {}
+        return self.request.get("action") or {}
 
     @property
-    def context(self) -> Words:
+    def context(self) -> JsonObject:
         """Return what the question tells beside subject, action and resource."""
-        return self.question.get("context") or {}
+        return self.request.get("context") or {}
 
     @property
-    def subject(self) -> Words:
+    def subject(self) -> JsonObject:
         """Return who asked, as the question has it."""
-        return self.question.get("subject") or {}
+        return self.request.get("subject") or {}
 
     @property
     def reasons(self) -> Sequence[str] | None:
@@ -144,33 +144,33 @@ class Decision(EntryView):
         return (self.content("decision") or {}).get("reasons")
 
     @property
-    def obligations(self) -> Sequence[Words] | None:
+    def obligations(self) -> Sequence[JsonObject] | None:
         """Return what must be done along with the action."""
         return (self.content("decision") or {}).get("obligations")
 
     @property
-    def approvals(self) -> Sequence[Words] | None:
+    def approvals(self) -> Sequence[JsonObject] | None:
         """Return the approvals that policy was shown: `by`, `action_digest`, `until`."""
         return self.context.get("approvals")
 
-    def light(self, fields: Mapping[str, Any]) -> EntryView:
+    def without_content(self, fields: Mapping[str, Any]) -> EntryView:
         """Return the decision with who asked what about which event, without its arguments."""
         if self.body is None:
-            return Decision(self.seq, fields, None, self.erased)
-        parts: Mapping[str, tuple[Words, tuple[str, ...]]] = {
+            return DecisionEntry(self.seq, fields, None, self.erased)
+        parts: Mapping[str, tuple[JsonObject, tuple[str, ...]]] = {
             "subject": (self.subject, ("id",)),
-            "action": (self.asked, ("digest", "origins", "settles")),
+            "action": (self.requested_action, ("digest", "origins", "settles")),
             "context": (self.context, ("turn", "event", "approvals")),
         }
         question = {
             part: {name: told[name] for name in names if name in told}
             for part, (told, names) in parts.items()
         }
-        return Decision(self.seq, fields, {"question": question}, self.erased)
+        return DecisionEntry(self.seq, fields, {"question": question}, self.erased)
 
 
 @dataclass(frozen=True, slots=True)
-class Withdrawal(EntryView):
+class WithdrawalEntry(EntryView):
     """A permit that does not stand: no room for it, or the action is not any more what it was.
 
     `budget.refused` leaves it held and `action.refused` denied. Without an action, the first is of
@@ -192,7 +192,7 @@ class Withdrawal(EntryView):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(EntryView):
+class AnswerEntry(EntryView):
     """What a hold was answered: `approved` or `denied` by a person, `expired` by nobody."""
 
     until = _Field[int | None]("until")
@@ -200,27 +200,27 @@ class Answer(EntryView):
     reason = _Content[str | None]("reason")
 
     @property
-    def word(self) -> str:
+    def answer(self) -> str:
         """Return approved, denied or expired."""
         return self.kind.removeprefix("hold.")
 
 
 @dataclass(frozen=True, slots=True)
-class Claim(EntryView):
+class ClaimEntry(EntryView):
     """A person looks at a hold, until an instant."""
 
     until = _Field[int | None]("until")
 
 
 @dataclass(frozen=True, slots=True)
-class Note(EntryView):
+class NoteEntry(EntryView):
     """What a person noted about a hold."""
 
     text = _Content[str | None]("note")
 
 
 @dataclass(frozen=True, slots=True)
-class EffectChange(EntryView):
+class EffectEntry(EntryView):
     """A change of an effect; its body is the outcome (`vedette.domain.effect.Outcome`), where it
     has one.
 
@@ -232,10 +232,10 @@ class EffectChange(EntryView):
     tries = _Field[int | None]("tries")
     verified = _Field[bool | None]("verified")
     result = _Content[str | None]("state")
-    data = _Content[Words | None]("data")
+    data = _Content[JsonObject | None]("data")
 
     @property
-    def word(self) -> str:
+    def change(self) -> str:
         """Return what the entry calls the change; `absent` plans the effect anew."""
         return self.kind.removeprefix("effect.")
 
@@ -244,16 +244,16 @@ class EffectChange(EntryView):
         """Return the state that the effect is in from then on."""
         return state_after(self.kind)
 
-    def light(self, fields: Mapping[str, Any]) -> EntryView:
+    def without_content(self, fields: Mapping[str, Any]) -> EntryView:
         """Return the change without its outcome."""
-        return EffectChange(self.seq, fields, None, self.erased)
+        return EffectEntry(self.seq, fields, None, self.erased)
 
 
 # --- of a run -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance(EntryView):
+class AcceptanceEntry(EntryView):
     """An event became durable; the body is the event (`vedette.domain.event.Event.payload`).
 
     Only what a person had the engine make, an undo or a correction, has a `cause`.
@@ -266,7 +266,7 @@ class Acceptance(EntryView):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement(EntryView):
+class JudgementEntry(EntryView):
     """What a reasoner answered: a turn, or the end of an uneventful run, which is all it has.
 
     A run that had turns has an end without a label. Numbers are in thousandths.
@@ -277,10 +277,10 @@ class Judgement(EntryView):
     confidence_milli = _Field[int | None]("confidence_milli")
     score_milli = _Field[int | None]("score_milli")
     threshold_milli = _Field[int | None]("threshold_milli")
-    proposed = _Field[int | None]("proposals")
-    proposals = _Content[Sequence[Words] | None]("proposals")
+    proposal_count = _Field[int | None]("proposals")
+    proposals = _Content[Sequence[JsonObject] | None]("proposals")
     memories = _Content[Sequence[str] | None]("memories")
-    detail = _Content[Words | None]("detail")
+    detail = _Content[JsonObject | None]("detail")
     final = _Content[bool | None]("final")
 
     @property
@@ -291,7 +291,7 @@ class Judgement(EntryView):
 
 
 @dataclass(frozen=True, slots=True)
-class Recall(EntryView):
+class RecallEntry(EntryView):
     """Policy decided whether an agent may read a scope of memories."""
 
     memory = _Field[str | None]("memory")
@@ -302,11 +302,11 @@ class Recall(EntryView):
 
 
 @dataclass(frozen=True, slots=True)
-class Correction(EntryView):
+class CorrectionEntry(EntryView):
     """What a person said of a run: `right`, or `wrong` and what it should have been."""
 
     outcome = _Field[str]("outcome")
-    made = _Field[str | None]("what")
+    made_event = _Field[str | None]("what")
     was = _Content[str | None]("was")
     should = _Content[str | None]("should")
     note = _Content[str | None]("note")
@@ -314,19 +314,19 @@ class Correction(EntryView):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate(EntryView):
+class CandidateEntry(EntryView):
     """What a run, or a person, proposed to remember."""
 
     bank = _Field[str | None]("memory")
     id = _Field[str | None]("what")
     scope = _Content[str | None]("scope")
-    form = _Content[str | None]("kind")
+    memory_kind = _Content[str | None]("kind")
     label = _Content[str | None]("label")
     text = _Content[str | None]("text")
 
 
 @dataclass(frozen=True, slots=True)
-class Death(EntryView):
+class DeathEntry(EntryView):
     """A run was given up: a dead letter."""
 
     trace = _Content[str | None]("trace")
@@ -338,20 +338,20 @@ class Death(EntryView):
 
 
 _VIEWS: Mapping[str, type[EntryView]] = {
-    "event.accepted": Acceptance,
-    "recall.decided": Recall,
-    "turn.reasoned": Judgement,
-    "run.closed": Judgement,
-    "run.corrected": Correction,
-    "run.dead": Death,
-    "memory.proposed": Candidate,
-    "action.decided": Decision,
-    "action.refused": Withdrawal,
-    "budget.refused": Withdrawal,
-    **dict.fromkeys(ANSWERS, Answer),
-    "hold.claimed": Claim,
-    "hold.noted": Note,
-    **dict.fromkeys(EFFECT_KINDS, EffectChange),
+    "event.accepted": AcceptanceEntry,
+    "recall.decided": RecallEntry,
+    "turn.reasoned": JudgementEntry,
+    "run.closed": JudgementEntry,
+    "run.corrected": CorrectionEntry,
+    "run.dead": DeathEntry,
+    "memory.proposed": CandidateEntry,
+    "action.decided": DecisionEntry,
+    "action.refused": WithdrawalEntry,
+    "budget.refused": WithdrawalEntry,
+    **dict.fromkeys(HOLD_ANSWERS, AnswerEntry),
+    "hold.claimed": ClaimEntry,
+    "hold.noted": NoteEntry,
+    **dict.fromkeys(EFFECT_KINDS, EffectEntry),
 }
 
 
@@ -363,10 +363,10 @@ def read_entry(seq: int, raw: bytes, data: bytes | None) -> EntryView:
 def view_entry(seq: int, entry: Mapping[str, Any], data: bytes | None) -> EntryView:
     """View parsed fields with a body. A body that the entry does not name is not shown."""
     if "body" not in entry:
-        return typed_view(seq, entry, None, erased=False)
-    return typed_view(seq, entry, None if data is None else orjson.loads(data), erased=data is None)
+        return build_view(seq, entry, None, erased=False)
+    return build_view(seq, entry, None if data is None else orjson.loads(data), erased=data is None)
 
 
-def typed_view(seq: int, entry: Mapping[str, Any], body: Any, *, erased: bool) -> EntryView:
+def build_view(seq: int, entry: Mapping[str, Any], body: Any, *, erased: bool) -> EntryView:
     """Return the view of an entry's kind."""
     return _VIEWS.get(entry["kind"], EntryView)(seq, entry, body, erased)

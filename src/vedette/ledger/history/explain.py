@@ -12,23 +12,23 @@ from typing import Any
 from vedette.domain.identity import Identity
 from vedette.domain.run import ActionRow, Run
 from vedette.ledger.history.action import action_object
-from vedette.ledger.history.compensations import undone_object
+from vedette.ledger.history.compensations import undo_object
 from vedette.ledger.history.entry_view import (
-    Acceptance,
-    Candidate,
-    Correction,
+    AcceptanceEntry,
+    CandidateEntry,
+    CorrectionEntry,
     EntryView,
-    Judgement,
-    Recall,
+    JudgementEntry,
+    RecallEntry,
 )
-from vedette.ledger.history.reader import Record, action_of, resolve
+from vedette.ledger.history.reader import LedgerReader, resolve, to_action_id
 from vedette.ledger.history.review import about_event, acceptance
 from vedette.ledger.history.run import RunHistory, read_run
 
 EXPLAIN = "vedette.explain/1"
 
 
-def explain(record: Record, text: str) -> dict[str, Any]:
+def explain(record: LedgerReader, text: str) -> dict[str, Any]:
     """Return the explain object of an id or a unique beginning of one.
 
     The id of an event gives all its runs; that of an action, hold or effect its run, with
@@ -40,7 +40,7 @@ def explain(record: Record, text: str) -> dict[str, Any]:
     if kind == "event":
         event, runs = name, record.runs_of_event(name)
     else:
-        row = record.action(action_of(name)) if kind != "run" else None
+        row = record.action(to_action_id(name)) if kind != "run" else None
         focus = row.id if row is not None else None
         run = record.run(row.run if row is not None else name)
         assert run is not None  # resolve found it, and rows are never deleted
@@ -51,13 +51,13 @@ def explain(record: Record, text: str) -> dict[str, Any]:
         "id": name,
         "kind": kind,
         "focus": focus,
-        "head": record.head(),
+        "head": record.last_seq(),
         "event": {**_event(event, accepted), "about": about_event(record, accepted)},
         "runs": [_run(record, run, accepted) for run in runs],
     }
 
 
-def _event(event: str, accepted: Acceptance | None) -> dict[str, Any]:
+def _event(event: str, accepted: AcceptanceEntry | None) -> dict[str, Any]:
     if accepted is None:
         return {"id": event, "seq": None, "erased": True, "attributes": None, "data": None}
     body = accepted.body or {}
@@ -76,7 +76,7 @@ def _event(event: str, accepted: Acceptance | None) -> dict[str, Any]:
     }
 
 
-def _run(record: Record, run: Run, accepted: Acceptance | None) -> dict[str, Any]:
+def _run(record: LedgerReader, run: Run, accepted: AcceptanceEntry | None) -> dict[str, Any]:
     history, rows = read_run(record, run.id), record.actions(run.id)
     turns = history.turns
     fleet = record.meta("fleet")
@@ -91,62 +91,62 @@ def _run(record: Record, run: Run, accepted: Acceptance | None) -> dict[str, Any
         "attempts": run.attempts,
         "waits": run.waits,
         "wake_at": run.wake_us or None,
-        "dead": None if history.death is None else _because(history.death),
+        "dead": None if history.death is None else _reason_object(history.death),
         "match": {"agent": run.agent, "key": run.key, "position": run.position},
-        "reads": [_read(one) for one in history.of(Recall)],
+        "reads": [_recall(one) for one in history.of_type(RecallEntry)],
         "memories": history.memories,
         "judgements": [_turn(turn, history, rows) for turn in turns]
-        or [_quiet(one) for one in history.quiet],
+        or [_quiet_judgement(one) for one in history.quiet_judgements],
         "actions": [
             {
                 **action_object(row, history.action(row.id), turns),
-                "undone": undone_object(record, str(fleet) if fleet else None, row),
+                "undone": undo_object(record, str(fleet) if fleet else None, row),
             }
             for row in rows
         ],
-        "corrections": [_correction(one) for one in history.of(Correction)],
-        "proposed": [_candidate(one) for one in history.of(Candidate)],
+        "corrections": [_correction(one) for one in history.of_type(CorrectionEntry)],
+        "proposed": [_candidate(one) for one in history.of_type(CandidateEntry)],
         "timeline": [
             entry.item() for entry in (*([accepted] if accepted else ()), *history.entries)
         ],
-        "cut": history.cut,
+        "cut": history.is_truncated,
     }
 
 
-def _because(entry: EntryView) -> dict[str, Any]:
+def _reason_object(entry: EntryView) -> dict[str, Any]:
     return {"seq": entry.seq, "at": entry.at, "why": entry.why, "erased": entry.erased}
 
 
-def _correction(one: Correction) -> dict[str, Any]:
+def _correction(one: CorrectionEntry) -> dict[str, Any]:
     """Return what a person said of the run, in the order in which people did."""
     return {
-        "seq": one.seq, "at": one.at, "outcome": one.outcome, "by": one.by, "was": one.was,
-        "should": one.should, "note": one.note, "reason": one.reason, "event": one.made,
+        "seq": one.seq, "at": one.at, "outcome": one.outcome, "by": one.actor, "was": one.was,
+        "should": one.should, "note": one.note, "reason": one.reason, "event": one.made_event,
         "erased": one.erased,
     }  # fmt: skip
 
 
-def _candidate(one: Candidate) -> dict[str, Any]:
+def _candidate(one: CandidateEntry) -> dict[str, Any]:
     """Return what the run proposed to remember; what became of it `vedette memory show` tells."""
     return {
         "seq": one.seq, "at": one.at, "bank": one.bank, "candidate": one.id, "scope": one.scope,
-        "kind": one.form, "label": one.label, "text": one.text, "erased": one.erased,
+        "kind": one.memory_kind, "label": one.label, "text": one.text, "erased": one.erased,
     }  # fmt: skip
 
 
-def _read(one: Recall) -> dict[str, Any]:
+def _recall(one: RecallEntry) -> dict[str, Any]:
     return {
         "seq": one.seq, "at": one.at, "memory": one.memory, "outcome": one.outcome,
         "rule": one.rule, "bundle": one.bundle, "revision": one.revision,
     }  # fmt: skip
 
 
-def _quiet(one: Judgement) -> dict[str, Any]:
+def _quiet_judgement(one: JudgementEntry) -> dict[str, Any]:
     """Return the judgement of an uneventful run: its one entry holds all there is."""
     return _judgement(one, turn=1, detail=None, final=True, proposals=[], erased=False)
 
 
-def _turn(one: Judgement, history: RunHistory, rows: Sequence[ActionRow]) -> dict[str, Any]:
+def _turn(one: JudgementEntry, history: RunHistory, rows: Sequence[ActionRow]) -> dict[str, Any]:
     actions = {row.ordinal: row.id for row in rows if row.turn == one.turn}
     refusals = history.refusals(one.turn)
     nothing = {"tool": None, "args": None, "why": None}
@@ -155,9 +155,9 @@ def _turn(one: Judgement, history: RunHistory, rows: Sequence[ActionRow]) -> dic
             **(one.proposals[at] if one.proposals else nothing),
             "ordinal": at,
             "action": actions.get(at),
-            "refused": _because(refusals[at]) if at in refusals else None,
+            "refused": _reason_object(refusals[at]) if at in refusals else None,
         }
-        for at in range(one.proposed or 0)
+        for at in range(one.proposal_count or 0)
     ]
     return _judgement(
         one, turn=one.turn, detail=one.detail, final=one.final, proposals=proposals,
@@ -166,7 +166,7 @@ def _turn(one: Judgement, history: RunHistory, rows: Sequence[ActionRow]) -> dic
 
 
 def _judgement(
-    one: Judgement, *, turn: int | None, detail: Any, final: bool | None, proposals: list[Any],
+    one: JudgementEntry, *, turn: int | None, detail: Any, final: bool | None, proposals: list[Any],
     erased: bool,
 ) -> dict[str, Any]:  # fmt: skip
     return {

@@ -12,18 +12,18 @@ from typing import Any
 
 import orjson
 
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.errors import NotFound
-from vedette.ledger.history.lists import MOST, hold_item
-from vedette.ledger.history.reader import Record
+from vedette.ledger.history.lists import MAX_PAGE, hold_item
+from vedette.ledger.history.reader import LedgerReader
 
 # How many holds are looked at, and how many of an argument's different values are told.
-LOOKED_AT = 2000
-_SHOWN = 4
-_OWN = ("/event/id", "/event/subject")
+MAX_HOLDS = 2000
+_MAX_VALUES = 4
+_EVENT_POINTERS = ("/event/id", "/event/subject")
 
 
-def groups(record: Record, now_us: int, waits: str | None = "approval") -> dict[str, Any]:
+def groups(record: LedgerReader, now_us: int, waits: str | None = "approval") -> dict[str, Any]:
     """Return the groups of open holds, the one with the oldest hold first.
 
     `cut` says that there are more holds than were looked at. Ages are microseconds.
@@ -36,12 +36,12 @@ def groups(record: Record, now_us: int, waits: str | None = "approval") -> dict[
         "items": [_group(name, members) for name, members in found.items()],
         "holds": len(items),
         "cut": cut,
-        "head": record.head(),
+        "head": record.last_seq(),
         "now": now_us,
     }
 
 
-def group(record: Record, now_us: int, name: str) -> dict[str, Any]:
+def group(record: LedgerReader, now_us: int, name: str) -> dict[str, Any]:
     """Return one group with all that is needed to answer each of its holds, under `members`.
 
     A unique beginning of its id will do. `cut` says that there are more holds than were looked at.
@@ -67,27 +67,29 @@ def group_of(item: Mapping[str, Any]) -> str:
     sinks = {
         argument["pointer"]: argument["value"]
         for argument in item["arguments"] or ()
-        if argument["sink"] and argument["source"] not in _OWN
+        if argument["sink"] and argument["source"] not in _EVENT_POINTERS
     }
     alike = [item["agent"], item["tool"], item["rule"], item["label"], sinks]
-    return "grp_" + sha256_hex(canonical(alike))[:16]
+    return "grp_" + sha256_hex(canonical_json(alike))[:16]
 
 
 def digest_of_group(holds: Mapping[str, str]) -> str:
     """Return the digest of what is shown of several holds: {hold: its `shown_digest`}."""
-    return sha256_hex(canonical(dict(holds)))
+    return sha256_hex(canonical_json(dict(holds)))
 
 
-def _holds(record: Record, now_us: int, waits: str | None) -> tuple[list[dict[str, Any]], bool]:
+def _holds(
+    record: LedgerReader, now_us: int, waits: str | None
+) -> tuple[list[dict[str, Any]], bool]:
     items: list[dict[str, Any]] = []
     place, beside, seen = 0, "", 0
-    while seen < LOOKED_AT:
-        rows = record.holds_page(after=place, beside=beside, limit=MOST)
+    while seen < MAX_HOLDS:
+        rows = record.holds_page(after=place, beside=beside, limit=MAX_PAGE)
         seen += len(rows)
         for row in rows:
             if row.hold == "open" and waits in (None, row.waits):
                 items.append(hold_item(record, row, now_us))
-        if len(rows) < MOST:
+        if len(rows) < MAX_PAGE:
             return items, False
         place, beside = rows[-1].seq, rows[-1].id
     return items, True
@@ -95,7 +97,7 @@ def _holds(record: Record, now_us: int, waits: str | None) -> tuple[list[dict[st
 
 def _group(name: str, members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     first = members[0]
-    same, differ = _compared(members)
+    same, differ = _compare_arguments(members)
     sinces = [item["since"] for item in members if item["since"] is not None]
     expires = [item["expires"] for item in members if item["expires"]]
     return {
@@ -115,7 +117,7 @@ def _group(name: str, members: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _compared(
+def _compare_arguments(
     members: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return the arguments that all holds share, and those that differ with some values."""
@@ -129,5 +131,5 @@ def _compared(
         if len(unique) == 1 and len(given) == len(members):
             same[name] = given[0]
         else:
-            differ[name] = {"values": list(unique.values())[:_SHOWN], "different": len(unique)}
+            differ[name] = {"values": list(unique.values())[:_MAX_VALUES], "different": len(unique)}
     return same, differ

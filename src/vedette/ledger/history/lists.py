@@ -15,17 +15,17 @@ from vedette.domain.base.errors import BadCommand
 from vedette.domain.run import ActionRow, Run, RunState
 from vedette.ledger.history.action import action_object, history_of, notes_object
 from vedette.ledger.history.entry_view import read_entry
-from vedette.ledger.history.reader import Record
+from vedette.ledger.history.reader import LedgerReader
 from vedette.ledger.history.review import about_event, event_of, shown_digest
 from vedette.ledger.history.run import read_run
 
-MOST = 200
+MAX_PAGE = 200
 
 _WAITS = ("approval", "time", "resume", "target", "budget", "policy")
 
 
 def runs_page(
-    record: Record,
+    record: LedgerReader,
     now_us: int,
     *,
     agent: str | None = None,
@@ -38,13 +38,13 @@ def runs_page(
 
     Raises BadCommand for a cursor, a limit or a state that is none.
     """
-    limit = _bounded(limit)
+    limit = _check_limit(limit)
     if state is not None and state not in get_args(RunState):
         raise BadCommand(f"{state!r} is no state", mend=f"one of: {', '.join(get_args(RunState))}")
     if before is not None and after is not None:
         raise BadCommand("a page is before or after a run, not both", mend="give one cursor")
     newer = after is not None
-    place, beside = _place(after) if after is not None else _place(before)
+    place, beside = _parse_cursor(after) if after is not None else _parse_cursor(before)
     runs = record.runs_page(
         agent=agent,
         state=state,
@@ -68,7 +68,7 @@ def runs_page(
 
 
 def inbox(
-    record: Record,
+    record: LedgerReader,
     now_us: int,
     *,
     after: str | None = None,
@@ -79,16 +79,16 @@ def inbox(
 
     `waits` None gives all. `newer` is the cursor of the next page. Raises BadCommand.
     """
-    limit = _bounded(limit)
+    limit = _check_limit(limit)
     if waits is not None and waits not in _WAITS:
         raise BadCommand(f"nothing waits for {waits!r}", mend=f"one of: {', '.join(_WAITS)}")
-    place, beside = _place(after)
+    place, beside = _parse_cursor(after)
     place = place or 0
     found: list[ActionRow] = []
     while len(found) <= limit:
-        rows = record.holds_page(after=place, beside=beside, limit=MOST)
+        rows = record.holds_page(after=place, beside=beside, limit=MAX_PAGE)
         found += [row for row in rows if waits is None or row.waits == waits]
-        if len(rows) < MOST:
+        if len(rows) < MAX_PAGE:
             break
         place, beside = rows[-1].seq, rows[-1].id
     more, found = len(found) > limit, found[:limit]
@@ -102,7 +102,7 @@ def inbox(
     )
 
 
-def hold_item(record: Record, row: ActionRow, now_us: int) -> dict[str, Any]:
+def hold_item(record: LedgerReader, row: ActionRow, now_us: int) -> dict[str, Any]:
     """Return all that a person needs to answer a hold. Ages are microseconds.
 
     `about` is what its event says, by the display of its type; `shown_digest` names all of this,
@@ -144,32 +144,32 @@ def hold_item(record: Record, row: ActionRow, now_us: int) -> dict[str, Any]:
         "age_us": None if since is None else now_us - since,
         "expires": row.until_us or None,
         "due": row.not_before_us or None,
-        "claim": claim and {"by": claim.by, "at": claim.at, "until": claim.until},
+        "claim": claim and {"by": claim.actor, "at": claim.at, "until": claim.until},
         "notes": notes_object(history),
     }
     turn = turns[-1] if turns else None
     return {**item, "shown_digest": shown_digest(accepted, turn, row, item, history)}
 
 
-def status(record: Record, now_us: int) -> dict[str, Any]:
+def status(record: LedgerReader, now_us: int) -> dict[str, Any]:
     """Return where the fleet stands: what is live, what is stopped, and counts per agent."""
-    number, digest = record.revision()
-    accepted, nobody = record.events_counted()
+    number, digest = record.live_revision()
+    accepted, nobody = record.event_counts()
     counts, would = record.counts(), record.would()
     return {
         "schema": "vedette.status/1",
         "now": now_us,
-        "head": record.head(),
+        "head": record.last_seq(),
         "fleet": record.meta("fleet"),
         "revision": number,
         "bundle": digest,
-        "stops": [{"scope": scope, "name": name} for scope, name in sorted(record.stops())],
+        "stops": [{"scope": scope, "name": name} for scope, name in sorted(record.stop_scopes())],
         "events": {"accepted": accepted, "woke_nobody": nobody},
         "agents": {
             name: _agent(found, would.get(name, {})) for name, found in sorted(counts.items())
         },
-        "waiting": dict(sorted(record.waiting().items())),
-        "oldest": _oldest(record, now_us),
+        "waiting": dict(sorted(record.wait_counts().items())),
+        "oldest": _oldest_run(record, now_us),
         "notices": _notices(record.meta("notices")),
     }
 
@@ -208,9 +208,9 @@ def _agent(found: Mapping[str, int], would: Mapping[str, int]) -> dict[str, Any]
     }
 
 
-def _oldest(record: Record, now_us: int) -> dict[str, Any] | None:
+def _oldest_run(record: LedgerReader, now_us: int) -> dict[str, Any] | None:
     """Return the oldest run that nobody has handled yet, and its age."""
-    ready = record.backlog(0, 1)
+    ready = record.ready_runs(0, 1)
     if not ready:
         return None
     entry = record.entry(ready[0].position)
@@ -242,7 +242,7 @@ def _run_item(run: Run) -> dict[str, Any]:
 
 
 def _page(
-    record: Record,
+    record: LedgerReader,
     now_us: int,
     items: Sequence[Mapping[str, Any]],
     *,
@@ -253,7 +253,7 @@ def _page(
         "items": list(items),
         "older": older,
         "newer": newer,
-        "head": record.head(),
+        "head": record.last_seq(),
         "now": now_us,
     }
 
@@ -262,7 +262,7 @@ def _cursor(seq: int, beside: str) -> str:
     return f"{seq}.{beside}"
 
 
-def _place(cursor: str | None) -> tuple[int | None, str]:
+def _parse_cursor(cursor: str | None) -> tuple[int | None, str]:
     if cursor is None:
         return None, ""
     seq, _, beside = cursor.partition(".")
@@ -271,7 +271,9 @@ def _place(cursor: str | None) -> tuple[int | None, str]:
     return int(seq), beside
 
 
-def _bounded(limit: int) -> int:
-    if not 1 <= limit <= MOST:
-        raise BadCommand(f"a page has 1 to {MOST} items, not {limit}", mend="give another limit")
+def _check_limit(limit: int) -> int:
+    if not 1 <= limit <= MAX_PAGE:
+        raise BadCommand(
+            f"a page has 1 to {MAX_PAGE} items, not {limit}", mend="give another limit"
+        )
     return limit

@@ -17,13 +17,13 @@ from typing import Any
 
 from vedette.domain.base.dataclass import dataclass
 from vedette.ledger.history.entry_view import (
-    Acceptance,
-    Answer,
-    Correction,
-    Decision,
-    EffectChange,
+    AcceptanceEntry,
+    AnswerEntry,
+    CorrectionEntry,
+    DecisionEntry,
+    EffectEntry,
     EntryView,
-    Judgement,
+    JudgementEntry,
     read_entry,
 )
 
@@ -33,7 +33,7 @@ _Z = 1.959964  # the 97.5 % quantile of the normal distribution
 _MOST = 100_000
 
 
-def wilson(right: int, of: int) -> tuple[float, float]:
+def wilson_interval(right: int, of: int) -> tuple[float, float]:
     """Return the 95 % interval of a share (Wilson 1927, score interval); (0, 1) of nothing."""
     if of == 0:
         return 0.0, 1.0
@@ -43,16 +43,16 @@ def wilson(right: int, of: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def lacking(right: int, of: int) -> int | None:
+def reviews_needed(right: int, of: int) -> int | None:
     """Return how many more, all agreed with, earn act: 0 for earned, None for out of reach."""
     for more in range(_MOST):
-        if wilson(right + more, of + more)[0] * 1000 >= EARNED_MILLI:
+        if wilson_interval(right + more, of + more)[0] * 1000 >= EARNED_MILLI:
             return more
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Decided:
+class _ActionOutcome:
     agent: str
     tool: str
     run: str
@@ -63,11 +63,11 @@ class _Decided:
 
 
 # Finds an entry by its seq: (seq, bytes, body), or None.
-Entry = Callable[[int], tuple[int, bytes, bytes | None] | None]
+EntryLookup = Callable[[int], tuple[int, bytes, bytes | None] | None]
 
 
 @dataclass(slots=True)
-class Would:
+class ObserveModeCounts:
     """Counts the entries of a window, in order.
 
     `entry` finds the entries before `first`, the first one taken: an undo may be answered, or done,
@@ -75,71 +75,71 @@ class Would:
     """
 
     first: int = 0
-    entry: Entry | None = None
+    entry: EntryLookup | None = None
     _undos: dict[int, int | None] = field(default_factory=dict)
     _effects: dict[int, tuple[int, str, str]] = field(default_factory=dict)
-    _undone: dict[str, bool] = field(default_factory=dict)
+    _undo_results: dict[str, bool] = field(default_factory=dict)
     _labels: dict[tuple[str, int], str] = field(default_factory=dict)
     _agents: dict[str, str] = field(default_factory=dict)
-    _actions: dict[str, _Decided] = field(default_factory=dict)
-    _corrected: dict[str, bool] = field(default_factory=dict)
-    _answered: dict[str, tuple[str, str, bool]] = field(default_factory=dict)
+    _actions: dict[str, _ActionOutcome] = field(default_factory=dict)
+    _corrections: dict[str, bool] = field(default_factory=dict)
+    _answers: dict[str, tuple[str, str, bool]] = field(default_factory=dict)
 
-    def take(self, entry: EntryView) -> None:
+    def add_entry(self, entry: EntryView) -> None:
         """Take the next entry; of those of an event alone only that of an undo (it has a cause)."""
         about = int(entry.about or 0)
-        if isinstance(entry, Acceptance):
+        if isinstance(entry, AcceptanceEntry):
             self._undos[about] = entry.cause
             return
-        if isinstance(entry, EffectChange) and entry.state == "done":
-            self._done(entry, about)
-        if self._undo(about) is not None:
+        if isinstance(entry, EffectEntry) and entry.state == "done":
+            self._add_effect(entry, about)
+        if self._find_undone_effect(about) is not None:
             return
         run = str(entry.run or "")
         if entry.agent and run:
             self._agents[run] = entry.agent
-        if isinstance(entry, Judgement) and entry.kind == "turn.reasoned":
+        if isinstance(entry, JudgementEntry) and entry.kind == "turn.reasoned":
             self._labels[run, int(entry.turn or 0)] = str(entry.label or "?")
-        elif isinstance(entry, Decision):
-            self._decided(entry, run)
-        elif isinstance(entry, Correction) and entry.outcome in ("right", "wrong"):
-            self._corrected[run] = entry.outcome == "right"
-        elif isinstance(entry, Answer) and entry.word != "expired":
-            answered = str(entry.agent or ""), run, entry.word == "approved"
-            self._answered[str(entry.action)] = answered
+        elif isinstance(entry, DecisionEntry):
+            self._add_decision(entry, run)
+        elif isinstance(entry, CorrectionEntry) and entry.outcome in ("right", "wrong"):
+            self._corrections[run] = entry.outcome == "right"
+        elif isinstance(entry, AnswerEntry) and entry.answer != "expired":
+            answered = str(entry.agent or ""), run, entry.answer == "approved"
+            self._answers[str(entry.action)] = answered
 
     # --- undos ----------------------------------------------------------------------------------
 
-    def _undo(self, about: int) -> int | None:
+    def _find_undone_effect(self, about: int) -> int | None:
         """Return the entry of the effect that an event is to take back; None if it is no undo."""
         if about not in self._undos and about < self.first:
-            found = self._before(about)
+            found = self._find_entry(about)
             self._undos[about] = found.get("cause") if found is not None else None
         return self._undos.get(about)
 
-    def _done(self, entry: EntryView, about: int) -> None:
+    def _add_effect(self, entry: EntryView, about: int) -> None:
         """Note an effect, and of an undo what it took back: of an undo's undo, nothing any more."""
         run, agent = str(entry.run or ""), str(entry.agent or "")
         self._effects[entry.seq] = about, run, agent
         undone = False
-        while (cause := self._undo(about)) is not None:
+        while (cause := self._find_undone_effect(about)) is not None:
             if cause not in self._effects:
-                found = self._before(cause)
+                found = self._find_entry(cause)
                 if found is None:
                     return
                 of = int(found.about or 0)
                 self._effects[cause] = of, str(found.run), str(found.agent)
             about, run, agent = self._effects[cause]
             undone = not undone
-        if run in self._undone or undone:
-            self._undone[run] = undone
+        if run in self._undo_results or undone:
+            self._undo_results[run] = undone
             self._agents[run] = agent
 
-    def _before(self, seq: int) -> EntryView | None:
+    def _find_entry(self, seq: int) -> EntryView | None:
         found = self.entry(seq) if self.entry is not None else None
         return read_entry(seq, *found[1:]) if found is not None else None
 
-    def _decided(self, entry: Decision, run: str) -> None:
+    def _add_decision(self, entry: DecisionEntry, run: str) -> None:
         reasons = list(entry.reasons or (entry.rule,))
         outcome, would, action = str(entry.outcome), entry.would, str(entry.action)
         mode = ""
@@ -150,25 +150,25 @@ class Would:
         elif action in self._actions:
             return  # decided again, after an answer: what it would have been stays
         turn = int(entry.get("turn") or 0) or int(entry.context.get("turn") or 1)
-        self._actions[action] = _Decided(
+        self._actions[action] = _ActionOutcome(
             str(entry.agent), str(entry.tool), run, turn, int(entry.revision or 0), mode,
             str(would or outcome),
         )  # fmt: skip
 
     # --- what it comes to -----------------------------------------------------------------------
 
-    def told(self, only: str | None = None) -> list[dict[str, Any]]:
+    def to_json(self, only: str | None = None) -> list[dict[str, Any]]:
         """Return a section for each agent that a mode held back, or of `only` that agent."""
         # A denial does not say in which mode: it is counted where its agent was asked for then.
         asking = {(one.agent, one.revision) for one in self._actions.values() if one.mode == "ask"}
-        kept: dict[str, list[tuple[str, _Decided]]] = {}
+        kept: dict[str, list[tuple[str, _ActionOutcome]]] = {}
         for action, one in self._actions.items():
             if one.mode or (one.would == "deny" and (one.agent, one.revision) in asking):
                 kept.setdefault(one.agent, []).append((action, one))
         names = sorted(kept) if only is None else [only]
         return [self._agent(name, kept.get(name, [])) for name in names]
 
-    def _agent(self, name: str, kept: list[tuple[str, _Decided]]) -> dict[str, Any]:
+    def _agent(self, name: str, kept: list[tuple[str, _ActionOutcome]]) -> dict[str, Any]:
         tools: dict[str, Counter[str]] = {}
         labels: dict[str, Counter[str]] = {}
         modes = {one.mode for _, one in kept if one.mode}
@@ -178,45 +178,47 @@ class Would:
             labels.setdefault(label, Counter())[one.would] += 1
         verdicts = list(self._verdicts(name))
         right = sum(agreed for _, agreed in verdicts)
-        low, high = wilson(right, len(verdicts))
+        low, high = wilson_interval(right, len(verdicts))
         return {
             "agent": name,
             "modes": sorted(modes),
             "actions": len(kept),
-            "tools": {tool: _counted(count) for tool, count in sorted(tools.items())},
-            "labels": {label: _counted(count) for label, count in sorted(labels.items())},
+            "tools": {tool: _outcome_counts(count) for tool, count in sorted(tools.items())},
+            "labels": {label: _outcome_counts(count) for label, count in sorted(labels.items())},
             "reviewed": len(verdicts),
-            "by_correction": sum(1 for run in self._corrected if self._agents.get(run) == name),
+            "by_correction": sum(1 for run in self._corrections if self._agents.get(run) == name),
             "agreed": right,
             "disagreed": Counter(
                 self._labels.get((run, 1), "?") for run, agreed in verdicts if not agreed
             ),
             "agreement_milli": {"low": int(low * 1000), "high": math.ceil(high * 1000)},
-            "lacking": lacking(right, len(verdicts)),
+            "lacking": reviews_needed(right, len(verdicts)),
         }
 
     def _verdicts(self, agent: str) -> Iterator[tuple[str, bool]]:
-        for run, right in self._corrected.items():
+        for run, right in self._corrections.items():
             if self._agents.get(run) == agent:
                 yield run, right
-        undone = {run for run, so in self._undone.items() if so and run not in self._corrected}
+        undone = {
+            run for run, so in self._undo_results.items() if so and run not in self._corrections
+        }
         for run in undone:
             if self._agents.get(run) == agent:
                 yield run, False
-        for of, run, approved in self._answered.values():
-            if of == agent and run not in self._corrected and run not in undone:
+        for of, run, approved in self._answers.values():
+            if of == agent and run not in self._corrections and run not in undone:
                 yield run, approved
 
 
-def _counted(count: Mapping[str, int]) -> dict[str, int]:
+def _outcome_counts(count: Mapping[str, int]) -> dict[str, int]:
     return {word: count.get(word, 0) for word in ("permit", "hold", "deny")}
 
 
-def would_text(told: list[dict[str, Any]], safe: Any) -> Iterator[str]:
+def format_observe_mode(sections: list[dict[str, Any]], safe: Any) -> Iterator[str]:
     """Yield the lines of a report's section; `safe` makes text fit for a terminal."""
-    if not told:
+    if not sections:
         yield "  no agent observed or asked"
-    for one in told:
+    for one in sections:
         modes = " and ".join(one["modes"]) or "no action was held back by its mode"
         yield f"  {safe(one['agent'])} ({modes}): {one['actions']:,} actions"
         yield from _rows(one["tools"], "by tool", safe)

@@ -15,7 +15,7 @@ CONTEXT = 3
 _NO_END = "\\ No newline at end of file"
 
 
-class Past(Protocol):
+class RevisionReader(Protocol):
     """What of the record is needed here."""
 
     def revisions(self) -> list[tuple[int, str, int]]:
@@ -29,16 +29,16 @@ class Past(Protocol):
         ...
 
 
-def history(past: Past) -> list[dict[str, Any]]:
+def history(record: RevisionReader) -> list[dict[str, Any]]:
     """Return every revision, newest first.
 
     What the entry told is None where the entry is archived; the reason is None where it was erased.
     """
     told: dict[int, tuple[int, dict[str, Any], bytes | None]] = {}
-    for seq, raw, _, body in past.walk(("policy.published",)):
+    for seq, raw, _, body in record.walk(("policy.published",)):
         entry = orjson.loads(raw)
         told[entry["policy_rev"]] = (seq, entry, body)
-    return [_row(number, digest, at, told.get(number)) for number, digest, at in past.revisions()]
+    return [_row(number, digest, at, told.get(number)) for number, digest, at in record.revisions()]
 
 
 def _row(

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from vedette.domain.effect import OPEN, state_after
+from vedette.domain.effect import OPEN_STATES, state_after
 
 MINUTE_US = 60_000_000
 KEEP_MINUTES = 2880
@@ -36,13 +36,13 @@ FLEET: Key = ("fleet", "")
 State = dict[str, Any]
 Key = tuple[str, str]
 # seq, at (microseconds), kind, run, number within the run, seq of the event, fields.
-Told = tuple[int, int, str, "str | None", int, "int | None", Mapping[str, Any]]
+LedgerEntry = tuple[int, int, str, "str | None", int, "int | None", Mapping[str, Any]]
 Fields = Mapping[str, Any]
 
 OPEN_HOLDS = ("open", "approved")
 
 
-class Row:
+class ViewRow:
     """One row. `stored` says that the tables may have it already."""
 
     __slots__ = ("data", "sort", "stored", "version")
@@ -51,18 +51,18 @@ class Row:
         self.version, self.sort, self.data, self.stored = version, sort, data, stored
 
 
-class Spot:
+class MinuteCounter:
     """Where an agent's entries of one minute are counted."""
 
     __slots__ = ("agent", "at_us", "counts", "kinds", "minute", "row", "seq")
 
-    def __init__(self, minute: int, agent: Row | None, row: Row | None) -> None:
+    def __init__(self, minute: int, agent: ViewRow | None, row: ViewRow | None) -> None:
         self.minute, self.agent, self.row = minute, agent, row
         self.counts: State = {} if agent is None else agent.data
         self.kinds: State = {} if row is None else row.data.setdefault("kinds", {})
         self.seq = self.at_us = 0
 
-    def settle(self) -> None:
+    def stamp_rows(self) -> None:
         """Let the rows say which entry was the last of those counted here, and its instant."""
         self.counts["at"] = self.at_us
         for row in (self.agent, self.row):
@@ -87,7 +87,7 @@ def add(table: State, name: str, amount: int) -> None:
         table.pop(name, None)
 
 
-class View:
+class Projection:
     """Folds entries into rows.
 
     `fetch` gives a row as it is stored, or None; `again` the entries of a run before a seq.
@@ -98,16 +98,16 @@ class View:
 
     def __init__(
         self,
-        fetch: Callable[[Key], Row | None] = lambda _: None,
-        again: Callable[[str, int | None, int], Iterable[Told]] = lambda *_: (),
+        fetch: Callable[[Key], ViewRow | None] = lambda _: None,
+        earlier_entries: Callable[[str, int | None, int], Iterable[LedgerEntry]] = lambda *_: (),
     ) -> None:
-        self._fetch, self._again = fetch, again
-        self.rows: dict[Key, Row] = {}
+        self._fetch, self._earlier_entries = fetch, earlier_entries
+        self.rows: dict[Key, ViewRow] = {}
         self.runs: dict[str, State] = {}
-        self.changed: set[Key] = set()
-        self.gone: set[Key] = set()
-        self.newest, self.turned = -1, False
-        self._events = self._nobody = self._accepted = 0
+        self.changed_keys: set[Key] = set()
+        self.dropped_keys: set[Key] = set()
+        self.newest_minute, self.has_new_minute = -1, False
+        self._events = self._woke_nobody = self._last_accepted = 0
         self._examples: dict[str, tuple[int, str]] = {}
 
     def forget(self, *, runs: bool = True) -> None:
@@ -118,29 +118,29 @@ class View:
         if runs:
             self.runs.clear()
         self.rows.clear()
-        self.changed.clear()
-        self.gone.clear()
-        self.newest, self.turned = -1, False
-        self._events = self._nobody = 0
+        self.changed_keys.clear()
+        self.dropped_keys.clear()
+        self.newest_minute, self.has_new_minute = -1, False
+        self._events = self._woke_nobody = 0
         self._examples.clear()
 
     @property
     def first_minute(self) -> int:
         """Return the oldest minute that is kept."""
-        return self.newest - KEEP_MINUTES
+        return self.newest_minute - KEEP_MINUTES
 
-    def take(self, told: Iterable[Told]) -> None:
+    def add_entries(self, entries: Iterable[LedgerEntry]) -> None:
         """Fold entries, in the order of the ledger."""
-        spots: dict[str, Spot] = {}
+        spots: dict[str, MinuteCounter] = {}
         # What changes with nearly every entry is written into its rows at the end.
-        used: list[Spot] = []
-        for entry in told:
+        used: list[MinuteCounter] = []
+        for entry in entries:
             seq, at_us, kind, run, _, _, fields = entry
             get = fields.get
             agent = get("agent") or ""
             spot = spots.get(agent)
             if spot is None or spot.minute != at_us // MINUTE_US:
-                spot = spots[agent] = self._spot(agent, at_us // MINUTE_US, seq)
+                spot = spots[agent] = self._minute_counter(agent, at_us // MINUTE_US, seq)
                 used.append(spot)
             spot.seq, spot.at_us = seq, at_us
             outcome = get("outcome")
@@ -148,91 +148,93 @@ class View:
             spot.kinds[name] = spot.kinds.get(name, 0) + 1
             if kind == "event.accepted":
                 self._events += 1
-                self._nobody += not get("woke")
-                self._accepted = seq
+                self._woke_nobody += not get("woke")
+                self._last_accepted = seq
                 continue
             if run is not None and agent:
-                self._of_run(entry, run, spot)
-            work = _OTHERS.get(kind)
+                self._add_run_entry(entry, run, spot)
+            work = _HANDLERS.get(kind)
             if work is not None:
                 work(self, seq, at_us, fields)
         for spot in used:
-            spot.settle()
-        self._settle()
+            spot.stamp_rows()
+        self._write_totals()
 
-    def _settle(self) -> None:
+    def _write_totals(self) -> None:
         """Write into the fleet's row what was gathered on the way."""
         if self._events:
-            data = self._row(FLEET, self._accepted).data
+            data = self._row(FLEET, self._last_accepted).data
             add(data, "events", self._events)
-            add(data, "woke_nobody", self._nobody)
-            self._events = self._nobody = 0
+            add(data, "woke_nobody", self._woke_nobody)
+            self._events = self._woke_nobody = 0
         for name, (seq, run) in self._examples.items():
             self._row(FLEET, seq).data[name] = run
         self._examples.clear()
 
     # --- rows -------------------------------------------------------------------------------
 
-    def _find(self, key: Key) -> Row | None:
+    def _find_row(self, key: Key) -> ViewRow | None:
         row = self.rows.get(key)
-        if row is None and key not in self.gone:
+        if row is None and key not in self.dropped_keys:
             row = self._fetch(key)
             if row is not None:
                 self.rows[key] = row
         return row
 
-    def _row(self, key: Key, seq: int, sort: int = 0) -> Row:
+    def _row(self, key: Key, seq: int, sort: int = 0) -> ViewRow:
         """Return a row that an entry changes, made if there is none."""
-        row = self._find(key)
+        row = self._find_row(key)
         if row is None:
-            row = self.rows[key] = Row(seq, sort, {})
+            row = self.rows[key] = ViewRow(seq, sort, {})
         if row.version < seq:
             row.version = seq
-        self.changed.add(key)
+        self.changed_keys.add(key)
         return row
 
-    def _put(self, key: Key, seq: int, sort: int, data: State, stored: object = True) -> None:
+    def _replace_row(
+        self, key: Key, seq: int, sort: int, data: State, stored: object = True
+    ) -> None:
         """Replace a row whatever it was; it need not be looked up for that."""
         row = self.rows.get(key)
         if row is None:
-            self.rows[key] = Row(seq, sort, data, stored=bool(stored))
+            self.rows[key] = ViewRow(seq, sort, data, stored=bool(stored))
         else:
             row.version, row.sort, row.data = seq, sort, data
-        self.changed.add(key)
+        self.changed_keys.add(key)
 
     def _drop(self, key: Key) -> None:
         row = self.rows.pop(key, None)
-        self.changed.discard(key)
+        self.changed_keys.discard(key)
         if row is None or row.stored:
-            self.gone.add(key)
+            self.dropped_keys.add(key)
 
-    def written(self) -> None:
+    def mark_stored(self) -> None:
         """Take note that everything changed is stored."""
-        for key in self.changed:
+        for key in self.changed_keys:
             self.rows[key].stored = True
-        if self.turned:
+        if self.has_new_minute:
             self.rows = {key: row for key, row in self.rows.items() if key[0] != "minute"}
-        self.changed.clear()
-        self.gone.clear()
-        self.turned = False
+        self.changed_keys.clear()
+        self.dropped_keys.clear()
+        self.has_new_minute = False
 
     # --- minutes and totals -----------------------------------------------------------------
 
-    def _spot(self, agent: str, minute: int, seq: int) -> Spot:
-        if minute > self.newest:
-            self._turn(minute, seq)
+    def _minute_counter(self, agent: str, minute: int, seq: int) -> MinuteCounter:
+        if minute > self.newest_minute:
+            self._advance_minute(minute, seq)
         of = self._row(("agent", agent), seq) if agent else None
         if minute < self.first_minute:
             # The clock was put back by days: such a minute is not kept any more.
-            return Spot(minute, of, None)
-        return Spot(minute, of, self._row(("minute", f"{minute}|{agent}"), seq, minute))
+            return MinuteCounter(minute, of, None)
+        return MinuteCounter(minute, of, self._row(("minute", f"{minute}|{agent}"), seq, minute))
 
-    def _turn(self, minute: int, seq: int) -> None:
-        row = self._find(FLEET)
-        self.newest = -1 if row is None else row.data.get("minute", -1)
-        if minute > self.newest:
-            self.newest = self._row(FLEET, seq).data["minute"] = minute
-            self.turned = True
+    def _advance_minute(self, minute: int, seq: int) -> None:
+        row = self._find_row(FLEET)
+        self.newest_minute = -1 if row is None else row.data.get("minute", -1)
+        if minute > self.newest_minute:
+            self.newest_minute = self._row(FLEET, seq).data["minute"] = minute
+            self.has_new_minute = True
 
     def count(self, key: Key, name: str, seq: int, **told: Any) -> None:
         """Count one more of something in a row, and set other fields of it."""
@@ -242,19 +244,19 @@ class View:
 
     # --- runs and their actions -------------------------------------------------------------
 
-    def _state(self, entry: Told, run: str) -> State | None:
+    def _state(self, entry: LedgerEntry, run: str) -> State | None:
         """Return what is known of a run that has entries before this one; None if it has none."""
         seq, _, _, _, n, about, _ = entry
         if n == 1:
             return None
         state = self.runs.get(run)
         if state is None or state["n"] != n - 1:
-            own = View()
-            own.take(self._again(run, about, seq))
+            own = Projection()
+            own.add_entries(self._earlier_entries(run, about, seq))
             state = own.runs.get(run)
         return state
 
-    def _of_run(self, entry: Told, run: str, spot: Spot) -> None:
+    def _add_run_entry(self, entry: LedgerEntry, run: str, spot: MinuteCounter) -> None:
         seq, at_us, kind, _, n, about, fields = entry
         if kind == "run.corrected":
             # What people say of a run moves nothing, and may come long after its end.
@@ -265,7 +267,7 @@ class View:
         if kind in ("run.closed", "run.dropped"):
             add(spot.counts, "run.done", 1)
             if state is not None:
-                self._end(run, state, at_us, spot)
+                self._end_run(run, state, at_us, spot)
             return
         if state is None:
             state = {"agent": fields["agent"], "event": fields.get("event"), "since": at_us}
@@ -273,30 +275,30 @@ class View:
         state["n"] = n
         self.runs[run] = state
         if "action" in fields:
-            self._of_action(entry, run, state, spot)
+            self._add_action_entry(entry, run, state, spot)
         elif kind == "turn.reasoned":
             state["turn"], state["room"] = fields.get("turn"), 0
         elif kind in ("budget.reserved", "budget.refused"):
             state["room"] = int(kind == "budget.refused")
         elif kind == "budget.settled":
-            self._spent(fields, spot)
+            self._add_spend(fields, spot)
         elif kind == "run.dead":
-            self._bury(seq, at_us, state, spot)
+            self._dead_letter(seq, at_us, state, spot)
         elif kind == "run.redriven" and state.pop("dead", None):
-            self._take_up(seq, state, spot)
-        self._show(run, seq, state)
+            self._redrive(seq, state, spot)
+        self._list_run(run, seq, state)
 
-    def _show(self, run: str, seq: int, state: State) -> None:
+    def _list_run(self, run: str, seq: int, state: State) -> None:
         """Let the list of runs have this one if it waits or is dead."""
         if state["marked"] or state.get("room") or "dead" in state:
             told = {name: state.get(name) for name in ("agent", "event", "since", "turn", "dead")}
             told |= {"open": state["marked"], "room": state.get("room", 0)}
-            self._put(("run", run), seq, state["sort"], told, state.get("shown"))
+            self._replace_row(("run", run), seq, state["sort"], told, state.get("shown"))
             state["shown"] = 1
         elif state.pop("shown", 0):
             self._drop(("run", run))
 
-    def _end(self, run: str, state: State, at_us: int, spot: Spot) -> None:
+    def _end_run(self, run: str, state: State, at_us: int, spot: MinuteCounter) -> None:
         self.runs.pop(run, None)
         if "dead" in state:
             add(spot.counts, "run.dead", -1)
@@ -306,26 +308,28 @@ class View:
                     self._drop((mark, name))
         if state.get("shown"):
             self._drop(("run", run))
-        self._took(spot, "runs_us", at_us - state["since"])
+        self._add_latency(spot, "runs_us", at_us - state["since"])
 
-    def _bury(self, seq: int, at_us: int, state: State, spot: Spot) -> None:
+    def _dead_letter(self, seq: int, at_us: int, state: State, spot: MinuteCounter) -> None:
         add(spot.counts, "run.dead", 1)
         state["dead"] = at_us
         for name, action in state["actions"].items():
             before = action.get("decided"), action.get("hold"), action.get("effect")
-            bury(action)
+            dead_letter(action)
             recount(spot.counts, before, action)
-            self._mark(seq, name, action, state)
+            self._list_action(seq, name, action, state)
 
-    def _take_up(self, seq: int, state: State, spot: Spot) -> None:
+    def _redrive(self, seq: int, state: State, spot: MinuteCounter) -> None:
         add(spot.counts, "run.dead", -1)
         for name, action in state["actions"].items():
             before = action.get("decided"), action.get("hold"), action.get("effect")
-            take_up(action)
+            reopen_action(action)
             recount(spot.counts, before, action)
-            self._mark(seq, name, action, state)
+            self._list_action(seq, name, action, state)
 
-    def _of_action(self, entry: Told, run: str, state: State, spot: Spot) -> None:
+    def _add_action_entry(
+        self, entry: LedgerEntry, run: str, state: State, spot: MinuteCounter
+    ) -> None:
         seq, at_us, kind, _, _, _, fields = entry
         name, actions = fields["action"], state["actions"]
         action = actions.get(name)
@@ -335,7 +339,7 @@ class View:
                 "marks": set(),
             }  # fmt: skip
         before = action.get("decided"), action.get("hold"), action.get("effect")
-        move(action, kind, fields, at_us)
+        apply_entry(action, kind, fields, at_us)
         recount(spot.counts, before, action)
         if kind == "action.decided":
             if (would := fields.get("would")) is not None:
@@ -345,13 +349,13 @@ class View:
         elif kind == "effect.done":
             self._examples["effect"] = seq, run
             if "begun" in action:
-                self._took(spot, "effects_us", at_us - action["begun"])
-        self._mark(seq, name, action, state)
+                self._add_latency(spot, "effects_us", at_us - action["begun"])
+        self._list_action(seq, name, action, state)
         # What a dead letter left behind is kept with it: it may be taken up again.
-        if settled(action) and "dead" not in state:
+        if is_final(action) and "dead" not in state:
             del actions[name]
 
-    def _mark(self, seq: int, name: str, action: State, state: State) -> None:
+    def _list_action(self, seq: int, name: str, action: State, state: State) -> None:
         """Let the lists of holds and of unknown effects say what an action's state says."""
         marks, hold = action["marks"], action.get("hold")
         if not marks and hold not in OPEN_HOLDS and action.get("effect") != "unknown":
@@ -365,7 +369,9 @@ class View:
             ("effect", action.get("effect") == "unknown", unknown),
         ):
             if is_open:
-                self._put((mark, name), seq, action["seq"], {**about, **more}, mark in marks)
+                self._replace_row(
+                    (mark, name), seq, action["seq"], {**about, **more}, mark in marks
+                )
                 state["marked"] += mark not in marks
                 marks.add(mark)
             elif mark in marks:
@@ -373,32 +379,32 @@ class View:
                 state["marked"] -= 1
                 marks.remove(mark)
 
-    def _took(self, spot: Spot, name: str, micros: int) -> None:
+    def _add_latency(self, spot: MinuteCounter, name: str, micros: int) -> None:
         if spot.row is not None:
             add(spot.row.data.setdefault(name, {}), bucket(micros), 1)
 
-    def _spent(self, fields: Mapping[str, Any], spot: Spot) -> None:
+    def _add_spend(self, fields: Mapping[str, Any], spot: MinuteCounter) -> None:
         if spot.row is not None:
             for unit, amount in (fields.get("spend") or {}).items():
                 add(spot.row.data.setdefault("spend", {}), unit, amount)
 
     # --- what is true of the fleet, whatever run it came with ---------------------------------
 
-    def stopped(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
+    def set_stop(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
         """A stop is in force."""
         told = {"at": at_us, "actor": fields.get("actor"), "until": fields.get("until")}
-        self._put(("stop", str(fields.get("what"))), seq, 0, told)
+        self._replace_row(("stop", str(fields.get("what"))), seq, 0, told)
 
-    def lifted(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
+    def lift_stop(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
         """A stop is over."""
         self._drop(("stop", str(fields.get("what"))))
 
-    def published(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
+    def set_revision(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
         """A revision is live."""
         live = self._row(("rollout", "live"), seq).data
         live |= {"revision": fields.get("policy_rev"), "bundle": fields.get("bundle"), "at": at_us}
 
-    def limited(self, seq: int, at_us: int, fields: Mapping[str, Any], name: str) -> None:
+    def count_limit(self, seq: int, at_us: int, fields: Mapping[str, Any], name: str) -> None:
         """A budget's limit was alerted of, or refused something."""
         parts = ("scope", "agent", "unit", "window")
         limit = "|".join(str(fields.get(part) or "") for part in parts)
@@ -406,31 +412,31 @@ class View:
         self.count(("budget", limit), name, seq, **told)
 
 
-_OTHERS: Mapping[str, Callable[[View, int, int, Mapping[str, Any]], None]] = {
+_HANDLERS: Mapping[str, Callable[[Projection, int, int, Mapping[str, Any]], None]] = {
     "event.refused": lambda view, seq, at, fields: view.count(FLEET, "refused", seq),
-    "policy.published": View.published,
+    "policy.published": Projection.set_revision,
     "policy.refused": lambda view, seq, at, fields: view.count(
         ("rollout", "live"), "refused", seq, refused_at=at
     ),
-    "stop.set": View.stopped,
-    "stop.lifted": View.lifted,
+    "stop.set": Projection.set_stop,
+    "stop.lifted": Projection.lift_stop,
     "memory.proposed": lambda view, seq, at, fields: view.count(
         ("memory", str(fields.get("memory"))), "proposed", seq, at=at
     ),
-    "budget.alerted": lambda view, seq, at, fields: view.limited(seq, at, fields, "alerted"),
-    "budget.refused": lambda view, seq, at, fields: view.limited(seq, at, fields, "refused"),
+    "budget.alerted": lambda view, seq, at, fields: view.count_limit(seq, at, fields, "alerted"),
+    "budget.refused": lambda view, seq, at, fields: view.count_limit(seq, at, fields, "refused"),
 }
 
 
-def folded(told: Iterable[Told]) -> dict[Key, Row]:
+def fold_entries(entries: Iterable[LedgerEntry]) -> dict[Key, ViewRow]:
     """Return all rows that entries come to, from the first entry on."""
-    view = View()
-    view.take(told)
+    view = Projection()
+    view.add_entries(entries)
     first = view.first_minute
     return {k: row for k, row in view.rows.items() if k[0] != "minute" or row.sort >= first}
 
 
-def told_of(seq: int, entry: Mapping[str, Any]) -> Told:
+def to_ledger_entry(seq: int, entry: Mapping[str, Any]) -> LedgerEntry:
     """Return a sealed entry as the fold takes it."""
     run, n, about = entry.get("run"), entry.get("n", 0), entry.get("about")
     return seq, entry["at"], entry["kind"], run, n, about, entry
@@ -439,48 +445,48 @@ def told_of(seq: int, entry: Mapping[str, Any]) -> Told:
 # --- how entries move one action: its decision, its hold, its effect ------------------------------
 
 
-def move(action: State, kind: str, fields: Fields, at_us: int) -> None:
+def apply_entry(action: State, kind: str, fields: Fields, at_us: int) -> None:
     """Change an action's state as an entry about it tells.
 
     `action` has `decided`, `rule`, `hold`, `wait`, `until`, `effect`, as far as they are known;
     `asked` is when its hold was opened and `begun` when its effect was intended, in microseconds.
     """
     if kind == "action.decided":
-        _decide(action, fields, at_us)
+        _apply_decision(action, fields, at_us)
     elif kind[:7] == "effect.":
         state = state_after(kind)
         if state == "cancelled" and action.get("decided") == "hold":
             # It was planned, waits again, and will be planned anew if it is permitted.
             action.pop("effect", None)
             return
-        if kind == "effect.intended" or (state in OPEN and "begun" not in action):
+        if kind == "effect.intended" or (state in OPEN_STATES and "begun" not in action):
             action["begun"] = at_us
         action["effect"] = state
-        if state not in OPEN and action.get("hold") in OPEN_HOLDS:
+        if state not in OPEN_STATES and action.get("hold") in OPEN_HOLDS:
             # What has ended waits for nobody.
             action["hold"] = "released"
-    elif (moved := _MOVES.get(kind)) is not None:
+    elif (moved := _TRANSITIONS.get(kind)) is not None:
         moved(action, fields)
         if action.get("hold") == "open":
             action.setdefault("asked", at_us)
 
 
-def settled(action: State) -> bool:
+def is_final(action: State) -> bool:
     """Say whether nothing more will happen to an action."""
     effect = action.get("effect")
     if effect is not None:
-        return effect not in OPEN
+        return effect not in OPEN_STATES
     return action.get("decided") == "deny"
 
 
-def bury(action: State) -> None:
+def dead_letter(action: State) -> None:
     """Deny what is open of an action whose run became a dead letter."""
     if action.get("hold") in ("open", "approved", "released"):
         action["hold"] = "denied"
     _deny(action, "run.dead")
 
 
-def take_up(action: State) -> None:
+def reopen_action(action: State) -> None:
     """Undo what burial did to an action: a person had its run taken up again."""
     if action.get("rule") != "run.dead":
         return
@@ -497,14 +503,14 @@ def recount(counts: State, before: tuple[Any, Any, Any], action: State) -> None:
     """Count an action by the states it has now, no longer by what was decided, hold and effect."""
     decided, hold, effect = before
     if (now := action.get("decided")) != decided:
-        _moved(counts, "decided.", decided, now)
+        _move_count(counts, "decided.", decided, now)
     if (now := action.get("hold")) != hold:
-        _moved(counts, "hold.", hold, now)
+        _move_count(counts, "hold.", hold, now)
     if (now := action.get("effect")) != effect:
-        _moved(counts, "effect.", effect, now)
+        _move_count(counts, "effect.", effect, now)
 
 
-def _decide(action: State, fields: Fields, at_us: int) -> None:
+def _apply_decision(action: State, fields: Fields, at_us: int) -> None:
     outcome, had = fields["outcome"], action.get("hold")
     action["decided"], action["rule"] = outcome, fields.get("rule")
     if outcome == "hold":
@@ -530,7 +536,7 @@ def _deny(action: State, rule: str) -> None:
     action.pop("until", None)
 
 
-def _short(action: State, fields: Fields) -> None:
+def _apply_shortage(action: State, fields: Fields) -> None:
     """There was no room for what had just been permitted: it waits, with an approval it had."""
     action["hold"] = "approved" if action.get("hold") == "used" else "open"
     action["decided"], action["rule"] = "hold", fields.get("rule")
@@ -538,38 +544,38 @@ def _short(action: State, fields: Fields) -> None:
     action.pop("effect", None)
 
 
-def _approved(action: State, fields: Fields) -> None:
+def _apply_approval(action: State, fields: Fields) -> None:
     action["hold"], action["until"] = "approved", fields.get("until")
 
 
-def _denied(action: State, fields: Fields) -> None:
+def _apply_denial(action: State, fields: Fields) -> None:
     action["hold"] = "denied"
     _deny(action, "hold.denied")
 
 
-def _expired(action: State, fields: Fields) -> None:
+def _apply_expiry(action: State, fields: Fields) -> None:
     action["hold"] = "expired"
     _deny(action, "hold.expired")
 
 
-def _refused(action: State, fields: Fields) -> None:
+def _apply_refusal(action: State, fields: Fields) -> None:
     """It is not any more what it was when it was decided."""
     if action.get("hold") is not None:
         action["hold"] = "denied"
     _deny(action, "engine.changed")
 
 
-def _moved(counts: State, name: str, was: str | None, now: str | None) -> None:
+def _move_count(counts: State, name: str, was: str | None, now: str | None) -> None:
     if was is not None:
         add(counts, name + was, -1)
     if now is not None:
         add(counts, name + now, 1)
 
 
-_MOVES: Mapping[str, Callable[[State, Fields], None]] = {
-    "budget.refused": _short,
-    "hold.approved": _approved,
-    "hold.denied": _denied,
-    "hold.expired": _expired,
-    "action.refused": _refused,
+_TRANSITIONS: Mapping[str, Callable[[State, Fields], None]] = {
+    "budget.refused": _apply_shortage,
+    "hold.approved": _apply_approval,
+    "hold.denied": _apply_denial,
+    "hold.expired": _apply_expiry,
+    "action.refused": _apply_refusal,
 }

@@ -22,10 +22,10 @@ PREFIXES: Mapping[str, Kind] = {
 _SHORTEST = 4
 
 
-class Record(Protocol):
+class LedgerReader(Protocol):
     """The reads of a store that explain, inbox and status stand on."""
 
-    def head(self) -> int: ...
+    def last_seq(self) -> int: ...
 
     def meta(self, name: str) -> Any: ...
 
@@ -43,7 +43,7 @@ class Record(Protocol):
 
     def actions(self, run: str) -> list[ActionRow]: ...
 
-    def prefixed(self, table: str, prefix: str) -> list[str]: ...
+    def find_by_prefix(self, table: str, prefix: str) -> list[str]: ...
 
     def runs_page(
         self,
@@ -58,22 +58,22 @@ class Record(Protocol):
 
     def holds_page(self, *, after: int, limit: int, beside: str = "") -> list[ActionRow]: ...
 
-    def backlog(self, after: int, limit: int) -> list[Run]: ...
+    def ready_runs(self, after: int, limit: int) -> list[Run]: ...
 
-    def waiting(self) -> dict[str, int]: ...
+    def wait_counts(self) -> dict[str, int]: ...
 
     def would(self) -> dict[str, dict[str, int]]: ...
 
     def counts(self) -> dict[str, dict[str, int]]: ...
 
-    def events_counted(self) -> tuple[int, int]: ...
+    def event_counts(self) -> tuple[int, int]: ...
 
-    def revision(self) -> tuple[int, str]: ...
+    def live_revision(self) -> tuple[int, str]: ...
 
-    def stops(self) -> list[tuple[str, str]]: ...
+    def stop_scopes(self) -> list[tuple[str, str]]: ...
 
 
-def _of_one_event(found: list[tuple[Kind, str]]) -> list[tuple[Kind, str]]:
+def _prefer_run(found: list[tuple[Kind, str]]) -> list[tuple[Kind, str]]:
     """Return the run, or else the event, if a bare beginning means one of them and what it made.
 
     The ids of an event, its runs and their actions begin alike.
@@ -85,7 +85,7 @@ def _of_one_event(found: list[tuple[Kind, str]]) -> list[tuple[Kind, str]]:
     return found
 
 
-def resolve(record: Record, text: str) -> tuple[Kind, str]:
+def resolve(record: LedgerReader, text: str) -> tuple[Kind, str]:
     """Return what an id or a unique beginning of one names: its kind and the full id.
 
     Raises NotFound if it names nothing, BadCommand if more than one thing (the message lists them).
@@ -98,26 +98,26 @@ def resolve(record: Record, text: str) -> tuple[Kind, str]:
     for known in PREFIXES if prefix is None else (prefix,):
         if prefix is None and known in ("hold_", "eff_"):
             continue
-        found += _named(record, known, text.removeprefix(known))
+        found += _find_named(record, known, text.removeprefix(known))
     if not found:
         raise NotFound(
             f"nothing is known by {text!r}",
             mend="see `vedette runs`, `vedette hold list`; the first characters of an id will do",
         )
     if prefix is None:
-        found = _of_one_event(found)
+        found = _prefer_run(found)
     if len(found) > 1:
         several = ", ".join(name for _, name in found[:8]) + (", …" if len(found) > 8 else "")
         raise BadCommand(f"{text!r} may be any of {several}", mend="give more of the id")
     return found[0]
 
 
-def _named(record: Record, prefix: str, rest: str) -> list[tuple[Kind, str]]:
+def _find_named(record: LedgerReader, prefix: str, rest: str) -> list[tuple[Kind, str]]:
     kind = PREFIXES[prefix]
     if kind in ("run", "event"):
-        return [(kind, name) for name in record.prefixed(kind, prefix + rest)]
+        return [(kind, name) for name in record.find_by_prefix(kind, prefix + rest)]
     named: list[tuple[Kind, str]] = []
-    for name in record.prefixed("action", "act_" + rest):
+    for name in record.find_by_prefix("action", "act_" + rest):
         if kind != "action":
             row = record.action(name)
             has = row is not None and (row.hold if kind == "hold" else row.effect) is not None
@@ -127,6 +127,6 @@ def _named(record: Record, prefix: str, rest: str) -> list[tuple[Kind, str]]:
     return named
 
 
-def action_of(name: str) -> str:
+def to_action_id(name: str) -> str:
     """Return the id of the action behind an action's, a hold's or an effect's id."""
     return "act_" + name.partition("_")[2]

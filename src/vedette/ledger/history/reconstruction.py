@@ -14,28 +14,30 @@ from typing import Any
 
 import orjson
 
-from vedette.domain.base.canonical import SALT_BYTES, salted
+from vedette.domain.base.canonical import SALT_BYTES, salted_digest
 from vedette.domain.base.dataclass import dataclass
 from vedette.ledger.history.action import ActionHistory, Finding, effect_states, finding
-from vedette.ledger.history.entry_view import Acceptance, Answer, EntryView, typed_view
+from vedette.ledger.history.entry_view import AcceptanceEntry, AnswerEntry, EntryView, build_view
 from vedette.ledger.history.time_window import (
-    Walk,
-    Walked,
+    EntryLog,
+    RawEntry,
     Window,
-    begun_before,
-    earlier,
-    fields_of,
-    window,
+    earlier_entries,
+    find_window,
+    parse_fields,
+    runs_before,
 )
 
 RECONSTRUCTION = "vedette.reconstruct/1"
 
 # What of an entry a timeline has no use for.
-_DULL = frozenset({"v", "seq", "at", "kind", "body", "about", "agent", "n", "engine", "effect_key"})
+_OMITTED_FIELDS = frozenset(
+    {"v", "seq", "at", "kind", "body", "about", "agent", "n", "engine", "effect_key"}
+)
 
 
 @dataclass(slots=True)
-class Told:
+class AgentTimeline:
     """What one agent did: its runs, and every entry of the window about it, oldest first."""
 
     name: str
@@ -64,18 +66,18 @@ class Reconstruction:
     """
 
     window: Window
-    agents: dict[str, Told] = field(default_factory=dict)
+    agents: dict[str, AgentTimeline] = field(default_factory=dict)
     fleet: list[dict[str, Any]] = field(default_factory=list)
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
     intents: dict[str, ActionHistory] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
-    cut: set[str] = field(default_factory=set)
+    truncated_runs: set[str] = field(default_factory=set)
     last: int = 0
 
     @property
-    def open(self) -> list[ActionHistory]:
+    def open_intents(self) -> list[ActionHistory]:
         """Return the intents whose end is not known, in order."""
-        return [intent for intent in self.intents.values() if intent.open]
+        return [intent for intent in self.intents.values() if intent.is_open]
 
     @property
     def ok(self) -> bool:
@@ -95,133 +97,133 @@ class Reconstruction:
             "fleet": self.fleet,
             "events": self.events,
             "intents": [_intent(intent) for intent in self.intents.values()],
-            "open": [intent.id for intent in self.open],
-            "cut": sorted(self.cut),
+            "open": [intent.id for intent in self.open_intents],
+            "cut": sorted(self.truncated_runs),
             "findings": self.findings,
         }
 
 
 def reconstruct(
-    record: Walk, since_us: int, until_us: int, agents: Iterable[str] = ()
+    record: EntryLog, since_us: int, until_us: int, agents: Iterable[str] = ()
 ) -> Reconstruction:
     """Rebuild every agent's timeline from `since_us` until before `until_us` (microseconds, UTC).
 
     What began earlier is told from its beginning where it is an intent; timelines hold the window
     alone. With `agents` only these. Memory grows with the entries of the window.
     """
-    part = window(record, since_us, until_us)
-    told = Reconstruction(part)
+    part = find_window(record, since_us, until_us)
+    result = Reconstruction(part)
     only = frozenset(agents)
-    fold = _Fold(told, only)
-    before = begun_before(record, part) if part.first > 1 else {}
-    for walked in earlier(record, part, before):
-        fold.take(walked, inside=False)
+    fold = _Builder(result, only)
+    before = runs_before(record, part) if part.first > 1 else {}
+    for walked in earlier_entries(record, part, before):
+        fold.add_entry(walked, inside=False)
     last = 0
     for walked in part.walk(record):
         if last and walked[0] != last + 1:
             what = f"entries {last + 1} to {walked[0] - 1} are missing"
-            told.findings.append(finding("missing", walked[0], what))
+            result.findings.append(finding("missing", walked[0], what))
         last = walked[0]
-        fold.take(walked, inside=True)
-    told.last = last
-    fold.tidy(_erased(record))
-    return told
+        fold.add_entry(walked, inside=True)
+    result.last = last
+    fold.finish(_erased_digests(record))
+    return result
 
 
-def _erased(record: Walk) -> frozenset[str]:
+def _erased_digests(record: EntryLog) -> frozenset[str]:
     """Return the digests of all bodies that were erased on purpose."""
-    named = (fields_of(raw).get("erased") for _, raw, _, _ in record.walk(("body.erased",)))
+    named = (parse_fields(raw).get("erased") for _, raw, _, _ in record.walk(("body.erased",)))
     return frozenset(digest for digests in named for digest in digests or ())
 
 
-class _Fold:
+class _Builder:
     """Takes entries in order, first what came before the window, then the window."""
 
-    def __init__(self, told: Reconstruction, only: frozenset[str]) -> None:
-        self.told, self.only = told, only
-        self._numbers: dict[str, int] = {}
-        self._bodies = False
-        self._bare: list[tuple[int, str]] = []
+    def __init__(self, result: Reconstruction, only: frozenset[str]) -> None:
+        self.result, self.agents = result, only
+        self._run_numbers: dict[str, int] = {}
+        self._has_bodies = False
+        self._missing_bodies: list[tuple[int, str]] = []
 
-    def take(self, walked: Walked, *, inside: bool) -> None:
+    def add_entry(self, walked: RawEntry, *, inside: bool) -> None:
         """Take the next entry."""
-        entry = self._read(walked)
+        entry = self._read_entry(walked)
         if entry is None:
             return
         agent, run = entry.agent, entry.run
-        if self.only and agent is not None and agent not in self.only:
+        if self.agents and agent is not None and agent not in self.agents:
             return
         if run is not None:
             self._check_place(entry, str(run))
-        if isinstance(entry, Acceptance):
+        if isinstance(entry, AcceptanceEntry):
             self._event(entry)
         item = _item(entry)
         if agent is not None and inside:
-            self._of_agent(entry, str(agent), item)
-        elif agent is None and inside and not isinstance(entry, Acceptance):
-            self.told.fleet.append(item)
+            self._add_to_timeline(entry, str(agent), item)
+        elif agent is None and inside and not isinstance(entry, AcceptanceEntry):
+            self.result.fleet.append(item)
         if entry.action is not None and agent is not None:
-            self._of_action(entry, str(agent), item)
+            self._add_to_intent(entry, str(agent), item)
 
-    def tidy(self, erased: frozenset[str]) -> None:
+    def finish(self, erased: frozenset[str]) -> None:
         """Finish. What is said of runs without a beginning is no finding, nor is erased content.
 
         A record without any bodies (an export of entries alone) lacks none.
         """
-        told = self.told
-        cut = {i.id for i in told.intents.values() if i.run in told.cut}
-        told.findings = [f for f in told.findings if f.get("action") not in cut]
-        told.findings += [
+        result = self.result
+        cut = {i.id for i in result.intents.values() if i.run in result.truncated_runs}
+        result.findings = [f for f in result.findings if f.get("action") not in cut]
+        result.findings += [
             finding("body", seq, f"the body of entry {seq} is missing and nobody erased it")
-            for seq, digest in self._bare
-            if self._bodies and digest not in erased
+            for seq, digest in self._missing_bodies
+            if self._has_bodies and digest not in erased
         ]
-        told.findings.sort(key=lambda found: int(found["seq"]))
+        result.findings.sort(key=lambda found: int(found["seq"]))
 
-    def _read(self, walked: Walked) -> EntryView | None:
+    def _read_entry(self, walked: RawEntry) -> EntryView | None:
         """Read an entry; a body that is not the one it names is left aside."""
         seq, raw, salt, data = walked
-        fields = fields_of(raw)
+        fields = parse_fields(raw)
         if not fields:
             what = f"entry {seq} cannot be read"
-            self.told.findings.append(finding("entry", seq, what))
+            self.result.findings.append(finding("entry", seq, what))
             return None
         named = fields.get("body")
-        entry = typed_view(seq, fields, None, erased=named is not None)
+        entry = build_view(seq, fields, None, erased=named is not None)
         if data is None:
             if named is not None:
-                self._bare.append((seq, str(named)))
+                self._missing_bodies.append((seq, str(named)))
             return entry
-        self._bodies = True
+        self._has_bodies = True
         # (Without a salt it came by an index from the store, for what lies before the window.)
-        if salt is not None and (len(salt) != SALT_BYTES or salted(salt, data) != named):
+        if salt is not None and (len(salt) != SALT_BYTES or salted_digest(salt, data) != named):
             what = f"the body of entry {seq} is not the one that the entry names"
-            self.told.findings.append(finding("body", seq, what))
+            self.result.findings.append(finding("body", seq, what))
             return entry
         try:
-            return typed_view(seq, fields, orjson.loads(data), erased=False) if named else entry
+            return build_view(seq, fields, orjson.loads(data), erased=False) if named else entry
         except ValueError:
-            self.told.findings.append(finding("body", seq, f"the body of entry {seq} is no JSON"))
+            self.result.findings.append(finding("body", seq, f"the body of entry {seq} is no JSON"))
             return entry
 
     def _check_place(self, entry: EntryView, run: str) -> None:
-        number, last = int(entry.get("n") or 0), self._numbers.get(run, 0)
+        number, last = int(entry.get("n") or 0), self._run_numbers.get(run, 0)
         if last == 0 and number > 1:
-            self.told.cut.add(run)
+            self.result.truncated_runs.add(run)
         elif number != last + 1:
             what = f"{run} goes from its entry {last} to its entry {number}"
-            self.told.findings.append(finding("gap", entry.seq, what))
-        self._numbers[run] = number
+            self.result.findings.append(finding("gap", entry.seq, what))
+        self._run_numbers[run] = number
 
-    def _event(self, entry: Acceptance) -> None:
+    def _event(self, entry: AcceptanceEntry) -> None:
         names = ("type", "source", "id", "subject", "time")
         told = {"seq": entry.seq, "at": entry.at, "erased": entry.erased}
-        self.told.events[str(entry.event)] = told | {name: entry.content(name) for name in names}
+        self.result.events[str(entry.event)] = told | {name: entry.content(name) for name in names}
 
-    def _of_agent(self, entry: EntryView, name: str, item: dict[str, Any]) -> None:
-        agent = self.told.agents.get(name)
+    def _add_to_timeline(self, entry: EntryView, name: str, item: dict[str, Any]) -> None:
+        agent = self.result.agents.get(name)
         if agent is None:
-            agent = self.told.agents[name] = Told(name)
+            agent = self.result.agents[name] = AgentTimeline(name)
         release, outcome = entry.get("release"), entry.get("outcome")
         if release is not None and release not in agent.releases:
             agent.releases.append(str(release))
@@ -230,25 +232,25 @@ class _Fold:
             agent.counts["quiet"] += 1
         agent.items.append(item)
 
-    def _of_action(self, entry: EntryView, agent: str, item: dict[str, Any]) -> None:
+    def _add_to_intent(self, entry: EntryView, agent: str, item: dict[str, Any]) -> None:
         id = str(entry.action)
-        intent = self.told.intents.get(id) or ActionHistory.before(entry)
-        self.told.findings += [{**found, "action": id} for found in intent.faults(entry)]
-        intent = self.told.intents[id] = intent.after(entry.light(item))
-        owner = self.told.agents.get(agent)
+        intent = self.result.intents.get(id) or ActionHistory.start(entry)
+        self.result.findings += [{**found, "action": id} for found in intent.faults(entry)]
+        intent = self.result.intents[id] = intent.with_entry(entry.without_content(item))
+        owner = self.result.agents.get(agent)
         if owner is not None and owner.identity is None:
             owner.identity = intent.identity
 
 
 def _item(entry: EntryView) -> dict[str, Any]:
     """Return an entry as an item of a timeline: without content, which `explain` shows."""
-    fields = {name: value for name, value in entry.entry.items() if name not in _DULL}
+    fields = {name: value for name, value in entry.entry.items() if name not in _OMITTED_FIELDS}
     return {"seq": entry.seq, "at": entry.get("at"), "kind": entry.kind, **fields}
 
 
 def _intent(action: ActionHistory) -> dict[str, Any]:
     """Return an intent as `--json` prints it."""
-    last, asked, approval = action.decision, action.question, action.approval
+    last, asked, approval = action.decision, action.readable_decision, action.approval
     return {
         "id": action.id,
         "key": action.key,
@@ -270,9 +272,9 @@ def _intent(action: ActionHistory) -> dict[str, Any]:
         "approval": approval and _answer(approval),
         "plan": action.plan,
         "state": action.state,
-        "open": action.open,
+        "open": action.is_open,
         "erased": action.erased,
-        "lacks": action.lacks,
+        "lacks": action.missing_fields,
         "decisions": [
             {
                 "seq": one.seq,
@@ -291,5 +293,11 @@ def _intent(action: ActionHistory) -> dict[str, Any]:
     }
 
 
-def _answer(one: Answer) -> dict[str, Any]:
-    return {"seq": one.seq, "at": one.at, "answer": one.word, "by": one.by, "reason": one.reason}
+def _answer(one: AnswerEntry) -> dict[str, Any]:
+    return {
+        "seq": one.seq,
+        "at": one.at,
+        "answer": one.answer,
+        "by": one.actor,
+        "reason": one.reason,
+    }

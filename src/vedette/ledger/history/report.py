@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Protocol, cast
 
-from vedette.domain.base.clock import ago, iso
-from vedette.ledger.history.approval_times import Answered
-from vedette.ledger.history.counts import Tally, rules_of
+from vedette.domain.base.clock import instant_before, iso
+from vedette.ledger.history.approval_times import AnswerTimes
+from vedette.ledger.history.counts import ReportCounts, rules_of
 from vedette.ledger.history.entry_view import read_entry
-from vedette.ledger.history.observe_mode import Would
-from vedette.ledger.history.reader import Record
+from vedette.ledger.history.observe_mode import ObserveModeCounts
+from vedette.ledger.history.reader import LedgerReader
 from vedette.ledger.history.review import about_run
 from vedette.ledger.history.sample import Sample
-from vedette.ledger.history.time_window import Walk, fields_of, window
+from vedette.ledger.history.time_window import EntryLog, find_window, parse_fields
 
 REPORT = "vedette.report/1"
 SAMPLED = 20
@@ -27,16 +27,20 @@ _ACCEPTED = b'"kind":"event.accepted"'
 _CAUSE = b'"cause":'  # of accepted events undos alone have one
 
 
-class Book(Walk, Protocol):
+class ReportReader(EntryLog, Protocol):
     """What a report needs of a store beside its entries."""
 
-    def bundle(self, digest: str) -> dict[str, bytes] | None: ...
+    def bundle_files(self, digest: str) -> dict[str, bytes] | None: ...
 
     def meta(self, name: str) -> Any: ...
 
 
 def report(
-    record: Book, since_us: int, until_us: int, seed: str | None = None, agent: str | None = None
+    record: ReportReader,
+    since_us: int,
+    until_us: int,
+    seed: str | None = None,
+    agent: str | None = None,
 ) -> dict[str, Any]:
     """Return the report from `since_us` until before `until_us` (microseconds, UTC).
 
@@ -45,12 +49,12 @@ def report(
     what agents would have done is that agent's, whether a mode held it back or not. How often an
     open effect was tried, and its next try, are those of now.
     """
-    part = window(record, since_us, until_us)
+    part = find_window(record, since_us, until_us)
     fleet = str(record.meta("fleet") or "")
-    seed = seed or f"{fleet} {iso(ago(until_us, 1))[:10]}"
-    tally = Tally(Sample(seed, SAMPLED), getattr(record, "action", None))
-    would = Would(part.first, getattr(record, "entry", None))
-    answered = Answered(getattr(record, "entries", None))
+    seed = seed or f"{fleet} {iso(instant_before(until_us, 1))[:10]}"
+    tally = ReportCounts(Sample(seed, SAMPLED), getattr(record, "action", None))
+    would = ObserveModeCounts(part.first, getattr(record, "entry", None))
+    answered = AnswerTimes(getattr(record, "entries", None))
     for seq, raw, _, data in part.walk(record):
         if _ACCEPTED in raw:
             tally.events += 1
@@ -59,9 +63,9 @@ def report(
         try:
             entry = read_entry(seq, raw, data)
             if entry.kind != "event.accepted":
-                tally.take(entry)
-            would.take(entry)
-            answered.take(entry)
+                tally.add_entry(entry)
+            would.add_entry(entry)
+            answered.add_entry(entry)
         except (ValueError, KeyError):
             # No entry, or no body. What stands and what does not is for `ledger verify` to say.
             tally.unreadable += 1
@@ -76,26 +80,26 @@ def report(
         "first": part.first,
         "seed": seed,
         "traffic": tally.traffic(),
-        "changed": [*tally.changed, *releases(record, since_us, until_us)],
+        "changed": [*tally.changes, *release_changes(record, since_us, until_us)],
         "exceptions": tally.exceptions(),
         "budgets": tally.budgets(),
-        "rules": hit_rules(record, bundle, tally.rules),
+        "rules": rule_hits(record, bundle, tally.rules),
         "questions": tally.questions(),
-        "answered": answered.told(),
-        "would": would.told(agent),
+        "answered": answered.to_json(),
+        "would": would.to_json(agent),
         "sample": [
-            {**one, "about": about_run(cast(Record, record), one["run"]) if reads else None}
-            for one in tally.sample.drawn()
+            {**one, "about": about_run(cast(LedgerReader, record), one["run"]) if reads else None}
+            for one in tally.sample.to_json()
         ],
     }
 
 
-def releases(record: Walk, since_us: int, until_us: int) -> list[dict[str, Any]]:
+def release_changes(record: EntryLog, since_us: int, until_us: int) -> list[dict[str, Any]]:
     """Return the starts at which an agent was another, new or gone."""
     before: dict[str, str] | None = None
     changed = []
     for seq, raw, _, _ in record.walk(("fleet.loaded",)):
-        entry = fields_of(raw)
+        entry = parse_fields(raw)
         now: dict[str, str] = entry.get("releases") or {}
         at = int(entry.get("at", 0))
         if before is not None and since_us <= at < until_us and now != before:
@@ -105,19 +109,19 @@ def releases(record: Walk, since_us: int, until_us: int) -> list[dict[str, Any]]
     return changed
 
 
-def live_bundle(record: Walk, until_us: int) -> str | None:
+def live_bundle(record: EntryLog, until_us: int) -> str | None:
     """Return the digest of the bundle that was live at the end."""
     live = None
     for _, raw, _, _ in record.walk(("policy.published",)):
-        entry = fields_of(raw)
+        entry = parse_fields(raw)
         if int(entry.get("at", 0)) < until_us:
             live = str(entry.get("bundle"))
     return live
 
 
-def hit_rules(record: Book, bundle: str | None, hits: Counter[str]) -> dict[str, Any]:
+def rule_hits(record: ReportReader, bundle: str | None, hits: Counter[str]) -> dict[str, Any]:
     """Return which rules spoke, how often, and which of the live bundle never did."""
-    files = record.bundle(bundle) if bundle else None
+    files = record.bundle_files(bundle) if bundle else None
     known = rules_of(files or {})
     return {
         "bundle": bundle,

@@ -13,39 +13,39 @@ from typing import Any
 
 import orjson
 
-from vedette.domain.base.canonical import DIGEST_PREFIX, canonical, sha256_hex
-from vedette.domain.base.errors import NotShown
-from vedette.domain.display import DISPLAYS, Display, display_of, read_displays, show_event
+from vedette.domain.base.canonical import DIGEST_PREFIX, canonical_json, sha256_hex
+from vedette.domain.base.errors import DisplayMismatch
+from vedette.domain.display import DISPLAYS_KEY, Display, find_display, parse_displays, show_event
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.action import ActionHistory
-from vedette.ledger.history.entry_view import Acceptance, EntryView, Judgement, read_entry
-from vedette.ledger.history.reader import Record
+from vedette.ledger.history.entry_view import AcceptanceEntry, EntryView, JudgementEntry, read_entry
+from vedette.ledger.history.reader import LedgerReader
 
 SHOWN = "vedette.shown/2"
 
 
-def acceptance(record: Record, event: str) -> Acceptance | None:
+def acceptance(record: LedgerReader, event: str) -> AcceptanceEntry | None:
     """Return the entry that accepted an event; None if it is archived."""
     # Refused deliveries under the same key may stand before it.
     for row in record.entries("event", event):
         first = read_entry(*row)
-        if isinstance(first, Acceptance):
+        if isinstance(first, AcceptanceEntry):
             return first
     return None
 
 
-def event_of(record: Record, told: Sequence[EntryView]) -> EntryView | None:
+def event_of(record: LedgerReader, entries: Sequence[EntryView]) -> EntryView | None:
     """Return the acceptance of the event that entries belong to; None if it is archived."""
-    for entry in told:
+    for entry in entries:
         if entry.about is not None:
             row = record.entry(entry.about)
             return None if row is None else read_entry(*row)
     # Entries of older stores name the event alone.
-    event = next((entry.event for entry in told if entry.event), None)
+    event = next((entry.event for entry in entries if entry.event), None)
     return None if event is None else acceptance(record, event)
 
 
-def about_event(record: Record, accepted: EntryView | None) -> dict[str, Any]:
+def about_event(record: LedgerReader, accepted: EntryView | None) -> dict[str, Any]:
     """Return what people are shown of an event, with its `display`; `erased` if it is gone.
 
     With `readers`, who may read it, where not everybody may.
@@ -58,13 +58,13 @@ def about_event(record: Record, accepted: EntryView | None) -> dict[str, Any]:
     return {**about, "display": display.to_json(), **readers}
 
 
-def about_run(record: Record, run: str) -> dict[str, Any]:
+def about_run(record: LedgerReader, run: str) -> dict[str, Any]:
     """Return what people are shown of the event of a run."""
     told = [read_entry(*row) for row in record.entries("run", run, 1)]
     return about_event(record, event_of(record, told))
 
 
-def about_id(record: Record, id: str) -> dict[str, Any] | None:
+def about_id(record: LedgerReader, id: str) -> dict[str, Any] | None:
     """Return what people are shown of the event behind a run, an action, a hold or an effect.
 
     None if the id names none of these.
@@ -78,7 +78,7 @@ def about_id(record: Record, id: str) -> dict[str, Any] | None:
 
 def shown_digest(
     accepted: EntryView | None,
-    turn: Judgement | None,
+    turn: JudgementEntry | None,
     row: ActionRow,
     item: Mapping[str, Any],
     history: ActionHistory,
@@ -89,7 +89,7 @@ def shown_digest(
     and whether its effect may have happened. `history` is that of its action: one that is open
     again after an approval is another than before, however alike it looks.
     """
-    approvals = sum(answer.word == "approved" for answer in history.answers)
+    approvals = sum(answer.answer == "approved" for answer in history.answers)
     arguments = [
         [given[name] for name in ("pointer", "origin", "source", "sink")]
         for given in item["arguments"] or ()
@@ -105,7 +105,7 @@ def shown_digest(
         "approved": approvals - (row.hold == "approved"),
         **{name: item[name] for name in ("hold", "rule", "waits", "effect", "inverse")},
     }
-    return sha256_hex(canonical(value))
+    return sha256_hex(canonical_json(value))
 
 
 def refuse_unseen(item: Mapping[str, Any], digest: str) -> None:
@@ -113,10 +113,10 @@ def refuse_unseen(item: Mapping[str, Any], digest: str) -> None:
     hold, mend = item["hold"], f"look at it again: vedette hold show {item['hold']}"
     if not DIGEST_PREFIX.fullmatch(digest):
         what = f"{digest[:20]!r} is no digest: it has 8 to 64 hexadecimal digits"
-        raise NotShown(what, mend=mend)
+        raise DisplayMismatch(what, mend=mend)
     if not item["shown_digest"].startswith(digest):
         what = f"hold {hold} is not what was shown as {digest[:16]}"
-        raise NotShown(
+        raise DisplayMismatch(
             f"{what}: its action, its event or what is shown of it is another", mend=mend
         )
 
@@ -125,7 +125,7 @@ def refuse_erased(item: Mapping[str, Any]) -> None:
     """Raise NotShown for a hold of which nobody can see any more what it is for."""
     if item["erased"] or item["about"]["erased"]:
         what = f"what hold {item['hold']} is about was erased: nobody can see what they approve"
-        raise NotShown(what, mend="deny it")
+        raise DisplayMismatch(what, mend="deny it")
 
 
 def _body(entry: EntryView | None) -> str | None:
@@ -133,7 +133,7 @@ def _body(entry: EntryView | None) -> str | None:
     return None if entry is None or entry.erased else entry.get("body")
 
 
-def _display(record: Record, accepted: EntryView) -> Display:
-    kept = record.meta(DISPLAYS)
-    declared = read_displays(orjson.loads(kept)) if kept else ()
-    return display_of(accepted.body, declared)
+def _display(record: LedgerReader, accepted: EntryView) -> Display:
+    kept = record.meta(DISPLAYS_KEY)
+    declared = parse_displays(orjson.loads(kept)) if kept else ()
+    return find_display(accepted.body, declared)

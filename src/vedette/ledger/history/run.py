@@ -6,7 +6,13 @@ from typing import Protocol, TypeVar
 
 from vedette.domain.base.dataclass import dataclass
 from vedette.ledger.history.action import ActionHistory, history_of
-from vedette.ledger.history.entry_view import Death, EntryView, Judgement, Withdrawal, read_entry
+from vedette.ledger.history.entry_view import (
+    DeathEntry,
+    EntryView,
+    JudgementEntry,
+    WithdrawalEntry,
+    read_entry,
+)
 
 # As many entries of a run are read; of longer ones the first.
 ENTRIES = 1000
@@ -30,11 +36,11 @@ class RunHistory:
     entries: tuple[EntryView, ...] = ()
 
     @property
-    def cut(self) -> bool:
+    def is_truncated(self) -> bool:
         """Say whether there may be more entries than were read."""
         return len(self.entries) >= ENTRIES
 
-    def of(self, view: type[V]) -> list[V]:
+    def of_type(self, view: type[V]) -> list[V]:
         """Return the entries of one kind of view."""
         return [entry for entry in self.entries if isinstance(entry, view)]
 
@@ -48,37 +54,37 @@ class RunHistory:
         return next((entry.get("release") for entry in self.entries if entry.get("release")), None)
 
     @property
-    def turns(self) -> list[Judgement]:
+    def turns(self) -> list[JudgementEntry]:
         """Return the recorded turns."""
-        return [one for one in self.of(Judgement) if one.kind == "turn.reasoned"]
+        return [one for one in self.of_type(JudgementEntry) if one.kind == "turn.reasoned"]
 
-    def turn(self, number: int) -> list[Judgement]:
+    def turn(self, number: int) -> list[JudgementEntry]:
         """Return the recorded turn of a number; none if there is none."""
         return [one for one in self.turns if one.turn == number]
 
     @property
-    def quiet(self) -> list[Judgement]:
+    def quiet_judgements(self) -> list[JudgementEntry]:
         """Return the judgement of an uneventful run, which is told by its end alone."""
-        return [one for one in self.of(Judgement) if one.get("label") is not None]
+        return [one for one in self.of_type(JudgementEntry) if one.get("label") is not None]
 
     @property
     def memories(self) -> list[str]:
         """Return what was cited (id@revision), each once, in the order of the briefings."""
         return list(dict.fromkeys(cite for turn in self.turns for cite in turn.memories or ()))
 
-    def refusals(self, turn: int | None) -> dict[int | None, Withdrawal]:
+    def refusals(self, turn: int | None) -> dict[int | None, WithdrawalEntry]:
         """Return why proposals of a turn became no action, by ordinal."""
         return {
             one.ordinal: one
-            for one in self.of(Withdrawal)
+            for one in self.of_type(WithdrawalEntry)
             if one.kind == "action.refused" and one.turn == turn
         }
 
     @property
-    def death(self) -> Death | None:
+    def death(self) -> DeathEntry | None:
         """Return why it is a dead letter; None if it is none, or was taken up again since."""
         ends = [e for e in self.entries if e.kind in ("run.dead", "run.redriven")]
-        return ends[-1] if ends and isinstance(ends[-1], Death) else None
+        return ends[-1] if ends and isinstance(ends[-1], DeathEntry) else None
 
 
 def read_run(record: EntryReader, run: str) -> RunHistory:

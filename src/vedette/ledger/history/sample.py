@@ -11,7 +11,7 @@ import heapq
 from typing import Any
 
 from vedette.domain.base.canonical import sha256_hex
-from vedette.ledger.history.entry_view import Decision, EntryView, Withdrawal
+from vedette.ledger.history.entry_view import DecisionEntry, EntryView, WithdrawalEntry
 
 
 class Sample:
@@ -20,54 +20,54 @@ class Sample:
     def __init__(self, seed: str, most: int) -> None:
         self.seed, self.most = seed, most
         # By the negative number: the heap's first is the one to go.
-        self._kept: list[tuple[int, str]] = []
-        self._told: dict[str, Decision] = {}
-        self._last: Decision | None = None
+        self._heap: list[tuple[int, str]] = []
+        self._decisions: dict[str, DecisionEntry] = {}
+        self._last: DecisionEntry | None = None
 
-    def take(self, entry: EntryView) -> None:
+    def add_entry(self, entry: EntryView) -> None:
         """Take the next entry of the ledger."""
         last, self._last = self._last, None
         if last is not None and not (
             # What policy permits the budget may refuse, in the entry behind it.
-            isinstance(entry, Withdrawal)
+            isinstance(entry, WithdrawalEntry)
             and entry.outcome == "hold"
             and entry.action == last.action
         ):
             self._offer(last)
-        if isinstance(entry, Decision) and entry.outcome == "permit":
+        if isinstance(entry, DecisionEntry) and entry.outcome == "permit":
             self._last = entry
 
-    def _offer(self, entry: Decision) -> None:
+    def _offer(self, entry: DecisionEntry) -> None:
         action = str(entry.action)
-        if action in self._told:
-            self._told[action] = entry
+        if action in self._decisions:
+            self._decisions[action] = entry
             return
         number = int(sha256_hex(f"{self.seed} {action}".encode())[:16], 16)
-        if len(self._kept) == self.most and -number <= self._kept[0][0]:
+        if len(self._heap) == self.most and -number <= self._heap[0][0]:
             return
-        heapq.heappush(self._kept, (-number, action))
-        self._told[action] = entry
-        if len(self._kept) > self.most:
-            _, gone = heapq.heappop(self._kept)
-            del self._told[gone]
+        heapq.heappush(self._heap, (-number, action))
+        self._decisions[action] = entry
+        if len(self._heap) > self.most:
+            _, gone = heapq.heappop(self._heap)
+            del self._decisions[gone]
 
-    def drawn(self) -> list[dict[str, Any]]:
+    def to_json(self) -> list[dict[str, Any]]:
         """Return what was drawn, in the order of the ledger, with what was asked and why yes."""
         if self._last is not None:
             self._offer(self._last)
             self._last = None
-        return [_item(e) for e in sorted(self._told.values(), key=lambda e: e.seq)]
+        return [_item(e) for e in sorted(self._decisions.values(), key=lambda e: e.seq)]
 
 
-def _item(entry: Decision) -> dict[str, Any]:
+def _item(entry: DecisionEntry) -> dict[str, Any]:
     names = ("agent", "run", "action", "tool", "rule", "release")
     return {
         "seq": entry.seq,
         "at": entry.at,
         **{name: entry.get(name) for name in names},
         "revision": entry.revision,
-        "args": entry.asked.get("args"),
-        "origins": entry.asked.get("origins"),
+        "args": entry.requested_action.get("args"),
+        "origins": entry.requested_action.get("origins"),
         "approved_by": [given.get("by") for given in entry.approvals or ()],
         "erased": entry.erased,
     }

@@ -22,25 +22,25 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import metric_value
 from vedette.ledger.history.entry_view import (
-    Acceptance,
-    Answer,
-    Correction,
-    Decision,
-    EffectChange,
+    AcceptanceEntry,
+    AnswerEntry,
+    CorrectionEntry,
+    DecisionEntry,
+    EffectEntry,
     EntryView,
-    Judgement,
+    JudgementEntry,
     view_entry,
 )
-from vedette.ledger.history.time_window import Walk, instant, window
+from vedette.ledger.history.time_window import EntryLog, find_window, read_instant
 
 PLOT = "vedette.plot/1"
 
 # Points of one series that are held while the record is read; the newest are kept.
-_HELD = 200_000
+_MAX_POINTS = 200_000
 # A pause of more than so many usual steps is a gap: no line is drawn across it.
 _GAP_STEPS = 3.0
 # Neither more marks nor more spans than a reader can tell apart; the newest are kept.
-_MARKS = 500
+_MAX_MARKS = 500
 
 _KINDS = (
     "event.accepted", "turn.reasoned", "run.closed", "action.decided", "effect.done",
@@ -62,19 +62,19 @@ class _Point:
 
 
 @dataclass(slots=True)
-class _Span:
+class _IncidentEnd:
     """An end of an incident: `word` is open or close, `seq` the entry of the effect that did it."""
 
     at: int
     seq: int
-    word: str
+    kind: str
     agent: str
     run: str
     action: str | None
 
 
 @dataclass(slots=True)
-class _Found:
+class _SeriesRecord:
     """What was read. An effect has two names: the id of its action, and its entry, which stands for
     it where the content of an undo was erased. `undos` holds what each undo is to take back,
     `backs` the effects of undos, in order, each with what it took back.
@@ -82,16 +82,16 @@ class _Found:
 
     points: deque[_Point]
     marks: list[dict[str, Any]] = field(default_factory=list)
-    spans: list[_Span] = field(default_factory=list)
+    spans: list[_IncidentEnd] = field(default_factory=list)
     undos: dict[str, str | int] = field(default_factory=dict)
-    backs: list[tuple[set[str | int], str | int]] = field(default_factory=list)
+    undo_effects: list[tuple[set[str | int], str | int]] = field(default_factory=list)
     measure: str = ""
     unit: str = ""
-    cut: bool = False
+    is_truncated: bool = False
 
 
 def plot(
-    record: Walk,
+    record: EntryLog,
     series: str,
     since_us: int,
     until_us: int,
@@ -111,7 +111,7 @@ def plot(
     """
     if most < 10:
         raise BadCommand(f"{most} points are no picture", mend="give --points 10 or more")
-    found = _read(record, series, since_us, until_us)
+    found = _read_series(record, series, since_us, until_us)
     points = sorted(found.points, key=lambda point: point.at)
     if not points:
         raise BadCommand(
@@ -119,12 +119,12 @@ def plot(
             mend="name a series as events name it (their subject), or look further back: --last 7d",
         )
     judge = agent or _judge(points)
-    told = [point for point in points if point.value is not None]
+    readable = [point for point in points if point.value is not None]
     marks = [mark for mark in found.marks if agent is None or mark["agent"] == agent]
     spans = [span for span in found.spans if agent is None or span.agent == agent]
-    undone = _undone(found.backs)
+    undone = _find_undone(found.undo_effects)
     spans = [span for span in spans if not {span.seq, span.action} & undone]
-    shown_at = [point.at for point in told or points]
+    shown_at = [point.at for point in readable or points]
     # (Where the oldest points were let go, what stood at them has no place.)
     others = [mark["at"] for mark in marks] + [span.at for span in spans]
     shown_at += [at for at in others if at >= points[0].at]
@@ -137,25 +137,25 @@ def plot(
         "from": min(shown_at),
         "to": max(shown_at),
         "recorded": len(points),
-        "unreadable": len(points) - len(told),
-        "cut": found.cut,
-        "points": [_told(point, judge) for point in _thinned(told, judge, most)],
-        "gaps": _gaps(told),
+        "unreadable": len(points) - len(readable),
+        "cut": found.is_truncated,
+        "points": [_point_object(point, judge) for point in _thin_points(readable, judge, most)],
+        "gaps": _gaps(readable),
         "incidents": _incidents(spans, max(shown_at)),
-        "marks": sorted(marks, key=lambda mark: (mark["at"], mark["seq"]))[-_MARKS:],
+        "marks": sorted(marks, key=lambda mark: (mark["at"], mark["seq"]))[-_MAX_MARKS:],
     }
 
 
 # --- reading the record -------------------------------------------------------------------------
 
 
-def _read(record: Walk, series: str, since_us: int, until_us: int) -> _Found:
-    found = _Found(deque(maxlen=_HELD))
+def _read_series(record: EntryLog, series: str, since_us: int, until_us: int) -> _SeriesRecord:
+    found = _SeriesRecord(deque(maxlen=_MAX_POINTS))
     # Quoted as the body holds it: most events are of other series and need not be parsed.
     needle = orjson.dumps(series)
     by_event: dict[str, _Point] = {}
-    for seq, raw, _, data in record.walk(_KINDS, window(record, since_us, until_us).first - 1):
-        if not since_us <= instant(raw) < until_us:
+    for seq, raw, _, data in record.walk(_KINDS, find_window(record, since_us, until_us).first - 1):
+        if not since_us <= read_instant(raw) < until_us:
             continue
         undo = _CAUSE in raw
         if b'"kind":"event.accepted"' in raw and not (undo or (data and needle in data)):
@@ -166,26 +166,28 @@ def _read(record: Walk, series: str, since_us: int, until_us: int) -> _Found:
         if fields["kind"] != "event.accepted" and point is None and event not in found.undos:
             continue
         entry = view_entry(seq, fields, data)
-        if isinstance(entry, Acceptance):
+        if isinstance(entry, AcceptanceEntry):
             if undo:
-                _ask_back(found, entry)
+                _add_undo(found, entry)
             else:
-                _accept(found, by_event, series, entry)
+                _add_point(found, by_event, series, entry)
             continue
-        if isinstance(entry, EffectChange) and event in found.undos:
-            found.backs.append(({str(entry.action), seq}, found.undos[event]))
+        if isinstance(entry, EffectEntry) and event in found.undos:
+            found.undo_effects.append(({str(entry.action), seq}, found.undos[event]))
         if point is not None:
-            _take(found, point, entry)
+            _add_entry(found, point, entry)
     return found
 
 
-def _accept(found: _Found, by_event: dict[str, _Point], series: str, entry: Acceptance) -> None:
+def _add_point(
+    found: _SeriesRecord, by_event: dict[str, _Point], series: str, entry: AcceptanceEntry
+) -> None:
     if entry.subject != series:
         return
     payload = entry.data if isinstance(entry.data, dict) else {}
     point = _Point(_instant(entry.time, entry.at), metric_value(payload), str(entry.event))
-    if len(found.points) == _HELD:
-        found.cut = True
+    if len(found.points) == _MAX_POINTS:
+        found.is_truncated = True
         by_event.pop(found.points[0].event, None)
     found.points.append(point)
     by_event[point.event] = point
@@ -193,15 +195,15 @@ def _accept(found: _Found, by_event: dict[str, _Point], series: str, entry: Acce
     found.unit = str(payload.get("unit") or found.unit)[:20]
 
 
-def _ask_back(found: _Found, made: Acceptance) -> None:
+def _add_undo(found: _SeriesRecord, made: AcceptanceEntry) -> None:
     """Note what an undo is to take back; nothing is until its own effect is done."""
     action = (made.data or {}).get("action")
     found.undos[str(made.event)] = str(action) if action else int(made.cause or 0)
 
 
-def _take(found: _Found, point: _Point, entry: EntryView) -> None:
+def _add_entry(found: _SeriesRecord, point: _Point, entry: EntryView) -> None:
     agent = str(entry.agent or "")
-    if isinstance(entry, Judgement):
+    if isinstance(entry, JudgementEntry):
         # (The label of the entry alone: it is one of a closed list.)
         label = entry.get("label")
         if label is not None and agent not in point.scores:
@@ -210,19 +212,19 @@ def _take(found: _Found, point: _Point, entry: EntryView) -> None:
             point.scores[agent] = (score, threshold, str(label))
             if label == "alarm":
                 found.marks.append(_mark("alarm", point, entry))
-    elif isinstance(entry, Decision):
-        if entry.asks_person:
+    elif isinstance(entry, DecisionEntry):
+        if entry.needs_approval:
             found.marks.append(_mark("held", point, entry))
-    elif isinstance(entry, EffectChange):
+    elif isinstance(entry, EffectEntry):
         word = str(entry.tool).rpartition(".")[2]
         if word in ("open", "close"):
             found.spans.append(
-                _Span(point.at, entry.seq, word, agent, str(entry.run), entry.action)
+                _IncidentEnd(point.at, entry.seq, word, agent, str(entry.run), entry.action)
             )
-    elif isinstance(entry, Correction):
+    elif isinstance(entry, CorrectionEntry):
         found.marks.append(_mark(f"corrected {entry.outcome}", point, entry, entry.should))
-    elif isinstance(entry, Answer):
-        found.marks.append(_mark(entry.word, point, entry))
+    elif isinstance(entry, AnswerEntry):
+        found.marks.append(_mark(entry.answer, point, entry))
 
 
 def _mark(what: str, point: _Point, entry: EntryView, note: object = None) -> dict[str, Any]:
@@ -233,7 +235,7 @@ def _mark(what: str, point: _Point, entry: EntryView, note: object = None) -> di
         "agent": entry.agent,
         "tool": entry.tool,
         "run": entry.run,
-        "by": entry.by,
+        "by": entry.actor,
         "answered": entry.at if what not in ("alarm", "held") else None,
         "note": None if note is None else str(note)[:200],
         "seq": entry.seq,
@@ -250,7 +252,7 @@ def _instant(text: object, otherwise: int) -> int:
 # --- what is told of it -------------------------------------------------------------------------
 
 
-def _undone(backs: Sequence[tuple[set[str | int], str | int]]) -> set[str | int]:
+def _find_undone(backs: Sequence[tuple[set[str | int], str | int]]) -> set[str | int]:
     """Return the effects that were taken back; an undo that was itself undone took nothing back."""
     undone: set[str | int] = set()
     for effect, back in reversed(backs):
@@ -267,7 +269,7 @@ def _judge(points: Sequence[_Point]) -> str | None:
     return max(sorted(counts), key=lambda agent: counts[agent]) if counts else None
 
 
-def _told(point: _Point, judge: str | None) -> dict[str, Any]:
+def _point_object(point: _Point, judge: str | None) -> dict[str, Any]:
     score, threshold, label = point.scores.get(judge or "", (None, None, None))
     return {
         "at": point.at, "value": point.value, "score": score, "threshold": threshold,
@@ -275,7 +277,7 @@ def _told(point: _Point, judge: str | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _thinned(points: Sequence[_Point], judge: str | None, most: int) -> list[_Point]:
+def _thin_points(points: Sequence[_Point], judge: str | None, most: int) -> list[_Point]:
     """Return the points, or of each of equal stretches of time the extreme ones."""
     if len(points) <= most:
         return list(points)
@@ -312,18 +314,18 @@ def _gaps(points: Sequence[_Point]) -> list[dict[str, int]]:
         {"from": before.at, "to": after.at}
         for before, after in pairwise(points)
         if usual and after.at - before.at > _GAP_STEPS * usual
-    ][-_MARKS:]
+    ][-_MAX_MARKS:]
 
 
-def _incidents(spans: Sequence[_Span], end: int) -> list[dict[str, Any]]:
+def _incidents(spans: Sequence[_IncidentEnd], end: int) -> list[dict[str, Any]]:
     """Return incidents by their beginning; one that its agent did not close lasts to the end."""
     found: list[dict[str, Any]] = []
     last: dict[str, dict[str, Any]] = {}
     for span in sorted(spans, key=lambda span: (span.at, span.seq)):
-        if span.word == "open" and span.agent not in last:
+        if span.kind == "open" and span.agent not in last:
             one = {"from": span.at, "to": end, "agent": span.agent}
             last[span.agent] = {**one, "opened_by": span.run, "closed_by": None}
             found.append(last[span.agent])
-        elif span.word == "close" and span.agent in last:
+        elif span.kind == "close" and span.agent in last:
             last.pop(span.agent).update(to=span.at, closed_by=span.run)
-    return found[-_MARKS:]
+    return found[-_MAX_MARKS:]

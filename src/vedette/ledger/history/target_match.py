@@ -13,7 +13,7 @@ from vedette.ledger.history.reconstruction import Reconstruction
 
 
 @dataclass(slots=True)
-class Matched:
+class MatchResult:
     """A target's own record held against the ledger.
 
     `unmatched` are effects that no intent stands for (or one that was not permitted, or that lacks
@@ -39,33 +39,35 @@ class Matched:
 
 
 def match(
-    told: Reconstruction, happened: Iterable[tuple[str, str]], targets: Iterable[str] = ()
-) -> Matched:
+    reconstruction: Reconstruction, effects: Iterable[tuple[str, str]], targets: Iterable[str] = ()
+) -> MatchResult:
     """Match what a target says happened to it, as (tool, key) each, to intents.
 
     `targets` are the tools whose target this is: only they can have phantoms. Default: all tools
     that the record names.
     """
-    found = Matched()
+    found = MatchResult()
     times: Counter[str] = Counter()
     tools = set(targets)
-    for tool, key in happened:
+    for tool, key in effects:
         found.effects += 1
         times[key] += 1
         tools.add(tool)
-        why = _mismatch(told.intents.get(f"act_{key}"), tool)
+        why = _mismatch(reconstruction.intents.get(f"act_{key}"), tool)
         if why is None:
             found.matched += 1
         else:
             found.unmatched.append({"tool": tool, "key": key, "why": why})
     found.repeated = sorted(key for key, number in times.items() if number > 1)
-    found.phantoms = [intent.id for intent in _done(told, tools) if not times[intent.key]]
+    found.phantoms = [
+        intent.id for intent in _done_intents(reconstruction, tools) if not times[intent.key]
+    ]
     return found
 
 
-def _done(told: Reconstruction, tools: set[str]) -> Iterator[ActionHistory]:
-    for intent in told.intents.values():
-        if intent.state == "done" and intent.outside and intent.tool in tools:
+def _done_intents(reconstruction: Reconstruction, tools: set[str]) -> Iterator[ActionHistory]:
+    for intent in reconstruction.intents.values():
+        if intent.state == "done" and intent.is_external and intent.tool in tools:
             yield intent
 
 
@@ -75,8 +77,8 @@ def _mismatch(intent: ActionHistory | None, tool: str) -> str | None:
         return "no intent has this key"
     if intent.tool != tool:
         return f"the intent is one of {intent.tool}"
-    if intent.lacks:
-        return f"the intent does not tell its {', '.join(intent.lacks)}"
+    if intent.missing_fields:
+        return f"the intent does not tell its {', '.join(intent.missing_fields)}"
     if not any(decision.outcome == "permit" for decision in intent.decisions):
         return "the intent was never permitted"
     return None

@@ -14,16 +14,16 @@ import orjson
 
 from vedette.domain.base.dataclass import dataclass
 
-Walked = tuple[int, bytes, bytes | None, bytes | None]
+RawEntry = tuple[int, bytes, bytes | None, bytes | None]
 
 # More entries than any run has.
 _ALL = 1_000_000
 
 
-class Walk(Protocol):
+class EntryLog(Protocol):
     """The entries of a ledger in order: (seq, bytes, salt, body)."""
 
-    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[Walked]: ...
+    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[RawEntry]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,16 @@ class Window:
     until_us: int
     first: int
 
-    def walk(self, record: Walk) -> Iterator[Walked]:
+    def walk(self, record: EntryLog) -> Iterator[RawEntry]:
         """Yield the entries of the window in order."""
         for walked in record.walk(after=self.first - 1):
-            if instant(walked[1]) >= self.until_us:
+            if read_instant(walked[1]) >= self.until_us:
                 # The clock of a runner may have been set back a little: go on a while.
                 continue
             yield walked
 
 
-def window(record: Walk, since_us: int, until_us: int) -> Window:
+def find_window(record: EntryLog, since_us: int, until_us: int) -> Window:
     """Find where a window begins.
 
     Entries stand in the order of their commits. Where a clock was set back in between, the window
@@ -53,7 +53,7 @@ def window(record: Walk, since_us: int, until_us: int) -> Window:
     head: Callable[[], int] | None = getattr(record, "head", None)
     if find is None or head is None:
         for seq, raw, _, _ in record.walk():
-            if instant(raw) >= since_us:
+            if read_instant(raw) >= since_us:
                 return Window(since_us, until_us, seq)
         return Window(since_us, until_us, _ALL**3)
     low, high = 1, head() + 1
@@ -61,21 +61,21 @@ def window(record: Walk, since_us: int, until_us: int) -> Window:
         middle = (low + high) // 2
         found = find(middle)
         # What is not there any more was archived, so it is older.
-        if found is None or instant(found[1]) < since_us:
+        if found is None or read_instant(found[1]) < since_us:
             low = middle + 1
         else:
             high = middle
     return Window(since_us, until_us, low)
 
 
-def begun_before(record: Walk, part: Window) -> dict[str, int]:
+def runs_before(record: EntryLog, part: Window) -> dict[str, int]:
     """Return the runs that reach into a window from before it, each with its event's place."""
     seen: set[str] = set()
     before: dict[str, int] = {}
     for _, raw, _, _ in part.walk(record):
         if b'"run":' not in raw:
             continue
-        entry = fields_of(raw)
+        entry = parse_fields(raw)
         run = entry.get("run")
         if run is None or run in seen:
             continue
@@ -86,7 +86,7 @@ def begun_before(record: Walk, part: Window) -> dict[str, int]:
     return before
 
 
-def earlier(record: Walk, part: Window, runs: dict[str, int]) -> Iterator[Walked]:
+def earlier_entries(record: EntryLog, part: Window, runs: dict[str, int]) -> Iterator[RawEntry]:
     """Yield, in order, the entries before a window of these runs and of their events."""
     if not runs:
         return
@@ -106,11 +106,11 @@ def earlier(record: Walk, part: Window, runs: dict[str, int]) -> Iterator[Walked
     for walked in record.walk():
         if walked[0] >= part.first:
             return
-        if walked[0] in places or fields_of(walked[1]).get("run") in runs:
+        if walked[0] in places or parse_fields(walked[1]).get("run") in runs:
             yield walked
 
 
-def instant(raw: bytes) -> int:
+def read_instant(raw: bytes) -> int:
     """Return the instant of a sealed entry, in microseconds; 0 if it has none.
 
     Keys are sorted and "at" is the first or among the first, so this need not parse the whole.
@@ -123,7 +123,7 @@ def instant(raw: bytes) -> int:
     return int(number) if number else 0
 
 
-def fields_of(raw: bytes) -> dict[str, Any]:
+def parse_fields(raw: bytes) -> dict[str, Any]:
     """Return the fields of a sealed entry; none if it is not one (`ledger verify` says so)."""
     try:
         value = orjson.loads(raw)

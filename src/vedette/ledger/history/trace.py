@@ -14,12 +14,12 @@ from dataclasses import field
 from typing import Any
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.effect import span_of, trace_of
-from vedette.domain.entry import ANSWERS
+from vedette.domain.effect import span_id, trace_id
+from vedette.domain.entry import HOLD_ANSWERS
 
 _TRACEPARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}\Z")
-_SETTLED = ("effect.done", "effect.failed", "effect.unknown", "effect.cancelled")
-ENDS = ("run.closed", "run.dead", "run.dropped")
+_EFFECT_ENDS = ("effect.done", "effect.failed", "effect.unknown", "effect.cancelled")
+RUN_ENDS = ("run.closed", "run.dead", "run.dropped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Span:
     link: tuple[str, str] | None = None
 
 
-def sampled(run: str, share: float) -> bool:
+def is_sampled(run: str, share: float) -> bool:
     """Say whether the event of a run is among the traced share; the same for all its runs."""
-    return int(trace_of(run)[:8], 16) < share * 0x1_0000_0000
+    return int(trace_id(run)[:8], 16) < share * 0x1_0000_0000
 
 
 def spans(
@@ -58,7 +58,7 @@ def spans(
         return []
     last = entries[-1]
     run, agent = str(last["run"]), str(last.get("agent", ""))
-    trace, root, own = trace_of(run), span_of(accepted_id(accepted)), span_of(run)
+    trace, root, own = trace_id(run), span_id(event_span_key(accepted)), span_id(run)
     began, ended = int(accepted["at"]), int(last["at"])
     named = {"vedette.agent": agent, "vedette.run": run}
     about = {"vedette.event": str(accepted.get("event", "")), "vedette.seq": int(accepted["seq"])}
@@ -77,10 +77,10 @@ def spans(
         step = _step(entry, before, intended, held)
         if step is not None:
             name, kind, start, failed = step
-            id = span_of(_unique(entry))
+            id = span_id(_entry_key(entry))
             if kind == "client":
                 # The id that the call itself carried in its traceparent.
-                id = span_of(str(entry.get("effect_key") or entry["action"]))
+                id = span_id(str(entry.get("effect_key") or entry["action"]))
             at = int(entry["at"])
             attributes = {**named, **_attributes(entry)}
             found.append(Span(trace, id, own, name, kind, start, at, attributes, failed))
@@ -88,7 +88,7 @@ def spans(
     return found
 
 
-def accepted_id(accepted: Mapping[str, Any]) -> str:
+def event_span_key(accepted: Mapping[str, Any]) -> str:
     """Return what the span id of an event is made of."""
     return str(accepted.get("event") or f"seq {accepted['seq']}")
 
@@ -110,11 +110,11 @@ def _step(
     if kind in ("effect.intended", "effect.started"):
         intended.setdefault(action, at)
         return None
-    if kind in _SETTLED:
+    if kind in _EFFECT_ENDS:
         state = kind.partition(".")[2]
         failed = state if state in ("failed", "unknown") else None
         return f"effect {tool}".rstrip(), "client", intended.get(action, at), failed
-    if kind in ANSWERS:
+    if kind in HOLD_ANSWERS:
         return "hold", "internal", held.pop(action, before), None
     return None
 
@@ -125,7 +125,7 @@ def _attributes(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "vedette.seq": int(entry["seq"]), "vedette.kind": str(entry["kind"])}
 
 
-def _unique(entry: Mapping[str, Any]) -> str:
+def _entry_key(entry: Mapping[str, Any]) -> str:
     return f"{entry.get('run', '')} {entry.get('n', entry['seq'])}"
 
 

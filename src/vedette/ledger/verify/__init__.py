@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from vedette.ledger.merkle import Frontier, ProofError, leaf_hash, parse_verifier_key
-from vedette.ledger.pruned_log import NOTHING, Archived
-from vedette.ledger.verify.checkpoint_check import STORE, WITNESS, Heads
-from vedette.ledger.verify.entry_check import BodyLookup, Entries
-from vedette.ledger.verify.finding import Code, Finding, Findings, Report, Restored
+from vedette.ledger.pruned_log import EMPTY_PREFIX, ArchivedPrefix
+from vedette.ledger.verify.checkpoint_check import STORE, WITNESS, CheckpointChecker
+from vedette.ledger.verify.entry_check import BodyLookup, EntryChecker
+from vedette.ledger.verify.finding import Code, Finding, Findings, RecordedLoss, Report
 
 
 def verify_ledger(
@@ -30,7 +30,7 @@ def verify_ledger(
     *,
     origin: str | None = None,
     limit: int = 100,
-    archived: Archived = NOTHING,
+    archived: ArchivedPrefix = EMPTY_PREFIX,
 ) -> Report:
     """Verify a whole ledger and report everything that is wrong with it.
 
@@ -46,13 +46,13 @@ def verify_ledger(
     """
     found = Findings(limit)
     parse_verifier_key(verifier_key)
-    heads = Heads(verifier_key, origin, found)
-    heads.read(STORE, checkpoints)
-    heads.read(WITNESS, witness)
+    heads = CheckpointChecker(verifier_key, origin, found)
+    heads.add_notes(STORE, checkpoints)
+    heads.add_notes(WITNESS, witness)
     tree = _beginning(archived, found)
-    reader = Entries(found, bodies, tree.size)
+    reader = EntryChecker(found, bodies, tree.size)
     roots = _read(entries, reader, tree, heads.sizes())
-    judged = heads.judge(roots, tree.size, reader.rotations, reader.restores, archived)
+    judged = heads.check(roots, tree.size, reader.rotations, reader.restores, archived)
     if judged.reach < tree.size:
         # Without this, whoever drops the last checkpoints could rewrite what they covered.
         found.add(
@@ -64,14 +64,14 @@ def verify_ledger(
         size=tree.size,
         root=tree.root(),
         runs=len(reader.runs),
-        checkpoints=heads.seen[STORE],
-        witness_checkpoints=heads.seen[WITNESS],
-        signed=judged.agreed[STORE],
-        witnessed=judged.agreed[WITNESS],
-        bodies=reader.right if bodies is not None else None,
-        erased=len(reader.erased),
+        checkpoints=heads.counts[STORE],
+        witness_checkpoints=heads.counts[WITNESS],
+        signed=judged.agreed_sizes[STORE],
+        witnessed=judged.agreed_sizes[WITNESS],
+        bodies=reader.verified_bodies if bodies is not None else None,
+        erased=len(reader.erased_digests),
         counts=dict(found.counts),
-        findings=tuple(found.kept),
+        findings=tuple(found.items),
         archived=archived.size,
         keys=judged.keys,
         restored=judged.restored,
@@ -80,7 +80,10 @@ def verify_ledger(
 
 
 def _read(
-    entries: Iterable[tuple[int, bytes]], reader: Entries, tree: Frontier, wanted: Container[int]
+    entries: Iterable[tuple[int, bytes]],
+    reader: EntryChecker,
+    tree: Frontier,
+    wanted: Container[int],
 ) -> dict[int, bytes]:
     """Check every entry and grow the tree by it; return the roots at the sizes `wanted`."""
     roots = {0: Frontier().root(), tree.size: tree.root()}
@@ -93,7 +96,7 @@ def _read(
     return roots
 
 
-def _beginning(archived: Archived, found: Findings) -> Frontier:
+def _beginning(archived: ArchivedPrefix, found: Findings) -> Frontier:
     try:
         return archived.frontier()
     except ProofError as error:
@@ -102,5 +105,10 @@ def _beginning(archived: Archived, found: Findings) -> Frontier:
 
 
 __all__ = [
-    "BodyLookup", "Code", "Finding", "Report", "Restored", "verify_ledger",
+    "BodyLookup",
+    "Code",
+    "Finding",
+    "RecordedLoss",
+    "Report",
+    "verify_ledger",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.ledger.key_history import KeyChain, named_key
+from vedette.ledger.key_history import KeyChain, read_next_key
 from vedette.ledger.merkle import (
     Checkpoint,
     ProofError,
@@ -21,89 +21,91 @@ from vedette.ledger.merkle import (
     parse_verifier_key,
     verify_note,
 )
-from vedette.ledger.pruned_log import Archived
-from vedette.ledger.verify.finding import Code, Findings, Restored, shown
+from vedette.ledger.pruned_log import ArchivedPrefix
+from vedette.ledger.verify.finding import Code, Findings, RecordedLoss, format_value
 
 STORE = "store"
 WITNESS = "witness"
 
 
 @dataclass(slots=True)
-class _Head:
+class _CheckpointNote:
     """A note with the checkpoint that it claims to be; `good` once its signature held."""
 
     source: str
     number: int
     text: str
     point: Checkpoint
-    good: bool = False
-    lost: bool = False
+    is_signed: bool = False
+    is_lost: bool = False
     error: str = ""
 
 
 @dataclass(slots=True)
-class Judged:
+class CheckpointResult:
     """What the checkpoints came to: see `Report`."""
 
-    agreed: dict[str, int]
+    agreed_sizes: dict[str, int]
     reach: int
-    restored: tuple[Restored, ...]
+    restored: tuple[RecordedLoss, ...]
     lost: int
     keys: int
 
 
 @dataclass(slots=True)
-class Heads:
+class CheckpointChecker:
     """The checkpoints of one verification."""
 
     verifier_key: str
     origin: str | None
-    found: Findings
-    seen: dict[str, int] = field(default_factory=lambda: {STORE: 0, WITNESS: 0})
-    _heads: list[_Head] = field(default_factory=list)
+    findings: Findings
+    counts: dict[str, int] = field(default_factory=lambda: {STORE: 0, WITNESS: 0})
+    _notes: list[_CheckpointNote] = field(default_factory=list)
 
-    def read(self, source: str, notes: Iterable[str]) -> None:
+    def add_notes(self, source: str, notes: Iterable[str]) -> None:
         """Take notes in, in the order written; none is believed yet."""
         for number, text in enumerate(notes, 1):
-            self.seen[source] += 1
+            self.counts[source] += 1
             try:
                 point = Checkpoint.from_body(parse_note(text).body)
             except ProofError as error:
                 self._refuse(source, number, str(error))
                 continue
-            self._heads.append(_Head(source, number, text, point))
+            self._notes.append(_CheckpointNote(source, number, text, point))
 
     def sizes(self) -> set[int]:
         """Return the sizes at which a root is wanted."""
-        return {head.point.size for head in self._heads}
+        return {head.point.size for head in self._notes}
 
-    def judge(
+    def check(
         self,
         roots: Mapping[int, bytes],
         size: int,
         rotations: list[tuple[int, dict[str, Any]]],
         restores: list[tuple[int, dict[str, Any]]],
-        archived: Archived,
-    ) -> Judged:
+        archived: ArchivedPrefix,
+    ) -> CheckpointResult:
         """Hold every checkpoint against the roots recomputed at its size, and each other."""
         chain = self._chain(roots, rotations, archived)
         self._verify(chain)
-        restored = self._account(roots, restores)
-        for head in self._heads:
-            if not head.good and not head.lost:
+        restored = self._mark_lost(roots, restores)
+        for head in self._notes:
+            if not head.is_signed and not head.is_lost:
                 self._refuse(head.source, head.number, head.error)
         standing = {
-            source: [h.point for h in self._heads if h.source == source and h.good and not h.lost]
+            source: [
+                h.point for h in self._notes if h.source == source and h.is_signed and not h.is_lost
+            ]
             for source in (STORE, WITNESS)
         }
-        agreed = _compare(standing, roots, size, self.found)
+        agreed = _compare(standing, roots, size, self.findings)
         reach = max((point.size for points in standing.values() for point in points), default=0)
-        lost = sum(head.lost for head in self._heads)
-        return Judged(agreed, reach, restored, lost, chain.length)
+        lost = sum(head.is_lost for head in self._notes)
+        return CheckpointResult(agreed, reach, restored, lost, chain.length)
 
     def _refuse(self, source: str, number: int, why: str) -> None:
         what = f"checkpoint {number} of the {source} does not hold: {why}"
-        self.found.add(Code.BAD_NOTE, None, what)
+        self.findings.add(Code.BAD_NOTE, None, what)
 
     # --- keys -------------------------------------------------------------------------------
 
@@ -111,27 +113,27 @@ class Heads:
         self,
         roots: Mapping[int, bytes],
         rotations: list[tuple[int, dict[str, Any]]],
-        archived: Archived,
+        archived: ArchivedPrefix,
     ) -> KeyChain:
         chain = KeyChain(self.verifier_key)
         name, _ = parse_verifier_key(self.verifier_key)
         try:
-            archived.follow(chain)
+            archived.extend_chain(chain)
         except ProofError as error:
             what = f"the keys of the archived entries cannot be followed: {error}"
-            self.found.add(Code.BAD_ARCHIVE, None, what)
+            self.findings.add(Code.BAD_ARCHIVE, None, what)
         for seq, entry in rotations:
             try:
-                key = named_key(entry, name)
+                key = read_next_key(entry, name)
                 chain.link(self._handover(seq, roots, chain.last), key)
             except ProofError as error:
                 what = f"the rotation in entry {seq} does not stand: {error}"
-                self.found.add(Code.BAD_ROTATION, seq, what)
+                self.findings.add(Code.BAD_ROTATION, seq, what)
         return chain
 
     def _handover(self, seq: int, roots: Mapping[int, bytes], key: str) -> int:
         """Return the size of the first checkpoint over an entry that the old key signed."""
-        covering = [h for h in self._heads if h.point.size >= seq]
+        covering = [h for h in self._notes if h.point.size >= seq]
         for head in sorted(covering, key=lambda h: h.point.size):
             if roots.get(head.point.size) != head.point.root:
                 continue
@@ -145,27 +147,27 @@ class Heads:
     def _verify(self, chain: KeyChain) -> None:
         # The witness holds copies of the store's notes: each text is verified once.
         known: dict[str, str] = {}
-        for head in self._heads:
+        for head in self._notes:
             if head.text not in known:
-                known[head.text] = self._wrong(head, chain)
+                known[head.text] = self._find_error(head, chain)
             head.error = known[head.text]
-            head.good = not head.error
+            head.is_signed = not head.error
 
-    def _wrong(self, head: _Head, chain: KeyChain) -> str:
+    def _find_error(self, head: _CheckpointNote, chain: KeyChain) -> str:
         origin = self.origin or parse_verifier_key(self.verifier_key)[0]
         try:
-            verify_note(head.text, chain.of(head.point.size))
+            verify_note(head.text, chain.key_at(head.point.size))
         except ProofError as error:
             return str(error)
         if head.point.origin != origin:
-            return f"it is of {shown(head.point.origin)}, not of {origin}"
+            return f"it is of {format_value(head.point.origin)}, not of {origin}"
         return ""
 
     # --- restores ---------------------------------------------------------------------------
 
-    def _account(
+    def _mark_lost(
         self, roots: Mapping[int, bytes], restores: list[tuple[int, dict[str, Any]]]
-    ) -> tuple[Restored, ...]:
+    ) -> tuple[RecordedLoss, ...]:
         """Mark the witness's checkpoints of history that a restore has lost.
 
         The witness goes on over a restore: its file holds the heads of the lost history, then
@@ -176,33 +178,39 @@ class Heads:
         witness is an old copy), and if nothing in it agrees with what came after the restore:
         who forks the restored history cannot hide behind the restore.
         """
-        witness = [h for h in self._heads if h.source == WITNESS]
-        signed = max((h.point.size for h in self._heads if h.good and _agrees(h, roots)), default=0)
-        told: dict[int, _Told] = {}
+        witness = [h for h in self._notes if h.source == WITNESS]
+        signed = max(
+            (h.point.size for h in self._notes if h.is_signed and _agrees(h, roots)), default=0
+        )
+        told: dict[int, _NamedLoss] = {}
         for by, entry in restores:
-            one = _told(entry, by)
+            one = _read_loss(entry, by)
             if one is not None and by <= signed:  # or nobody vouches for the entry
                 told.setdefault(one.seq, one)
         ends = {(size, root) for one in told.values() for size, root in one.heads.items()}
         for branch in _branches(witness, ends, roots):
-            own = max((h.point.size for h in branch if h.good and _agrees(h, roots)), default=0)
+            own = max(
+                (h.point.size for h in branch if h.is_signed and _agrees(h, roots)), default=0
+            )
             last = branch[-1].point
             for one in told.values():
                 named = one.heads.get(last.size) == last.root or last.size < one.last
                 if own >= one.start or not named:
                     continue
                 for head in branch:
-                    if head.point.size >= one.start and not (head.good and _agrees(head, roots)):
-                        head.lost = True
-        return tuple(Restored(one.seq, one.last, one.start) for one in told.values())
+                    if head.point.size >= one.start and not (
+                        head.is_signed and _agrees(head, roots)
+                    ):
+                        head.is_lost = True
+        return tuple(RecordedLoss(one.seq, one.last, one.start) for one in told.values())
 
 
-def _agrees(head: _Head, roots: Mapping[int, bytes]) -> bool:
+def _agrees(head: _CheckpointNote, roots: Mapping[int, bytes]) -> bool:
     return roots.get(head.point.size) == head.point.root
 
 
 @dataclass(slots=True)
-class _Told:
+class _NamedLoss:
     """What is told of a loss: its entry, the first entry lost, and the named heads beyond."""
 
     seq: int
@@ -214,7 +222,7 @@ class _Told:
         return max(self.heads, default=0)
 
 
-def _told(entry: Mapping[str, Any], by: int) -> _Told | None:
+def _read_loss(entry: Mapping[str, Any], by: int) -> _NamedLoss | None:
     """Read what entry `by` tells of a loss; a head that is malformed is not named."""
     seq, size = entry.get("seq"), entry.get("size")
     if type(seq) is not int or not 0 < seq <= by:
@@ -229,13 +237,13 @@ def _told(entry: Mapping[str, Any], by: int) -> _Told | None:
                 found[at] = bytes.fromhex(root)
         except (ValueError, TypeError):
             continue
-    return _Told(seq, start, found)
+    return _NamedLoss(seq, start, found)
 
 
 def _branches(
-    heads: list[_Head], ends: set[tuple[int, bytes]], roots: Mapping[int, bytes]
-) -> Iterator[list[_Head]]:
-    branch: list[_Head] = []
+    heads: list[_CheckpointNote], ends: set[tuple[int, bytes]], roots: Mapping[int, bytes]
+) -> Iterator[list[_CheckpointNote]]:
+    branch: list[_CheckpointNote] = []
     ours = False  # the branch left the entries that are here, and did not begin elsewhere
     for head in heads:
         if branch:
@@ -258,7 +266,10 @@ def _branches(
 
 
 def _compare(
-    signed: Mapping[str, list[Checkpoint]], roots: Mapping[int, bytes], size: int, found: Findings
+    signed: Mapping[str, list[Checkpoint]],
+    roots: Mapping[int, bytes],
+    size: int,
+    findings: Findings,
 ) -> dict[str, int]:
     """Report where signed checkpoints differ from the entries or from each other.
 
@@ -272,28 +283,28 @@ def _compare(
         longest = max((point.size for point in points), default=0)
         if longest > size:
             what = f"the ledger ends at entry {size}, but the {source} has signed entry {longest}"
-            found.add(Code.TAIL_CUT, longest, what)
+            findings.add(Code.TAIL_CUT, longest, what)
         for before, after in pairwise(points):
             if after.size < before.size:
                 what = f"the {source} signed {after.size} entries after {before.size}: it shrank"
-                found.add(Code.NOT_CONSISTENT, after.size, what)
-        _compare_roots(source, points, roots, found)
+                findings.add(Code.NOT_CONSISTENT, after.size, what)
+        _compare_roots(source, points, roots, findings)
     told = set()
     for code, at, what in _contradictions(signed, roots, agreed):
         if (code, at) not in told:
             told.add((code, at))
-            found.add(code, at, what)
+            findings.add(code, at, what)
     return agreed
 
 
 def _compare_roots(
-    source: str, points: list[Checkpoint], roots: Mapping[int, bytes], found: Findings
+    source: str, points: list[Checkpoint], roots: Mapping[int, bytes], findings: Findings
 ) -> None:
     below = 0
     for size, root in sorted({(point.size, point.root) for point in points}):
         if roots.get(size, root) != root:
             what = f"checkpoint {size} of the {source} has another root than entries 1 to {size}"
-            found.add(Code.ROOT_MISMATCH, size, f"{what} (the last that agreed: {below})")
+            findings.add(Code.ROOT_MISMATCH, size, f"{what} (the last that agreed: {below})")
         elif size in roots:  # else it is beyond the end, reported as a cut, or archived
             below = size
 

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 
 import orjson
 
-from vedette.domain.base.canonical import SALT_BYTES, checked, salted
+from vedette.domain.base.canonical import SALT_BYTES, canonicalize, salted_digest
 from vedette.ledger.key_history import ROTATED
-from vedette.ledger.verify.finding import Code, Findings, shown
+from vedette.ledger.verify.finding import Code, Findings, format_value
 
 ERASURE = "body.erased"
 RESTORE = "store.restored"
@@ -25,21 +25,21 @@ class BodyLookup(Protocol):
     def get(self, digest: str, /) -> tuple[bytes, bytes] | None: ...
 
 
-class Entries:
+class EntryChecker:
     """Reads entry after entry; keeps what later entries, and the checkpoints, are compared with.
 
     `after` is the size of an archived beginning: a run or a cause may reach back into it.
     """
 
-    def __init__(self, found: Findings, bodies: BodyLookup | None, after: int = 0) -> None:
-        self._found = found
+    def __init__(self, findings: Findings, bodies: BodyLookup | None, prefix_size: int = 0) -> None:
+        self._findings = findings
         self._bodies = bodies
-        self._after = after
-        self._last = after
+        self._prefix_size = prefix_size
+        self._last = prefix_size
         self._missing: dict[str, int] = {}
         self.runs: dict[str, int] = {}
-        self.erased: set[str] = set()
-        self.right = 0
+        self.erased_digests: set[str] = set()
+        self.verified_bodies = 0
         self.rotations: list[tuple[int, dict[str, Any]]] = []
         # Which entry tells, and what of: a restore's own, or its `seq`, `size` and `heads` again.
         self.restores: list[tuple[int, dict[str, Any]]] = []
@@ -48,20 +48,20 @@ class Entries:
         """Check one entry."""
         if seq != self._last + 1:
             what = f"entry {seq} stands where entry {self._last + 1} should"
-            self._found.add(Code.SEQ_GAP, seq, what)
+            self._findings.add(Code.SEQ_GAP, seq, what)
         self._last = seq
         entry = canonical_object(raw)
         if entry is None:  # its fields could be read in more than one way
             what = f"the bytes of entry {seq} are not a JSON object in canonical form"
-            self._found.add(Code.NOT_CANONICAL, seq, what)
+            self._findings.add(Code.NOT_CANONICAL, seq, what)
             return
-        if not _whole(entry.get("seq")) or entry["seq"] != seq:
-            what = f"the bytes of entry {seq} say seq {shown(entry.get('seq'))}"
-            self._found.add(Code.SEQ_MISMATCH, seq, what)
+        if not _is_whole(entry.get("seq")) or entry["seq"] != seq:
+            what = f"the bytes of entry {seq} say seq {format_value(entry.get('seq'))}"
+            self._findings.add(Code.SEQ_MISMATCH, seq, what)
         cause = entry.get("cause")
-        if cause is not None and not (_whole(cause) and 1 <= cause < seq):
-            what = f"entry {seq} names cause {shown(cause)}, which is no earlier entry"
-            self._found.add(Code.CAUSE_NOT_EARLIER, seq, what)
+        if cause is not None and not (_is_whole(cause) and 1 <= cause < seq):
+            what = f"entry {seq} names cause {format_value(cause)}, which is no earlier entry"
+            self._findings.add(Code.CAUSE_NOT_EARLIER, seq, what)
         if entry.get("run") is not None:
             self._read_run(seq, entry["run"], entry.get("n"))
         kind = entry.get("kind")
@@ -81,47 +81,49 @@ class Entries:
                 self._read_body(seq, entry["body"], self._bodies)
 
     def _read_run(self, seq: int, run: Any, n: Any) -> None:
-        if not isinstance(run, str) or not _whole(n):
-            what = f"entry {seq} has run {shown(run)} with number {shown(n)}"
-            self._found.add(Code.RUN_GAP, seq, what)
+        if not isinstance(run, str) or not _is_whole(n):
+            what = f"entry {seq} has run {format_value(run)} with number {format_value(n)}"
+            self._findings.add(Code.RUN_GAP, seq, what)
             return
         before = self.runs.get(run)
         # Of a run that began in the archived part the first number at hand may be any.
-        expected = (n if self._after and n > 0 else 1) if before is None else before + 1
+        expected = (n if self._prefix_size and n > 0 else 1) if before is None else before + 1
         if n != expected:
-            what = f"entry {seq} is number {n} of run {shown(run)}, where {expected} should be"
-            self._found.add(Code.RUN_GAP, seq, what)
+            what = (
+                f"entry {seq} is number {n} of run {format_value(run)}, where {expected} should be"
+            )
+            self._findings.add(Code.RUN_GAP, seq, what)
         self.runs[run] = n
 
     def _read_erasure(self, named: Any) -> None:
         for digest in named if isinstance(named, list) else [named]:
             # Only what an earlier entry holds can be erased: nothing is excused in advance.
             if isinstance(digest, str) and self._missing.pop(digest, None) is not None:
-                self.erased.add(digest)
+                self.erased_digests.add(digest)
 
     def _read_body(self, seq: int, digest: Any, bodies: BodyLookup) -> None:
         if not isinstance(digest, str) or len(digest) != 64 or not _HEX.issuperset(digest):
-            what = f"entry {seq} names body {shown(digest)}, which is no digest"
-            self._found.add(Code.BODY_MISMATCH, seq, what)
+            what = f"entry {seq} names body {format_value(digest)}, which is no digest"
+            self._findings.add(Code.BODY_MISMATCH, seq, what)
             return
         stored = bodies.get(digest)
         if stored is None:
-            if digest not in self.erased:
+            if digest not in self.erased_digests:
                 self._missing.setdefault(digest, seq)
             return
         salt, body = stored
         # With a salt of any length, bytes could move from the body into the salt unnoticed.
-        if len(salt) == SALT_BYTES and salted(salt, body) == digest:
-            self.right += 1
+        if len(salt) == SALT_BYTES and salted_digest(salt, body) == digest:
+            self.verified_bodies += 1
             return
         what = f"the body of entry {seq} is not the one whose digest the entry holds"
-        self._found.add(Code.BODY_MISMATCH, seq, what)
+        self._findings.add(Code.BODY_MISMATCH, seq, what)
 
     def close(self) -> None:
         """Report what is missing for good."""
         for digest, seq in self._missing.items():
             what = f"body {digest} of entry {seq} is missing, and no later entry says it was erased"
-            self._found.add(Code.BODY_MISSING, seq, what)
+            self._findings.add(Code.BODY_MISSING, seq, what)
 
 
 def canonical_object(raw: bytes) -> dict[str, Any] | None:
@@ -133,11 +135,11 @@ def canonical_object(raw: bytes) -> dict[str, Any] | None:
         if raw.isascii() and _FLAT.issuperset(map(type, value.values())):
             right = orjson.dumps(value, option=_STRICT) == raw  # the common case, no walk
         else:
-            right = checked(value) == raw
+            right = canonicalize(value) == raw
     except (ValueError, TypeError, RecursionError):
         return None
     return value if right else None
 
 
-def _whole(value: Any) -> bool:
+def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)

@@ -51,7 +51,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RecordedLoss:
     """A loss that the ledger itself records in entry `seq`: the store took a longer one's place.
 
     `last` is the last entry that a witness is known to have seen of the history that was lost,
@@ -90,7 +90,7 @@ class Report:
     findings: tuple[Finding, ...]
     archived: int = 0
     keys: int = 1
-    restored: tuple[Restored, ...] = ()
+    restored: tuple[RecordedLoss, ...] = ()
     lost: int = 0
 
     @property
@@ -118,16 +118,16 @@ class Findings:
 
     limit: int
     counts: Counter[Code] = field(default_factory=Counter)
-    kept: list[Finding] = field(default_factory=list)
+    items: list[Finding] = field(default_factory=list)
 
     def add(self, code: Code, seq: int | None, sentence: str) -> None:
         """Add one."""
         self.counts[code] += 1
         if self.counts[code] <= self.limit:
-            self.kept.append(Finding(code, seq, sentence))
+            self.items.append(Finding(code, seq, sentence))
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Show a value that a forger may have chosen: short, and without terminal controls."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:60]}..."

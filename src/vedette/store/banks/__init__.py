@@ -22,13 +22,13 @@ from typing import Any
 import apsw
 
 from vedette.domain.base import failpoint, machine
-from vedette.domain.base.disk_errors import disk_failed, told_of_disk
+from vedette.domain.base.disk_errors import convert_disk_errors, to_disk_error
 from vedette.domain.base.errors import BadStore, StoreFailed
 from vedette.domain.base.fsync import sync
 from vedette.domain.base.state_folder import create_file
 from vedette.domain.memory import BankPlan, Memory
-from vedette.store.banks.revisions import Curated, is_older, migrate
-from vedette.store.banks.statements import COUNT, FIELDS, FRESH, SCHEMA, ranking
+from vedette.store.banks.candidates import CandidateStore, is_older, migrate
+from vedette.store.banks.statements import COUNT, FIELDS, NOT_EXPIRED, SCHEMA, ranking_query
 from vedette.store.banks.terms import MAX_TERMS, indexed_text, query_terms, stemmer_version, terms
 
 _FORMAT = 2
@@ -56,13 +56,13 @@ class _FileLock:
                 raise StoreFailed(
                     what, where=str(self._where), mend=mend, code="disk-failed"
                 ) from error
-            if (told := disk_failed(at, self._where)) is not None:
+            if (told := to_disk_error(at, self._where)) is not None:
                 raise told from error
             # What the disk refused ended the transaction, and a rollback had nothing left to do.
             at = at.__context__
 
 
-class SqliteBank(Curated):
+class SqliteBank(CandidateStore):
     """Fits `ports.BankStore`. One connection behind a lock; any thread may call.
 
     Every method raises StoreFailed where the disk refuses something.
@@ -79,7 +79,7 @@ class SqliteBank(Curated):
         # What a person should know of how it was opened.
         self.remarks: tuple[str, ...] = ()
         try:
-            with told_of_disk(path):
+            with convert_disk_errors(path):
                 self._open(path)
         except apsw.Error as error:
             told = f"is no bank store: {error}"
@@ -95,7 +95,7 @@ class SqliteBank(Curated):
             self._db.execute("PRAGMA secure_delete = ON")
             _ensure_ln(self._db)
             if isinstance(path, Path) and is_older(self._db):
-                self.remarks = (_keep_before(self._db, path),)
+                self.remarks = (_back_up(self._db, path),)
             with self._db:
                 self._db.execute(SCHEMA)
                 self._check_format()
@@ -104,7 +104,7 @@ class SqliteBank(Curated):
             raise
 
     @classmethod
-    def copied(cls, path: Path) -> SqliteBank:
+    def open_copy(cls, path: Path) -> SqliteBank:
         """Return a bank in memory that begins as a file is, if there is one; writes nothing."""
         bank = cls(":memory:")
         if path.exists():
@@ -159,20 +159,20 @@ class SqliteBank(Curated):
             if not count:
                 return []
             values |= {"n": count, "mean": mean}
-            found = list(self._db.execute(ranking(size, len(topics)), values))
+            found = list(self._db.execute(ranking_query(size, len(topics)), values))
         return [_memory(row) for row in found]
 
     def lessons(self, bank: str, scope: str, now_us: int) -> list[Memory]:
         """Return every active memory of a scope, by id."""
         statement = (
             f"SELECT {FIELDS} FROM memory"
-            f" WHERE bank = :b AND scope = :s AND state = 'active' AND {FRESH} ORDER BY id"
+            f" WHERE bank = :b AND scope = :s AND state = 'active' AND {NOT_EXPIRED} ORDER BY id"
         )
         with self._lock:
             rows = list(self._db.execute(statement, {"b": bank, "s": scope, "now": now_us}))
         return [_memory(row) for row in rows]
 
-    def cited(self, bank: str, id: str, revision: int) -> Memory | None:
+    def read_revision(self, bank: str, id: str, revision: int) -> Memory | None:
         """Return a memory as it was at a revision; None if there was none or it was erased."""
         with self._lock:
             row = self._db.execute(
@@ -204,16 +204,16 @@ class SqliteBank(Curated):
         What a person promoted (trust `learned`) stands in no file and is left alone.
         """
         versions = {}
-        failpoint.reach("bank:before")
+        failpoint.hit_failpoint("bank:before")
         with self._lock, self._db:
             known = list(self._db.execute("SELECT name FROM bank"))
             for plan in plans:
                 versions[plan.name] = self._load(plan.name, plan.memories, plan.digest)
-                self._age(plan)
+                self._update_expiry(plan)
             for (name,) in known:
                 if name not in versions:
                     versions[name] = self._load(name, (), "")
-        failpoint.reach("bank:after")
+        failpoint.hit_failpoint("bank:after")
         self._versions = dict(versions)
         self._plans = {plan.name: plan for plan in plans}
         return versions
@@ -239,7 +239,7 @@ class SqliteBank(Curated):
         }
         for memory in memories:
             revision, state, present = held.pop(memory.id, (0, "", ""))
-            wanted = "off" if self.hidden(bank, memory.id) else "active"
+            wanted = "off" if self.is_hidden(bank, memory.id) else "active"
             if (state, present) == (wanted, memory.digest):
                 continue
             self._activate(memory, revision + 1, version)
@@ -260,14 +260,14 @@ class SqliteBank(Curated):
             memory.digest, memory.reviewed_by, memory.reviewed_on, memory.expires_us,
             memory.label, memory.trust, length,
         )  # fmt: skip
-        self._unlist(bank, id)
+        self._unindex(bank, id)
         marks = ",".join("?" * len(row))
         self._db.execute(f"INSERT OR REPLACE INTO memory VALUES ({marks})", row)
         self._db.executemany(
             "INSERT INTO memory_topic VALUES (?,?,?)",
             [(bank, id, topic) for topic in dict.fromkeys(memory.topics)],
         )
-        self._list(bank, id, memory.scope, memory.expires_us, counts)
+        self._index(bank, id, memory.scope, memory.expires_us, counts)
         body = {name: getattr(memory, name) for name in _names() if name != "revision"}
         body["topics"] = topics
         self._db.execute(
@@ -280,14 +280,14 @@ class SqliteBank(Curated):
         self, bank: str, id: str, revision: int, digest: str, version: int, state: str = "retired"
     ) -> None:
         """Keep a memory from recall: `retired` if its file is gone, else `off`."""
-        self._unlist(bank, id)
+        self._unindex(bank, id)
         self._db.execute(
             "UPDATE memory SET state = ?, revision = ? WHERE bank = ? AND id = ?",
             (state, revision, bank, id),
         )
         self._record(bank, id, revision, state, digest, version)
 
-    def _held(self, bank: str, id: str) -> tuple[Memory, str] | None:
+    def _find_memory(self, bank: str, id: str) -> tuple[Memory, str] | None:
         """Return a memory as it is kept, and its state; None if there is none."""
         statement = f"SELECT {FIELDS}, state FROM memory WHERE bank = ? AND id = ?"
         row: Any = self._db.execute(statement, (bank, id)).fetchone()
@@ -302,14 +302,14 @@ class SqliteBank(Curated):
             (bank, id, revision, state, digest, version),
         )
 
-    def _list(self, bank: str, id: str, scope: str, expires_us: int, counts: Counter[str]) -> None:
+    def _index(self, bank: str, id: str, scope: str, expires_us: int, counts: Counter[str]) -> None:
         length = sum(counts.values())
         self._db.executemany(
             "INSERT INTO post VALUES (?,?,?,?,?,?,?)",
             [(bank, scope, term, id, tf, length, expires_us) for term, tf in counts.items()],
         )
 
-    def _unlist(self, bank: str, id: str) -> None:
+    def _unindex(self, bank: str, id: str) -> None:
         for table in ("post", "memory_topic"):
             statement = f"DELETE FROM {table} WHERE bank = ? AND memory_id = ?"
             self._db.execute(statement, (bank, id))
@@ -331,7 +331,7 @@ class SqliteBank(Curated):
             select = f"SELECT {FIELDS} FROM memory WHERE state = 'active'"
             for memory in [_memory(row) for row in self._db.execute(select)]:
                 counts = Counter(terms(indexed_text(memory)))
-                self._list(memory.bank, memory.id, memory.scope, memory.expires_us, counts)
+                self._index(memory.bank, memory.id, memory.scope, memory.expires_us, counts)
         self._db.executemany(
             "INSERT OR REPLACE INTO meta VALUES (?,?)",
             [("format", str(_FORMAT)), ("stemmer", stemmer)],
@@ -359,7 +359,7 @@ def _ensure_ln(db: apsw.Connection) -> None:
         db.create_scalar_function("ln", ln, 1, deterministic=True)
 
 
-def _keep_before(db: apsw.Connection, path: Path) -> str:
+def _back_up(db: apsw.Connection, path: Path) -> str:
     """Copy a bank as it is before it is changed; return that in words. Raises apsw.Error."""
     kept = path.parent / "before" / path.name
     kept.parent.mkdir(mode=0o700, exist_ok=True)

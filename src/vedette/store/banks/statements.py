@@ -54,11 +54,11 @@ COUNT = (
     "SELECT COUNT(*), AVG(dl) FROM memory"
     " WHERE bank = :b AND scope = :s AND state = 'active' AND (expires_us = 0 OR expires_us > :now)"
 )
-FRESH = "(expires_us = 0 OR expires_us > :now)"
+NOT_EXPIRED = "(expires_us = 0 OR expires_us > :now)"
 
 
 @cache
-def ranking(terms: int, topics: int) -> str:
+def ranking_query(terms: int, topics: int) -> str:
     """Return the statement that ranks by BM25. Scores are rounded so that equal ones tie.
 
     The common table is materialised and comes first in a CROSS JOIN: with the planner's own
@@ -77,7 +77,7 @@ def ranking(terms: int, topics: int) -> str:
     return (
         "WITH i AS MATERIALIZED ("
         "SELECT term, LN((:n - COUNT(*) + 0.5) / (COUNT(*) + 0.5) + 1.0) AS idf FROM post"
-        f" WHERE bank = :b AND scope = :s AND term IN ({wanted}) AND {FRESH} GROUP BY term),"
+        f" WHERE bank = :b AND scope = :s AND term IN ({wanted}) AND {NOT_EXPIRED} GROUP BY term),"
         f" r AS (SELECT p.memory_id AS id, ROUND(SUM({score}), 9) AS score"
         " FROM i CROSS JOIN post p WHERE p.bank = :b AND p.scope = :s AND p.term = i.term"
         f" AND (p.expires_us = 0 OR p.expires_us > :now){about}"

@@ -91,10 +91,10 @@ def stemmer_version() -> str:
     return version("snowballstemmer")
 
 
-_STEMMING = machine.Lock()
+_STEMMER_LOCK = machine.Lock()
 
 
 @lru_cache(maxsize=65536)
 def _stem(word: str) -> str:
-    with _STEMMING:
+    with _STEMMER_LOCK:
         return str(_stemmer().stemWord(word))

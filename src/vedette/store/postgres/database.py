@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from vedette.domain.base import machine
 from vedette.domain.base.errors import BadFleet, BadStore, StoreFailed, Unavailable, VedetteError
 from vedette.store.dialect import Row
-from vedette.store.postgres.dialect import numbered, written
+from vedette.store.postgres.dialect import number_placeholders, render_statements
 
 if TYPE_CHECKING:
     import psycopg
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 _LOCK = 0x76646574 << 32
 _BATCH = 2000
 # Up to so many rows go as text with the next statement, more by COPY or as prepared statements.
-_FEW = 8
+_MAX_INLINE_ROWS = 8
 # How long a server that did not answer is left alone by who has other things to do: for longer than
 # it made them wait, so that a network which drops what is sent takes little of their time.
-_ALONE_S, _ALONE_TIMES, _MOST_ALONE_S = 0.25, 4, 5.0
+_MIN_BACKOFF_S, _BACKOFF_FACTOR, _MAX_BACKOFF_S = 0.25, 4, 5.0
 # How long who has other things to do waits for an answer to one statement.
-SILENT_S = 5.0
-_PLAIN = re.compile(r"INSERT INTO (\w+)(?:\(([\w,\s]+)\))? VALUES\([?,\s]+\)\Z")
+ANSWER_TIMEOUT_S = 5.0
+_PLAIN_INSERT = re.compile(r"INSERT INTO (\w+)(?:\(([\w,\s]+)\))? VALUES\([?,\s]+\)\Z")
 # What a server with other defaults must not change. `idle_in_transaction_session_timeout` ends
 # the session of a worker that was stopped in the middle of a group: it holds the fleet's lock.
 _SETTINGS = (
@@ -42,7 +42,7 @@ _SETTINGS = (
 )
 
 
-LOOK = (
+SELECT_FLEET_STATE = (
     "SELECT (SELECT rev FROM leasing), (SELECT COALESCE(MAX(number),0) FROM policy), "
     "COALESCE((SELECT CAST(value AS BIGINT) FROM meta WHERE name='stop_epoch'),0), "
     "(SELECT COALESCE(MAX(seq),0) FROM entry), (SELECT COUNT(*) FROM worker)"
@@ -113,8 +113,8 @@ class PostgresDatabase:
         hold_ms: int = 5_000,
         statement_ms: int = 0,
         patience_s: float = 0,
-        silent_s: float = SILENT_S,
-        greet: Callable[[Callable[[str, Sequence[Any]], list[Row]]], None] | None = None,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        check_connection: Callable[[Callable[[str, Sequence[Any]], list[Row]]], None] | None = None,
     ) -> None:
         """Connect. Raises Unavailable if there is no server, BadFleet for what is no URL.
 
@@ -123,25 +123,29 @@ class PostgresDatabase:
         """
         psycopg = _psycopg()
         self.name = "the database server"
-        self.lost = _lost()
-        self.fault: tuple[type[BaseException], ...] = (
+        self.lost_errors = _lost_errors()
+        self.value_errors: tuple[type[BaseException], ...] = (
             psycopg.DataError,
             psycopg.IntegrityError,
             psycopg.ProgrammingError,
             psycopg.NotSupportedError,
         )
-        self.gone: tuple[type[BaseException], ...] = (*self.lost, Unavailable, StoreFailed)
+        self.connection_errors: tuple[type[BaseException], ...] = (
+            *self.lost_errors,
+            Unavailable,
+            StoreFailed,
+        )
         self._url, self._name = url, name
         self._settings = _SETTINGS.format(hold_ms=hold_ms, statement_ms=statement_ms)
-        self._patience_s, self._silent_s = patience_s, silent_s
-        self._away_since = self._again_from = self._connected_s = 0.0
+        self._patience_s, self._answer_timeout_s = patience_s, answer_timeout_s
+        self._unavailable_since_s = self._retry_at_s = self._connected_s = 0.0
         self._columns: dict[str, tuple[str, tuple[str, ...]]] = {}
         self._key = 0
-        self._kept: list[str] = []
-        self._saved = False
-        self.looked: Row = ()
+        self._deferred: list[str] = []
+        self._in_savepoint = False
+        self.fleet_state: Row = ()
         self._cursors = itertools.count(1)
-        self._greet = greet
+        self._check_connection = check_connection
         self._connection = self._connect()
 
     def _connect(self) -> psycopg.Connection[Any]:
@@ -166,13 +170,15 @@ class PostgresDatabase:
                 f"PostgreSQL does not answer: {_first_line(error)}",
                 mend="start it, or correct the address",
             ) from error
-        made.adapters.register_loader("numeric", _whole())
+        made.adapters.register_loader("numeric", _integer_loader())
         # One type for all whole numbers, or every size of a value would be another statement.
         made.adapters.register_dumper(int, Int8BinaryDumper)
         try:
             made.execute(self._settings.encode())
-            if self._greet is not None:
-                self._greet(lambda sql, values: made.execute(numbered(sql), values).fetchall())
+            if self._check_connection is not None:
+                self._check_connection(
+                    lambda sql, values: made.execute(number_placeholders(sql), values).fetchall()
+                )
         except BaseException:
             made.close()
             raise
@@ -182,7 +188,7 @@ class PostgresDatabase:
     def _class(self) -> type[psycopg.Connection[Any]]:
         import psycopg
 
-        return _bounded(self._silent_s) if self._patience_s else psycopg.Connection
+        return _bounded_class(self._answer_timeout_s) if self._patience_s else psycopg.Connection
 
     @property
     def connection(self) -> psycopg.Connection[Any]:
@@ -196,28 +202,28 @@ class PostgresDatabase:
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[Row]:
         """Run a query and return all its rows."""
-        found: list[Row] = self._again(lambda: self._execute(sql, values).fetchall())
+        found: list[Row] = self._retry(lambda: self._open_cursor(sql, values).fetchall())
         return found
 
-    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+    def iterate_rows(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Run a query and yield its rows; the server keeps what was not asked for yet."""
         from psycopg import RawServerCursor
 
         name = f"each{next(self._cursors)}"
-        with self._reading() as connection, RawServerCursor(connection, name) as cursor:
-            cursor.execute(numbered(sql), values)
+        with self._open_snapshot() as connection, RawServerCursor(connection, name) as cursor:
+            cursor.execute(number_placeholders(sql), values)
             while found := cursor.fetchmany(_BATCH):
                 yield from found
 
-    def run(self, sql: str, values: Sequence[Any] = ()) -> int:
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Run a statement and return how many rows it changed."""
-        changed: int = self._again(lambda: self._execute(sql, values).rowcount)
+        changed: int = self._retry(lambda: self._open_cursor(sql, values).rowcount)
         if sql.startswith(("SAVEPOINT", "RELEASE")):
             # What is wrong within a savepoint has to be raised within it.
-            self._saved = sql.startswith("SAVEPOINT")
+            self._in_savepoint = sql.startswith("SAVEPOINT")
         return changed
 
-    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+    def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
         """Run a statement for each row of values; return how many rows were changed in all.
 
         Few inserts within a transaction are kept back and sent with the next statement, or with
@@ -225,35 +231,35 @@ class PostgresDatabase:
         One that may leave a row alone (an upsert with a WHERE) is not: its number tells something.
         """
         given = rows if isinstance(rows, list) else list(rows)
-        if self.in_transaction and len(given) <= _FEW:
-            text = written(sql, given)
-            if sql.startswith("INSERT") and " WHERE " not in sql and not self._saved:
-                self._kept.append(text)
+        if self.in_transaction and len(given) <= _MAX_INLINE_ROWS:
+            text = render_statements(sql, given)
+            if sql.startswith("INSERT") and " WHERE " not in sql and not self._in_savepoint:
+                self._deferred.append(text)
                 return len(given)
             return self._send(text, len(given)) if given else 0
-        if plain := _PLAIN.match(sql):
+        if plain := _PLAIN_INSERT.match(sql):
             return self._copy(plain[1], plain[2], given)
-        self._send_kept()
+        self._send_deferred()
         with self.connection.cursor() as cursor:
-            cursor.executemany(numbered(sql), given)
+            cursor.executemany(number_placeholders(sql), given)
             return cursor.rowcount
 
-    def _execute(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Any]:
+    def _open_cursor(self, sql: str, values: Sequence[Any]) -> psycopg.Cursor[Any]:
         import psycopg
 
-        self._send_kept()
+        self._send_deferred()
         try:
-            return self.connection.execute(numbered(sql), values)
+            return self.connection.execute(number_placeholders(sql), values)
         except UnicodeEncodeError as error:
             raise psycopg.DataError(str(error)) from error
 
-    def _send_kept(self) -> None:
-        if self._kept:
+    def _send_deferred(self) -> None:
+        if self._deferred:
             self._send("", 0)
 
     def _send(self, text: str, counted: int) -> int:
         """Send what was kept back and then `text`; return what its `counted` statements changed."""
-        texts, self._kept = [*self._kept, text] if text else self._kept, []
+        texts, self._deferred = [*self._deferred, text] if text else self._deferred, []
         cursor = self._connection.execute(";".join(texts).encode())
         changed = [cursor.rowcount]
         while cursor.nextset():
@@ -297,40 +303,42 @@ class PostgresDatabase:
             self._columns[key] = found
         return found
 
-    def _again(self, work: Callable[[], Any]) -> Any:
+    def _retry(self, work: Callable[[], Any]) -> Any:
         """Do it; again on a new connection if the old one broke outside of a transaction.
 
         Once, or for as long as there is patience, counted from when the server was last there:
         who waits here has nothing else to do. After that it is left alone between tries.
         """
         outside, began = not self.in_transaction, machine.monotonic_s()
-        if outside and began < self._again_from:
+        if outside and began < self._retry_at_s:
             raise StoreFailed("PostgreSQL does not answer", mend="start it")
         # Who has waited in vain before tries once.
-        tries = int(0 < self._away_since <= began - self._patience_s and self._patience_s > 0)
+        tries = int(
+            0 < self._unavailable_since_s <= began - self._patience_s and self._patience_s > 0
+        )
         while True:
             try:
                 done = work()
-                self._away_since = 0.0
+                self._unavailable_since_s = 0.0
                 return done
-            except self.gone as error:
+            except self.connection_errors as error:
                 if not outside or not (self._connection.closed or self._connection.broken):
                     raise
                 tries, now = tries + 1, machine.monotonic_s()
-                self._away_since = self._away_since or now
-                if tries > 1 and now >= self._away_since + self._patience_s:
-                    raise self._given_up(error, began, now) from error
+                self._unavailable_since_s = self._unavailable_since_s or now
+                if tries > 1 and now >= self._unavailable_since_s + self._patience_s:
+                    raise self._build_failure(error, began, now) from error
             machine.sleep_s(0.05 if tries > 1 else 0)
 
-    def _given_up(self, error: BaseException, began_s: float, now_s: float) -> StoreFailed:
+    def _build_failure(self, error: BaseException, began_s: float, now_s: float) -> StoreFailed:
         """Return what is raised to who began at an instant; leave a server alone that is away."""
         if self._patience_s and self._connected_s >= began_s:
             # It is there, as it let us in: this one statement takes too long.
             told = f"PostgreSQL did not answer a statement: {_first_line(error)}"
             return StoreFailed(told, mend="see in pg_stat_activity what it waits for")
         if self._patience_s:
-            waited_s = _ALONE_TIMES * (now_s - began_s)
-            self._again_from = now_s + min(_MOST_ALONE_S, max(_ALONE_S, waited_s))
+            waited_s = _BACKOFF_FACTOR * (now_s - began_s)
+            self._retry_at_s = now_s + min(_MAX_BACKOFF_S, max(_MIN_BACKOFF_S, waited_s))
         told = f"PostgreSQL does not answer: {_first_line(error)}"
         if isinstance(error, VedetteError):
             told = error.what
@@ -353,14 +361,14 @@ class PostgresDatabase:
         others did: (count of lease changes, live revision, stop epoch, head, number of workers).
         """
         key = self._lock_key()
-        self._kept, self._saved = [], False
-        text = f"BEGIN; SELECT pg_advisory_xact_lock({key}); {LOOK}"
+        self._deferred, self._in_savepoint = [], False
+        text = f"BEGIN; SELECT pg_advisory_xact_lock({key}); {SELECT_FLEET_STATE}"
         cursor = self.connection.execute(text.encode())
         while cursor.nextset():
             pass
-        self.looked = cursor.fetchall()[0]
+        self.fleet_state = cursor.fetchall()[0]
 
-    def begin_now(self) -> bool:
+    def try_begin(self) -> bool:
         """Never: the server, and the others' groups, may let one wait."""
         return False
 
@@ -372,7 +380,7 @@ class PostgresDatabase:
         """Undo the transaction, if there is one still. Never raises for a connection that broke."""
         import psycopg
 
-        self._kept = []
+        self._deferred = []
         try:
             if self.in_transaction:
                 self._connection.execute(b"ROLLBACK")
@@ -390,11 +398,11 @@ class PostgresDatabase:
     @contextmanager
     def snapshot(self) -> Iterator[None]:
         """Let all reads inside see one state of the store."""
-        with self._reading():
+        with self._open_snapshot():
             yield
 
     @contextmanager
-    def _reading(self) -> Iterator[psycopg.Connection[Any]]:
+    def _open_snapshot(self) -> Iterator[psycopg.Connection[Any]]:
         """Hold one state of the store, unless a transaction stands already.
 
         Raises StoreFailed if the connection breaks meanwhile: what was read is no whole.
@@ -403,10 +411,10 @@ class PostgresDatabase:
             yield self._connection
             return
         begin = b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-        self._again(lambda: self.connection.execute(begin))
+        self._retry(lambda: self.connection.execute(begin))
         try:
             yield self._connection
-        except self.lost as error:
+        except self.lost_errors as error:
             raise StoreFailed(
                 f"PostgreSQL went away while it was read: {_first_line(error)}", mend="start it"
             ) from error
@@ -419,7 +427,7 @@ class PostgresDatabase:
             self._key = _LOCK | int(oid)
         return self._key
 
-    def script(self, sql: str) -> None:
+    def execute_script(self, sql: str) -> None:
         """Run several statements without values."""
         self.connection.execute(sql.encode())
 
@@ -429,24 +437,24 @@ class PostgresDatabase:
 
 
 @contextmanager
-def told_of_server() -> Iterator[None]:
+def translate_server_errors() -> Iterator[None]:
     """Raise Unavailable in the place of the driver's own error for a server that goes away."""
     try:
         yield
-    except _lost() as error:
+    except _lost_errors() as error:
         raise Unavailable(
             f"PostgreSQL went away: {_first_line(error)}", mend="start it, then this again"
         ) from error
 
 
-def _lost() -> tuple[type[BaseException], ...]:
+def _lost_errors() -> tuple[type[BaseException], ...]:
     """Return what the driver raises for a server that is not there any more."""
     psycopg = _psycopg()
     return (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 
 
 @functools.cache
-def _bounded(seconds: float) -> type[psycopg.Connection[Any]]:
+def _bounded_class(seconds: float) -> type[psycopg.Connection[Any]]:
     """Return a class of connections that give up what is not answered for so long."""
     import psycopg
     from psycopg.abc import RV, PQGen
@@ -467,7 +475,7 @@ def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-def _whole() -> Any:
+def _integer_loader() -> Any:
     """Return a loader for sums: the server adds whole numbers up to a numeric."""
     from psycopg.adapt import Loader
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 @cache
-def numbered(sql: str) -> bytes:
+def number_placeholders(sql: str) -> bytes:
     """Return a statement in the server's words: `$1`, `$2`, … for `?`, and eight-byte numbers."""
     parts = sql.replace(" AS INTEGER)", " AS BIGINT)").split("?")
     text = parts[0] + "".join(f"${at}{part}" for at, part in enumerate(parts[1:], start=1))
@@ -31,12 +31,12 @@ def literal(value: Any) -> str:
         return f"'\\x{value.hex()}'::bytea"
     if not isinstance(value, str):
         raise psycopg.DataError(f"a {type(value).__name__} is no value of the store")
-    if "\0" in value or (not value.isascii() and _torn(value)):
+    if "\0" in value or (not value.isascii() and _has_lone_surrogate(value)):
         raise psycopg.DataError("text holds NUL or half a character")
     return "'" + value.replace("'", "''") + "'"
 
 
-def _torn(text: str) -> bool:
+def _has_lone_surrogate(text: str) -> bool:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -44,7 +44,7 @@ def _torn(text: str) -> bool:
     return False
 
 
-def written(sql: str, rows: Sequence[Sequence[Any]]) -> str:
+def render_statements(sql: str, rows: Sequence[Sequence[Any]]) -> str:
     """Return a statement as text, once for each row of values."""
     parts = sql.split("?")
     return ";".join(parts[0] + "".join(map(add, map(literal, row), parts[1:])) for row in rows)

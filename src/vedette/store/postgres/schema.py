@@ -13,13 +13,13 @@ from typing import NoReturn
 
 from vedette.domain.base.errors import BadStore
 from vedette.store.postgres.database import PostgresDatabase
-from vedette.store.schema import SCHEMA, TABLES, WAITING, refuse_newer
+from vedette.store.schema import SCHEMA, TABLES, UNJUDGED_INDEX, refuse_newer
 
 SHARDS = 64
 
 # `beat` moves for as long as a worker lives; `life` is that of one process. `policy_rev` and
 # `stop_epoch` are those under which it may still start a call; it says so when they moved.
-_SHARED = """
+_WORKER_TABLES = """
 CREATE FUNCTION shard_of(agent TEXT, key TEXT) RETURNS INT
   LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
   $$ SELECT get_byte(sha256(convert_to(agent || chr(1) || key, 'UTF8')), 0) & 63 $$;
@@ -39,7 +39,7 @@ def shard_of(agent: str, key: str) -> int:
     return hashlib.sha256(f"{agent}\x01{key}".encode()).digest()[0] % SHARDS
 
 
-def translated(tables: str) -> str:
+def translate_tables(tables: str) -> str:
     """Return the shared tables in PostgreSQL's words."""
     text = re.sub(r"\) STRICT(, WITHOUT ROWID)?", ")", tables)
     text = re.sub(r"\bINTEGER\b", "BIGINT", text)
@@ -47,7 +47,7 @@ def translated(tables: str) -> str:
     return re.sub(r"\bTEXT\b", 'TEXT COLLATE "C"', text)
 
 
-def prepare(database: PostgresDatabase) -> None:
+def create_tables(database: PostgresDatabase) -> None:
     """Create the tables if there are none. Raises BadStore for another schema, or another encoding.
 
     Workers that start together wait for one another here.
@@ -58,30 +58,30 @@ def prepare(database: PostgresDatabase) -> None:
             f"the database is encoded as {encoding}",
             mend="make one with ENCODING 'UTF8'",
         )
-    database.script("BEGIN; SELECT pg_advisory_xact_lock(2003134836)")
+    database.execute_script("BEGIN; SELECT pg_advisory_xact_lock(2003134836)")
     try:
         found = _schema(database)
         if found is None:
-            database.script(translated(TABLES) + _SHARED)
-            database.run("INSERT INTO meta VALUES('schema', ?)", (str(SCHEMA),))
+            database.execute_script(translate_tables(TABLES) + _WORKER_TABLES)
+            database.execute("INSERT INTO meta VALUES('schema', ?)", (str(SCHEMA),))
         elif found != SCHEMA:
-            _refuse(found)
-        database.script(WAITING)
+            _refuse_schema(found)
+        database.execute_script(UNJUDGED_INDEX)
         database.commit()
     finally:
         database.rollback()
 
 
-def check(database: PostgresDatabase) -> None:
+def check_schema(database: PostgresDatabase) -> None:
     """Check, for whoever only reads, that there is a store of our schema. Raises BadStore."""
     found = _schema(database)
     if found is None:
         raise BadStore("there is no store here", mend="start `vedette run` once")
     if found != SCHEMA:
-        _refuse(found)
+        _refuse_schema(found)
 
 
-def _refuse(found: int) -> NoReturn:
+def _refuse_schema(found: int) -> NoReturn:
     """Raise BadStore for a store of another schema: none is brought up here yet."""
     refuse_newer(found)
     raise BadStore(

@@ -22,7 +22,7 @@ class Peer:
     since: int
 
 
-def seen(
+def update_peers(
     before: Mapping[str, Peer], rows: Iterable[tuple[str, int, int, int, int]], now: int
 ) -> dict[str, Peer]:
     """Return the peers as just read, each with the instant since which its beat stands still."""
@@ -36,12 +36,12 @@ def seen(
     return peers
 
 
-def silent(peers: Mapping[str, Peer], now: int, patience: int) -> dict[str, Peer]:
+def silent_peers(peers: Mapping[str, Peer], now: int, patience: int) -> dict[str, Peer]:
     """Return the peers whose beat has not moved for `patience` microseconds."""
     return {name: peer for name, peer in peers.items() if now - peer.since >= patience}
 
 
-def share(workers: int) -> int:
+def fair_share(workers: int) -> int:
     """Return how many shards a worker may hold when so many live."""
     return -(-SHARDS // max(1, workers))
 

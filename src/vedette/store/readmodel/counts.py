@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 
 from vedette.store.dialect import Database, Row
-from vedette.store.readmodel.tables import spoilt
+from vedette.store.readmodel.tables import find_wrong_rows
 
 
-class ViewPages:
+class ReadTableQueries:
     """Part of `Pages`."""
 
     _database: Database
@@ -57,7 +57,7 @@ class ViewPages:
                 table.setdefault(agent, {})[f"run.{state}"] = int(number)
         return table
 
-    def waiting(self) -> dict[str, int]:
+    def wait_counts(self) -> dict[str, int]:
         """Return how many runs wait, by what they wait for."""
         sql = (
             "SELECT agent, waits, COUNT(*) FROM run WHERE state='waiting' AND agent>'' "
@@ -77,7 +77,7 @@ class ViewPages:
                 table[agent] = would
         return table
 
-    def events_counted(self) -> tuple[int, int]:
+    def event_counts(self) -> tuple[int, int]:
         """Return (events accepted, of which woke nobody)."""
         fleet = self.view("fleet", "") or {}
         return fleet.get("events", 0), fleet.get("woke_nobody", 0)
@@ -90,12 +90,12 @@ class ViewPages:
             found["hold"] = id.replace("act_", "hold_")
         return {name: found[name] for name in ("denied", "hold", "effect") if name in found}
 
-    def spoilt(self) -> list[tuple[str, str]]:
+    def find_wrong_rows(self) -> list[tuple[str, str]]:
         """Return (name, id) of rows of the read tables that are not what the entries come to.
 
         Reads the whole ledger. Raises BadCommand if some of it is archived.
         """
-        return spoilt(self._database)
+        return find_wrong_rows(self._database)
 
     def _agents(self) -> list[tuple[str, Mapping[str, Any]]]:
         rows = self._rows("SELECT id, data FROM view WHERE name='agent' ORDER BY id")

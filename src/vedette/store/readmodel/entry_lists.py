@@ -18,15 +18,15 @@ from vedette.store.row_mapper import find_position
 # A partial index is used only where the query's own text implies its condition.
 _RARE = "kind NOT IN ('event.accepted', 'run.closed')"
 _DECIDED = "kind='action.decided'"
-_LANE = "SELECT * FROM (SELECT {0} AS lane, seq FROM {1} WHERE {2} ORDER BY seq {3} LIMIT ?) AS l"
+_RANGE = "SELECT * FROM (SELECT {0} AS lane, seq FROM {1} WHERE {2} ORDER BY seq {3} LIMIT ?) AS l"
 # How much is read of each of several lanes at first; few of them have more on the page.
-_SOME = 3
+_FIRST_READ = 3
 # How many lanes one statement takes.
-_LANES = 64
+_MAX_RANGES = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class IndexRange:
     """Some entries that lie in order in one index, from the entry `low` on."""
 
     where: str
@@ -35,7 +35,7 @@ class Lane:
     low: int = 0
 
 
-class EntryPages:
+class EntryQueries:
     """Part of `Pages`."""
 
     _database: Database
@@ -61,23 +61,27 @@ class EntryPages:
         assert edge is not None
         seqs = None
         if filters == {"kind": "run.closed"}:
-            seqs = self._near(edge, newer, limit)
+            seqs = self._scan_near(edge, newer, limit)
         if seqs is None:
-            seqs = self._merged(self._lanes(filters, edge, newer, limit), edge, newer, limit)
-        return self._of_seqs(seqs)
+            seqs = self._merge_ranges(
+                self._index_ranges(filters, edge, newer, limit), edge, newer, limit
+            )
+        return self._read_entries(seqs)
 
     def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]:
         """Return (seq, bytes) of the next entries, oldest first."""
         sql = "SELECT seq, bytes FROM entry WHERE seq>? ORDER BY seq LIMIT ?"
         return [(int(seq), raw) for seq, raw in self._rows(sql, after, limit)]
 
-    def latest(self, kinds: Sequence[str], after: int, limit: int) -> list[tuple[int, bytes]]:
+    def latest_entries(
+        self, kinds: Sequence[str], after: int, limit: int
+    ) -> list[tuple[int, bytes]]:
         """Return (seq, bytes) of the newest entries of some kinds after a seq, oldest first.
 
         `kinds` are none of event.accepted and run.closed: every event has one of those.
         """
-        lanes = [Lane(f"kind=? AND {_RARE}", (kind,), low=after + 1) for kind in kinds]
-        return self._of_seqs(self._merged(lanes, 2**62, False, limit))[::-1]
+        lanes = [IndexRange(f"kind=? AND {_RARE}", (kind,), low=after + 1) for kind in kinds]
+        return self._read_entries(self._merge_ranges(lanes, 2**62, False, limit))[::-1]
 
     def seq_at(self, at_us: int) -> int:
         """Return the last entry that is not younger than an instant; 0 if none is.
@@ -101,37 +105,41 @@ class EntryPages:
 
     # --- lanes ------------------------------------------------------------------------------
 
-    def _lanes(self, filters: Mapping[str, Any], edge: int, newer: bool, limit: int) -> list[Lane]:
+    def _index_ranges(
+        self, filters: Mapping[str, Any], edge: int, newer: bool, limit: int
+    ) -> list[IndexRange]:
         names, get = frozenset(filters), filters.__getitem__
         if not names:
-            return [Lane("1=1")]
+            return [IndexRange("1=1")]
         if names == {"agent"}:
             agent = get("agent")
-            return [Lane("agent=? AND kind=?", (agent, kind)) for kind in sorted(KINDS)]
+            return [IndexRange("agent=? AND kind=?", (agent, kind)) for kind in sorted(KINDS)]
         if names == {"agent", "kind"}:
-            return [Lane("agent=? AND kind=?", (get("agent"), get("kind")))]
+            return [IndexRange("agent=? AND kind=?", (get("agent"), get("kind")))]
         if names == {"kind"}:
-            return self._of_kind(get("kind"), edge, newer, limit)
+            return self._kind_ranges(get("kind"), edge, newer, limit)
         if names == {"run"}:
-            return self._of_run(get("run"))
+            return self._run_ranges(get("run"))
         if names == {"event"}:
-            return self._of_event(get("event"))
+            return self._event_ranges(get("event"))
         if names == {"rule", "outcome"}:
-            return [Lane(f"rule=? AND outcome=? AND {_DECIDED}", (get("rule"), get("outcome")))]
+            return [
+                IndexRange(f"rule=? AND outcome=? AND {_DECIDED}", (get("rule"), get("outcome")))
+            ]
         if names == {"policy_rev", "outcome"}:
             values = (get("policy_rev"), get("outcome"))
-            return [Lane(f"policy_rev=? AND outcome=? AND {_DECIDED}", values)]
+            return [IndexRange(f"policy_rev=? AND outcome=? AND {_DECIDED}", values)]
         if names == {"actor"}:
-            return [Lane("actor=?", (get("actor"),))]
+            return [IndexRange("actor=?", (get("actor"),))]
         raise ValueError(f"no index answers {', '.join(sorted(names))}")
 
-    def _of_kind(self, kind: str, edge: int, newer: bool, limit: int) -> list[Lane]:
+    def _kind_ranges(self, kind: str, edge: int, newer: bool, limit: int) -> list[IndexRange]:
         if kind == "event.accepted":
             # The table of events is the list of them; it outlives entries that are archived.
             ((first,),) = self._rows("SELECT COALESCE(MIN(seq),1) FROM entry")
-            return [Lane("1=1", (), "event", first)]
+            return [IndexRange("1=1", (), "event", first)]
         if kind != "run.closed":
-            return [Lane(f"kind=? AND {_RARE}", (kind,))]
+            return [IndexRange(f"kind=? AND {_RARE}", (kind,))]
         order, side = ("ASC", ">") if newer else ("DESC", "<")
         sql = (
             "SELECT v.id, (SELECT e.seq FROM entry e WHERE e.agent=v.id AND e.kind='run.closed' "
@@ -140,9 +148,9 @@ class EntryPages:
         heads = [(seq, agent) for agent, seq in self._rows(sql, edge) if seq is not None]
         # Only agents whose nearest one is among the nearest can have any on the page.
         near = sorted(heads, reverse=not newer)[:limit]
-        return [Lane("agent=? AND kind='run.closed'", (agent,)) for _, agent in near]
+        return [IndexRange("agent=? AND kind='run.closed'", (agent,)) for _, agent in near]
 
-    def _near(self, edge: int, newer: bool, limit: int) -> list[int] | None:
+    def _scan_near(self, edge: int, newer: bool, limit: int) -> list[int] | None:
         """Return the runs closed next to the edge if they are as near as they mostly are.
 
         They are in no index of their own, since every event has one; but so they are a good part
@@ -161,47 +169,55 @@ class EntryPages:
                 return (seqs[:limit] if newer else seqs[-limit:])[::-1]
         return None
 
-    def _of_run(self, run: str) -> list[Lane]:
+    def _run_ranges(self, run: str) -> list[IndexRange]:
         position = find_position(self._database, run)
         found = self._rows("SELECT agent FROM run WHERE position=? AND id=?", position, run)
         # An event makes one run of an agent, and about an event there are few entries.
-        return [Lane("about=? AND agent=?", (position, agent)) for (agent,) in found]
+        return [IndexRange("about=? AND agent=?", (position, agent)) for (agent,) in found]
 
-    def _of_event(self, event: str) -> list[Lane]:
+    def _event_ranges(self, event: str) -> list[IndexRange]:
         refused = [seq for (seq,) in self._rows("SELECT seq FROM refused WHERE key=?", event)]
         position = find_position(self._database, event)
         abouts = [position, *refused] if position else refused
-        return [Lane("about=?", (about,)) for about in abouts]
+        return [IndexRange("about=?", (about,)) for about in abouts]
 
-    def _merged(self, lanes: Sequence[Lane], edge: int, newer: bool, limit: int) -> list[int]:
+    def _merge_ranges(
+        self, ranges: Sequence[IndexRange], edge: int, newer: bool, limit: int
+    ) -> list[int]:
         """Return the seqs next to the edge over all lanes, newest first."""
-        if not lanes:
+        if not ranges:
             return []
-        share = limit if len(lanes) == 1 else min(limit, max(_SOME, 3 * limit // len(lanes)))
-        found = self._read(lanes, edge, newer, share)
+        share = (
+            limit if len(ranges) == 1 else min(limit, max(_FIRST_READ, 3 * limit // len(ranges)))
+        )
+        found = self._read_ranges(ranges, edge, newer, share)
         nearest = _nearest(found, newer, limit)
         if share < limit and nearest:
             # A lane that was cut off before the page's end may have more on the page.
             last = nearest[-1] if len(nearest) == limit else None
             short = [
                 lane
-                for lane, seqs in zip(lanes, found, strict=True)
+                for lane, seqs in zip(ranges, found, strict=True)
                 if len(seqs) == share
                 and (last is None or (seqs[-1] < last if newer else seqs[-1] > last))
             ]
             if short:
-                nearest = _nearest([*found, *self._read(short, edge, newer, limit)], newer, limit)
+                nearest = _nearest(
+                    [*found, *self._read_ranges(short, edge, newer, limit)], newer, limit
+                )
         return nearest if not newer else nearest[::-1]
 
-    def _read(self, lanes: Sequence[Lane], edge: int, newer: bool, limit: int) -> list[list[int]]:
-        found: list[list[int]] = [[] for _ in lanes]
+    def _read_ranges(
+        self, ranges: Sequence[IndexRange], edge: int, newer: bool, limit: int
+    ) -> list[list[int]]:
+        found: list[list[int]] = [[] for _ in ranges]
         side, order = (">", "ASC") if newer else ("<", "DESC")
-        for part in _parts(lanes):
+        for part in _batches(ranges):
             sql, values = [], []
             for number, lane in part:
                 # Of two lower bounds the wrong one might be searched by: there is never but one.
                 where = f"{lane.where} AND seq{side}?{'' if newer else ' AND seq>=?'}"
-                sql.append(_LANE.format(number, lane.table, where, order))
+                sql.append(_RANGE.format(number, lane.table, where, order))
                 ends = [max(edge, lane.low - 1)] if newer else [edge, lane.low]
                 values += [*lane.values, *ends, limit]
             for number, seq in self._rows(" UNION ALL ".join(sql), *values):
@@ -210,7 +226,7 @@ class EntryPages:
             seqs.sort(reverse=not newer)
         return found
 
-    def _of_seqs(self, seqs: Sequence[int]) -> list[tuple[int, bytes]]:
+    def _read_entries(self, seqs: Sequence[int]) -> list[tuple[int, bytes]]:
         """Return the entries of these seqs, in their order."""
         if not seqs:
             return []
@@ -225,8 +241,8 @@ def _nearest(found: Sequence[Sequence[int]], newer: bool, limit: int) -> list[in
     return sorted({seq for seqs in found for seq in seqs}, reverse=not newer)[:limit]
 
 
-def _parts(lanes: Sequence[Lane]) -> Iterator[list[tuple[int, Lane]]]:
+def _batches(ranges: Sequence[IndexRange]) -> Iterator[list[tuple[int, IndexRange]]]:
     """Yield numbered lanes, as many as one statement takes."""
-    numbered = list(enumerate(lanes))
-    for at in range(0, len(numbered), _LANES):
-        yield numbered[at : at + _LANES]
+    numbered = list(enumerate(ranges))
+    for at in range(0, len(numbered), _MAX_RANGES):
+        yield numbered[at : at + _MAX_RANGES]

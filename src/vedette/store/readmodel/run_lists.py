@@ -7,16 +7,16 @@ from typing import Any
 
 import orjson
 
-from vedette.domain.entry import names_body
-from vedette.domain.row_proof import DECIDED, READ, Told
+from vedette.domain.entry import is_body_of
+from vedette.domain.row_proof import DECIDED_KIND, PROOF_KINDS, EntryRecord
 from vedette.domain.run import ActionRow, Run
 from vedette.store.dialect import Database, Row
-from vedette.store.readmodel.counts import ViewPages
-from vedette.store.readmodel.entry_lists import EntryPages
-from vedette.store.row_mapper import COLUMNS, RUNS, find_position, to_action, to_run
+from vedette.store.readmodel.counts import ReadTableQueries
+from vedette.store.readmodel.entry_lists import EntryQueries
+from vedette.store.row_mapper import ACTION_FIELDS, SELECT_RUNS, find_position, to_action, to_run
 
 
-class Pages(EntryPages, ViewPages):
+class ListQueries(EntryQueries, ReadTableQueries):
     """Lists, counts and walks. Part of `Reads`, which holds the connection."""
 
     _database: Database
@@ -24,7 +24,7 @@ class Pages(EntryPages, ViewPages):
     def _rows(self, sql: str, *values: Any) -> list[Row]:
         raise NotImplementedError
 
-    def head(self) -> int:
+    def last_seq(self) -> int:
         """Return the seq of the last entry."""
         return int(self._rows("SELECT COALESCE(MAX(seq),0) FROM entry")[0][0])
 
@@ -56,7 +56,7 @@ class Pages(EntryPages, ViewPages):
             values += [] if state == "ready" else [state]
         order = "ASC" if newer else "DESC"
         sql = (
-            f"{RUNS} WHERE {' AND '.join(where)} "
+            f"{SELECT_RUNS} WHERE {' AND '.join(where)} "
             f"ORDER BY r.position {order}, r.agent {order} LIMIT ?"
         )
         runs = [to_run(row) for row in self._rows(sql, *values, limit)]
@@ -69,7 +69,7 @@ class Pages(EntryPages, ViewPages):
         all with that seq, too).
         """
         sql = (
-            f"SELECT {COLUMNS} FROM action WHERE hold IN ('open','approved') "
+            f"SELECT {ACTION_FIELDS} FROM action WHERE hold IN ('open','approved') "
             "AND (seq, id) > (?, ?) ORDER BY seq, id LIMIT ?"
         )
         return [to_action(row) for row in self._rows(sql, after, beside, limit)]
@@ -95,7 +95,7 @@ class Pages(EntryPages, ViewPages):
                     found.append((seq, raw, data))
         return sorted(found)[:limit]
 
-    def decisions(self, actions: Collection[str]) -> dict[str, list[Told]]:
+    def proof_entries(self, actions: Collection[str]) -> dict[str, list[EntryRecord]]:
         """Return the entries that rows are proved by (`vedette.domain.row_proof`), in order, by
         action.
 
@@ -107,17 +107,15 @@ class Pages(EntryPages, ViewPages):
         if not entries:
             return {}
         about = find_position(self._database, next(iter(entries)))
-        sql = (
-            f"SELECT seq, bytes FROM entry WHERE about=? AND kind IN ({','.join('?' * len(READ))})"
-        )
-        for seq, raw in self._rows(sql, about, *READ):
+        sql = f"SELECT seq, bytes FROM entry WHERE about=? AND kind IN ({','.join('?' * len(PROOF_KINDS))})"
+        for seq, raw in self._rows(sql, about, *PROOF_KINDS):
             entry = orjson.loads(raw)
             if entry.get("action") in entries:
                 entries[entry["action"]][seq] = entry
         wanted: set[int] = set()
         for newest in (False, True):
             left = set(entries)
-            for seq, raw in self._decided(about, newest=newest):
+            for seq, raw in self._read_decisions(about, newest=newest):
                 entry = orjson.loads(raw)
                 if (action := entry.get("action")) in left:
                     left.discard(action)
@@ -125,27 +123,27 @@ class Pages(EntryPages, ViewPages):
                     entries[action][seq] = entry
                     if not left:
                         break
-        bodies = self._bodies(sorted(wanted))
-        found: dict[str, list[Told]] = {action: [] for action in entries}
+        bodies = self._read_bodies(sorted(wanted))
+        found: dict[str, list[EntryRecord]] = {action: [] for action in entries}
         for action, told in entries.items():
             for seq, entry in sorted(told.items()):
                 salt, data = bodies.get(seq, (b"", None))
-                named = data is not None and names_body(entry, salt, data)
+                named = data is not None and is_body_of(entry, salt, data)
                 found[action].append((entry, data if named else None))
         return found
 
-    def _decided(self, about: int, *, newest: bool) -> Iterator[tuple[int, bytes]]:
+    def _read_decisions(self, about: int, *, newest: bool) -> Iterator[tuple[int, bytes]]:
         """Yield (seq, bytes) of an event's decisions from one end, no more than are asked for."""
         sign, order, at = ("<", "DESC", 2**62) if newest else (">", "ASC", 0)
         sql = (
             f"SELECT seq, bytes FROM entry WHERE about=? AND kind=? AND seq{sign}? "
             f"ORDER BY seq {order} LIMIT 64"
         )
-        while rows := self._rows(sql, about, DECIDED, at):
+        while rows := self._rows(sql, about, DECIDED_KIND, at):
             yield from rows
             at = rows[-1][0]
 
-    def _bodies(self, seqs: list[int]) -> dict[int, tuple[bytes, bytes]]:
+    def _read_bodies(self, seqs: list[int]) -> dict[int, tuple[bytes, bytes]]:
         """Return the (salt, body) of entries by their seq, as far as they have one."""
         found: dict[int, tuple[bytes, bytes]] = {}
         for at in range(0, len(seqs), 500):
@@ -173,22 +171,22 @@ class Pages(EntryPages, ViewPages):
             "SELECT e.seq, e.bytes, b.salt, b.data FROM entry e LEFT JOIN body b ON b.seq=e.seq "
             f"WHERE {where} ORDER BY e.seq"
         )
-        rows: Iterator[Any] = self._database.each(sql, (after, *(kinds or ())))
+        rows: Iterator[Any] = self._database.iterate_rows(sql, (after, *(kinds or ())))
         yield from rows
 
     def columns(self) -> Iterator[tuple[Any, ...]]:
         """Yield every entry with its typed columns, for checking them against the bytes."""
-        yield from self._database.each(
+        yield from self._database.iterate_rows(
             "SELECT seq,at,kind,about,agent,outcome,rule,policy_rev,actor,cause,bytes "
             "FROM entry ORDER BY seq"
         )
 
     def notes(self) -> Iterator[str]:
         """Yield the signed checkpoints in order."""
-        for (note,) in self._database.each("SELECT note FROM checkpoint ORDER BY size"):
+        for (note,) in self._database.iterate_rows("SELECT note FROM checkpoint ORDER BY size"):
             yield note
 
-    def prefixed(self, table: str, prefix: str) -> list[str]:
+    def find_by_prefix(self, table: str, prefix: str) -> list[str]:
         """Return up to 20 ids of runs, actions or events that begin with `prefix`."""
         _, _, digits = prefix.partition("_")
         if not digits or any(c not in "0123456789abcdef" for c in digits):

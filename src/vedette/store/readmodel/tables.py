@@ -12,14 +12,21 @@ from typing import Any
 
 import orjson
 
-from vedette.domain.base.canonical import canonical
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand
-from vedette.domain.base.failpoint import reach
-from vedette.ledger.history.projection import Key, Row, Told, View, folded, told_of
+from vedette.domain.base.failpoint import hit_failpoint
+from vedette.ledger.history.projection import (
+    Key,
+    LedgerEntry,
+    Projection,
+    ViewRow,
+    fold_entries,
+    to_ledger_entry,
+)
 from vedette.store.dialect import Database
 
 # Rows and runs kept in memory; beyond that all are forgotten and read again as they are needed.
-_KEPT = 16_384
+_CACHE_ROWS = 16_384
 _BATCH = 128
 
 _PUT = (
@@ -27,40 +34,40 @@ _PUT = (
     "ON CONFLICT(name,id) DO UPDATE SET version=excluded.version, data=excluded.data"
 )
 _DROP = "DELETE FROM view WHERE (name,id) IN (VALUES(?,?))"
-_TURN = "DELETE FROM view WHERE name='minute' AND sort<?"
+_DELETE_MINUTES = "DELETE FROM view WHERE name='minute' AND sort<?"
 _COLUMNS = ("version", "sort", "data")
 _ALL = "SELECT name, id, version, sort, data FROM view ORDER BY name, id"
 
 
-class Views:
+class ReadTables:
     """Keeps the read tables of one writer. Only for who writes the group, in its transaction."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._view = View(self._fetch, self._again)
-        self._before: dict[str, list[Told]] = {}
+        self._projection = Projection(self._fetch, self._earlier_entries)
+        self._earlier: dict[str, list[LedgerEntry]] = {}
 
     def forget(self, *, runs: bool = True) -> None:
         """Forget what is in memory; with `runs` False not what stands of runs."""
-        self._view.forget(runs=runs)
+        self._projection.forget(runs=runs)
 
-    def write(self, told: Sequence[Told]) -> None:
+    def write(self, entries: Sequence[LedgerEntry]) -> None:
         """Fold a group's entries into the tables."""
-        view = self._view
-        if len(view.rows) > _KEPT or len(view.runs) > _KEPT:
+        view = self._projection
+        if len(view.rows) > _CACHE_ROWS or len(view.runs) > _CACHE_ROWS:
             view.forget()
-        self._fetch_runs(told)
-        view.take(told)
-        self._before.clear()
-        many = self._database.many
-        if view.gone:
-            many(_DROP, sorted(view.gone))
+        self._fetch_runs(entries)
+        view.add_entries(entries)
+        self._earlier.clear()
+        many = self._database.execute_many
+        if view.dropped_keys:
+            many(_DROP, sorted(view.dropped_keys))
         rows = view.rows
-        changed = [(key, rows[key]) for key in sorted(view.changed)]
+        changed = [(key, rows[key]) for key in sorted(view.changed_keys)]
         many(_PUT, [_values(key, row) for key, row in changed])
-        if view.turned:
-            self._database.run(_TURN, (view.first_minute,))
-        view.written()
+        if view.has_new_minute:
+            self._database.execute(_DELETE_MINUTES, (view.first_minute,))
+        view.mark_stored()
 
     def rebuild(self) -> int:
         """Make the tables anew from all entries; return how many rows they have.
@@ -68,27 +75,27 @@ class Views:
         Raises BadCommand for a store whose first entries were archived.
         """
         self.forget()
-        made = remade(self._database)
-        reach("view:before")
-        self._database.run("DELETE FROM view")
-        self._database.many(_PUT, [_values(key, made[key]) for key in sorted(made)])
-        reach("view:after")
+        made = rebuild_rows(self._database)
+        hit_failpoint("view:before")
+        self._database.execute("DELETE FROM view")
+        self._database.execute_many(_PUT, [_values(key, made[key]) for key in sorted(made)])
+        hit_failpoint("view:after")
         return len(made)
 
-    def _fetch(self, key: Key) -> Row | None:
+    def _fetch(self, key: Key) -> ViewRow | None:
         sql = "SELECT version, sort, data FROM view WHERE name=? AND id=?"
         rows = self._database.rows(sql, key)
         return _row(*rows[0]) if rows else None
 
-    def _again(self, run: str, about: int | None, before: int) -> list[Told]:
-        return self._before.pop(run, [])
+    def _earlier_entries(self, run: str, about: int | None, before: int) -> list[LedgerEntry]:
+        return self._earlier.pop(run, [])
 
-    def _fetch_runs(self, told: Sequence[Told]) -> None:
+    def _fetch_runs(self, entries: Sequence[LedgerEntry]) -> None:
         """Read the earlier entries of runs that go on and are not known, many in a statement."""
-        runs = self._view.runs
+        runs = self._projection.runs
         last: dict[str, int] = {}
         wanted: dict[str, tuple[int, str]] = {}
-        for _, _, _, run, n, about, fields in told:
+        for _, _, _, run, n, about, fields in entries:
             if run is not None and about is not None:
                 known = last.get(run) or (runs[run]["n"] if run in runs else 0)
                 if n > 1 and known != n - 1:
@@ -96,7 +103,7 @@ class Views:
                 last[run] = n
         places = sorted(set(wanted.values()))
         for at in range(0, len(places), _BATCH):
-            self._read_runs(places[at : at + _BATCH], told[0][0], wanted)
+            self._read_runs(places[at : at + _BATCH], entries[0][0], wanted)
 
     def _read_runs(
         self, places: Sequence[tuple[int, str]], before: int, wanted: Container[str]
@@ -113,10 +120,10 @@ class Views:
         for seq, raw in self._database.rows(sql, values):
             entry = orjson.loads(raw)
             if entry.get("run") in wanted:
-                self._before.setdefault(entry["run"], []).append(told_of(seq, entry))
+                self._earlier.setdefault(entry["run"], []).append(to_ledger_entry(seq, entry))
 
 
-def remade(database: Database) -> dict[Key, Row]:
+def rebuild_rows(database: Database) -> dict[Key, ViewRow]:
     """Return the rows that a store's entries come to. Raises BadCommand if some are archived."""
     first = database.rows("SELECT COALESCE(MIN(seq), 1) FROM entry")[0][0]
     if first != 1:
@@ -124,21 +131,21 @@ def remade(database: Database) -> dict[Key, Row]:
             f"the ledger's entries before {first} are archived: not all can be counted again",
             mend="the tables are kept as they are; a backup has them as of its time",
         )
-    return folded(_told(database))
+    return fold_entries(_read_entries(database))
 
 
-def spoilt(database: Database) -> list[Key]:
+def find_wrong_rows(database: Database) -> list[Key]:
     """Return the rows that are not, byte by byte, what the entries come to. Raises BadCommand."""
-    return sorted({(name, id) for name, id, _, _, _ in differing(database)})
+    return sorted({(name, id) for name, id, _, _, _ in find_differences(database)})
 
 
-def differing(database: Database) -> Iterator[tuple[str, str, str, Any, Any]]:
+def find_differences(database: Database) -> Iterator[tuple[str, str, str, Any, Any]]:
     """Yield (name, id, column, says, should say) of rows that are not what the entries come to.
 
     The column is * for a row that is missing, or that nothing tells of. Raises BadCommand.
     """
-    made = {key: _values(key, row) for key, row in remade(database).items()}
-    found = {(row[0], row[1]): tuple(row) for row in database.each(_ALL)}
+    made = {key: _values(key, row) for key, row in rebuild_rows(database).items()}
+    found = {(row[0], row[1]): tuple(row) for row in database.iterate_rows(_ALL)}
     for key in sorted(made.keys() | found.keys()):
         right, says = made.get(key), found.get(key)
         if right is None or says is None:
@@ -149,14 +156,14 @@ def differing(database: Database) -> Iterator[tuple[str, str, str, Any, Any]]:
                 yield (*key, column, one, other)
 
 
-def _told(database: Database) -> Iterator[Told]:
-    for seq, raw in database.each("SELECT seq, bytes FROM entry ORDER BY seq"):
-        yield told_of(seq, orjson.loads(raw))
+def _read_entries(database: Database) -> Iterator[LedgerEntry]:
+    for seq, raw in database.iterate_rows("SELECT seq, bytes FROM entry ORDER BY seq"):
+        yield to_ledger_entry(seq, orjson.loads(raw))
 
 
-def _values(key: Key, row: Row) -> tuple[Any, ...]:
-    return (*key, row.version, row.sort, canonical(row.data))
+def _values(key: Key, row: ViewRow) -> tuple[Any, ...]:
+    return (*key, row.version, row.sort, canonical_json(row.data))
 
 
-def _row(version: int, sort: int, data: bytes) -> Row:
-    return Row(version, sort, orjson.loads(data), stored=True)
+def _row(version: int, sort: int, data: bytes) -> ViewRow:
+    return ViewRow(version, sort, orjson.loads(data), stored=True)

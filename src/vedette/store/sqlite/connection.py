@@ -7,7 +7,7 @@ from pathlib import Path
 from vedette.domain.base.errors import BadStore
 from vedette.domain.base.state_folder import create_file, refuse_link
 from vedette.store.sqlite.database import BUSY_MS, SqliteDatabase
-from vedette.store.sqlite.migration import bring_up, check_schema
+from vedette.store.sqlite.migration import check_schema, migrate_schema
 
 
 def open_database(
@@ -48,7 +48,7 @@ def open_database(
         connection.execute("PRAGMA secure_delete=ON")
         connection.execute("PRAGMA cache_size=-65536")
         connection.execute("PRAGMA wal_autocheckpoint=4000")
-        kept = bring_up(connection, path)
+        kept = migrate_schema(connection, path)
     except apsw.NotADBError as error:
         connection.close()
         raise BadStore(

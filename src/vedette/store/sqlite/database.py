@@ -9,15 +9,15 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vedette.domain.base.disk_errors import disk_failed
-from vedette.domain.base.failpoint import reach
+from vedette.domain.base.disk_errors import to_disk_error
+from vedette.domain.base.failpoint import hit_failpoint
 
 if TYPE_CHECKING:
     import apsw
 
     from vedette.store.dialect import Row
 
-_ROW_OF_MARKS = re.compile(r"VALUES(\(\?(?:,\?)*\))")
+_PLACEHOLDERS = re.compile(r"VALUES(\(\?(?:,\?)*\))")
 # Few sizes, so that the statements stay prepared.
 _SIZES = (128, 32, 8, 1)
 BUSY_MS = 10_000
@@ -32,19 +32,23 @@ class SqliteDatabase:
     """
 
     def __init__(
-        self, connection: apsw.Connection, kept: Path | None = None, *, reads: bool = False
+        self,
+        connection: apsw.Connection,
+        previous_state: Path | None = None,
+        *,
+        reads: bool = False,
     ) -> None:
         import apsw
 
-        self._own = (apsw.Error,) if reads else ()
+        self._reader_errors = (apsw.Error,) if reads else ()
 
         self.connection = connection
         self.name = connection.filename
-        self.kept = kept
+        self.previous_state = previous_state
         self._cursor = connection.cursor()
-        self._sized: dict[str, tuple[str, ...]] = {}
-        self.lost: tuple[type[BaseException], ...] = (apsw.Error,)
-        self.fault: tuple[type[BaseException], ...] = (
+        self._batches: dict[str, tuple[str, ...]] = {}
+        self.lost_errors: tuple[type[BaseException], ...] = (apsw.Error,)
+        self.value_errors: tuple[type[BaseException], ...] = (
             apsw.ConstraintError,
             apsw.MismatchError,
             apsw.TooBigError,
@@ -54,30 +58,30 @@ class SqliteDatabase:
         """Run a query and return all its rows."""
         try:
             return self._cursor.execute(sql, values).fetchall()
-        except self._own as error:
-            self._tell(error)
+        except self._reader_errors as error:
+            self._raise_disk_error(error)
             raise
 
-    def each(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
+    def iterate_rows(self, sql: str, values: Sequence[Any] = ()) -> Iterator[Row]:
         """Run a query and yield its rows."""
         try:
             yield from self.connection.cursor().execute(sql, values)
-        except self._own as error:
-            self._tell(error)
+        except self._reader_errors as error:
+            self._raise_disk_error(error)
             raise
 
-    def _tell(self, error: Exception) -> None:
-        told = disk_failed(error, self.name)
+    def _raise_disk_error(self, error: Exception) -> None:
+        told = to_disk_error(error, self.name)
         if told is not None:
             raise told from error
 
-    def run(self, sql: str, values: Sequence[Any] = ()) -> int:
+    def execute(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Run a statement and return how many rows it changed."""
         before = self.connection.total_changes()
         self._cursor.execute(sql, values)
         return self.connection.total_changes() - before
 
-    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
+    def execute_many(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
         """Run a statement for each row of values; return how many rows were changed in all.
 
         An INSERT takes many rows at once. Every call into SQLite lets go of the interpreter lock
@@ -85,9 +89,9 @@ class SqliteDatabase:
         call per row, writing a group took longer than syncing it.
         """
         before = self.connection.total_changes()
-        sized = self._sized.get(sql)
+        sized = self._batches.get(sql)
         if sized is None:
-            sized = self._sized[sql] = _for_sizes(sql)
+            sized = self._batches[sql] = _build_batches(sql)
         if not sized:
             self._cursor.executemany(sql, rows)
             return self.connection.total_changes() - before
@@ -108,7 +112,7 @@ class SqliteDatabase:
         """Return "": nothing tells a file from its copy."""
         return ""
 
-    def begin_now(self) -> bool:
+    def try_begin(self) -> bool:
         """Begin a transaction that may write, unless somebody else holds the file's lock."""
         import apsw
 
@@ -164,9 +168,9 @@ class SqliteDatabase:
 
         self.connection.set_busy_timeout(wait_ms)
         try:
-            reach("scrub:before")
+            hit_failpoint("scrub:before")
             rows: list[Any] = self.rows("PRAGMA wal_checkpoint(TRUNCATE)")
-            reach("scrub:after")
+            hit_failpoint("scrub:after")
             return bool(rows[0][0] == 0)
         except apsw.Error:
             return False
@@ -174,12 +178,12 @@ class SqliteDatabase:
             self.connection.set_busy_timeout(BUSY_MS)
 
 
-def _for_sizes(sql: str) -> tuple[str, ...]:
+def _build_batches(sql: str) -> tuple[str, ...]:
     """Return an INSERT for each of the sizes; nothing for what is no INSERT of values.
 
     Kept as they are: making the text, and finding its statement by it, cost more than a row does.
     """
-    one = _ROW_OF_MARKS.search(sql)
+    one = _PLACEHOLDERS.search(sql)
     if one is None:
         return ()
     left, marks, right = sql[: one.end()], one.group(1), sql[one.end() :]

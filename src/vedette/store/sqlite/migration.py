@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vedette.domain.base.errors import BadStore
-from vedette.domain.base.failpoint import reach
-from vedette.store.readmodel.tables import Views
-from vedette.store.schema import SCHEMA, TABLES, WAITING, refuse_newer, tag
+from vedette.domain.base.failpoint import hit_failpoint
+from vedette.store.readmodel.tables import ReadTables
+from vedette.store.schema import SCHEMA, TABLES, UNJUDGED_INDEX, refuse_newer, tag
 from vedette.store.sqlite.database import SqliteDatabase
-from vedette.store.sqlite.previous_state import keep_before
+from vedette.store.sqlite.previous_state import copy_state
 
 if TYPE_CHECKING:
     import apsw
@@ -81,26 +81,26 @@ INSERT INTO policy SELECT number, digest, seq, at FROM old_policy;
 """
 
 
-def bring_up(connection: apsw.Connection, path: Path) -> Path | None:
+def migrate_schema(connection: apsw.Connection, path: Path) -> Path | None:
     """Make the tables of a new file, or bring an older one up; return where it lies as it was.
 
     Raises BadStore for a newer one, and StoreFailed where there is no room for the copy.
     """
     found = _schema(connection, path)
     if found == SCHEMA:
-        connection.execute(WAITING)
+        connection.execute(UNJUDGED_INDEX)
         return None
-    kept = keep_before(path.parent, found) if found else None
-    reach("schema:before")
+    kept = copy_state(path.parent, found) if found else None
+    hit_failpoint("schema:before")
     with connection:
         if found == 0:
             connection.execute(TABLES)
         else:
             _one_to_two(connection)
-        connection.execute(WAITING)
+        connection.execute(UNJUDGED_INDEX)
         connection.execute(f"PRAGMA user_version={SCHEMA}")
-        reach("schema:mid")
-    reach("schema:after")
+        hit_failpoint("schema:mid")
+    hit_failpoint("schema:after")
     return kept
 
 
@@ -137,4 +137,4 @@ def _one_to_two(connection: apsw.Connection) -> None:
     connection.execute(_ONE_TO_TWO)
     for name in _OLD:
         connection.execute(f"DROP TABLE old_{name}")
-    Views(SqliteDatabase(connection)).rebuild()
+    ReadTables(SqliteDatabase(connection)).rebuild()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from vedette.domain.base.disk_errors import disk_failed
+from vedette.domain.base.disk_errors import to_disk_error
 from vedette.domain.base.errors import BadStore
-from vedette.domain.base.failpoint import reach
+from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.base.fsync import sync
 
 
@@ -21,7 +21,7 @@ def copy_database(source: Path, to: Path) -> None:
 
     if to.exists():
         raise BadStore("there is such a file already", where=str(to), mend="name a new folder")
-    reach("copy:before")
+    hit_failpoint("copy:before")
     # Its content is the fleet's: nobody else is to read it, not even for a moment.
     os.close(os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     reading = writing = None
@@ -32,11 +32,11 @@ def copy_database(source: Path, to: Path) -> None:
         with writing.backup("main", reading, "main") as backup:
             while not backup.done:
                 backup.step(-1)
-        reach("copy:mid")
+        hit_failpoint("copy:mid")
         # The copy is one file: no log lies beside it that could be left behind.
         writing.execute("PRAGMA journal_mode=DELETE").fetchall()
     except apsw.Error as error:
-        if (told := disk_failed(error, to)) is not None:
+        if (told := to_disk_error(error, to)) is not None:
             raise told from error
         mend = "see whether the file is a store and the disk has room"
         raise BadStore(f"cannot be copied: {error}", where=str(source), mend=mend) from error
@@ -45,4 +45,4 @@ def copy_database(source: Path, to: Path) -> None:
             if connection is not None:
                 connection.close()
     sync(to)
-    reach("copy:after")
+    hit_failpoint("copy:after")

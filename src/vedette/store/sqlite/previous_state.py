@@ -16,12 +16,12 @@ from vedette.store.sqlite.online_backup import copy_database
 
 FOLDER = "before"
 # How many copies are kept: of the last two schemas that were left.
-_KEPT = 2
+_MAX_COPIES = 2
 _DATABASES = ("store.db", "memory.db")
 _NAME = re.compile(r"schema-([0-9]+)")
 
 
-def keep_before(state: Path, schema: int) -> Path:
+def copy_state(state: Path, schema: int) -> Path:
     """Copy a state of schema `schema`; return where it lies, durable.
 
     Raises StoreFailed (`no-space`) where the disk has no room for the copy and for a migration,
@@ -65,5 +65,5 @@ def _forget_older(folder: Path) -> None:
     found = {
         int(match[1]): each for each in folder.iterdir() if (match := _NAME.fullmatch(each.name))
     }
-    for schema in sorted(found)[:-_KEPT]:
+    for schema in sorted(found)[:-_MAX_COPIES]:
         shutil.rmtree(found[schema], ignore_errors=True)

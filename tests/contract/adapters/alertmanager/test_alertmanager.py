@@ -22,12 +22,12 @@ from vedette.config import load_settings
 from vedette.config.source_tables import AlertmanagerPlan
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import ENVELOPE
-from vedette.interfaces.http.alertmanager_receiver import AlertDoor, AlertLimits, routes
+from vedette.interfaces.http.alertmanager_receiver import AlertEndpoint, AlertLimits, routes
 from vedette.testing.intake import ListIntake
 
 TOKEN = "token-of-the-harbour-light"
 AUTHORISED = {"Authorization": f"Bearer {TOKEN}"}
-DOORS = (AlertDoor.of("harbour", TOKEN), AlertDoor.of("other", "another", "none"))
+DOORS = (AlertEndpoint.of("harbour", TOKEN), AlertEndpoint.of("other", "another", "none"))
 
 # As its documentation has it: https://prometheus.io/docs/alerting/latest/configuration/
 ALERT: dict[str, Any] = {
@@ -235,9 +235,9 @@ async def test_it_is_sent_again_while_the_fleet_cannot_take_it() -> None:
         assert first.headers["retry-after"] == "5"
         assert not intake.events
         intake.gate.set()
-        intake.failing = StoreFailed("no space")
+        intake.failure = StoreFailed("no space")
         assert (await post(client, PAYLOAD)).status_code == 503
-        intake.failing = None
+        intake.failure = None
         assert (await post(client, PAYLOAD)).json()["accepted"] == 1
 
 

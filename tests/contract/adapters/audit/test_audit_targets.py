@@ -25,7 +25,7 @@ from tests.bigquery import Dataset
 from tests.bigquery import bigquery as bigquery
 from tests.pubsub import Emulator
 
-from vedette.adapters.audit import TargetRecord, keeps_record, read_record, same_place
+from vedette.adapters.audit import TargetRecord, audit_problem, is_same_target, read_record
 from vedette.adapters.audit.bigquery import statement
 from vedette.adapters.mail.maildir import MaildirSource
 from vedette.adapters.pubsub.publisher import publish
@@ -34,15 +34,15 @@ from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand, BadFleet, Unavailable
 from vedette.domain.effect import Call
 from vedette.interfaces.cli import cli
-from vedette.interfaces.cli.common import reading
+from vedette.interfaces.cli.common import store_reader
 from vedette.ledger.history.audit import (
-    Claim,
-    Item,
-    Ledger,
     Mail,
+    RecordedEffect,
+    RecordedEffects,
+    TargetEffect,
     audit_keys,
     audit_mailbox,
-    read_ledger,
+    read_effects,
 )
 from vedette.testing.harness import FleetHarness, checkout
 
@@ -208,8 +208,8 @@ def test_exactly_what_went_around_us_is_listed(copied: Path) -> None:
 def test_the_key_of_another_target_is_no_intent(copied: Path) -> None:
     """Both ways, from the whole verb: a known key does not open another target."""
     with reading_of(copied) as ledger:
-        mailbox = next(one for one in ledger.of("mailbox") if one.state == "done").key
-        (oncall,) = (one.key for one in ledger.of("oncall"))
+        mailbox = next(one for one in ledger.at_target("mailbox") if one.state == "done").key
+        (oncall,) = (one.key for one in ledger.at_target("oncall"))
     with (copied / "record.jsonl").open("a") as record:
         record.write(json.dumps({"key": mailbox}) + "\n")
     (copied / "mail/.Drafts/cur").mkdir(parents=True, exist_ok=True)
@@ -246,7 +246,7 @@ def test_a_record_that_forgets_is_not_asked_for_more_than_it_keeps(
     only = toml[: toml.index("[targets.mailbox]")] + toml[toml.index("[targets.oncall]") :]
     (copied / "vedette.toml").write_text(only)
     for keeps_us, expected in ((None, 1), (3_600_000_000, 1), (0, 0)):
-        empty = Mock(return_value=TargetRecord(items=(), keeps_us=keeps_us))
+        empty = Mock(return_value=TargetRecord(items=(), retention_us=keeps_us))
         monkeypatch.setattr("vedette.adapters.audit.read_record", empty)
         code, told = audit(copied)
         assert (code, len(findings(told, "oncall"))) == (expected, expected)
@@ -254,11 +254,11 @@ def test_a_record_that_forgets_is_not_asked_for_more_than_it_keeps(
 
 
 @contextmanager
-def reading_of(folder: Path) -> Iterator[Ledger]:
+def reading_of(folder: Path) -> Iterator[RecordedEffects]:
     settings, problems = read_settings(folder / "vedette.toml")
     assert settings is not None, problems
-    with reading(settings) as store, store.snapshot():
-        yield read_ledger(store, lambda agent, tool: None)
+    with store_reader(settings) as store, store.snapshot():
+        yield read_effects(store, lambda agent, tool: None)
 
 
 def _iso(at_us: int) -> str:
@@ -327,13 +327,13 @@ def test_a_target_without_a_record_is_said_to_be_left_out(copied: Path) -> None:
 # --- the comparison by itself ----------------------------------------------------------------
 
 
-def ledger_of(*claims: Claim) -> Ledger:
-    return Ledger({claim.key: claim for claim in claims})
+def ledger_of(*claims: RecordedEffect) -> RecordedEffects:
+    return RecordedEffects({claim.key: claim for claim in claims})
 
 
-def claim(key: str, state: str = "done", at: int = 50, seq: int = 1, **more: Any) -> Claim:
+def claim(key: str, state: str = "done", at: int = 50, seq: int = 1, **more: Any) -> RecordedEffect:
     named = {"target": "post", **more}
-    return Claim(
+    return RecordedEffect(
         key, f"act_{key}", "gull", "run_1", "t.do", state=state, seq=seq, at_us=at, **named
     )  # fmt: skip
 
@@ -341,28 +341,30 @@ def claim(key: str, state: str = "done", at: int = 50, seq: int = 1, **more: Any
 @pytest.mark.parametrize(
     ("items", "claims", "expected"),
     [
-        ([Item("a", 50)], [claim("a")], []),
-        ([Item("a")], [claim("a", "failed")], ["despite"]),
-        ([Item("a")], [claim("a", "cancelled")], ["despite"]),
-        ([Item("a"), Item("a")], [claim("a")], ["twice"]),
-        ([Item("b", 50)], [], ["no-intent"]),
+        ([TargetEffect("a", 50)], [claim("a")], []),
+        ([TargetEffect("a")], [claim("a", "failed")], ["despite"]),
+        ([TargetEffect("a")], [claim("a", "cancelled")], ["despite"]),
+        ([TargetEffect("a"), TargetEffect("a")], [claim("a")], ["twice"]),
+        ([TargetEffect("b", 50)], [], ["no-intent"]),
         ([], [claim("a")], ["not-there"]),
         ([], [claim("a", "unknown"), claim("b", "started"), claim("c", "failed")], []),
-        ([Item("a")], [claim("a", "unknown"), claim("b", "intended")], []),
+        ([TargetEffect("a")], [claim("a", "unknown"), claim("b", "intended")], []),
         # Before the time asked for, and done while the record was read already.
-        ([Item("b", 5)], [claim("a", at=5)], []),
+        ([TargetEffect("b", 5)], [claim("a", at=5)], []),
         ([], [claim("a", at=100)], []),
         # Meant for another target of ours, or for none: whoever put it here went around us.
-        ([Item("a", 50)], [claim("a", target="other")], ["no-intent"]),
-        ([Item("a")], [claim("a", "failed", target="other")], ["no-intent"]),
-        ([Item("a")], [claim("a", target=None)], ["no-intent"]),
+        ([TargetEffect("a", 50)], [claim("a", target="other")], ["no-intent"]),
+        ([TargetEffect("a")], [claim("a", "failed", target="other")], ["no-intent"]),
+        ([TargetEffect("a")], [claim("a", target=None)], ["no-intent"]),
         # Where the decision is erased nobody knows any more what it was meant for.
-        ([Item("a")], [claim("a", target=None, erased=True)], []),
+        ([TargetEffect("a")], [claim("a", target=None, erased=True)], []),
         # Another name of this target.
-        ([Item("a")], [claim("a", target="was-post")], []),
+        ([TargetEffect("a")], [claim("a", target="was-post")], []),
     ],
 )
-def test_keys_against_intents(items: list[Item], claims: list[Claim], expected: list[str]) -> None:
+def test_keys_against_intents(
+    items: list[TargetEffect], claims: list[RecordedEffect], expected: list[str]
+) -> None:
     ledger, names = ledger_of(*claims), {"was-post"}
     found = audit_keys(items, ledger, "post", since_us=10, read_us=100, names=names)
     assert [one["code"] for one in found] == expected
@@ -370,7 +372,9 @@ def test_keys_against_intents(items: list[Item], claims: list[Claim], expected: 
 
 def test_a_key_of_another_target_is_said_to_be_whose() -> None:
     ledger = ledger_of(claim("a", target="other"))
-    (found,) = audit_keys([Item("a", 50, "call 1")], ledger, "post", since_us=0, read_us=100)
+    (found,) = audit_keys(
+        [TargetEffect("a", 50, "call 1")], ledger, "post", since_us=0, read_us=100
+    )
     assert found["what"] == (
         "'a' (call 1) has no intent here: it is the key of t.do of gull at other"
     )
@@ -387,13 +391,14 @@ def test_what_a_record_may_have_forgotten_is_not_missed() -> None:
     # What is still there is held against the ledger, however old.
     ledger = ledger_of(claim("old", "failed", began_us=19))
     assert [
-        one["code"] for one in audit_keys([Item("old", 50)], ledger, "post", kept_us=20, **times)
+        one["code"]
+        for one in audit_keys([TargetEffect("old", 50)], ledger, "post", kept_us=20, **times)
     ] == ["despite"]
 
 
 def did(
     key: str, state: str = "done", at: int = 50, seq: int = 1, target: str = "post", **data: Any
-) -> Claim:
+) -> RecordedEffect:
     answer = data if state == "done" else None
     return claim(key, state, at, seq, target=target, data=answer, args=data)
 
@@ -446,7 +451,7 @@ def did(
     ],
 )
 def test_a_mailbox_against_intents(
-    mails: list[Mail], claims: list[Claim], expected: list[str]
+    mails: list[Mail], claims: list[RecordedEffect], expected: list[str]
 ) -> None:
     ledger, names = ledger_of(*claims), {"was-post"}
     found = audit_mailbox(mails, ledger, "post", since_us=10, read_us=100, names=names)
@@ -495,7 +500,7 @@ def test_a_topic_is_read_without_taking_anything_from_it(
         keys = sorted(item.key.partition(" ")[0] for item in items)
         assert keys == ["key1", "message"]
         assert all(item.at_us > 0 for item in items)
-    assert read_record("topic", table, 0).keeps_us == 7 * 86_400_000_000, "its default"
+    assert read_record("topic", table, 0).retention_us == 7 * 86_400_000_000, "its default"
     short = {
         "name": f"{path}-short",
         "topic": topic,
@@ -507,7 +512,7 @@ def test_a_topic_is_read_without_taking_anything_from_it(
     again.create_subscription(request=short)
     again.transport.close()
     found = read_record("topic", {**table, "record_subscription": "audit-short"}, 0)
-    assert found.keeps_us == 660_000_000
+    assert found.retention_us == 660_000_000
     with pytest.raises(BadFleet, match="NotFound"):
         list(read_record("topic", {**table, "record_subscription": "none"}, 0).items or ())
 
@@ -539,10 +544,10 @@ def test_names_of_a_table_are_names() -> None:
 
 
 def test_which_targets_keep_a_record() -> None:
-    assert keeps_record({"kind": "maildir", "path": "x"}) is None
-    assert "record_file" in (keeps_record({"kind": "webhook", "url": "x"}) or "")
-    assert "record_subscription" in (keeps_record({"kind": "pubsub"}) or "")
-    assert keeps_record({"kind": "fax"}) is not None
+    assert audit_problem({"kind": "maildir", "path": "x"}) is None
+    assert "record_file" in (audit_problem({"kind": "webhook", "url": "x"}) or "")
+    assert "record_subscription" in (audit_problem({"kind": "pubsub"}) or "")
+    assert audit_problem({"kind": "fax"}) is not None
 
 
 def test_which_targets_are_one_place() -> None:
@@ -559,18 +564,18 @@ def test_which_targets_are_one_place() -> None:
         ({"kind": "maildir", "path": "r"}, {"kind": "webhook", "path": "r"}, False),
         ({"kind": "fax", "path": "r"}, {"kind": "fax", "path": "r"}, False),
     ):
-        assert same_place(one, other) is same
+        assert is_same_target(one, other) is same
 
 
 async def test_what_was_erased_is_found_by_its_key_alone(tmp_path: Path) -> None:
     async with _one_call(tmp_path) as fleet:
-        before = read_ledger(fleet.app.store, lambda agent, tool: "oncall")
-        (known,) = before.of("oncall")
+        before = read_effects(fleet.app.store, lambda agent, tool: "oncall")
+        (known,) = before.at_target("oncall")
         assert (known.erased, known.args is None) == (False, False)
         for key in {entry["event"] for entry in fleet.entries("event.accepted")}:
             await fleet.app.commands.erase(fleet.order(), event=key)
-        after = read_ledger(fleet.app.store, lambda agent, tool: f"{agent}/{tool}")
-        claims = after.of("anomaly_detection/incident.notify")
+        after = read_effects(fleet.app.store, lambda agent, tool: f"{agent}/{tool}")
+        claims = after.at_target("anomaly_detection/incident.notify")
         assert [(c.key, c.erased, c.args, c.state) for c in claims] == [
             (known.key, True, None, "done")
         ]

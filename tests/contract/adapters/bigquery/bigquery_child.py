@@ -22,9 +22,9 @@ from tests.bigquery import PROJECT, ROOT
 from vedette.adapters.bigquery import source as module
 from vedette.adapters.bigquery.source import BigQuerySource
 from vedette.config import Settings
-from vedette.config.deployment import AuditPlan, BigQueryPlan, Edges
+from vedette.config.deployment import AuditPlan, BigQueryPlan, Deployment
 from vedette.domain.base import failpoint
-from vedette.interfaces.cli.ship import _shipped
+from vedette.interfaces.cli.ship import _ship_entries
 from vedette.testing.clock import ManualClock
 from vedette.testing.toy_fleet import World, toy_fleet
 
@@ -44,7 +44,7 @@ def plan_of(dataset: str) -> BigQueryPlan:
 
 def settings_of(state: Path, dataset: str) -> Settings:
     """Return settings of the toy fleet that ship to a dataset."""
-    edges = Edges(audit=AuditPlan(PROJECT, dataset, 1000))
+    edges = Deployment(audit=AuditPlan(PROJECT, dataset, 1000))
     return replace(Settings.of(state.parent, "harbour"), state=state, edges=edges)
 
 
@@ -85,7 +85,7 @@ def main(what: str, folder: Path, dataset: str, point: str, at: int) -> None:
         asyncio.run(take_in(folder, dataset, point, at))
     else:
         arm(point, at)
-        asyncio.run(_shipped(settings_of(folder, dataset)))
+        asyncio.run(_ship_entries(settings_of(folder, dataset)))
 
 
 if __name__ == "__main__":

@@ -24,28 +24,28 @@ from tests.contract.adapters.bigquery.bigquery_child import SECOND, T0, plan_of
 
 from vedette.adapters.bigquery import query, reconciliation, shipper
 from vedette.adapters.bigquery import source as module
-from vedette.adapters.bigquery.clients import may_pass
-from vedette.adapters.bigquery.query import Query, RunningError
-from vedette.adapters.bigquery.reconciliation import differences
-from vedette.adapters.bigquery.rows import Maker
-from vedette.adapters.bigquery.source import AwayError, BigQuerySource
-from vedette.adapters.bigquery.sql import AT, ROW
+from vedette.adapters.bigquery.clients import is_transient
+from vedette.adapters.bigquery.query import Query, QueryPendingError
+from vedette.adapters.bigquery.reconciliation import find_differences
+from vedette.adapters.bigquery.rows import RowMapper
+from vedette.adapters.bigquery.source import BigQuerySource, SourceUnavailable
+from vedette.adapters.bigquery.sql import AT_COLUMN, ROW_COLUMN
 from vedette.adapters.bigquery.tables import KINDS
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-from vedette.app.sources import make_source
+from vedette.app.sources import build_source
 from vedette.config import load_settings
-from vedette.config.deployment import AuditPlan, BigQueryPlan, Edges
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.config.deployment import AuditPlan, BigQueryPlan, Deployment
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import ENVELOPE
 from vedette.domain.origin import Ref, Roots, resolve
 from vedette.interfaces import daemon
 from vedette.interfaces.cli import ship
-from vedette.interfaces.daemon import Running
+from vedette.interfaces.daemon import Daemon
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
-from vedette.testing.toy_fleet import until
+from vedette.testing.toy_fleet import wait_until
 
 Answer = tuple[int, dict[str, Any]]
 
@@ -119,8 +119,8 @@ class Service:
         told: dict[str, Any] = {"jobReference": self.begun[name]["jobReference"]}
         if self.begun[name]["looked"] < self.turns:
             return 200, {**told, "jobComplete": False}
-        fields = [{"name": "id", "type": "STRING"}, {"name": AT, "type": "INTEGER"}]
-        fields.append({"name": ROW, "type": "STRING"})
+        fields = [{"name": "id", "type": "STRING"}, {"name": AT_COLUMN, "type": "INTEGER"}]
+        fields.append({"name": ROW_COLUMN, "type": "STRING"})
         rows = [
             {"f": [{"v": value} for value in (each, str(at), each)]} for each, at in self.of(name)
         ]
@@ -179,7 +179,7 @@ async def test_a_fault_that_passes_does_not_end_the_source(reason: str | None) -
     """Though it is answered with 400."""
     service, intake = Service([("a", T0)], answers=[wrong(reason)]), ListIntake()
     source = asking(service)
-    with pytest.raises(AwayError, match="said so"):
+    with pytest.raises(SourceUnavailable, match="said so"):
         await source.deliver(intake)
     await deliver(source, intake)
     assert ids(intake) == ["a"]
@@ -191,7 +191,7 @@ async def test_what_is_called_wrong_ends_it(reason: str) -> None:
     with pytest.raises(BadFleet, match="refuses the query"):
         await asking(Service(answers=[wrong(reason)])).deliver(ListIntake())
     error = exceptions.BadRequest("no", errors=[{"reason": reason}])  # type: ignore[no-untyped-call]
-    assert not may_pass(error)
+    assert not is_transient(error)
 
 
 # --- whom a row is trusted for ----------------------------------------------------------------
@@ -200,9 +200,9 @@ async def test_what_is_called_wrong_ends_it(reason: str) -> None:
 def origins(**more: Any) -> dict[str, str]:
     """Return the origin of each envelope attribute of a row's event."""
     given = {"id_column": "ticket", "subject": "reply_to", **more}
-    maker = Maker("bigquery:tickets", "p.d.t", "ticket.opened", **given)
-    row = {"ticket": "T1", "reply_to": "attacker@evil.example", AT: T0, ROW: "T1"}
-    event = maker.make(row)
+    maker = RowMapper("bigquery:tickets", "p.d.t", "ticket.opened", **given)
+    row = {"ticket": "T1", "reply_to": "attacker@evil.example", AT_COLUMN: T0, ROW_COLUMN: "T1"}
+    event = maker.to_event(row)
     envelope = {name: getattr(event, name) for name in ("source", "id", "type", "subject", "time")}
     roots = Roots(
         envelope, event.vouched, {}, {}, {}, frozenset(), {}, frozenset(), {}  # type: ignore[union-attr]
@@ -231,7 +231,7 @@ def test_a_trusted_writer_is_said_to_be_one(tmp_path: Path) -> None:
         path.write_text(table + more)
         (plan,) = load_settings(path).sources
         assert isinstance(plan, BigQueryPlan)
-        vouched.append(BigQuerySource(plan, ManualClock())._maker._vouched)
+        vouched.append(BigQuerySource(plan, ManualClock())._mapper._vouched)
     assert vouched == [{"source", "type", "subject", "time"}, ENVELOPE]
 
 
@@ -250,17 +250,19 @@ async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.Monk
     app: Any = SimpleNamespace(line=line, store=store, intake=intake, settings=settings)
     told: list[str] = []
     running: Any = SimpleNamespace(app=app, trouble=told.append, open_sources=0)
-    task = asyncio.create_task(Running._deliver(running, make_source(plan, app, until_idle=False)))
+    task = asyncio.create_task(
+        Daemon._run_source(running, build_source(plan, app, until_idle=False))
+    )
 
     def later() -> int:
         clock.advance(60 * SECOND)
         return len(service.begun)
 
     try:
-        await until(lambda: ids(intake) == ["a"])
-        await until(lambda: later() > 3)
+        await wait_until(lambda: ids(intake) == ["a"])
+        await wait_until(lambda: later() > 3)
         store.leads = False
-        await until(lambda: bool(later() and told))
+        await wait_until(lambda: bool(later() and told))
         deposed = len(service.begun)
         for _ in range(20):
             assert later() == deposed
@@ -272,15 +274,15 @@ async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.Monk
         clock.advance(60 * SECOND)
         other = BigQuerySource(plan, clock, watch=False, client=service.client)
         await other.deliver(intake)
-        assert (ids(intake), len(intake.refused)) == (["a", "b"], 1)
+        assert (ids(intake), len(intake.refusals)) == (["a", "b"], 1)
         position = intake.positions["bigquery:jobs"]
 
         store.leads = True
-        await until(lambda: later() > deposed + 3)
+        await wait_until(lambda: later() > deposed + 3)
         service.table.append(("c", clock.now_us()))
-        await until(lambda: bool(later() and len(intake.events) == 3))
+        await wait_until(lambda: bool(later() and len(intake.events) == 3))
         assert ids(intake) == ["a", "b", "c"]
-        assert len(intake.refused) == 1, "it knows what the other one refused"
+        assert len(intake.refusals) == 1, "it knows what the other one refused"
         assert intake.positions["bigquery:jobs"] != position
         assert not task.done()
     finally:
@@ -293,7 +295,7 @@ async def test_rows_of_a_lost_lead_are_not_handed_over() -> None:
     service, intake = Service([("a", T0)]), ListIntake()
     clock, plan = ManualClock(T0 + 100 * SECOND), plan_of("d")
     source = BigQuerySource(
-        plan, clock, watch=False, leads=lambda: answers.pop(0), client=service.client
+        plan, clock, watch=False, is_leader=lambda: answers.pop(0), client=service.client
     )
     service.turns = 3
     with pytest.raises(StoreFailed, match="another worker leads"):
@@ -303,7 +305,7 @@ async def test_rows_of_a_lost_lead_are_not_handed_over() -> None:
     quick = Service([("a", T0)])
     answers = [True, False]
     source = BigQuerySource(
-        plan, clock, watch=False, leads=lambda: answers.pop(0), client=quick.client
+        plan, clock, watch=False, is_leader=lambda: answers.pop(0), client=quick.client
     )
     with pytest.raises(StoreFailed, match="another worker leads"):
         await source.deliver(intake)
@@ -328,7 +330,7 @@ async def test_a_try_that_failed_is_taken_up_again() -> None:
     )
     source = asking(service)
     for _ in range(2):
-        with pytest.raises(AwayError):
+        with pytest.raises(SourceUnavailable):
             await deliver(source, intake)
         assert len(service.begun) == 1
     # It was asked up to then; what came since is not left for later.
@@ -339,16 +341,16 @@ async def test_a_try_that_failed_is_taken_up_again() -> None:
     assert ids(intake) == ["a", "b"]
     assert len(service.begun) == 2
     limits = {job["configuration"]["jobTimeoutMs"] for job in service.begun.values()}
-    assert limits == {str(query.LONGEST_MS)}
+    assert limits == {str(query.JOB_TIMEOUT_MS)}
 
 
 async def test_a_job_that_is_known_no_more_is_asked_anew() -> None:
     service, intake = Service([("a", T0)], turns=3, answers=[wrong(None, 503)]), ListIntake()
     source = asking(service)
-    with pytest.raises(AwayError):
+    with pytest.raises(SourceUnavailable):
         await source.deliver(intake)
     service.begun.clear()
-    with pytest.raises(AwayError, match="NotFound"):
+    with pytest.raises(SourceUnavailable, match="NotFound"):
         await deliver(source, intake)
     await deliver(source, intake)
     assert ids(intake) == ["a"]
@@ -357,15 +359,15 @@ async def test_a_job_that_is_known_no_more_is_asked_anew() -> None:
 def test_a_query_that_is_given_up_is_cancelled() -> None:
     service = Service(turns=99)
     asked = Query("SELECT 1", [])
-    with pytest.raises(RunningError):
+    with pytest.raises(QueryPendingError):
         asked.rows(service.client())
     assert not service.cancelled
-    asked.give_up()
+    asked.request_cancel()
     assert service.cancelled == [asked.id]
     # One that was at its beginning then is cancelled when that is over.
     late = Query("SELECT 1", [])
-    late.give_up()
-    with pytest.raises(RunningError):
+    late.request_cancel()
+    with pytest.raises(QueryPendingError):
         late.rows(service.client())
     assert service.cancelled == [asked.id, late.id]
 
@@ -373,16 +375,16 @@ def test_a_query_that_is_given_up_is_cancelled() -> None:
 async def test_a_source_that_is_stopped_leaves_no_job() -> None:
     service = Service(turns=1 << 60)
     task = asyncio.create_task(asking(service).deliver(ListIntake()))
-    await until(lambda: bool(service.begun))
+    await wait_until(lambda: bool(service.begun))
     task.cancel()
-    await until(lambda: bool(service.cancelled))
+    await wait_until(lambda: bool(service.cancelled))
     assert set(service.cancelled) == set(service.begun)
 
 
 def test_the_warehouse_waits_as_long_as_a_query_runs() -> None:
     service = Service([("a", T0)], turns=7)
     warehouse = Warehouse("p", "d", queries=service.client)
-    assert [row["id"] for row in warehouse.ask("SELECT 1", after=0)] == ["a"]
+    assert [row["id"] for row in warehouse.run_query("SELECT 1", after=0)] == ["a"]
     assert len(service.begun) == 1
 
 
@@ -392,17 +394,17 @@ async def test_a_fleet_that_stops_does_not_wait_for_the_shipper_s_query() -> Non
     asked: Any = SimpleNamespace(warehouse=warehouse)
 
     async def shipping() -> int:
-        return len(list(await asyncio.to_thread(warehouse.ask, "SELECT 1")))
+        return len(list(await asyncio.to_thread(warehouse.run_query, "SELECT 1")))
 
     asked.ship = shipping
     work = shipper.follow(
         asked, ManualClock(), 1, PrometheusMetrics(), lambda: True, lambda: 0, lambda told: None
     )
     task = asyncio.create_task(work)
-    await until(lambda: bool(service.begun))
+    await wait_until(lambda: bool(service.begun))
     task.cancel()
     try:
-        await until(lambda: bool(service.cancelled))
+        await wait_until(lambda: bool(service.cancelled))
     finally:
         service.turns = 0  # so that the thread ends, whatever came of it
 
@@ -443,7 +445,8 @@ class Ledger:
     def __init__(self, count: int, marks: Mapping[str, int]) -> None:
         kind = "action.decided"
         self.entries = [
-            (n, canonical({"v": 1, "seq": n, "at": n, "kind": kind})) for n in range(1, count + 1)
+            (n, canonical_json({"v": 1, "seq": n, "at": n, "kind": kind}))
+            for n in range(1, count + 1)
         ]
         self.marks = marks
 
@@ -456,7 +459,7 @@ class Ledger:
             return None
         return json.dumps({"to": f"p.d.{table}", "seq": self.marks[table]})
 
-    def head(self) -> int:
+    def last_seq(self) -> int:
         return len(self.entries)
 
 
@@ -468,7 +471,7 @@ class Shelf(Warehouse):
         self.asked: list[tuple[int, int]] = []
         self._ledger, self._has = ledger, there
 
-    def ask(self, text: str, **values: str | int) -> Iterator[Mapping[str, Any]]:
+    def run_query(self, text: str, **values: str | int) -> Iterator[Mapping[str, Any]]:
         after, last = int(values["after"]), int(values["last"])
         self.asked.append((after, last))
         has = self._has["decisions" if "JOIN" in text else "ledger"]
@@ -488,28 +491,30 @@ def test_a_table_that_lags_is_not_wrong(tmp_path: Path, monkeypatch: pytest.Monk
         def __exit__(self, *told: object) -> None: ...
 
     monkeypatch.setattr(ship, "reading", lambda settings: Reading())
-    settings: Any = SimpleNamespace(fleet="f", edges=Edges(audit=AuditPlan("p", "d", 1)))
-    monkeypatch.setattr("vedette.app.source_plans.warehouse", lambda settings: Shelf(ledger, marks))
-    told = ship._checked(settings)
+    settings: Any = SimpleNamespace(fleet="f", edges=Deployment(audit=AuditPlan("p", "d", 1)))
+    monkeypatch.setattr(
+        "vedette.app.ledger_followers.warehouse", lambda settings: Shelf(ledger, marks)
+    )
+    told = ship._check_tables(settings)
     assert (told["ok"], told["last"], told["head"]) == (True, 4, 12)
     # The control: a row that its mark says is there, and is not.
     lacking = {"ledger": 9, "decisions": 3}
     monkeypatch.setattr(
-        "vedette.app.source_plans.warehouse", lambda settings: Shelf(ledger, lacking)
+        "vedette.app.ledger_followers.warehouse", lambda settings: Shelf(ledger, lacking)
     )
-    told = ship._checked(settings)
+    told = ship._check_tables(settings)
     assert told["tables"]["decisions"]["wrong"] == ["entry 4 is not there"]
     # A table that was never shipped to has nothing that could be wrong.
     ledger.marks = {"ledger": 9}
-    assert ship._checked(settings)["last"] == 0
+    assert ship._check_tables(settings)["last"] == 0
 
 
 def test_the_comparison_asks_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciliation, "SLICE", 5)
     ledger = Ledger(12, {})
     shelf = Shelf(ledger, dict.fromkeys(KINDS, 12))
-    found = differences(shelf, "f", ledger, 12)
+    found = find_differences(shelf, "f", ledger, 12)
     assert found == {table: (12, []) for table in KINDS}
     assert shelf.asked == [(0, 5), (5, 10), (10, 12)] * 2
     lacking = Shelf(ledger, {"ledger": 11, "decisions": 12})
-    assert differences(lacking, "f", ledger, 12)["ledger"] == (11, ["entry 12 is not there"])
+    assert find_differences(lacking, "f", ledger, 12)["ledger"] == (11, ["entry 12 is not there"])

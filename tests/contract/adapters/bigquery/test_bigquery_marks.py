@@ -17,15 +17,15 @@ import pytest
 
 from vedette.adapters.bigquery.shipper import Shipper
 from vedette.adapters.bigquery.tables import (
-    _MADE,
-    _OTHERWISE,
+    _COMPUTED_COLUMNS,
+    _FIELD_NAMES,
     KINDS,
     Encoder,
-    _message,
+    _row_message,
     columns,
 )
-from vedette.adapters.bigquery.warehouse import RefusedError, Warehouse
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.adapters.bigquery.warehouse import AppendError, Warehouse
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.errors import BadStore
 from vedette.domain.entry import FIELDS
 
@@ -44,7 +44,7 @@ class Ledger:
         self.now_us += 7
         seq = len(self.entries) + 1
         value = {"v": 1, "seq": seq, "at": self.now_us, "kind": kind}
-        self.entries.append((seq, canonical(value)))
+        self.entries.append((seq, canonical_json(value)))
 
     def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]:
         return self.entries[after : after + min(limit, 5)]
@@ -103,9 +103,9 @@ class Memory(Warehouse):
         table, count, is_open = self.streams[stream]
         if self.offsets:
             if not is_open:
-                raise RefusedError(9, "finalized")
+                raise AppendError(9, "finalized")
             if offset != count:
-                raise RefusedError(6 if offset is not None and offset < count else 11, "offset")
+                raise AppendError(6 if offset is not None and offset < count else 11, "offset")
         self.rows[table] += rows
         self.streams[stream] = (table, count + len(rows), is_open)
         self._may_fail()
@@ -117,20 +117,20 @@ class Memory(Warehouse):
         self._may_fail()
         return count if self.offsets else None
 
-    def shipped(self, table: str, fleet: str, history: int) -> tuple[int, int, str]:
+    def read_progress(self, table: str, fleet: str, history: int) -> tuple[int, int, str]:
         self._may_fail()
         if not self.offsets:
             return 1, 0, ""
-        rows = [_message(table)[0].FromString(raw) for raw in self.rows[table]]
+        rows = [_row_message(table)[0].FromString(raw) for raw in self.rows[table]]
         ours = {each.seq: each.digest for each in rows if each.history == history}
         last = max(ours, default=0)
         return len(rows), last, ours.get(last, "")
 
     def standing(self, table: str) -> list[bytes]:
         """Return what the view `entries` leaves of a table: the bytes or digest of each entry."""
-        row = _message(table)[0]
+        row = _row_message(table)[0]
         parsed = [row.FromString(raw) for raw in self.rows[table]]
-        ledger = [_message("ledger")[0].FromString(raw) for raw in self.rows["ledger"]]
+        ledger = [_row_message("ledger")[0].FromString(raw) for raw in self.rows["ledger"]]
         marks = {(r.history, r.seq) for r in ledger if r.seq == 1 or r.kind == "store.restored"}
         return [
             each.digest
@@ -186,7 +186,7 @@ async def play(seed: int, *, offsets: bool = True) -> tuple[Ledger, Memory]:
 async def try_to(shipper: Shipper) -> None:
     try:
         await shipper.ship()
-    except (Lost, RefusedError):
+    except (Lost, AppendError):
         return
 
 
@@ -282,7 +282,9 @@ def test_every_column_is_a_field_of_an_entry_or_made_of_one() -> None:
     for table in KINDS:
         for column in columns(table):
             name = column["name"]
-            assert name in _MADE or _OTHERWISE.get(name, name) in FIELDS | {"body"}, name
+            assert name in _COMPUTED_COLUMNS or _FIELD_NAMES.get(name, name) in FIELDS | {"body"}, (
+                name
+            )
     assert "salt" not in {column["name"] for column in columns("ledger")}
 
 
@@ -292,8 +294,8 @@ def test_a_row_has_what_the_entry_has() -> None:
         "tool": "wire.send", "until": 1_790_000_000_000_002, "body": "ab", "spend": {"tokens": 3},
         "policy_rev": 2,
     }  # fmt: skip
-    raw = canonical(entry)
-    row = _message("ledger")[0].FromString(Encoder("ledger", "harbour").row(entry, raw, 5))
+    raw = canonical_json(entry)
+    row = _row_message("ledger")[0].FromString(Encoder("ledger", "harbour").row(entry, raw, 5))
     assert {field.name: value for field, value in row.ListFields()} == {
         "fleet": "harbour", "history": 5, "seq": 7, "recorded_at": 1_790_000_000_000_001,
         "kind": "effect.done", "digest": sha256_hex(raw), "agent": "worker", "tool": "wire.send",

@@ -13,24 +13,32 @@ from google.api_core.exceptions import Forbidden
 from tests.bigquery import PROJECT, Dataset
 from tests.contract.adapters.bigquery.bigquery_child import kill, settings_of
 
-from vedette.adapters.bigquery.reconciliation import differences
+from vedette.adapters.bigquery.reconciliation import find_differences
 from vedette.adapters.bigquery.shipper import Shipper
 from vedette.adapters.bigquery.warehouse import Warehouse
-from vedette.app.source_plans import followers
+from vedette.app.ledger_followers import build_followers
 from vedette.domain.action import Proposal
-from vedette.domain.ports import Thought
-from vedette.interfaces.cli.ship import _checked, _shipped
-from vedette.store.sqlite import OpenedStore
+from vedette.domain.ports import ReasonerJudgement
+from vedette.interfaces.cli.ship import _check_tables, _ship_entries
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
-from vedette.testing.toy_fleet import DESK, World, do, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import (
+    DESK,
+    World,
+    job,
+    propose,
+    send_proposal,
+    toy_fleet,
+    wait_until,
+)
 
 FLEET = "harbour"
 
 
 def shipper_of(fleet: FleetHarness, warehouse: Warehouse) -> Shipper:
-    def reader() -> OpenedStore:
-        return OpenedStore(fleet.folder / "state")
+    def reader() -> SqliteReader:
+        return SqliteReader(fleet.folder / "state")
 
     return Shipper(FLEET, fleet.app.store, reader, warehouse)
 
@@ -42,7 +50,7 @@ def shipped(bigquery: Dataset, table: str = "ledger") -> list[tuple[Any, ...]]:
 
 def wrong(fleet: FleetHarness, warehouse: Warehouse) -> dict[str, list[str]]:
     """Return what the comparison by query finds, table by table."""
-    found = differences(warehouse, FLEET, fleet.app.store, fleet.app.store.head())
+    found = find_differences(warehouse, FLEET, fleet.app.store, fleet.app.store.last_seq())
     return {table: what for table, (_, what) in found.items()}
 
 
@@ -52,15 +60,18 @@ NOTHING: dict[str, list[str]] = {"ledger": [], "decisions": []}
 async def a_day(fleet: FleetHarness) -> None:
     """Let there be permits and effects, denials, and holds of which one is approved."""
     await fleet.send(
-        *(job(f"s{n}", send(f"text {n}"), key=f"s{n}") for n in range(4)),
-        *(job(f"d{n}", do("big.send", to="elsewhere@example.org", text="x")) for n in range(3)),
-        *(job(f"h{n}", send("please", tool="big.send"), key=f"h{n}") for n in range(2)),
+        *(job(f"s{n}", send_proposal(f"text {n}"), key=f"s{n}") for n in range(4)),
+        *(
+            job(f"d{n}", propose("big.send", to="elsewhere@example.org", text="x"))
+            for n in range(3)
+        ),
+        *(job(f"h{n}", send_proposal("please", tool="big.send"), key=f"h{n}") for n in range(2)),
     )
-    await fleet.settle()
+    await fleet.wait_until_idle()
     held = fleet.app.store.holds_page(after=0, limit=10)
     assert len(held) == 2, "the toy's policy holds what has a high impact"
     await fleet.approve(held[0])
-    await fleet.settle()
+    await fleet.wait_until_idle()
 
 
 # --- once each ------------------------------------------------------------------------------
@@ -73,10 +84,12 @@ async def test_what_is_shipped_is_the_ledger(
     phrase = "said nowhere else"
     async with toy_fleet(tmp_path, World()) as fleet:
         shipper = shipper_of(fleet, warehouse)
-        await fleet.send(job("1", send(phrase), key="somebody"), job("2", send("stays")))
-        await fleet.settle()
+        await fleet.send(
+            job("1", send_proposal(phrase), key="somebody"), job("2", send_proposal("stays"))
+        )
+        await fleet.wait_until_idle()
         first = await shipper.ship()
-        assert first == fleet.app.store.head()
+        assert first == fleet.app.store.last_seq()
         assert await shipper.ship() == 0
         decided = len(fleet.entries("action.decided", "recall.decided"))
         assert len(shipped(bigquery, "decisions")) == decided > 0
@@ -84,7 +97,7 @@ async def test_what_is_shipped_is_the_ledger(
         before = shipped(bigquery)
 
         await fleet.app.commands.erase(fleet.order(), subject="somebody")
-        assert await shipper.ship() == fleet.app.store.head() - first
+        assert await shipper.ship() == fleet.app.store.last_seq() - first
         assert wrong(fleet, warehouse) == NOTHING
         assert shipped(bigquery)[: len(before)] == before
         everything = bigquery.ask("SELECT TO_JSON_STRING(t) FROM `{d}.ledger` AS t")
@@ -98,8 +111,8 @@ async def test_the_comparison_finds_what_is_wrong(
 ) -> None:
     """The control of the comparison: a missing, a changed, a doubled row."""
     async with toy_fleet(tmp_path, World()) as fleet:
-        await fleet.send(job("1", send("hello")))
-        await fleet.settle()
+        await fleet.send(job("1", send_proposal("hello")))
+        await fleet.wait_until_idle()
         shipper = shipper_of(fleet, warehouse)
         await shipper.ship()
         bigquery.ask("UPDATE `{d}.ledger` SET entry = '{}' WHERE seq = 2")
@@ -116,14 +129,14 @@ async def test_a_kill_doubles_and_loses_nothing(tmp_path: Path, bigquery: Datase
     """kill -9 of a process after an append that its mark does not know of."""
     async with toy_fleet(tmp_path, World()) as fleet:
         await a_day(fleet)
-        head = fleet.app.store.head()
+        head = fleet.app.store.last_seq()
     state = tmp_path / "state"
     await asyncio.to_thread(kill, "ship", state, bigquery.short, "ship.append:after", 1)
     # All of the first append is there, and the store knows nothing of it.
     assert len(shipped(bigquery)) == head
-    assert _checked(settings_of(state, bigquery.short))["last"] == 0
-    assert await _shipped(settings_of(state, bigquery.short)) == (0, head)
-    told = _checked(settings_of(state, bigquery.short))
+    assert _check_tables(settings_of(state, bigquery.short))["last"] == 0
+    assert await _ship_entries(settings_of(state, bigquery.short)) == (0, head)
+    told = _check_tables(settings_of(state, bigquery.short))
     assert (told["ok"], told["last"], told["head"]) == (True, head, head)
     assert told["tables"]["ledger"] == {"rows": head, "wrong": []}
 
@@ -136,21 +149,23 @@ async def test_a_running_fleet_ships_by_itself(
     async with toy_fleet(tmp_path, World()) as fleet:
         app = fleet.app
         app.settings = replace(
-            app.settings, edges=settings_of(tmp_path / "state", bigquery.short).edges
+            app.settings, edges=settings_of(tmp_path / "state", bigquery.short).deployment
         )
-        (work,) = [work for name, work in followers(app, told.append) if name == "shipper"]
+        (work,) = [work for name, work in build_followers(app, told.append) if name == "shipper"]
         task = asyncio.create_task(work)
         try:
-            await fleet.send(job("1", send("hello")))
-            await fleet.settle()
-            await until(lambda: app.metrics.total("shipped") == app.store.head(), 60)
+            await fleet.send(job("1", send_proposal("hello")))
+            await fleet.wait_until_idle()
+            await wait_until(lambda: app.metrics.total("shipped") == app.store.last_seq(), 60)
             assert not told
-            first = app.store.head()
+            first = app.store.last_seq()
             bigquery.client.delete_dataset(bigquery.name, delete_contents=True)
-            await fleet.send(job("2", send("hello")))
-            await fleet.settle()
-            await until(lambda: bool(told), 60)
-            await until(lambda: app.metrics.total("shipped") == first + app.store.head(), 60)
+            await fleet.send(job("2", send_proposal("hello")))
+            await fleet.wait_until_idle()
+            await wait_until(lambda: bool(told), 60)
+            await wait_until(
+                lambda: app.metrics.total("shipped") == first + app.store.last_seq(), 60
+            )
         finally:
             task.cancel()
         assert "the ledger is not shipped: NotFound" in told[0]
@@ -168,7 +183,7 @@ async def test_a_view_that_may_not_be_made_holds_up_nothing(
 
     async with toy_fleet(tmp_path, World()) as fleet:
         shipper = shipper_of(fleet, Withheld(PROJECT, bigquery.short))
-        assert await shipper.ship() == fleet.app.store.head() == len(shipped(bigquery))
+        assert await shipper.ship() == fleet.app.store.last_seq() == len(shipped(bigquery))
         assert f"the view {bigquery.name}.holds may not be made or renewed" in shipper.gaps
         await shipper.close()
 
@@ -191,18 +206,18 @@ async def test_without_offsets_a_kill_doubles(tmp_path: Path, bigquery: Dataset)
         def close_stream(self, stream: str) -> int | None:
             return None
 
-        def shipped(self, table: str, fleet: str, history: int) -> tuple[int, int, str]:
+        def read_progress(self, table: str, fleet: str, history: int) -> tuple[int, int, str]:
             return 1, 0, ""
 
     careless = Careless(PROJECT, bigquery.short)
     async with toy_fleet(tmp_path, World()) as fleet:
-        await fleet.send(job("1", send("hello")))
-        await fleet.settle()
+        await fleet.send(job("1", send_proposal("hello")))
+        await fleet.wait_until_idle()
         with pytest.raises(Killed):
             await shipper_of(fleet, careless).ship()
         shipper = shipper_of(fleet, careless)
         await shipper.ship()
-        head = fleet.app.store.head()
+        head = fleet.app.store.last_seq()
         assert len(shipped(bigquery)) == 2 * head
         assert wrong(fleet, careless)["ledger"]
         await shipper.close()
@@ -267,7 +282,7 @@ async def test_what_a_useful_action_costs(
     prices = "{m: {input: 1000000, output: 2000000}}"
     limits = f"fleet: {{}}\nagents: {{}}\nprices: {prices}\ncomplete: true\n"
     plan = [
-        Thought(
+        ReasonerJudgement(
             proposals=(Proposal("wire.send", {"to": DESK, "text": "hello"}),),
             model_calls=1,
             spent={"input_tokens": 90, "output_tokens": 10},
@@ -285,10 +300,10 @@ async def test_what_a_useful_action_costs(
     path.write_text(path.read_text().replace("actions_per_run: 16", more))
     async with fleet:
         await fleet.send(*(job(str(n), key=str(n)) for n in range(3)))
-        await fleet.settle()
+        await fleet.wait_until_idle()
         shipper = shipper_of(fleet, warehouse)
         await shipper.ship()
-        totals = fleet.app.store.totals()
+        totals = fleet.app.store.spend_totals()
         spent = {unit: total.day for name, unit, total in totals if name == "worker"}
         done = fleet.app.store.counts()["worker"]["effect.done"]
         (row,) = bigquery.ask(

@@ -15,15 +15,15 @@ from tests.contract.adapters.bigquery.bigquery_child import SECOND, T0, kill, pl
 
 from vedette.adapters.bigquery import source as module
 from vedette.adapters.bigquery.clients import query_client
-from vedette.adapters.bigquery.source import AwayError, BigQuerySource
-from vedette.adapters.bigquery.sql import AT, ROW, query_text
-from vedette.app.sources import make_source
+from vedette.adapters.bigquery.source import BigQuerySource, SourceUnavailable
+from vedette.adapters.bigquery.sql import AT_COLUMN, ROW_COLUMN, build_query
+from vedette.app.sources import build_source
 from vedette.config import load_settings
 from vedette.config.deployment import BigQueryPlan
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import Event
-from vedette.testing.clock import ManualClock, settle
+from vedette.testing.clock import ManualClock, run_ready_tasks
 from vedette.testing.harness import FleetHarness
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy_fleet import World, toy_fleet
@@ -82,12 +82,12 @@ async def test_rows_wake_an_agent_once_each(fleet: FleetHarness, jobs: Dataset) 
     insert(jobs, [("d", 15), ("c", 30), ("a", 40), ("e", 50)])
     await source.deliver(fleet.app.intake)
     await source.deliver(fleet.app.intake)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     await fleet.restart()
     insert(jobs, [("f", 35), ("b", 60)])
     again = asking(jobs, 100)
     await again.deliver(fleet.app.intake)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     woken = [entry for entry in fleet.entries("event.accepted") if entry["woke"]]
     assert len(woken) == 6
     events = [fleet.app.store.event(entry["event"]) for entry in woken]
@@ -111,7 +111,7 @@ async def test_the_watermark_survives_a_kill(tmp_path: Path, jobs: Dataset) -> N
         assert json.loads(told)["at"] == T0 + (had - 1) * SECOND
         again = asking(jobs, 100, overlap_us=0)
         await again.deliver(fleet.app.intake)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(fleet.entries("event.accepted")) == 12
         assert fleet.app.store.counts()["worker"]["run.done"] == 12
 
@@ -176,10 +176,10 @@ async def test_what_did_not_become_durable_is_handed_over_again(jobs: Dataset) -
     intake, source = ListIntake(), asking(jobs, 100)
     await source.deliver(intake)
     insert(jobs, [("b", 20)])
-    intake.failing = StoreFailed("the disk is full")
+    intake.failure = StoreFailed("the disk is full")
     with pytest.raises(StoreFailed):
         await source.deliver(intake)
-    intake.failing = None
+    intake.failure = None
     await source.deliver(intake)
     assert ids(intake.events) == ["a", "b"]
 
@@ -198,7 +198,7 @@ async def test_it_is_made_of_a_table_in_vedette_toml(
     assert isinstance(plan, BigQueryPlan)
     assert plan == replace(plan_of(jobs.short), id_column=None, subject_column=None)
     insert(jobs, [("a", 10)])
-    source = make_source(plan, fleet.app, until_idle=True)
+    source = build_source(plan, fleet.app, until_idle=True)
     assert source.finite
     await source.deliver(fleet.app.intake)
     assert len(fleet.entries("event.accepted")) == 1
@@ -242,7 +242,7 @@ async def test_rows_that_are_no_events_are_refused_once(fleet: FleetHarness, job
         source = asking(jobs, 100)
         await source.deliver(fleet.app.intake)
         await source.deliver(fleet.app.intake)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await fleet.restart()
     refused = [fleet.body(entry["seq"])["why"] for entry in fleet.entries("event.refused")]
     assert len(refused) == 2
@@ -267,7 +267,7 @@ async def test_a_subject_that_is_no_column_ends_the_source(jobs: Dataset) -> Non
 
 async def test_a_missing_table_may_come(jobs: Dataset) -> None:
     source = asking(jobs, 100, table="later")
-    with pytest.raises(AwayError, match="later"):
+    with pytest.raises(SourceUnavailable, match="later"):
         await source.deliver(ListIntake())
 
 
@@ -295,15 +295,15 @@ async def test_it_waits_longer_while_nobody_answers(jobs: Dataset) -> None:
         before = clock.now_us()
         task = asyncio.create_task(source.deliver(intake))
         while not task.done():
-            await settle()
+            await run_ready_tasks()
             clock.advance(SECOND // 10)
             await asyncio.sleep(0.001)
-        with pytest.raises(AwayError):
+        with pytest.raises(SourceUnavailable):
             task.result()
         waits.append(clock.now_us() - before)
-        source._made = None
+        source._client = None
     task = asyncio.create_task(source.deliver(intake))
-    await settle()
+    await run_ready_tasks()
     assert not intake.events
     await wind(clock, lambda: ids(intake.events) == ["a"])
     insert(jobs, [("b", 101)])
@@ -334,7 +334,7 @@ def test_names_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
 def test_the_text_of_appends() -> None:
     """As in the reference: open at its end, from the last row on, ordered by the commit."""
     plan = BigQueryPlan("n", "p", "d", "t", "x.y", "at", "id", None, 1, 1, 1, "appends", None)
-    assert query_text(plan, limit=7, onward=False) == (
+    assert build_query(plan, limit=7, after_row=False) == (
         "SELECT t.*, UNIX_MICROS(t._CHANGE_TIMESTAMP) AS vedette__at_us, "
         "IFNULL(CAST(t.`id` AS STRING), TO_HEX(SHA256(TO_JSON_STRING(t)))) AS vedette__row\n"
         "FROM APPENDS(TABLE `p.d.t`, TIMESTAMP_MICROS(@after), TIMESTAMP_MICROS(@until)) AS t\n"
@@ -344,7 +344,7 @@ def test_the_text_of_appends() -> None:
         "IFNULL(CAST(t.`id` AS STRING), TO_HEX(SHA256(TO_JSON_STRING(t))))\n"
         "LIMIT 7"
     )
-    onward = query_text(replace(plan, id_column=None), limit=7, onward=True)
+    onward = build_query(replace(plan, id_column=None), limit=7, after_row=True)
     assert "APPENDS(TABLE `p.d.t`, TIMESTAMP_MICROS(@last), TIMESTAMP_MICROS(@until))" in onward
     assert (
         "WHERE t._CHANGE_TIMESTAMP >= TIMESTAMP_MICROS(@last) AND "
@@ -370,7 +370,13 @@ class Appends:
         last = given.get("last", given.get("after")), given.get("row", "")
         rows = [row for row in sorted(self.rows) if row > last and row[0] < given["until"]]
         return [
-            {"id": name, "_CHANGE_TYPE": "INSERT", "_CHANGE_TIMESTAMP": at, AT: at, ROW: name}
+            {
+                "id": name,
+                "_CHANGE_TYPE": "INSERT",
+                "_CHANGE_TIMESTAMP": at,
+                AT_COLUMN: at,
+                ROW_COLUMN: name,
+            }
             for at, name in rows[: module.LIMIT]
         ]
 

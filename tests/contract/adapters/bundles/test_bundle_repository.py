@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 from tests.gcs import Gcs, serving
 
-from vedette.adapters.bundles.bucket import EMULATOR, HOST
-from vedette.adapters.bundles.repository import BucketShelf, DirectoryShelf, open_shelf
+from vedette.adapters.bundles.bucket import EMULATOR_HOST, HOST
+from vedette.adapters.bundles.repository import (
+    BucketRepository,
+    DirectoryRepository,
+    open_repository,
+)
 from vedette.domain.base.errors import BadFleet, BadPolicy, Unavailable
 
 GZIP = b"\x1f\x8b\r\n\r\n--vedette-part-of-an-upload\r\n\x00\xff the end\r\n"
@@ -21,7 +25,7 @@ GZIP = b"\x1f\x8b\r\n\r\n--vedette-part-of-an-upload\r\n\x00\xff the end\r\n"
 @pytest.fixture
 def gcs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gcs]:
     with serving("policies") as served:
-        monkeypatch.setenv(EMULATOR, served.url)
+        monkeypatch.setenv(EMULATOR_HOST, served.url)
         yield served
 
 
@@ -34,11 +38,11 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def shelf(where: str) -> DirectoryShelf | BucketShelf:
-    return open_shelf(where)
+def shelf(where: str) -> DirectoryRepository | BucketRepository:
+    return open_repository(where)
 
 
-def test_nothing_is_there_before_it_is_put(shelf: DirectoryShelf) -> None:
+def test_nothing_is_there_before_it_is_put(shelf: DirectoryRepository) -> None:
     assert shelf.get("harbour.tar.gz") is None
     shelf.put("archives/abc.tar.gz", GZIP)
     found = shelf.get("archives/abc.tar.gz")
@@ -47,7 +51,7 @@ def test_nothing_is_there_before_it_is_put(shelf: DirectoryShelf) -> None:
     assert shelf.get("harbour.tar.gz") is None
 
 
-def test_what_was_put_stays_as_it_was(shelf: DirectoryShelf) -> None:
+def test_what_was_put_stays_as_it_was(shelf: DirectoryRepository) -> None:
     shelf.put("archives/abc.tar.gz", GZIP)
     shelf.put("archives/abc.tar.gz", GZIP)
     with pytest.raises(BadPolicy, match="other bytes than its name tells"):
@@ -57,7 +61,7 @@ def test_what_was_put_stays_as_it_was(shelf: DirectoryShelf) -> None:
     assert found[0] == GZIP
 
 
-def test_a_file_changes_only_from_the_version_that_was_seen(shelf: DirectoryShelf) -> None:
+def test_a_file_changes_only_from_the_version_that_was_seen(shelf: DirectoryRepository) -> None:
     assert not shelf.replace("harbour.tar.gz", b"one", "12345")
     assert shelf.get("harbour.tar.gz") is None
     assert shelf.replace("harbour.tar.gz", b"one", None)
@@ -74,7 +78,7 @@ def test_a_file_changes_only_from_the_version_that_was_seen(shelf: DirectoryShel
 
 def test_of_many_writers_one_succeeds_each_time(where: str) -> None:
     rounds, writers = 5, 4
-    shelves = [open_shelf(where) for _ in range(writers)]
+    shelves = [open_repository(where) for _ in range(writers)]
     gate = threading.Barrier(writers)
 
     def write(at: int) -> int:
@@ -93,7 +97,7 @@ def test_of_many_writers_one_succeeds_each_time(where: str) -> None:
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
 def test_a_bucket_that_refuses_is_not_there_now(gcs: Gcs, status: int) -> None:
-    shelf = open_shelf("gs://policies")
+    shelf = open_repository("gs://policies")
     gcs.failing = status
     for ask in (
         lambda: shelf.get("a"), lambda: shelf.put("a", b"1"), lambda: shelf.replace("a", b"1", None)
@@ -106,9 +110,9 @@ def test_a_bucket_that_refuses_is_not_there_now(gcs: Gcs, status: int) -> None:
 
 def test_a_bucket_that_does_not_exist_is_told(gcs: Gcs) -> None:
     with pytest.raises(Unavailable, match="make the bucket"):
-        open_shelf("gs://elsewhere").put("a", b"1")
+        open_repository("gs://elsewhere").put("a", b"1")
     with pytest.raises(BadFleet, match="names no bucket"):
-        open_shelf("gs://")
+        open_repository("gs://")
 
 
 @pytest.mark.parametrize("how", ["cut", "reset", "stall"])
@@ -116,7 +120,7 @@ def test_an_answer_that_breaks_off_is_no_answer(
     gcs: Gcs, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr("vedette.adapters.bundles.bucket.TIMEOUT_S", 0.2)
-    shelf = open_shelf("gs://policies")
+    shelf = open_repository("gs://policies")
     for length in (1000, 200_000):  # in one part, and in several
         raw = bytes(length)
         shelf.put(f"archives/{length}", raw)
@@ -133,20 +137,20 @@ def test_an_answer_that_breaks_off_is_no_answer(
 def test_a_bucket_that_sends_for_ever_is_not_read_for_ever(
     gcs: Gcs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf = open_shelf("gs://policies")
+    shelf = open_repository("gs://policies")
     shelf.put("a", bytes(100_000))
     monkeypatch.setattr("vedette.adapters.bundles.bucket.WHOLE_S", 0)
     with pytest.raises(Unavailable, match="too slowly"):
         shelf.get("a")
     monkeypatch.undo()
-    monkeypatch.setenv(EMULATOR, gcs.url)
+    monkeypatch.setenv(EMULATOR_HOST, gcs.url)
     monkeypatch.setattr("vedette.adapters.bundles.bucket.MAX_BYTES", 99_999)
     with pytest.raises(BadPolicy, match="is larger"):
         shelf.get("a")
 
 
 def test_an_answer_that_was_lost_is_no_answer(gcs: Gcs) -> None:
-    shelf = open_shelf("gs://policies")
+    shelf = open_repository("gs://policies")
     gcs.losing = 1
     with pytest.raises(Unavailable):
         shelf.replace("harbour.tar.gz", b"one", None)
@@ -167,9 +171,9 @@ def test_a_bucket_is_asked_with_the_machine_s_credentials(
 
     assert HOST.startswith("https://")
     gcs.token = "of-this-machine"
-    monkeypatch.delenv(EMULATOR)
+    monkeypatch.delenv(EMULATOR_HOST)
     monkeypatch.setattr("google.auth.default", default)
-    shelf = BucketShelf("policies")
+    shelf = BucketRepository("policies")
     monkeypatch.setattr(shelf, "_base", gcs.url)
     if token == gcs.token:
         shelf.put("a", b"1")
@@ -184,14 +188,14 @@ def test_a_bucket_is_asked_with_the_machine_s_credentials(
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "shelf").write_text("a file is here")
     with pytest.raises(Unavailable, match="cannot be used"):
-        open_shelf(str(tmp_path / "shelf")).put("a", b"1")
+        open_repository(str(tmp_path / "shelf")).put("a", b"1")
 
 
 def test_a_writer_that_hangs_does_not_keep_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vedette.adapters.bundles.directory.LOCK_S", 0.1)
-    shelf = open_shelf(str(tmp_path / "shelf"))
+    shelf = open_repository(str(tmp_path / "shelf"))
     assert shelf.replace("b", b"1", None)
     version = shelf.get("b")
     assert version is not None
@@ -207,7 +211,7 @@ def test_a_writer_that_hangs_does_not_keep_others(
 
 
 def test_others_can_read_what_lies_in_a_folder_and_no_half_files_stay(tmp_path: Path) -> None:
-    shelf = open_shelf(str(tmp_path / "shelf"))
+    shelf = open_repository(str(tmp_path / "shelf"))
     shelf.put("archives/a", b"1")
     shelf.replace("b", b"2", None)
     kept = {

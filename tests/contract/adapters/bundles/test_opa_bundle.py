@@ -20,9 +20,9 @@ from vedette.adapters.bundles import (
     KEY_FILE,
     PUBLIC_FILE,
     PolicyKey,
+    format_revision,
     pack,
-    revision_text,
-    told,
+    parse_revision,
     unpack,
 )
 from vedette.adapters.bundles.archive import SIGNATURES
@@ -32,7 +32,7 @@ from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import BadPolicy, BadStore
 from vedette.domain.bundle import Bundle
-from vedette.testing.faults import in_child
+from vedette.testing.faults import run_in_child
 
 BUNDLE = read_bundle(Path(__file__).parents[4] / "policies")
 # What JSON encoders write differently: OPA hashes a manifest as its own encoder writes it.
@@ -41,7 +41,7 @@ ODD = "why \u2028 <&> \x01\b\x7f \u00e9 \U0001f6a2"
 
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> PolicyKey:
-    return PolicyKey.of(tmp_path_factory.mktemp("key"))
+    return PolicyKey.open(tmp_path_factory.mktemp("key"))
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_unpacked_is_what_was_packed(key: PolicyKey, raw: bytes) -> None:
     assert (manifest.number, manifest.digest, manifest.key_id) == (7, BUNDLE.digest, key.id)
     assert (manifest.signer, manifest.commit, manifest.reason) == ("person:ada", "c0ffee", ODD)
     assert manifest.at_us == 1_795_257_600_123_456
-    assert told(manifest.revision) == (7, BUNDLE.digest)
+    assert parse_revision(manifest.revision) == (7, BUNDLE.digest)
 
 
 def test_same_bundle_same_bytes(key: PolicyKey, raw: bytes) -> None:
@@ -97,8 +97,8 @@ def test_what_is_no_policy_file_is_not_packed(key: PolicyKey, path: str) -> None
     "text", ["", "7", f"x {'a' * 64}", f"7 {'a' * 63}", f"-1 {'a' * 64}", None]
 )
 def test_a_revision_of_others_tells_nothing(text: str | None) -> None:
-    assert told(text) is None
-    assert told(revision_text(7, "a" * 64)) == (7, "a" * 64)
+    assert parse_revision(text) is None
+    assert parse_revision(format_revision(7, "a" * 64)) == (7, "a" * 64)
 
 
 def test_the_container_has_the_bytes_that_it_always_had() -> None:
@@ -144,7 +144,7 @@ def test_what_was_compressed_is_refused_before_it_swells(key: PolicyKey, raw: by
 
 
 def test_signed_with_another_key_is_refused(raw: bytes, tmp_path: Path) -> None:
-    other = PolicyKey.of(tmp_path)
+    other = PolicyKey.open(tmp_path)
     with pytest.raises(BadPolicy, match="another key"):
         unpack(raw, other.public)
 
@@ -233,31 +233,31 @@ def test_a_key_that_is_none_is_said_so(raw: bytes) -> None:
 
 
 def test_the_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
-    first = PolicyKey.of(tmp_path / "state")
+    first = PolicyKey.open(tmp_path / "state")
     path = tmp_path / "state" / KEY_FILE
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert (tmp_path / "state" / PUBLIC_FILE).read_bytes() == first.public
-    again = PolicyKey.of(tmp_path / "state")
+    again = PolicyKey.open(tmp_path / "state")
     assert (again.public, again.id) == (first.public, first.id)
     left = {path.name for path in (tmp_path / "state").iterdir()}
     assert left == {KEY_FILE, PUBLIC_FILE}
 
 
 def test_a_key_that_is_damaged_or_not_its_halfs_is_refused(tmp_path: Path) -> None:
-    PolicyKey.of(tmp_path)
-    (tmp_path / PUBLIC_FILE).write_bytes(PolicyKey.of(tmp_path / "other").public)
+    PolicyKey.open(tmp_path)
+    (tmp_path / PUBLIC_FILE).write_bytes(PolicyKey.open(tmp_path / "other").public)
     with pytest.raises(BadStore, match="not the public half"):
-        PolicyKey.of(tmp_path)
+        PolicyKey.open(tmp_path)
     (tmp_path / KEY_FILE).write_bytes(b"nothing")
     with pytest.raises(BadStore, match="not a policy key"):
-        PolicyKey.of(tmp_path)
+        PolicyKey.open(tmp_path)
 
 
 @pytest.mark.forks
 @pytest.mark.parametrize("at", range(1, 7))
 def test_killed_while_the_key_is_made_it_is_made_whole(tmp_path: Path, at: int) -> None:
-    in_child(lambda: PolicyKey.of(tmp_path), die_at=at)
-    key = PolicyKey.of(tmp_path)
+    run_in_child(lambda: PolicyKey.open(tmp_path), die_at=at)
+    key = PolicyKey.open(tmp_path)
     assert (tmp_path / PUBLIC_FILE).read_bytes() == key.public
     assert failpoint.hook is None
 
@@ -293,7 +293,7 @@ def test_opa_takes_the_archive_and_no_changed_one(
     archive.write_bytes(resealed(raw, {SIGNATURES: None}))
     assert "missing .signatures.json" in by_opa(archive, public)
     archive.write_bytes(raw)
-    public.write_bytes(PolicyKey.of(tmp_path / "other").public)
+    public.write_bytes(PolicyKey.open(tmp_path / "other").public)
     assert "failed to verify" in by_opa(archive, public)
 
 

@@ -13,8 +13,8 @@ import pytest
 from watchdog.observers.api import BaseObserver
 
 from vedette.adapters.bundles import watch
-from vedette.adapters.bundles.watch import saved
-from vedette.testing.toy_fleet import until
+from vedette.adapters.bundles.watch import watch_folder
+from vedette.testing.toy_fleet import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -33,12 +33,12 @@ async def watching(
     told: asyncio.Queue[None] = asyncio.Queue()
 
     async def tell() -> None:
-        async for _ in saved(folder):
+        async for _ in watch_folder(folder):
             then()
             told.put_nowait(None)
 
     task = asyncio.create_task(tell())
-    await until(lambda: any(isinstance(one, BaseObserver) for one in threading.enumerate()))
+    await wait_until(lambda: any(isinstance(one, BaseObserver) for one in threading.enumerate()))
     try:
         yield told
         assert not task.done(), task

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from vedette.adapters.http.request import NoAnswer, exchange, place_of
+from vedette.adapters.http.request import NoResponse, parse_endpoint, send_request
 from vedette.adapters.mail import smtp
 from vedette.config.http_template import Request
 from vedette.domain.base import failpoint
@@ -58,7 +58,7 @@ def send_mail(port: int, cut: Callable[[], None]) -> None:
     failpoint.hook = lambda point: cut() if point == "smtp.data:before" else None
     server = {"host": "127.0.0.1", "port": port, "tls": "none"}
     with suppress(smtp.Unanswered):
-        smtp.deliver(server, b"Subject: late\r\n\r\nlate\r\n", "a@b.example", ["c@d.example"])
+        smtp.send_mail(server, b"Subject: late\r\n\r\nlate\r\n", "a@b.example", ["c@d.example"])
 
 
 def send_request(port: int, cut: Callable[[], None]) -> None:
@@ -68,10 +68,10 @@ def send_request(port: int, cut: Callable[[], None]) -> None:
         cut()
         return True
 
-    place = place_of({"base_url": f"http://127.0.0.1:{port}", "private": True})
+    place = parse_endpoint({"base_url": f"http://127.0.0.1:{port}", "private": True})
     request = Request(method="POST", target="/", headers={}, body={}, has_body=True)
-    with suppress(NoAnswer):
-        exchange(place, request, {}, time.monotonic() + TIME_S, may_send)
+    with suppress(NoResponse):
+        send_request(place, request, {}, time.monotonic() + TIME_S, may_send)
 
 
 WAYS = {"POST": (take_first, send_request), "mail": (take_mail, send_mail)}

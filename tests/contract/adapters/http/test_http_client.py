@@ -16,7 +16,13 @@ import pytest
 from tests.contract.adapters.http.test_http_tool import certificate
 
 from vedette.adapters import http_client
-from vedette.adapters.http_client import Answer, NoAnswer, NotSent, request, request_in_thread
+from vedette.adapters.http_client import (
+    NoResponse,
+    Response,
+    SendFailure,
+    request,
+    request_in_thread,
+)
 
 ONE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
@@ -49,8 +55,8 @@ def served(serve: Callable[[socket.socket], None]) -> Iterator[tuple[str, list[b
         thread.join()
 
 
-def get(url: str, seconds: float = 5.0, most_bytes: int = 1000, **headers: str) -> Answer:
-    return request("GET", url, headers, seconds=seconds, most_bytes=most_bytes)
+def get(url: str, seconds: float = 5.0, most_bytes: int = 1000, **headers: str) -> Response:
+    return request("GET", url, headers, timeout_s=seconds, max_bytes=most_bytes)
 
 
 def saying(answer: bytes) -> Callable[[socket.socket], None]:
@@ -82,8 +88,8 @@ def test_a_request_is_no_more_than_was_asked_for(
 ) -> None:
     with served(saying(ONE)) as (url, heads):
         headers = {"X-Key": " a\tb "}
-        found = request(method, f"{url}/a?b=c", headers, body, seconds=5, most_bytes=10)
-    assert (found.status, found.body, found.cut) == (200, b"ok", False)
+        found = request(method, f"{url}/a?b=c", headers, body, timeout_s=5, max_bytes=10)
+    assert (found.status, found.body, found.truncated) == (200, b"ok", False)
     first, *lines = heads[0].decode().removesuffix("\r\n\r\n").split("\r\n")
     assert first == f"{method} /a?b=c HTTP/1.1"
     told = dict(line.split(": ", 1) for line in lines)
@@ -129,7 +135,7 @@ def test_what_is_no_line_of_http_is_not_sent(path: str, headers: dict[str, str])
         end = time.monotonic() + 5
         line = http_client.connect("127.0.0.1", int(host.rpartition(":")[2]), end)
         with line, pytest.raises(ValueError, match=r"."):
-            http_client.exchange(line, host, "GET", path, headers, b"", end=end, most_bytes=9)
+            http_client.exchange(line, host, "GET", path, headers, b"", deadline=end, max_bytes=9)
     assert not any(heads)
 
 
@@ -145,10 +151,10 @@ def test_what_is_no_url_of_a_server_is_not_asked(url: str) -> None:
 def test_nothing_is_sent_where_nobody_listens_or_nobody_waits() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        with pytest.raises(NotSent, match="no connection"):
+        with pytest.raises(SendFailure, match="no connection"):
             get(f"http://127.0.0.1:{taken.getsockname()[1]}")
-    with served(saying(ONE)) as (url, heads), pytest.raises(NotSent):
-        request("GET", url, {}, seconds=5, most_bytes=9, may_send=lambda line: False)
+    with served(saying(ONE)) as (url, heads), pytest.raises(SendFailure):
+        request("GET", url, {}, timeout_s=5, max_bytes=9, may_send=lambda line: False)
     assert not any(heads)
 
 
@@ -156,7 +162,7 @@ def test_nothing_is_sent_where_nobody_listens_or_nobody_waits() -> None:
     "head", [b"", b"HTTP/1.1 2", b"hello\r\n\r\n", b"HTTP/1.1 200 OK\r\nA\r\n\r\n"]
 )
 def test_without_the_head_of_an_answer_nobody_knows(head: bytes) -> None:
-    with served(saying(head)) as (url, heads), pytest.raises(NoAnswer):
+    with served(saying(head)) as (url, heads), pytest.raises(NoResponse):
         get(url)
     assert heads[0]
 
@@ -168,8 +174,8 @@ def test_an_answer_to_half_a_request_is_none() -> None:
         line.sendall(ONE)
         line.shutdown(socket.SHUT_RDWR)
 
-    with served(serve) as (url, _), pytest.raises(NoAnswer):
-        request("POST", url, {}, b"x" * (64 << 20), seconds=5, most_bytes=9)
+    with served(serve) as (url, _), pytest.raises(NoResponse):
+        request("POST", url, {}, b"x" * (64 << 20), timeout_s=5, max_bytes=9)
 
 
 def test_a_connection_whose_time_is_over_before_the_first_byte_sent_nothing() -> None:
@@ -177,8 +183,8 @@ def test_a_connection_whose_time_is_over_before_the_first_byte_sent_nothing() ->
         port = int(url.rpartition(":")[2])
         line = http_client.connect("127.0.0.1", port, time.monotonic() + 5)
         end = time.monotonic()
-        with line, pytest.raises(NotSent):
-            http_client.exchange(line, "a", "GET", "/", {}, b"", end=end, most_bytes=9)
+        with line, pytest.raises(SendFailure):
+            http_client.exchange(line, "a", "GET", "/", {}, b"", deadline=end, max_bytes=9)
     assert not any(heads)
 
 
@@ -202,18 +208,18 @@ def test_a_trickle_ends_with_the_time_of_the_whole(
     began = time.monotonic()
     with served(trickling(first, drop)) as (url, _):
         if cut is None:
-            with pytest.raises(NoAnswer):
+            with pytest.raises(NoResponse):
                 get(url, 0.2)
         else:
             found = get(url, 0.2)
-            assert (found.status, found.cut) == (200, True)
+            assert (found.status, found.truncated) == (200, True)
     assert time.monotonic() - began < 2
 
 
 def test_a_handshake_that_trickles_ends_in_time() -> None:
     server = socket.create_server(("127.0.0.1", 0))
     began = time.monotonic()
-    with server, pytest.raises(NotSent, match="timed out"):
+    with server, pytest.raises(SendFailure, match="timed out"):
         # Nobody ever answers the first word of TLS.
         get(f"https://127.0.0.1:{server.getsockname()[1]}", 1)
     assert time.monotonic() - began < 4
@@ -228,18 +234,18 @@ def test_a_silence_ends_before_the_whole(first: bytes) -> None:
     began = time.monotonic()
     with served(serve) as (url, _):
         try:
-            found = request("GET", url, {}, seconds=9, read_timeout_s=0.2, most_bytes=9)
-        except NoAnswer:
+            found = request("GET", url, {}, timeout_s=9, read_timeout_s=0.2, max_bytes=9)
+        except NoResponse:
             assert not first
         else:
-            assert (found.body, found.cut) == (b"x", True)
+            assert (found.body, found.truncated) == (b"x", True)
     assert time.monotonic() - began < 4
 
 
 def test_a_server_that_does_not_read_ends_in_time() -> None:
     began = time.monotonic()
-    with served(lambda line: time.sleep(0.5)) as (url, _), pytest.raises(NoAnswer):
-        request("POST", url, {}, b"x" * (64 << 20), seconds=0.2, most_bytes=9)
+    with served(lambda line: time.sleep(0.5)) as (url, _), pytest.raises(NoResponse):
+        request("POST", url, {}, b"x" * (64 << 20), timeout_s=0.2, max_bytes=9)
     assert time.monotonic() - began < 3
 
 
@@ -253,7 +259,7 @@ async def test_a_task_that_ends_takes_its_connection_along() -> None:
         gone.set()
 
     with served(serve) as (url, heads):
-        task = asyncio.create_task(request_in_thread("GET", url, {}, seconds=9, most_bytes=9))
+        task = asyncio.create_task(request_in_thread("GET", url, {}, timeout_s=9, max_bytes=9))
         while not heads:  # noqa: ASYNC110 (a thread is waited for)
             await asyncio.sleep(0.01)
         task.cancel()
@@ -275,7 +281,7 @@ async def test_a_name_that_is_not_resolved_in_time_is_never_asked(
         monkeypatch.setattr(socket, "getaddrinfo", slow)
         began = time.monotonic()
         with pytest.raises(TimeoutError):
-            await request_in_thread("GET", url, {}, seconds=0.1, most_bytes=9)
+            await request_in_thread("GET", url, {}, timeout_s=0.1, max_bytes=9)
         assert time.monotonic() - began < 2
         go.set()
         await asyncio.sleep(0.1)
@@ -292,14 +298,14 @@ def test_a_body_is_kept_as_it_came_and_no_longer_than_asked_for() -> None:
     with served(saying(head + bomb)) as (url, _):
         assert get(url, most_bytes=1 << 20).body == bomb
         short = get(url, most_bytes=7)
-    assert (short.status, short.body, short.cut) == (200, bomb[:7], True)
+    assert (short.status, short.body, short.truncated) == (200, bomb[:7], True)
 
 
 def test_an_endless_body_is_read_no_further_than_it_is_kept() -> None:
     began = time.monotonic()
     with served(trickling(b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 100)) as (url, _):
         found = get(url, 9, most_bytes=10)
-    assert (found.body, found.cut) == (b"x" * 10, True)
+    assert (found.body, found.truncated) == (b"x" * 10, True)
     assert time.monotonic() - began < 4
 
 
@@ -318,14 +324,14 @@ def test_an_endless_body_is_read_no_further_than_it_is_kept() -> None:
 def test_whether_a_body_is_whole_is_told(told: bytes, body: bytes, cut: bool) -> None:
     with served(saying(b"HTTP/1.1 200 OK\r\n" + told)) as (url, _):
         found = get(url)
-    assert (found.status, found.body, found.cut) == (200, body, cut)
+    assert (found.status, found.body, found.truncated) == (200, body, cut)
 
 
 def test_a_head_has_a_bound() -> None:
     endless = b"X-%d: " % 1 + b"y" * 1000 + b"\r\n"
     with served(trickling(b"HTTP/1.1 200 OK\r\n" + endless * 200, endless)) as (url, _):
         began = time.monotonic()
-        with pytest.raises(NoAnswer):
+        with pytest.raises(NoResponse):
             get(url, 5)
     assert time.monotonic() - began < 3
 
@@ -354,12 +360,12 @@ def test_one_address_that_is_refused_refuses_the_name(monkeypatch: pytest.Monkey
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with served(saying(ONE)) as (url, heads):
         port = int(url.rpartition(":")[2])
-        with pytest.raises(NotSent, match=r"10\.0\.0\.1, inside") as told:
+        with pytest.raises(SendFailure, match=r"10\.0\.0\.1, inside") as told:
             http_client.connect(
                 "half.example", port, time.monotonic() + 5,
-                refused=lambda one: "inside" if str(one) == "10.0.0.1" else None,
+                refusal_reason=lambda one: "inside" if str(one) == "10.0.0.1" else None,
             )  # fmt: skip
-    assert not told.value.passes
+    assert not told.value.transient
     assert asked == ["half.example"]
     assert not heads
 
@@ -393,7 +399,7 @@ def test_a_certificate_has_to_name_the_host_of_the_url(
         if name == "quay.example":
             http_client.connect(name, port, end, trusting).close()
         else:
-            with pytest.raises(NotSent, match="CERTIFICATE"):
+            with pytest.raises(SendFailure, match="CERTIFICATE"):
                 http_client.connect(name, port, end, trusting)
         thread.join()
     assert asked == [name]
@@ -417,9 +423,9 @@ def test_whom_the_system_does_not_trust_is_shown_nothing() -> None:
 
         thread = threading.Thread(target=refuse)
         thread.start()
-        with pytest.raises(NotSent, match="SSL"):
+        with pytest.raises(SendFailure, match="SSL"):
             request(
                 "GET", f"https://localhost:{server.getsockname()[1]}/secret", {},
-                seconds=5, most_bytes=9, tls=ssl.create_default_context(),
+                timeout_s=5, max_bytes=9, tls=ssl.create_default_context(),
             )  # fmt: skip
         thread.join()

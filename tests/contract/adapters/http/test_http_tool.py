@@ -25,20 +25,20 @@ import pytest
 
 from vedette.adapters.http import probe, with_http
 from vedette.adapters.http.outcomes import retry_after_us
-from vedette.adapters.http.request import Answer, forbidden
-from vedette.adapters.http.tools import HttpHands
+from vedette.adapters.http.request import Response, refusal_reason
+from vedette.adapters.http.tools import HttpTools
 from vedette.adapters.identity.secrets import with_secrets
 from vedette.config import load_settings
-from vedette.config.http_template import BadArgument, made
+from vedette.config.http_template import BadArgument, build_request
 from vedette.domain.agent import Fleet
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.readers import Readers
-from vedette.domain.tool import Settles, Tool
+from vedette.domain.tool import SettlementMode, Tool
 from vedette.interfaces.cli.check import code_problems
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
 
 TOKEN = "geheim-und-lang"
 
@@ -153,13 +153,13 @@ class NoHands:
 
 
 @asynccontextmanager
-async def hands_of() -> AsyncIterator[HttpHands]:
+async def hands_of() -> AsyncIterator[HttpTools]:
     none: Any = NoHands()
-    hands = HttpHands(none)
+    hands = HttpTools(none)
     try:
         yield hands
     finally:
-        await until(lambda: not hands._running)
+        await wait_until(lambda: not hands._running)
         hands.close()
 
 
@@ -167,7 +167,7 @@ QUERY = {"url": "/items?key={@key}", "headers": {}, "done": [200], "absent": [40
          "where": {"/key": "{@key}"}}  # fmt: skip
 
 
-def a_tool(settles: Settles = "idempotent", **http: Any) -> Tool:
+def a_tool(settles: SettlementMode = "idempotent", **http: Any) -> Tool:
     spec = {
         "method": "POST", "url": "/items/{item}", "headers": {}, "ok": [200, 201],
         "idempotency_header": "Idempotency-Key", "query": QUERY, "verify": False, **http,
@@ -202,7 +202,7 @@ async def test_a_call_is_the_request_that_is_declared(shop: Shop) -> None:
     tool = a_tool(url="/items/{item}?n={n}&left={left}", headers={"X-Item": "{item}"}, body=body)
     call = a_call(shop.target(), item="été & co", labels=["x", "y"], n=7)
     with pytest.raises(BadArgument):
-        made({**(tool.http or {})}, call.args, "k")  # no header holds such a letter
+        build_request({**(tool.http or {})}, call.args, "k")  # no header holds such a letter
     plain = a_tool(url="/items/{item}?n={n}&left={left}", headers={"X-N": "{n}"}, body=body)
     answered = await outcome(plain, call)
     assert answered == Outcome("done", {"status": 201, "body": {"made": True}})
@@ -324,8 +324,8 @@ async def test_a_token_is_not_sent_in_the_clear() -> None:
 )
 def test_where_a_request_may_go(address: str, outside: bool, inside: bool) -> None:
     found = ipaddress.ip_address(address)
-    assert (forbidden(found, private=False) is None) == outside
-    assert (forbidden(found, private=True) is None) == inside
+    assert (refusal_reason(found, private=False) is None) == outside
+    assert (refusal_reason(found, private=True) is None) == inside
 
 
 async def test_a_private_address_has_to_be_meant(shop: Shop) -> None:
@@ -420,7 +420,11 @@ async def test_a_status_means(
 ) -> None:
     """A 5xx may be before or behind the effect: where a repeat does no harm it is repeated."""
     shop.answer = lambda method, path: (status, {"why": "so"}, {"Retry-After": "120"})
-    wanted: dict[Settles, str] = {"idempotent": idempotent, "queryable": queryable, "none": none}
+    wanted: dict[SettlementMode, str] = {
+        "idempotent": idempotent,
+        "queryable": queryable,
+        "none": none,
+    }
     for settles, state in wanted.items():
         told = await outcome(a_tool(settles), a_call(shop.target()))
         assert told is not None
@@ -436,8 +440,8 @@ def test_how_long_a_target_wants_to_be_left_alone() -> None:
         "7": 7, "99999999999": 3600, "-1": 0, "soon": 0, "": 0, "٣": 0,
         "Sun, 01 Mar 2026 06:01:30 GMT": 90, "Sun, 01 Mar 2026 05:00:00 GMT": 0,
     }.items():  # fmt: skip
-        assert retry_after_us(Answer(429, {"retry-after": told, **now})) == seconds * 1_000_000
-    assert retry_after_us(Answer(429, {"retry-after": "Sun, 01 Mar 2026 06:01:30 GMT"})) == 0
+        assert retry_after_us(Response(429, {"retry-after": told, **now})) == seconds * 1_000_000
+    assert retry_after_us(Response(429, {"retry-after": "Sun, 01 Mar 2026 06:01:30 GMT"})) == 0
 
 
 async def test_an_answer_is_bounded_and_plain(shop: Shop) -> None:
@@ -455,19 +459,19 @@ async def test_an_answer_is_bounded_and_plain(shop: Shop) -> None:
 async def test_a_lost_answer_is_unknown_and_the_query_knows(shop: Shop) -> None:
     tool, call = a_tool("queryable"), a_call(shop.target())
     async with hands_of() as hands:
-        assert await hands.ask(tool, call) is None
+        assert await hands.query(tool, call) is None
         shop.answer = lambda method, path: "lose" if method == "POST" else None
         told = await hands.perform(tool, call, yes)
         assert told is not None
         assert told.state == "unknown"
-        assert await hands.ask(tool, call) == Outcome(
+        assert await hands.query(tool, call) == Outcome(
             "done", {"status": 200, "body": {"key": "k1", "body": None}}
         )
         # Somebody else's is not ours.
         shop.items["k2"] = {"key": "other"}
-        assert await hands.ask(tool, a_call(shop.target(), "k2")) is None
+        assert await hands.query(tool, a_call(shop.target(), "k2")) is None
         shop.answer = lambda method, path: (500, {}, {})
-        unsure = await hands.ask(tool, call)
+        unsure = await hands.query(tool, call)
         assert unsure is not None
         assert unsure.state == "unknown"
     assert sum(shop.happened.values()) == 1
@@ -543,7 +547,7 @@ async def test_a_cancelled_call_leaves_no_thread(shop: Shop) -> None:
     shop.answer = lambda method, path: "hang"
     async with hands_of() as hands:
         task = asyncio.create_task(hands.perform(a_tool(), a_call(shop.target()), yes))
-        await until(lambda: bool(shop.seen))
+        await wait_until(lambda: bool(shop.seen))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -573,12 +577,12 @@ def shopping(folder: Path, shop: Shop, settles: str, clock: ManualClock) -> Flee
 
 async def effect_of_a_send(fleet: FleetHarness, clock: ManualClock) -> str | None:
     """Return what became of one mail, its retries included."""
-    event = job("1", send("fair winds"))
+    event = job("1", send_proposal("fair winds"))
     await fleet.send(event)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     for _ in range(5):
         clock.advance(10_000_000)
-        await fleet.settle()
+        await fleet.wait_until_idle()
     (row,) = fleet.actions(event)
     return row.effect
 
@@ -638,15 +642,15 @@ async def test_a_busy_target_is_left_alone_as_long_as_it_says(tmp_path: Path, sh
         (429, {}, {"Retry-After": "600"}) if len(shop.seen) < 2 else None
     )
     async with shopping(tmp_path, shop, "idempotent", clock) as fleet:
-        event = job("1", send("fair winds"))
+        event = job("1", send_proposal("fair winds"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         for _ in range(19):
             clock.advance(30_000_000)
-            await fleet.settle()
+            await fleet.wait_until_idle()
         assert len(shop.seen) == 1
         clock.advance(60_000_000)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (row,) = fleet.actions(event)
         assert row.effect == "done"
     assert len(shop.seen) == 2
@@ -655,7 +659,7 @@ async def test_a_busy_target_is_left_alone_as_long_as_it_says(tmp_path: Path, sh
 async def test_what_a_server_answers_is_untrusted(tmp_path: Path, shop: Shop) -> None:
     """And what is declared is in the digest that an approval is bound to."""
     async with shopping(tmp_path, shop, "idempotent", ManualClock()) as fleet:
-        tool = fleet.app.line.fleet.agents["worker"].tools["wire.send"]
+        tool = fleet.app.services.fleet.agents["worker"].tools["wire.send"]
         assert tool.output == "untrusted"
         assert tool.facts()["http"] == tool.http
         other = replace(tool, http={**(tool.http or {}), "url": "/elsewhere/{to}"})
@@ -686,9 +690,9 @@ async def test_an_agent_may_have_no_code_for_its_tools(tmp_path: Path, shop: Sho
     (folder / "agent.yaml").write_text(f"{head}tools:\n{only}")
     async with fleet:
         assert not code_problems(fleet.content, fleet.app.settings, 0)
-        event = job("1", send("fair winds"))
+        event = job("1", send_proposal("fair winds"))
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (row,) = fleet.actions(event)
         assert row.effect == "done"
     assert sum(shop.happened.values()) == 1
@@ -802,7 +806,7 @@ async def test_an_answer_that_cannot_be_read_is_no_no(
 ) -> None:
     shop.answer = lambda method, path: (200, told, headers)
     async with hands_of() as hands:
-        found = await hands.ask(a_tool("queryable"), a_call(shop.target(), seconds=0.5))
+        found = await hands.query(a_tool("queryable"), a_call(shop.target(), seconds=0.5))
     assert found is not None
     assert found.state == "unknown", found
 
@@ -811,7 +815,7 @@ async def test_an_answer_that_cannot_be_read_is_no_no(
 async def test_a_status_that_is_not_declared_is_no_no(shop: Shop, status: int) -> None:
     shop.answer = lambda method, path: (status, {"key": "other"}, {"Location": "/login"})
     async with hands_of() as hands:
-        found = await hands.ask(a_tool("queryable"), a_call(shop.target()))
+        found = await hands.query(a_tool("queryable"), a_call(shop.target()))
     assert found is not None
     assert found.state == "unknown"
 
@@ -832,14 +836,14 @@ async def test_an_answer_that_says_no_is_a_no(shop: Shop, where: Any, told: Any)
     """The control: what is well-formed and says that it is not there is believed."""
     shop.answer = lambda method, path: (200, told, {})
     async with hands_of() as hands:
-        assert await hands.ask(a_tool("queryable", query=where), a_call(shop.target())) is None
+        assert await hands.query(a_tool("queryable", query=where), a_call(shop.target())) is None
 
 
 async def test_a_page_for_people_does_not_say_that_it_is_done(shop: Shop) -> None:
     tool = a_tool("queryable", query={**QUERY, "where": {}})
     shop.answer = lambda method, path: (200, LOGIN, {"Content-Type": "text/html; charset=utf-8"})
     async with hands_of() as hands:
-        page = await hands.ask(tool, a_call(shop.target()))
+        page = await hands.query(tool, a_call(shop.target()))
         shop.answer = lambda method, path: (200, b"", {})
-        told = await hands.ask(tool, a_call(shop.target()))
+        told = await hands.query(tool, a_call(shop.target()))
     assert (page and page.state, told and told.state) == ("unknown", "done")

@@ -12,9 +12,9 @@ import pytest
 from joserfc.jwk import RSAKey
 from tests.googles import MASTER, FakeGoogle, fake_google
 
-from vedette.adapters.identity.google import IamCredentials, Metadata, TokenHands
+from vedette.adapters.identity.google import IamCredentials, MetadataServer, TokenTools
 from vedette.adapters.identity.jwt import Jwks
-from vedette.adapters.identity.jwt.keys import read_key
+from vedette.adapters.identity.jwt.keys import import_jwk
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.ports.tokens import BadToken
@@ -38,7 +38,7 @@ class Hands:
         self.calls: list[Call] = []
         self.raises = False
 
-    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+    def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         self.calls.append(call)
         return []
 
@@ -54,16 +54,16 @@ class Hands:
         data = {"echo": f"<{token}>", "deep": [{"n": (token, 1)}], token: 1}
         return Outcome("done", data, f"sent with {token}")
 
-    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+    async def query(self, tool: Tool, call: Call) -> Outcome | None:
         return await self.perform(tool, call, lambda: True)
 
     def close(self) -> None: ...
 
 
-def hands(google: FakeGoogle) -> tuple[TokenHands, Hands]:
+def hands(google: FakeGoogle) -> tuple[TokenTools, Hands]:
     inner = Hands()
-    broker = IamCredentials(Metadata(google.host), base=google.base)
-    return TokenHands(inner, broker, lambda agent: f"{agent}@proj.example"), inner
+    broker = IamCredentials(MetadataServer(google.host), base=google.base)
+    return TokenTools(inner, broker, lambda agent: f"{agent}@proj.example"), inner
 
 
 def to(**target: Any) -> Call:
@@ -84,7 +84,7 @@ async def test_a_call_gets_a_token_of_its_agent_for_its_scopes_only(google: Fake
 
 async def test_a_target_that_asks_for_an_audience_gets_an_id_token(google: FakeGoogle) -> None:
     made, inner = hands(google)
-    await made.ask(TOOL, to(google_audience="https://run.example"))
+    await made.query(TOOL, to(google_audience="https://run.example"))
     assert google.asked[-1] == (
         "generateIdToken",
         "sorter@proj.example",
@@ -96,7 +96,7 @@ async def test_a_target_that_asks_for_an_audience_gets_an_id_token(google: FakeG
 async def test_other_targets_get_none_and_nobody_is_asked(google: FakeGoogle) -> None:
     made, inner = hands(google)
     await made.perform(TOOL, to(url="x"), lambda: True)
-    made.rows(TOOL, to(google_scopes=SCOPES), None)
+    made.compute_rows(TOOL, to(google_scopes=SCOPES), None)
     assert google.asked == []
     assert all("token" not in call.target for call in inner.calls)
 
@@ -129,21 +129,24 @@ async def test_without_a_token_nothing_is_called(google: FakeGoogle, status: int
     assert outcome is not None
     assert (outcome.state, inner.calls) == ("retry", [])
     assert "secret words" not in outcome.error
-    asked = await made.ask(TOOL, to(google_scopes=SCOPES))
+    asked = await made.query(TOOL, to(google_scopes=SCOPES))
     assert asked is not None
     assert asked.state == "unknown"
 
 
 async def test_the_metadata_server_is_known_by_its_flavor(google: FakeGoogle) -> None:
-    assert (await Metadata(google.host).id_token("aud")).count(".") == 2
+    assert (await MetadataServer(google.host).id_token("aud")).count(".") == 2
     google.flavored = False
-    for ask in (Metadata(google.host).id_token("aud"), Metadata(google.host).access_token()):
+    for ask in (
+        MetadataServer(google.host).id_token("aud"),
+        MetadataServer(google.host).access_token(),
+    ):
         with pytest.raises(Unavailable, match="no metadata server"):
             await ask
 
 
 async def test_the_gateways_own_token_is_kept_while_it_holds(google: FakeGoogle) -> None:
-    metadata = Metadata(google.host)
+    metadata = MetadataServer(google.host)
     assert {await metadata.access_token() for _ in range(3)} == {MASTER}
     assert [what for what, _, _ in google.asked] == ["token"]
 
@@ -191,12 +194,12 @@ def in_pieces(*parts: bytes) -> Answers:
 async def test_an_answer_that_comes_in_pieces_is_read_to_its_end() -> None:
     first, second = b'{"access_token": "ya29.wh', b'ole", "expires_in": 9}'
     async with listening(in_pieces(first, second)) as host:
-        assert await Metadata(host).access_token() == "ya29.whole"
+        assert await MetadataServer(host).access_token() == "ya29.whole"
     async with listening(in_pieces(b"head.", b"body.", b"signature")) as host:
-        assert await Metadata(host).id_token("aud") == "head.body.signature"
+        assert await MetadataServer(host).id_token("aud") == "head.body.signature"
     async with listening(in_pieces(b"x" * 65_536, b"y")) as host:
         with pytest.raises(Unavailable, match="over 65536 bytes"):
-            await Metadata(host).id_token("aud")
+            await MetadataServer(host).id_token("aud")
 
 
 # --- published keys --------------------------------------------------------------------------
@@ -207,14 +210,14 @@ async def test_keys_are_fetched_once_and_a_new_one_is_found(google: FakeGoogle) 
     keys = Jwks(f"{google.base}/certs", now_us=lambda: at[0])
     for _ in range(3):
         await keys.key("g1")
-    assert keys.fetches == 1
+    assert keys.fetch_count == 1
     google.keys["g2"] = RSAKey.generate_key(2048)
     with pytest.raises(BadToken):
         await keys.key("g2")
-    assert keys.fetches == 1, "strangers may name any key: not asked again at once"
+    assert keys.fetch_count == 1, "strangers may name any key: not asked again at once"
     at[0] += 31_000_000
     await keys.key("g2")
-    assert keys.fetches == 2
+    assert keys.fetch_count == 2
 
 
 async def test_the_last_good_keys_are_kept_and_dropped_ones_go(google: FakeGoogle) -> None:
@@ -223,7 +226,7 @@ async def test_the_last_good_keys_are_kept_and_dropped_ones_go(google: FakeGoogl
     await keys.key("g1")
     google.status, at[0] = 500, 61_000_000
     await keys.key("g1")
-    assert keys.fetches == 2
+    assert keys.fetch_count == 2
     google.status, at[0] = 200, 130_000_000
     google.keys["g2"] = google.keys.pop("g1")
     with pytest.raises(BadToken) as error:
@@ -259,14 +262,14 @@ async def test_an_issuer_that_hangs_keeps_all_who_wait_for_one_try() -> None:
             return refused.value.what
 
         said = await asyncio.gather(*(told(f"k{n}") for n in range(10)))
-        assert keys.fetches == 1
+        assert keys.fetch_count == 1
         assert set(said) == {"the issuer's keys cannot be had: TimeoutError"}, "each is told why"
         at[0] = 1_999_999
         await told("k")
-        assert keys.fetches == 1
+        assert keys.fetch_count == 1
         at[0] = 2_000_000
         await told("k")
-        assert keys.fetches == 2
+        assert keys.fetch_count == 2
 
 
 async def test_who_gives_up_waiting_is_no_failed_try(google: FakeGoogle) -> None:
@@ -296,9 +299,9 @@ def test_keys_are_not_fetched_in_the_clear(url: str) -> None:
 
 def test_a_key_of_a_set_is_a_public_key(google: FakeGoogle) -> None:
     whole = google.keys["g1"]
-    key = read_key(whole.as_dict(private=True))
+    key = import_jwk(whole.as_dict(private=True))
     assert key.thumbprint() == whole.thumbprint()
     assert not key.is_private, "a private part is never kept"
     for odd in ({"kty": "oct", "k": "c2VjcmV0"}, {"kty": "EC", "crv": "P-256"}, {}):
         with pytest.raises(ValueError, match="key"):
-            read_key(odd)
+            import_jwk(odd)

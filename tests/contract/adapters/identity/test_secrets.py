@@ -16,10 +16,15 @@ from typing import Any
 import pytest
 from tests.alarm import sound
 
-from vedette.adapters.identity.secrets import SecretManager, wire, with_secrets
-from vedette.adapters.identity.secrets.manager import EMULATOR, _crc32c
-from vedette.adapters.tools.in_process import LocalHands
-from vedette.config.secret_reference import is_literal, is_version, read_secret, references
+from vedette.adapters.identity.secrets import SecretManager, register_secret_manager, with_secrets
+from vedette.adapters.identity.secrets.manager import EMULATOR_HOST, _crc32c
+from vedette.adapters.tools.in_process import InProcessTools
+from vedette.config.secret_reference import (
+    is_secret_literal,
+    is_secret_version,
+    read_secret,
+    secret_names,
+)
 from vedette.config.settings import StorePlan, read_settings
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.effect import Call, Outcome
@@ -79,7 +84,7 @@ def server() -> Iterator[Manager]:
 
 @pytest.fixture
 def manager(server: Manager, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manager]:
-    monkeypatch.setenv(EMULATOR, f"127.0.0.1:{server.port}")
+    monkeypatch.setenv(EMULATOR_HOST, f"127.0.0.1:{server.port}")
     before = dict(server.values)
     yield server
     server.values, server.failing, server.damaged = before, None, False
@@ -100,9 +105,9 @@ def test_a_secret_is_fetched_once_and_again_when_it_is_old(manager: Manager) -> 
     assert reader.read(VERSION) == "s3cret-of-the-manager"
     manager.values[VERSION] = b"rotated"
     clock.at += 299
-    assert (reader.read(VERSION), reader.asked) == ("s3cret-of-the-manager", 1)
+    assert (reader.read(VERSION), reader.request_count) == ("s3cret-of-the-manager", 1)
     clock.at += 1
-    assert (reader.read(VERSION), reader.asked) == ("rotated", 2)
+    assert (reader.read(VERSION), reader.request_count) == ("rotated", 2)
 
 
 def test_while_the_service_is_away_the_last_value_is_used_for_a_bounded_time(
@@ -145,20 +150,20 @@ def test_an_outage_is_asked_about_now_and_then_only(manager: Manager) -> None:
     for _ in range(3):
         with pytest.raises(Unavailable, match="does not answer"):
             reader.read(VERSION)
-    assert reader.asked == 1
+    assert reader.request_count == 1
     # Without a value to go by it is soon asked again, and what is there then is used.
     clock.at += 2
     manager.failing = None
-    assert (reader.read(VERSION), reader.asked) == ("s3cret-of-the-manager", 2)
+    assert (reader.read(VERSION), reader.request_count) == ("s3cret-of-the-manager", 2)
     manager.failing = grpc.StatusCode.UNAVAILABLE
     clock.at += 301
     for _ in range(3):
         assert reader.read(VERSION) == "s3cret-of-the-manager"
     clock.at += 29
-    assert (reader.read(VERSION), reader.asked) == ("s3cret-of-the-manager", 3)
+    assert (reader.read(VERSION), reader.request_count) == ("s3cret-of-the-manager", 3)
     clock.at += 1
     manager.failing, manager.values[VERSION] = None, b"rotated"
-    assert (reader.read(VERSION), reader.asked) == ("rotated", 4)
+    assert (reader.read(VERSION), reader.request_count) == ("rotated", 4)
 
 
 def test_nobody_waits_for_another_secret_nor_for_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +227,7 @@ def test_the_checksum_is_the_one_the_service_sends() -> None:
 
 
 def test_a_stand_in_is_taken_on_this_machine_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(EMULATOR, "secrets.example:443")
+    monkeypatch.setenv(EMULATOR_HOST, "secrets.example:443")
     with pytest.raises(BadFleet, match="not on this machine"):
         SecretManager().read(VERSION)
 
@@ -230,7 +235,7 @@ def test_a_stand_in_is_taken_on_this_machine_only(monkeypatch: pytest.MonkeyPatc
 def test_every_reference_is_read_where_it_points(
     manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wire()
+    register_secret_manager()
     monkeypatch.setenv("A_URL", "postgresql://here")
     (tmp_path / "url").write_text("postgresql://there\n")
     manager.values[VERSION] = b"postgresql://beyond"
@@ -251,16 +256,16 @@ def test_every_reference_is_read_where_it_points(
 
 
 def test_what_is_a_reference_and_what_is_a_secret_itself() -> None:
-    assert is_version(VERSION)
-    assert not is_version(VERSION + "\n")
-    assert is_literal("client_secret", "hunter2")
-    assert is_literal("token", VERSION)
-    assert not is_literal("token_secret", VERSION)
+    assert is_secret_version(VERSION)
+    assert not is_secret_version(VERSION + "\n")
+    assert is_secret_literal("client_secret", "hunter2")
+    assert is_secret_literal("token", VERSION)
+    assert not is_secret_literal("token_secret", VERSION)
     table = {
         "url": "http://x", "record_file": "r.jsonl", "token_secret": VERSION, "api_key_env": "K",
         "password_file": "p", "odd_secret": "hunter2",
     }  # fmt: skip
-    assert references(table) == ["api_key", "password", "token"]
+    assert secret_names(table) == ["api_key", "password", "token"]
 
 
 SETTINGS = """
@@ -329,19 +334,19 @@ def call_with(target: dict[str, Any]) -> Call:
     return Call("t.call", {}, "key1", "gull", "run_1", target, ("gull",), 1, 5_000_000)
 
 
-def hands(seen: list[dict[str, Any]]) -> LocalHands:
+def hands(seen: list[dict[str, Any]]) -> InProcessTools:
     def call_it(call: Call) -> Outcome:
         seen.append(dict(call.target))
         return Outcome("done", {"known": len(seen)})
 
     module: Any = SimpleNamespace(call_it=call_it, ask_it=call_it)
-    return LocalHands(lambda name: module)
+    return InProcessTools(lambda name: module)
 
 
 async def test_a_target_is_given_its_secrets_for_the_call_alone(
     manager: Manager, tmp_path: Path
 ) -> None:
-    wire()
+    register_secret_manager()
     (tmp_path / "p").write_text("from a file")
     target = {"kind": "webhook", "token_secret": VERSION, "password_file": str(tmp_path / "p")}
     before = json.dumps(target)
@@ -350,7 +355,7 @@ async def test_a_target_is_given_its_secrets_for_the_call_alone(
     outcome = await given.perform(TOOL, call_with(target), lambda: True)
     assert outcome == Outcome("done", {"known": 1})
     assert (seen[0]["token"], seen[0]["password"]) == ("s3cret-of-the-manager", "from a file")
-    await given.ask(TOOL, call_with(target))
+    await given.query(TOOL, call_with(target))
     assert seen[1]["token"] == "s3cret-of-the-manager"
     assert json.dumps(target) == before
     given.close()  # type: ignore[attr-defined]
@@ -376,11 +381,11 @@ async def test_what_a_tool_tells_of_its_secrets_is_recorded_without_them(
         return Outcome("failed", data, f"refused: {header!r}")
 
     module: Any = SimpleNamespace(call_it=call_it, ask_it=call_it)
-    given = with_secrets(LocalHands(lambda name: module), {"x": target})
+    given = with_secrets(InProcessTools(lambda name: module), {"x": target})
 
     async def made() -> Outcome | None:
         call = call_with(target)
-        return await (given.ask(TOOL, call) if ask else given.perform(TOOL, call, lambda: True))
+        return await (given.query(TOOL, call) if ask else given.perform(TOOL, call, lambda: True))
 
     outcome = await made()
     assert outcome is not None
@@ -399,7 +404,7 @@ async def test_a_secret_of_several_lines_is_refused_and_not_shown(
     manager: Manager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No header can carry it: http.client says so, with the header."""
-    wire()
+    register_secret_manager()
     (tmp_path / "token").write_text("hunter2\nhunter3\n")
     monkeypatch.setenv("A_TOKEN", "hunter2\r")
     manager.values["projects/harbour/secrets/two/versions/1"] = b"hunter2\nhunter3\n"
@@ -470,7 +475,7 @@ async def test_without_its_secret_nothing_is_called_and_it_is_tried_again() -> N
     outcome = await given.perform(TOOL, call_with(target), lambda: True)
     assert outcome is not None
     assert (outcome.state, seen) == ("retry", [])
-    asked = await given.ask(TOOL, call_with(target))
+    asked = await given.query(TOOL, call_with(target))
     assert asked is not None
     assert (asked.state, seen) == ("unknown", [])
     given.close()  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ from tests.remote import FLEET, now_us, svid_tokens
 from vedette.adapters.identity.spiffe import Issuer
 from vedette.domain.base import failpoint
 from vedette.domain.identity import Identity
-from vedette.domain.ports.tokens import BadToken, Tokens
+from vedette.domain.ports.tokens import BadToken, TokenAuthority
 
 LEEWAY_S = 30
 
@@ -33,7 +33,7 @@ LEEWAY_S = 30
 class Side:
     """One issuer: the port, and how to sign any claims as it would."""
 
-    tokens: Tokens
+    tokens: TokenAuthority
     issuer: Issuer
     forge: Callable[..., str]
     pem: bytes
@@ -99,7 +99,7 @@ async def test_a_minted_token_is_taken_for_its_agent_until_it_expires(side: Side
         assert identity == Identity(FLEET, "sorter")
         assert side.issuer.audience in claims.audience
         assert 0 < claims.expires_us - claims.issued_us <= side.life_s * 1_000_000
-        assert not side.tokens.revoked(claims)
+        assert not side.tokens.is_revoked(claims)
 
 
 async def test_the_signature_of_a_token_is_checked_once(side: Side) -> None:
@@ -232,7 +232,7 @@ async def test_a_revoked_agent_is_refused_with_its_next_use(side: Side) -> None:
     _, claims = await side.tokens.verify(token)
     side.issuer.revoke("sorter")
     assert await refused(side, token) == "revoked"
-    assert side.tokens.revoked(claims)
+    assert side.tokens.is_revoked(claims)
 
 
 async def test_one_revoked_token_is_refused_and_no_other(side: Side) -> None:
@@ -240,7 +240,7 @@ async def test_one_revoked_token_is_refused_and_no_other(side: Side) -> None:
     _, claims = await side.tokens.verify(token)
     side.issuer.revoke("token:one")
     assert await refused(side, token) == "revoked"
-    assert side.tokens.revoked(claims)
+    assert side.tokens.is_revoked(claims)
     await side.tokens.verify(other)
 
 
@@ -288,7 +288,7 @@ async def test_a_rotated_key_holds_for_two_lives_and_is_dropped_then(tmp_path: P
     old = issuer.signer("sorter")
     fresh = issuer.rotate("sorter")
     assert fresh.key != old.kid
-    assert {one["kid"] for one in issuer.bundle()["keys"]} == {old.kid, fresh.key}
+    assert {one["kid"] for one in issuer.trust_bundle()["keys"]} == {old.kid, fresh.key}
     at[0] += 599_000_000
     late = old.mint(at[0])
     await tokens.verify(late)
@@ -298,7 +298,7 @@ async def test_a_rotated_key_holds_for_two_lives_and_is_dropped_then(tmp_path: P
             await tokens.verify(token)
         assert error.value.code == "unknown-key", "also for one whose signature was checked"
     await tokens.verify(await tokens.mint("sorter"), "sorter")
-    assert [one["kid"] for one in issuer.bundle()["keys"]] == [fresh.key]
+    assert [one["kid"] for one in issuer.trust_bundle()["keys"]] == [fresh.key]
 
 
 async def test_one_revoked_key_takes_no_other_with_it(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_private_keys_are_their_owners_alone(tmp_path: Path) -> None:
     issuer.issue("sorter", tmp_path / "worker.id")
     files = [*(tmp_path / "identities").iterdir(), tmp_path / "worker.id"]
     assert {oct(file.stat().st_mode & 0o777) for file in files} == {"0o600"}
-    private = issuer._private("sorter")
+    private = issuer._private_key("sorter")
     assert private is not None
     book = (tmp_path / "identities" / "issuer.json").read_text()
     assert private["d"] not in book
@@ -371,7 +371,9 @@ async def test_a_change_that_is_broken_off_is_there_or_not(
                 await tokens.verify(token, "sorter")
         again.rotate("sorter", reinstate="sorter" in again.revoked_agents())
         files = (folder / "identities").glob("*.key")
-        live = {f"{k.agent}.{k.key}.key" for k in again.listed() if not k.until_us | k.revoked_us}
+        live = {
+            f"{k.agent}.{k.key}.key" for k in again.list_keys() if not k.until_us | k.revoked_us
+        }
         assert {file.name for file in files} == live
 
 

@@ -15,9 +15,9 @@ from vedette.config.mail_servers import ImapPlan
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Thought
-from vedette.interfaces.http.command_dispatch import carry_out
-from vedette.testing.harness import FleetHarness, checkout, copy_policies, without_tests
+from vedette.domain.ports import ReasonerJudgement
+from vedette.interfaces.http.command_dispatch import dispatch
+from vedette.testing.harness import FleetHarness, checkout, copy_policies, remove_tests
 from vedette.testing.scripted import ScriptedReasoner
 
 MESSAGE = Ref("/event/subject")
@@ -41,11 +41,11 @@ def fleet_of(folder: Path, box: imap.Mailbox, mode: str) -> FleetHarness:
         checkout() / "agents/inbox_triage", root / "agents/inbox_triage", ignore=left_out
     )
     shutil.copytree(checkout() / "memory/inbox", root / "memory/inbox")
-    policies = without_tests(copy_policies(root / "policies"))
+    policies = remove_tests(copy_policies(root / "policies"))
     grants = policies / "grants/data.yaml"
     head, name, rest = grants.read_text().partition("\ninbox_triage:")
     grants.write_text(head + name + rest.replace("mode: act", f"mode: {mode}", 1))
-    thought = Thought(label="invoice", proposals=PROPOSALS)
+    thought = ReasonerJudgement(label="invoice", proposals=PROPOSALS)
     return FleetHarness(
         folder, content=root, reasoners={"judge": ScriptedReasoner({"inbox_triage": [thought]})},
         targets={"mailbox": box.table(create_folders=True)},
@@ -61,8 +61,8 @@ async def box() -> AsyncIterator[imap.Mailbox]:
 async def read(fleet: FleetHarness, box: imap.Mailbox) -> None:
     """Let the source read the mailbox as it is now, and the fleet handle what is new."""
     plan = ImapPlan("desk", box.table())
-    await ImapSource(plan, fleet.app.line.clock, watch=False).deliver(fleet.app.intake)
-    await fleet.settle()
+    await ImapSource(plan, fleet.app.services.clock, watch=False).deliver(fleet.app.intake)
+    await fleet.wait_until_idle()
 
 
 async def test_observed_nothing_is_touched(box: imap.Mailbox, tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ async def test_acted_on_and_taken_back_exactly_once_and_it_wakes_nobody_again(
         assert {folder for folder, _, _ in states(box)} == {"Invoices"}
         for tool in ("mail.flag", "mail.file"):
             args = {"effect": done[tool]["action"].replace("act_", "eff_")}
-            await carry_out(fleet.app.commands, "undo", fleet.order("wrong"), args)
-            await fleet.settle()
+            await dispatch(fleet.app.commands, "undo", fleet.order("wrong"), args)
+            await fleet.wait_until_idle()
             with pytest.raises(BadCommand, match="undone already"):
-                await carry_out(fleet.app.commands, "undo", fleet.order("wrong"), args)
+                await dispatch(fleet.app.commands, "undo", fleet.order("wrong"), args)
         assert states(box) == before
         # It lies in the INBOX under a new number, and is the same event.
         await read(fleet, box)

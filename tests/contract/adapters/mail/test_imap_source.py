@@ -16,9 +16,9 @@ import orjson
 import pytest
 from tests import imap
 
-from vedette.adapters.mail.imap import ImapSource, Session, probe, read_address
-from vedette.adapters.mail.imap.answers import mails_of
-from vedette.adapters.mail.imap.source import AwayError
+from vedette.adapters.mail.imap import ImapSource, MailSession, probe, read_mail_address
+from vedette.adapters.mail.imap.fetch_response import mails_of
+from vedette.adapters.mail.imap.source import SourceUnavailable
 from vedette.config import load_settings
 from vedette.config.mail_servers import ImapPlan
 from vedette.config.settings import read_settings
@@ -74,7 +74,7 @@ def source(box: imap.Mailbox, *, watch: bool = False, **more: Any) -> ImapSource
     server = {**box.table(), **more.pop("server", {})}
     leads, max_mail = more.pop("leads", lambda: True), more.pop("max_mail", 100_000)
     plan = ImapPlan("t", server, **more)
-    return ImapSource(plan, SystemClock(), watch=watch, leads=leads, max_mail=max_mail)
+    return ImapSource(plan, SystemClock(), watch=watch, is_leader=leads, max_mail=max_mail)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ async def test_each_mail_once_in_order_and_nothing_is_marked(box: imap.Mailbox) 
         ENVELOPE - {"time"},
     )
     assert first.time == "2026-03-02T13:05:11Z"
-    at = read_address(first.subject or "")
+    at = read_mail_address(first.subject or "")
     assert at is not None
     assert (at.uid, at.size, at.folder) == (1, len(raw(0)), "INBOX")
     assert box.folders() == before
@@ -223,7 +223,7 @@ async def test_a_mail_with_a_keyword_of_any_spelling_is_taken(
     """Whoever may write to the mailbox chooses it; it must not hold back the mails beside it."""
     box.fill([raw(1)], flags=f"({keyword})")
     box.fill([raw(2)])
-    kept, session = Kept(), Session(box.table())
+    kept, session = Kept(), MailSession(box.table())
     await source(box).deliver(kept)
     assert [event.data["subject"] for event in kept.handed] == ["s1", "s2"]
     session.open("INBOX")
@@ -291,7 +291,7 @@ async def test_a_server_that_goes_away_is_asked_again_and_nothing_is_lost() -> N
         lost = source(box)
         await lost.deliver(kept)
         server.kill()
-        with pytest.raises(AwayError):
+        with pytest.raises(SourceUnavailable):
             await lost.deliver(kept)
         server.start()
         box.fill([raw(2)])
@@ -302,7 +302,7 @@ async def test_a_server_that_goes_away_is_asked_again_and_nothing_is_lost() -> N
 
 
 async def test_a_line_that_breaks_while_it_waits_is_noticed(box: imap.Mailbox) -> None:
-    session = Session(box.table())
+    session = MailSession(box.table())
     session.open("INBOX")
     waiting = asyncio.create_task(asyncio.to_thread(session.wait, 600))
     await asyncio.sleep(0.1)
@@ -318,7 +318,7 @@ async def test_what_is_wrong_is_said_and_tried_again(box: imap.Mailbox) -> None:
         ({"server": {"port": 1}}, "refused"),
         ({"folders": ("Nowhere",)}, "no folder 'Nowhere'"),
     ):
-        with pytest.raises(AwayError, match=match) as caught:
+        with pytest.raises(SourceUnavailable, match=match) as caught:
             await source(box, **more).deliver(Kept())
         assert "guess me" not in str(caught.value)
     nothing: dict[str, Any] = {
@@ -355,10 +355,10 @@ def test_a_password_that_login_cannot_say_is_refused_without_a_word_of_it(passwo
     with without_plain() as (port, said):
         table = {"host": "127.0.0.1", "port": port, "tls": "none", "user": "kim"}
         if password == "plain":
-            Session({**table, "password": password}).close()
+            MailSession({**table, "password": password}).close()
         else:
             with pytest.raises(Permanent, match="plain ASCII") as caught:
-                Session({**table, "password": password})
+                MailSession({**table, "password": password})
             told = "".join(traceback.format_exception(caught.value))
             assert not [secret for secret in ("geheim", "\u00fc", "xfc", "two") if secret in told]
     assert any(b"LOGIN" in command for command in said) is (password == "plain")
@@ -366,7 +366,7 @@ def test_a_password_that_login_cannot_say_is_refused_without_a_word_of_it(passwo
 
 def test_a_host_that_is_no_name_is_said_as_an_error_of_ours() -> None:
     with pytest.raises(Permanent, match="cannot be asked"):
-        Session({"host": f"{'a' * 64}.example", "user": "kim", "password": "x"})
+        MailSession({"host": f"{'a' * 64}.example", "user": "kim", "password": "x"})
 
 
 class Hasty(SystemClock):
@@ -390,7 +390,7 @@ async def test_a_mail_that_the_server_cannot_deliver_is_passed_by_and_named(
         try:
             await desk.deliver(kept)
             break
-        except AwayError:
+        except SourceUnavailable:
             tries += 1
             assert tries < 8
             assert kept.refused == []
@@ -403,17 +403,17 @@ async def test_no_mail_is_passed_by_while_the_server_delivers_none(
     box: imap.Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box.fill(raw(number) for number in range(2))
-    mails, away = Session.mails, True
+    mails, away = MailSession.mails, True
 
-    def none(self: Session, uids: Sequence[int], *, items: str = "") -> Any:
+    def none(self: MailSession, uids: Sequence[int], *, items: str = "") -> Any:
         if items and away:
             raise Temporary("its disk is away")
         return mails(self, uids, items=items)
 
-    monkeypatch.setattr(Session, "mails", none)
+    monkeypatch.setattr(MailSession, "mails", none)
     kept, desk = Kept(), ImapSource(ImapPlan("t", box.table()), Hasty(), watch=False)
     for _ in range(9):
-        with pytest.raises(AwayError):
+        with pytest.raises(SourceUnavailable):
             await desk.deliver(kept)
     assert kept.refused == []
     away = False
@@ -433,7 +433,7 @@ async def test_a_password_that_goes_for_a_while_is_waited_for(
     desk, kept = ImapSource(plan, Hasty(), watch=False), Kept()
     await desk.deliver(kept)
     word.unlink()
-    with pytest.raises(AwayError):
+    with pytest.raises(SourceUnavailable):
         await desk.deliver(kept)
     word.write_text(box.server.password)
     box.fill([raw(1)])

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from tests.contract.adapters.mail.test_mail_targets import Hand, ImapBox, raw
 
-from vedette.adapters.mail.imap import Session, read_address
-from vedette.adapters.mail.imap.folder_name import plain, quoted
-from vedette.adapters.mail.imap.pool import close_all, session_of
+from vedette.adapters.mail.imap import MailSession, read_mail_address
+from vedette.adapters.mail.imap.folder_name import decode_name, quote_name
+from vedette.adapters.mail.imap.pool import close_all, mail_session
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import Permanent, Temporary
 
@@ -65,8 +65,10 @@ def test_killed_at_each_point_it_ends_as_undisturbed_and_is_taken_back_exactly(
 ) -> None:
     """Every crash point, of the effect and of its undoing, on a server with and without MOVE."""
     if not moves:
-        able = Session.can
-        monkeypatch.setattr(Session, "can", lambda self, what: what != "MOVE" and able(self, what))
+        able = MailSession.can
+        monkeypatch.setattr(
+            MailSession, "can", lambda self, what: what != "MOVE" and able(self, what)
+        )
     box.box.create("Invoices")
     hand = Hand(box.target)
     message = box.lay(1, flags="seen")
@@ -111,8 +113,10 @@ def test_a_person_s_own_copy_stays_where_it_is_and_what_it_is(
     After each step it is done again, as after a crash behind it.
     """
     if not moves:
-        able = Session.can
-        monkeypatch.setattr(Session, "can", lambda self, what: what != "MOVE" and able(self, what))
+        able = MailSession.can
+        monkeypatch.setattr(
+            MailSession, "can", lambda self, what: what != "MOVE" and able(self, what)
+        )
     hand, message = Hand(box.target), box.lay(1)
     if filed == "before":
         box.box.fill([raw(1)], "Invoices", flags="Theirs")
@@ -181,13 +185,13 @@ def test_what_follows_a_move_looks_there_first_and_elsewhere_if_it_moved_on(
     message, hand = box.lay(1), Hand(box.target)
     hand("file_mail", message, folder="Zoo")
     opened: list[str] = []
-    real = Session.open
+    real = MailSession.open
 
-    def counted(self: Session, folder: str, *, write: bool = False) -> Any:
+    def counted(self: MailSession, folder: str, *, write: bool = False) -> Any:
         opened.append(folder)
         return real(self, folder, write=write)
 
-    monkeypatch.setattr(Session, "open", counted)
+    monkeypatch.setattr(MailSession, "open", counted)
     assert hand("flag_mail", message, flag="seen").state == "done"
     assert opened == ["INBOX", "Zoo"]
     with box.box.client("Zoo") as client:
@@ -217,14 +221,14 @@ def test_a_server_that_is_away_or_lets_nobody_in_is_tried_again(box: ImapBox) ->
 
 
 def test_a_session_is_kept_and_a_broken_one_is_not(box: ImapBox) -> None:
-    with session_of(box.target) as first:
+    with mail_session(box.target) as first:
         first.open("INBOX")
-    with session_of(box.target) as second:
+    with mail_session(box.target) as second:
         assert second is first
         second.interrupt()
         with pytest.raises(Temporary):
             second.search("ALL")
-    with session_of(box.target) as third:
+    with mail_session(box.target) as third:
         assert third is not first
         third.open("INBOX")
 
@@ -232,9 +236,9 @@ def test_a_session_is_kept_and_a_broken_one_is_not(box: ImapBox) -> None:
 def test_no_more_connections_than_the_target_says(box: ImapBox) -> None:
     target = {**box.target, "connections": 1}
     with (
-        session_of(target),
+        mail_session(target),
         pytest.raises(Temporary, match="in use"),
-        session_of(target, wait_s=0.01),
+        mail_session(target, wait_s=0.01),
     ):
         pass
 
@@ -243,19 +247,19 @@ def test_tls_is_checked_and_never_left_out(box: ImapBox) -> None:
     server = box.box.server
     trusted = {**box.target, "ca_file": server.ca_file}
     for more in ({"tls": "implicit", "port": server.tls_port}, {"tls": "starttls"}):
-        session = Session({**trusted, **more})
+        session = MailSession({**trusted, **more})
         assert session.open("INBOX").folder == "INBOX"
         session.close()
         with pytest.raises(Permanent, match="certificate is not trusted"):
-            Session({**box.target, **more})
+            MailSession({**box.target, **more})
     with pytest.raises(Permanent, match="only loopback"):
-        Session({**box.target, "host": "mail.example"})
+        MailSession({**box.target, "host": "mail.example"})
 
 
 def test_an_answer_is_bounded(box: ImapBox) -> None:
     box.box.fill([b"Subject: big\r\n\r\n" + b"x" * 200_000 + b"\r\n"])
-    session = Session(box.target)
-    session.wire._most = 100_000
+    session = MailSession(box.target)
+    session.connection._max_bytes = 100_000
     session.open("INBOX")
     with pytest.raises(Temporary, match="limit is 100000"):
         session.raw(1)
@@ -265,14 +269,14 @@ def test_an_answer_is_bounded(box: ImapBox) -> None:
 
 @pytest.mark.parametrize("name", ["INBOX", "Büro & Co", "会議/議事", 'a "b" \\c', "&"])
 def test_names_of_folders_come_back_as_they_went(name: str) -> None:
-    wire = quoted(name)
+    wire = quote_name(name)
     assert wire.isascii()
-    assert plain(wire[1:-1].replace('\\"', '"').replace("\\\\", "\\")) == name
+    assert decode_name(wire[1:-1].replace('\\"', '"').replace("\\\\", "\\")) == name
 
 
 @pytest.mark.parametrize("name", ["A[b", "Büro & Co", 'q"x'])
 def test_a_folder_of_any_name_is_listed_beside_the_others(name: str, box: ImapBox) -> None:
-    session = Session(box.target)
+    session = MailSession(box.target)
     session.create(name)
     assert {name, "INBOX"} <= set(session.folders())
     session.close()
@@ -281,11 +285,11 @@ def test_a_folder_of_any_name_is_listed_beside_the_others(name: str, box: ImapBo
 @pytest.mark.parametrize("name", ["", "a\r\nb", "x" * 300, "nul\0"])
 def test_a_name_that_would_be_another_command_is_none(name: str) -> None:
     with pytest.raises(ValueError, match="cannot be"):
-        quoted(name)
+        quote_name(name)
 
 
 def test_what_is_no_address_is_none() -> None:
     for text in ("", "1;2;3;INBOX", "1;2;3;" + "g" * 24 + ";INBOX", "1;2;3;" + "a" * 24 + ";a\nb"):
-        assert read_address(text) is None
+        assert read_mail_address(text) is None
     text = "1;2;3;" + "a" * 24 + ";a;b"
-    assert str(read_address(text)) == text
+    assert str(read_mail_address(text)) == text

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import pytest
 from tests import imap
 
-from vedette.adapters.mail.imap import Address
-from vedette.adapters.mail.imap.address import digest_of
+from vedette.adapters.mail.imap import MailAddress
+from vedette.adapters.mail.imap.address import mail_digest
 from vedette.adapters.mail.imap.pool import close_all
 from vedette.config.agent_loader import load_module
 from vedette.domain.effect import Call, Outcome
@@ -102,7 +102,7 @@ class ImapBox:
         with self.box.client("INBOX") as client:
             uid = int(client.uid("SEARCH", "ALL")[1][0].split()[-1])
             validity = int(client.response("UIDVALIDITY")[1][0] or b"0")
-        return str(Address(validity, uid, len(mail), digest_of(mail), "INBOX"))
+        return str(MailAddress(validity, uid, len(mail), mail_digest(mail), "INBOX"))
 
     def person_moves(self, message: str, folder: str) -> None:
         self.box.create(folder)

@@ -20,8 +20,8 @@ from tests.contract.adapters.mail.test_mail_targets import Hand, ImapBox, Maildi
 from vedette.adapters.mail.imap import NoFolder
 from vedette.adapters.mail.imap import probe as look
 from vedette.adapters.mail.imap.pool import close_all
-from vedette.adapters.mail.smtp import Unanswered, deliver, deliver_some, probe
-from vedette.config.mail_servers import with_relays
+from vedette.adapters.mail.smtp import Unanswered, probe, send_mail, send_mail_to_some
+from vedette.config.mail_servers import resolve_relays
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable
 from vedette.domain.effect import Call, Outcome
@@ -44,7 +44,7 @@ def to(name: str, request: pytest.FixtureRequest) -> str:
 @pytest.mark.parametrize("tls", ["none", "starttls", "implicit"])
 def test_a_mail_is_delivered_as_it_is(tls: str, request: pytest.FixtureRequest) -> None:
     both = [to("ann", request), to("bob", request)]
-    deliver(smtp.server().table(tls), MAIL, "desk@lights.example", both)
+    send_mail(smtp.server().table(tls), MAIL, "desk@lights.example", both)
     (mail,) = smtp.server().mails(both[0])
     assert (mail["from"], mail["to"], mail["user"]) == ("desk@lights.example", both, "known")
     expected = "Subject: x\r\n\r\n.a line that begins with a dot\r\n.\r\nend\r\n"
@@ -60,7 +60,7 @@ def test_a_no_is_told_from_a_not_now_and_from_nobody_knows(
 ) -> None:
     address = to(name, request)
     with pytest.raises(error) as caught:
-        deliver(smtp.server().table(), MAIL, "desk@lights.example", [address])
+        send_mail(smtp.server().table(), MAIL, "desk@lights.example", [address])
     assert isinstance(caught.value, Unanswered) is (error is Unanswered)
     assert len(smtp.server().mails(address)) == (1 if name == "lost" else 0)
 
@@ -78,10 +78,10 @@ def test_the_answer_to_the_mail_itself_counts_by_its_first_digit(
     with saying(answer) as port:
         table = {"host": "127.0.0.1", "port": port, "tls": "none"}
         if error is None:
-            deliver(table, MAIL, "desk@lights.example", ["ann@here.example"])
+            send_mail(table, MAIL, "desk@lights.example", ["ann@here.example"])
             return
         with pytest.raises(error) as caught:
-            deliver(table, MAIL, "desk@lights.example", ["ann@here.example"])
+            send_mail(table, MAIL, "desk@lights.example", ["ann@here.example"])
         assert isinstance(caught.value, Unanswered) is (error is Unanswered)
 
 
@@ -113,7 +113,7 @@ def saying(answer: str) -> Iterator[int]:
 def test_one_recipient_refused_is_none_written_to(request: pytest.FixtureRequest) -> None:
     fine, refused = to("fine", request), to("refused", request)
     with pytest.raises(Permanent, match="nobody of that name"):
-        deliver(smtp.server().table(), MAIL, "desk@lights.example", [fine, refused])
+        send_mail(smtp.server().table(), MAIL, "desk@lights.example", [fine, refused])
     assert smtp.server().mails(fine) == []
 
 
@@ -122,17 +122,17 @@ def test_those_who_take_it_are_written_to_and_the_others_returned(
 ) -> None:
     fine, refused, later = (to(name, request) for name in ("fine", "refused", "later"))
     table, sender = smtp.server().table(), "desk@lights.example"
-    missed = deliver_some(table, MAIL, sender, [refused, fine, later])
+    missed = send_mail_to_some(table, MAIL, sender, [refused, fine, later])
     assert {address: type(error) for address, error in missed.items()} == {
         refused: Permanent, later: Temporary
     }  # fmt: skip
     assert [mail["to"] for mail in smtp.server().mails(fine)] == [[fine]]
-    assert deliver_some(table, MAIL, sender, [fine]) == {}
+    assert send_mail_to_some(table, MAIL, sender, [fine]) == {}
     # Nobody takes it: then no mail is begun.
-    assert deliver_some(table, MAIL, sender, [refused, later]).keys() == {refused, later}
+    assert send_mail_to_some(table, MAIL, sender, [refused, later]).keys() == {refused, later}
     rejected = to("rejected", request)
     with pytest.raises(Permanent, match="not this"):
-        deliver_some(table, MAIL, sender, [rejected, refused])
+        send_mail_to_some(table, MAIL, sender, [rejected, refused])
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_those_who_take_it_are_written_to_and_the_others_returned(
 def test_an_address_is_one_plain_address(address: str) -> None:
     for sender, recipient in ((address, "ok@b.example"), ("ok@b.example", address)):
         with pytest.raises(Permanent, match="not one plain address"):
-            deliver(smtp.server().table(), MAIL, sender, [recipient])
+            send_mail(smtp.server().table(), MAIL, sender, [recipient])
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ async def test_a_password_by_reference(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 def test_a_mail_too_large_for_the_server_is_not_sent() -> None:
     with pytest.raises(Unsendable, match="the server takes"):
-        deliver(smtp.server().table(), b"x" * 1_100_000, "a@b.example", ["c@d.example"])
+        send_mail(smtp.server().table(), b"x" * 1_100_000, "a@b.example", ["c@d.example"])
 
 
 # --- mail.send -------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def box(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MaildirBox |
     relay = smtp.server().table()
     targets = {"mailbox": {**found.target, "smtp": "relay"}, "relay": relay}
     # The password comes with the call, as the engine gives it; the rest from the settings.
-    found.target = {**with_relays(targets)["mailbox"], "smtp_password": relay["password"]}
+    found.target = {**resolve_relays(targets)["mailbox"], "smtp_password": relay["password"]}
     yield found
     failpoint.hook = None
     close_all()
@@ -327,7 +327,7 @@ def test_only_a_mail_among_the_sent_was_sent(
     box, address = MaildirBox(tmp_path / "mailbox"), to("lost", request)
     relay = smtp.server().table()
     targets = {"mailbox": {**box.target, "smtp": "relay"}, "relay": relay}
-    relayed = {**with_relays(targets)["mailbox"], "smtp_password": relay["password"]}
+    relayed = {**resolve_relays(targets)["mailbox"], "smtp_password": relay["password"]}
     hand, message = Hand(relayed), box.lay(1)
     assert hand("send_mail", message, **letter(address)).state == "unknown"
     (path,) = (box.root / ".Sending" / "cur").iterdir()
@@ -360,7 +360,7 @@ def test_what_is_sent_again_is_put_among_the_sent_and_not_what_was_removed(
     box, address = MaildirBox(tmp_path / "mailbox"), to("ann", request)
     relay = smtp.server().table()
     targets = {"mailbox": {**box.target, "smtp": "relay"}, "relay": relay}
-    relayed = {**with_relays(targets)["mailbox"], "smtp_password": relay["password"]}
+    relayed = {**resolve_relays(targets)["mailbox"], "smtp_password": relay["password"]}
     hand, message = Hand(relayed), box.lay(1)
     sending = sys.modules[f"{tools().__package__}.sending"]
 
@@ -393,7 +393,7 @@ async def test_without_a_folder_for_it_a_mail_is_not_sent(
     box.box.create({"Sending": "Sent", "Sent": "Sending"}[missing])
     relay = smtp.server().table()
     target = {**box.target, "smtp": "relay", "create_folders": False}
-    relayed = with_relays({"mailbox": target, "relay": relay})["mailbox"]
+    relayed = resolve_relays({"mailbox": target, "relay": relay})["mailbox"]
     target = {**relayed, "smtp_password": relay["password"]}
     hand, message = Hand(target), box.lay(1)
     told = hand("send_mail", message, **letter(address))
@@ -418,7 +418,7 @@ def test_whatever_goes_wrong_behind_it_a_mail_that_has_left_was_sent(
     refused = sys.modules[f"{tools().__package__}.maildir"].Refused
 
     def handed(*args: Any) -> None:
-        deliver(*args)
+        send_mail(*args)
         monkeypatch.setattr(
             out, "finish", lambda self: (_ for _ in ()).throw(refused("no folder 'Sent'"))
         )
@@ -459,7 +459,7 @@ def test_a_folder_that_the_server_lists_and_does_not_open_proves_nothing(
 ) -> None:
     box, address = ImapBox(), to("ann", request)
     relay = smtp.server().table()
-    target = with_relays({"box": {**box.target, "smtp": "relay"}, "relay": relay})["box"]
+    target = resolve_relays({"box": {**box.target, "smtp": "relay"}, "relay": relay})["box"]
     hand, message = Hand({**target, "smtp_password": relay["password"]}), box.lay(1)
     assert asked(hand, message, **letter(address)) is None, "the control: there are none yet"
     assert hand("send_mail", message, **letter(address)).state == "done"

@@ -14,27 +14,27 @@ import orjson
 import pytest
 from tests.opa_server import OpaServer, opa_server
 
-from vedette.adapters.bundles import revision_text
-from vedette.adapters.policy_engines.opa import NoAnswer, OpaEngine, OpaLink, OpaStage
+from vedette.adapters.bundles import format_revision
+from vedette.adapters.policy_engines.opa import OpaConnection, OpaEngine, OpaStage, OpaUnavailable
 from vedette.adapters.policy_engines.opa.connection import PROBE_S
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import golden
+from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.app.policy_engines import close_stage, policy_stage
 from vedette.config import read_settings
-from vedette.config.policy_table import bad_server
-from vedette.domain.base.canonical import canonical
+from vedette.config.policy_table import server_url_problem
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import denied
-from vedette.domain.decision_request import Nobody, ask
+from vedette.domain.decision import build_denial
+from vedette.domain.decision_request import NullPolicyEngine, request_decision
 from vedette.domain.ports import Finding, PolicyEngine
 from vedette.policy.bundle_data import mount
 
 BUNDLE = read_bundle(Path(__file__).parents[4] / "policies")
-ASKED = canonical(golden(mount(BUNDLE.files))[0][1])
+ASKED = canonical_json(golden_requests(mount(BUNDLE.files))[0][1])
 # Answers otherwise than any engine could, so that it shows who decided.
-STRANGER = denied("of.the.server").to_json()
+STRANGER = build_denial("of.the.server").to_json()
 # Long, so that a busy machine is no failure; short where it is the deadline that is looked at.
 LONG_US, SHORT_US = 5_000_000, 300_000
 
@@ -135,8 +135,8 @@ def engine_on(
     timeout_us: int = LONG_US,
 ) -> Iterator[tuple[OpaEngine, Seen]]:
     metrics = Seen()
-    link = OpaLink(url, token=token, timeout_us=timeout_us, metrics=metrics)
-    stage = OpaStage(Within(), link, metrics, otherwise=otherwise)
+    link = OpaConnection(url, token=token, timeout_us=timeout_us, metrics=metrics)
+    stage = OpaStage(Within(), link, metrics, fallback=otherwise)
     try:
         engine = stage.load(bundle)
         assert isinstance(engine, OpaEngine)
@@ -152,7 +152,7 @@ def answer(
     bundles: object = None,
     status: int = 200,
 ) -> Serve:
-    held = {"main": {"revision": revision_text(7, digest)}} if bundles is None else bundles
+    held = {"main": {"revision": format_revision(7, digest)}} if bundles is None else bundles
     body: dict[str, object] = {"provenance": {"version": "1.2.3", "bundles": held}}
     if result is not None:
         body["result"] = result
@@ -206,7 +206,7 @@ def test_undefined_is_an_answer() -> None:
 def test_bundles_of_others_do_not_matter() -> None:
     held = {
         "authz": {"revision": "some other"},
-        "main": {"revision": revision_text(3, BUNDLE.digest)},
+        "main": {"revision": format_revision(3, BUNDLE.digest)},
     }
     with fake(answer(bundles=held)) as server, engine_on(server.url) as (engine, _):
         assert engine.decide(ASKED) == STRANGER
@@ -253,7 +253,7 @@ REFUSED: dict[str, tuple[Serve, str]] = {
     "no bundle at all": (answer(bundles={}), "revision"),
     "another bundle": (answer(digest="b" * 64), "revision"),
     "two bundles of ours": (
-        answer(bundles={name: {"revision": revision_text(1, BUNDLE.digest)} for name in "ab"}),
+        answer(bundles={name: {"revision": format_revision(1, BUNDLE.digest)} for name in "ab"}),
         "revision",
     ),
     "no provenance": (says(orjson.dumps({"result": STRANGER})), "revision"),
@@ -292,7 +292,7 @@ def test_everything_else_is_decided_by_who_stands_behind(name: str, otherwise: s
         server.serve = serve
         before = len(server.asked)
         began = time.monotonic()
-        decision, _ = ask(engine, orjson.loads(ASKED))
+        decision, _ = request_decision(engine, orjson.loads(ASKED))
         took = time.monotonic() - began
         asked = [body for _, _, _, body in server.asked[before:] if body != b'{"input":{}}']
         if otherwise == "embedded":
@@ -309,7 +309,7 @@ def test_everything_else_is_decided_by_who_stands_behind(name: str, otherwise: s
 
 
 def test_no_environment_leads_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    with fake(answer(denied("of.the.proxy").to_json())) as proxy, fake(answer()) as server:
+    with fake(answer(build_denial("of.the.proxy").to_json())) as proxy, fake(answer()) as server:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
         with engine_on(server.url) as (engine, _):
@@ -321,7 +321,7 @@ def test_nobody_is_there_from_the_start() -> None:
     with fake(answer()) as server:
         url = server.url
     with engine_on(url) as (engine, metrics):
-        assert ask(engine, orjson.loads(ASKED))[0].outcome == "permit"
+        assert request_decision(engine, orjson.loads(ASKED))[0].outcome == "permit"
         assert engine.name == EMBEDDED.name
         assert metrics.up == 0
 
@@ -348,12 +348,12 @@ def test_after_a_failure_no_decision_waits_and_the_server_is_taken_up_again() ->
         assert metrics.fallen == {"timeout": 1, "down": 20}
         server.serve = answer()
         wait_until(lambda: metrics.up == 1)
-        assert engine._link.ready(BUNDLE.digest)
+        assert engine._connection.is_ready(BUNDLE.digest)
 
 
 def test_under_another_revision_it_is_left_alone_until_it_has_ours() -> None:
     with fake(answer(digest="b" * 64)) as server, engine_on(server.url) as (engine, metrics):
-        assert ask(engine, orjson.loads(ASKED))[0].outcome == "permit"
+        assert request_decision(engine, orjson.loads(ASKED))[0].outcome == "permit"
         assert engine.name == EMBEDDED.name
         assert not server.questions(), "it was known before that it serves another bundle"
         server.serve = answer()
@@ -395,10 +395,13 @@ def test_a_server_that_nobody_heard_yet_is_asked() -> None:
     """The other half: not to know is no reason to leave it alone."""
     metrics = Seen()
     with fake(answer()) as server:
-        link = OpaLink(server.url, token=None, timeout_us=LONG_US, metrics=metrics)
+        link = OpaConnection(server.url, token=None, timeout_us=LONG_US, metrics=metrics)
         try:
-            assert link.ready(BUNDLE.digest)
-            assert OpaEngine(Nobody(), link, metrics, BUNDLE.digest).decide(ASKED) == STRANGER
+            assert link.is_ready(BUNDLE.digest)
+            assert (
+                OpaEngine(NullPolicyEngine(), link, metrics, BUNDLE.digest).decide(ASKED)
+                == STRANGER
+            )
             assert metrics.up == 1
         finally:
             link.close()
@@ -408,10 +411,10 @@ def test_a_closed_link_still_decides() -> None:
     with fake(answer()) as server:
         with engine_on(server.url) as (engine, _):
             engine.decide(ASKED)
-        assert ask(engine, orjson.loads(ASKED))[0].outcome == "permit"
-        link = OpaLink(server.url, token=None, timeout_us=LONG_US, metrics=Seen())
+        assert request_decision(engine, orjson.loads(ASKED))[0].outcome == "permit"
+        link = OpaConnection(server.url, token=None, timeout_us=LONG_US, metrics=Seen())
         link.close()
-        with pytest.raises(NoAnswer):
+        with pytest.raises(OpaUnavailable):
             link.ask(ASKED)
 
 
@@ -434,7 +437,7 @@ def test_two_threads_each_know_who_decided_for_them() -> None:
 
 def test_nobody_decides_nothing() -> None:
     with pytest.raises(Unavailable):
-        Nobody().decide(ASKED)
+        NullPolicyEngine().decide(ASKED)
 
 
 # --- a real server ------------------------------------------------------------------------------
@@ -448,9 +451,9 @@ def opa() -> Iterator[OpaServer]:
 
 def test_a_real_server_decides_and_is_never_written_to(opa: OpaServer) -> None:
     with engine_on(opa.url) as (engine, metrics):
-        for _, asked in golden(mount(BUNDLE.files))[:10]:
+        for _, asked in golden_requests(mount(BUNDLE.files))[:10]:
             raw = orjson.dumps(asked)
-            assert ask(engine, asked) == ask(EMBEDDED, asked)
+            assert request_decision(engine, asked) == request_decision(EMBEDDED, asked)
             assert engine.name.startswith("opa/1."), raw
         assert not metrics.fallen
 
@@ -471,7 +474,7 @@ def test_a_real_server_with_another_bundle_does_not_decide(opa: OpaServer) -> No
     ["http://127.0.0.1:8181", "http://localhost", "http://[::1]:8181/", "https://opa.example:443"],
 )
 def test_servers_that_may_decide(url: str) -> None:
-    assert bad_server(url) is None
+    assert server_url_problem(url) is None
 
 
 @pytest.mark.parametrize(
@@ -484,7 +487,7 @@ def test_servers_that_may_decide(url: str) -> None:
     ],
 )  # fmt: skip
 def test_servers_that_may_not(url: str) -> None:
-    assert bad_server(url) is not None
+    assert server_url_problem(url) is not None
 
 
 @pytest.mark.parametrize(

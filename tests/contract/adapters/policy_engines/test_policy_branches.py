@@ -8,14 +8,14 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.adapters.policy_engines.regorus.branch_inputs import MOST, branches
-from vedette.adapters.policy_engines.regorus.engine import PlainEngine, RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import golden
+from vedette.adapters.policy_engines.regorus.branch_inputs import MAX_REQUESTS, branch_requests
+from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
+from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.adapters.policy_engines.regorus.syntax import read_modules
-from vedette.adapters.policy_engines.regorus.trial import differences
+from vedette.adapters.policy_engines.regorus.trial import find_differences
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import read_decision
+from vedette.domain.decision import parse_decision
 from vedette.domain.ports import PolicyEngine
 from vedette.policy.bundle_data import mount
 
@@ -61,9 +61,9 @@ def made(rules: str) -> tuple[Bundle, list[tuple[str, Any]], list[tuple[str, Any
     text = SHIPPED.files[DENIES] + f"\n{rules}\n".encode()
     bundle = Bundle.of({**SHIPPED.files, DENIES: text})
     data = mount(bundle.files)
-    right = golden(data)
-    modules = read_modules(PlainEngine(bundle, data).syntax())
-    return bundle, right, branches(modules, data, right)
+    right = golden_requests(data)
+    modules = read_modules(InterpreterEngine(bundle, data).syntax_trees())
+    return bundle, right, branch_requests(modules, data, right)
 
 
 @pytest.mark.parametrize("name", ADDED)
@@ -88,7 +88,7 @@ def test_each_branch_is_taken_both_ways(name: str) -> None:
 
 def test_there_are_at_most_so_many_and_always_the_same() -> None:
     _, _, asked = made("")
-    assert 100 < len(asked) <= MOST
+    assert 100 < len(asked) <= MAX_REQUESTS
     assert made("")[2] == asked
     raw = {orjson.dumps(one, option=orjson.OPT_SORT_KEYS) for _, one in asked}
     assert len(raw) == len(asked)
@@ -105,7 +105,7 @@ class Liar:
 
     def decide(self, question: bytes) -> object:
         answer: Any = self._honest.decide(question)
-        if "denies.mine" in read_decision(answer).reasons:
+        if "denies.mine" in parse_decision(answer).reasons:
             honest: Any = RegorusEngine(SHIPPED).decide(question)
             return honest
         return answer
@@ -115,18 +115,18 @@ class Liar:
 def test_a_planted_difference_of_one_engine_is_caught(name: str) -> None:
     rules = ADDED[name][0].replace('"mine" if', '"denies.mine" if')
     bundle, right, asked = made(rules)
-    plain, honest = PlainEngine(bundle), RegorusEngine(bundle)
-    assert differences(plain, [honest], [*right, *asked], DENIES) == []
+    plain, honest = InterpreterEngine(bundle), RegorusEngine(bundle)
+    assert find_differences(plain, [honest], [*right, *asked], DENIES) == []
     liar = Liar(honest)
-    (found,) = differences(plain, [honest, liar], [*right, *asked], DENIES)
+    (found,) = find_differences(plain, [honest, liar], [*right, *asked], DENIES)
     assert (found.file, "the engines differ" in found.what) == (DENIES, True)
     # Control: what was asked before would have let it pass.
-    assert differences(plain, [liar], right, DENIES) == []
+    assert find_differences(plain, [liar], right, DENIES) == []
 
 
 def _denied(engine: PolicyEngine, question: Any) -> bool:
     found: Any = engine.decide(orjson.dumps(question))
-    return any(reason.endswith("mine") for reason in read_decision(found).reasons)
+    return any(reason.endswith("mine") for reason in parse_decision(found).reasons)
 
 
 def _without(question: Any, steps: list[str]) -> Any:

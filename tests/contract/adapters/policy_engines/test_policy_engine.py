@@ -15,11 +15,15 @@ from tests.questions import decide, generated
 
 from vedette.adapters.policy_engines.regorus import engine as regorus_engine
 from vedette.adapters.policy_engines.regorus import program_cache
-from vedette.adapters.policy_engines.regorus.engine import EngineFailed, PlainEngine, RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import golden
+from vedette.adapters.policy_engines.regorus.engine import (
+    EngineFailed,
+    InterpreterEngine,
+    RegorusEngine,
+)
+from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.bundle import ENTRYPOINT, Bundle
-from vedette.domain.decision import Decision, read_decision
+from vedette.domain.decision import Decision, parse_decision
 from vedette.domain.ports import PolicyEngine
 from vedette.policy.bundle_data import mount
 
@@ -43,7 +47,7 @@ def make(request: pytest.FixtureRequest, engines: Engines) -> Make:
     """Return what makes an engine of a bundle; that of the server has nobody behind it."""
     makers: dict[str, Make] = {
         "compiled": RegorusEngine,
-        "interpreter": PlainEngine,
+        "interpreter": InterpreterEngine,
         "opa": engines.opa,
         "wasm": engines.wasm,
     }
@@ -55,7 +59,7 @@ def make(request: pytest.FixtureRequest, engines: Engines) -> Make:
 
 def test_same_question_same_answer(make: Make) -> None:
     engine = make(BUNDLE)
-    asked = orjson.dumps(golden(mount(BUNDLE.files))[0][1])
+    asked = orjson.dumps(golden_requests(mount(BUNDLE.files))[0][1])
     answers = {orjson.dumps(engine.decide(asked), option=orjson.OPT_SORT_KEYS) for _ in range(50)}
     assert len(answers) == 1
 
@@ -85,12 +89,12 @@ def test_what_is_no_json_raises(make: Make) -> None:
     for raw in (b"", b"{", b"\xff", b'{"a": 1} {'):
         with pytest.raises((EngineFailed, ValueError)):
             engine.decide(raw)
-    assert decide(engine, golden(mount(BUNDLE.files))[0][1]).outcome == "permit"
+    assert decide(engine, golden_requests(mount(BUNDLE.files))[0][1]).outcome == "permit"
 
 
 def test_data_of_the_bundle_is_what_decides(make: Make) -> None:
     silent = BUNDLE.files["grants/data.yaml"].replace(b"  mode: act\n", b"")
-    asked = golden(mount(BUNDLE.files))[0][1]
+    asked = golden_requests(mount(BUNDLE.files))[0][1]
     assert decide(make(BUNDLE), asked).outcome == "permit"
     changed = decide(make(Bundle.of({**BUNDLE.files, "grants/data.yaml": silent})), asked)
     assert (changed.outcome, changed.rule, changed.would) == ("deny", "mode.observe", "permit")
@@ -105,10 +109,10 @@ def test_panic_is_an_exception_and_does_not_outlive_the_question() -> None:
             raise Panic("index out of bounds\n\nStack backtrace:\n 0: x")
 
     engine = RegorusEngine(BUNDLE)
-    asked = golden(mount(BUNDLE.files))[0][1]
-    kept = program_cache.kept()[-1]
+    asked = golden_requests(mount(BUNDLE.files))[0][1]
+    kept = program_cache.cached_keys()[-1]
     program_cache.discard(kept)
-    program_cache.borrow(kept, Broken)
+    program_cache.get_or_create(kept, Broken)
     with pytest.raises(EngineFailed, match=r"the engine panicked: index out of bounds$"):
         engine.decide(b"{}")
     assert decide(engine, asked).outcome == "permit"
@@ -120,7 +124,7 @@ def test_a_stop_passes_through(stop: type[BaseException]) -> None:
         raise stop
 
     with pytest.raises(stop):
-        regorus_engine.guarded(stopping)
+        regorus_engine.call_vendor(stopping)
 
 
 def test_compiled_engine_decides_alike_in_every_thread() -> None:
@@ -158,8 +162,8 @@ def test_engines_agree_with_opa(opa: str) -> None:
     )
     assert answer.returncode == 0, answer.stderr.decode()
     said = orjson.loads(answer.stdout)
-    oracle = [read_decision(said.get(str(place))) for place in range(len(questions))]
-    compiled, interpreter = RegorusEngine(BUNDLE), PlainEngine(BUNDLE)
+    oracle = [parse_decision(said.get(str(place))) for place in range(len(questions))]
+    compiled, interpreter = RegorusEngine(BUNDLE), InterpreterEngine(BUNDLE)
     counts: dict[str, int] = {}
     for asked, expected in zip(questions, oracle, strict=True):
         counts[expected.outcome] = counts.get(expected.outcome, 0) + 1

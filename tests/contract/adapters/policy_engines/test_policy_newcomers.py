@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from vedette.adapters.policy_engines.regorus.engine import EngineFailed, PlainEngine
-from vedette.adapters.policy_engines.regorus.profile import check, check_readers
+from vedette.adapters.policy_engines.regorus.engine import EngineFailed, InterpreterEngine
+from vedette.adapters.policy_engines.regorus.profile import check, check_unread_rules
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.adapters.policy_engines.regorus.syntax import Fault, read_modules
 from vedette.domain.bundle import Bundle
@@ -133,11 +133,11 @@ def added(file: str, text: str) -> Bundle:
 
 def faults(bundle: Bundle) -> list[Fault]:
     try:
-        syntax = PlainEngine(bundle, DATA, tests=True).syntax()
+        syntax = InterpreterEngine(bundle, DATA, tests=True).syntax_trees()
     except EngineFailed as error:
         return [Fault("", 1, str(error))]
     modules = read_modules(syntax)
-    return [*check(modules, DATA), *check_readers(modules)]
+    return [*check(modules, DATA), *check_unread_rules(modules)]
 
 
 def test_there_are_enough_and_the_shipped_policy_is_none_of_them() -> None:

@@ -14,7 +14,11 @@ import psutil
 import pytest
 
 from vedette.adapters.policy_engines.regorus import program_cache
-from vedette.adapters.policy_engines.regorus.engine import EngineFailed, PlainEngine, RegorusEngine
+from vedette.adapters.policy_engines.regorus.engine import (
+    EngineFailed,
+    InterpreterEngine,
+    RegorusEngine,
+)
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports import PolicyEngine
@@ -33,7 +37,7 @@ def revision(number: int) -> Bundle:
     return Bundle.of({**BUNDLE.files, TOGGLE: text.encode()})
 
 
-@pytest.fixture(params=[RegorusEngine, PlainEngine], ids=["compiled", "interpreter"])
+@pytest.fixture(params=[RegorusEngine, InterpreterEngine], ids=["compiled", "interpreter"])
 def make(request: pytest.FixtureRequest) -> Make:
     kind = request.param
     return lambda bundle: kind(bundle, DATA)
@@ -141,18 +145,18 @@ def test_what_does_not_load_takes_nothing_to_another_thread(
 
 
 def test_thread_keeps_the_last_few_only(make: Make) -> None:
-    engines = [make(revision(number)) for number in range(program_cache.KEPT + 2)]
-    kept = program_cache.kept()
-    assert len(kept) == program_cache.KEPT
+    engines = [make(revision(number)) for number in range(program_cache.MAX_ENTRIES + 2)]
+    kept = program_cache.cached_keys()
+    assert len(kept) == program_cache.MAX_ENTRIES
     assert [engine.digest in kept[-1] for engine in engines[-2:]] == [False, True]
     first = engines[0]
     assert not any(first.digest in key for key in kept)
     assert engines[-1].decide(b"{}") == first.decide(b"{}")  # made anew
-    assert first.digest in program_cache.kept()[-1]
+    assert first.digest in program_cache.cached_keys()[-1]
 
 
 def test_same_rules_over_other_data_are_kept_apart(make: Make) -> None:
-    kind = RegorusEngine if "rvm" in make(BUNDLE).name else PlainEngine
+    kind = RegorusEngine if "rvm" in make(BUNDLE).name else InterpreterEngine
     rules = Bundle.of(
         {"vedette/gateway/a.rego": b"package vedette.gateway\n\ndecision := data.a.b\n"}
     )
@@ -170,11 +174,12 @@ def test_memory_stays_bounded_over_fifty_swaps(unraised: list[str]) -> None:
         engine.decide(b"{}")
         return int(process.memory_info().rss)
 
-    before = max(swap(number) for number in range(2 * program_cache.KEPT))
+    before = max(swap(number) for number in range(2 * program_cache.MAX_ENTRIES))
     after = max(
-        swap(number) for number in range(2 * program_cache.KEPT, 2 * program_cache.KEPT + 50)
+        swap(number)
+        for number in range(2 * program_cache.MAX_ENTRIES, 2 * program_cache.MAX_ENTRIES + 50)
     )
-    assert len(program_cache.kept()) == program_cache.KEPT
+    assert len(program_cache.cached_keys()) == program_cache.MAX_ENTRIES
     assert after - before < 15_000_000  # 45 MB if all were kept
     assert unraised == []
 

@@ -15,11 +15,11 @@ import orjson
 import pytest
 from tests.opa import find_opa
 
-from vedette.adapters.policy_engines.regorus.engine import PlainEngine, RegorusEngine
+from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
 from vedette.adapters.policy_engines.regorus.profile import check
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.adapters.policy_engines.regorus.syntax import read_modules
-from vedette.domain.base.canonical import SAFE_INTEGER
+from vedette.domain.base.canonical import MAX_SAFE_INTEGER
 from vedette.domain.base.errors import EngineFailed
 from vedette.domain.bundle import Bundle
 from vedette.policy.bundle_data import mount
@@ -179,24 +179,24 @@ TRAPS: dict[str, tuple[str, Any, Any, Any, str]] = {
         'answer := sort([{1}, {"b": 1}])[0]', {}, [1], {"b": 1}, "sort",
     ),
     "a product beyond 64 bits": (
-        "answer := input.n * 5001", {"n": SAFE_INTEGER}, SAFE_INTEGER * 5001 / 1,
-        SAFE_INTEGER * 5001, "beyond 64 bits",
+        "answer := input.n * 5001", {"n": MAX_SAFE_INTEGER}, MAX_SAFE_INTEGER * 5001 / 1,
+        MAX_SAFE_INTEGER * 5001, "beyond 64 bits",
     ),
     "a product of two fields": (
-        "answer := abs(0 - (input.n * input.n)) % 1000", {"n": SAFE_INTEGER}, 81, 0,
+        "answer := abs(0 - (input.n * input.n)) % 1000", {"n": MAX_SAFE_INTEGER}, 81, 0,
         "beyond 64 bits",
     ),
     "a product of a product": (
-        "answer := y if { x := input.n * 1000; y := x * 1000 }", {"n": SAFE_INTEGER},
-        9.007199254740991e21, SAFE_INTEGER * 1_000_000, "beyond 64 bits",
+        "answer := y if { x := input.n * 1000; y := x * 1000 }", {"n": MAX_SAFE_INTEGER},
+        9.007199254740991e21, MAX_SAFE_INTEGER * 1_000_000, "beyond 64 bits",
     ),
     "a product of a list": (
-        "answer := product([input.n, 5001])", {"n": SAFE_INTEGER}, SAFE_INTEGER * 5001 / 1,
-        SAFE_INTEGER * 5001, "product",
+        "answer := product([input.n, 5001])", {"n": MAX_SAFE_INTEGER}, MAX_SAFE_INTEGER * 5001 / 1,
+        MAX_SAFE_INTEGER * 5001, "product",
     ),
     "a literal at the end of 64 bits": (
-        "answer := input.n + 18446744073709551615", {"n": SAFE_INTEGER}, 1.8455751272964293e19,
-        SAFE_INTEGER + 18446744073709551615, "beyond what every reader holds",
+        "answer := input.n + 18446744073709551615", {"n": MAX_SAFE_INTEGER}, 1.8455751272964293e19,
+        MAX_SAFE_INTEGER + 18446744073709551615, "beyond what every reader holds",
     ),
 }  # fmt: skip
 
@@ -233,7 +233,7 @@ def refusals(rules: str) -> list[str]:
 
 
 def refused(bundle: Bundle) -> list[str]:
-    modules = read_modules(PlainEngine(bundle, DATA, tests=True).syntax())
+    modules = read_modules(InterpreterEngine(bundle, DATA, tests=True).syntax_trees())
     return [f"{each.file}: {each.what}" for each in check(modules, DATA, sample={})]
 
 
@@ -263,7 +263,7 @@ def test_rules_that_conflict_are_an_error_to_the_interpreter() -> None:
     question = b'{"a": true, "b": true}'
     assert RegorusEngine(module(rules)).decide(question) is None
     with pytest.raises(EngineFailed):
-        PlainEngine(module(rules)).decide(question)
+        InterpreterEngine(module(rules)).decide(question)
 
 
 # Near each trap, what is certainly defined or asked for: nobody must write around a false alarm.

@@ -48,8 +48,8 @@ async def test_what_was_begun_is_not_tried_again(
 
     monkeypatch.setattr(stages, "Trial", Counted)
     stage = SubprocessStage()
-    stage.begin(bundle)
-    stage.begin(bundle)
+    stage.begin_trial(bundle)
+    stage.begin_trial(bundle)
     assert await stage.try_out(bundle) == []
     assert made == [bundle.digest]
     # What was answered is not kept: asked again, it is tried again.
@@ -60,42 +60,42 @@ async def test_what_was_begun_is_not_tried_again(
 async def test_a_trial_of_another_kind_than_the_one_begun_is_made_anew(bundle: Bundle) -> None:
     """One begun without the comparison must not pass for one with it."""
     stage = SubprocessStage()
-    stage.begin(bundle, compare=False)
-    (begun,) = stage._begun.values()
+    stage.begin_trial(bundle, compare=False)
+    (begun,) = stage._trials.values()
     try:
         assert await stage.try_out(bundle) == []
-        assert list(stage._begun.values()) == [begun]
+        assert list(stage._trials.values()) == [begun]
         assert await stage.try_rules(bundle) == []
-        assert not stage._begun
+        assert not stage._trials
     finally:
-        stage.abandon()
+        stage.cancel_trials()
 
 
 async def test_another_bundle_than_the_one_begun_is_tried_for_itself(bundle: Bundle) -> None:
     stage = SubprocessStage()
-    stage.begin(bundle)
+    stage.begin_trial(bundle)
     broken = Bundle.of({**bundle.files, "vedette/denies/broken.rego": b"package vedette.denies\n}"})
     try:
         assert [found.file for found in await stage.try_out(broken)] == [
             "vedette/denies/broken.rego"
         ]
     finally:
-        stage.abandon()
+        stage.cancel_trials()
 
 
 def test_what_nobody_asks_about_is_ended(bundle: Bundle) -> None:
     stage = SubprocessStage()
-    stage.begin(bundle)
-    (trial,) = stage._begun.values()
-    stage.abandon()
+    stage.begin_trial(bundle)
+    (trial,) = stage._trials.values()
+    stage.cancel_trials()
     assert gone(trial._process.pid)
 
 
 async def test_a_missed_deadline_ends_the_fork_too(bundle: Bundle) -> None:
     slow = Bundle.of({**bundle.files, "vedette/denies/slow.rego": SLOW.encode()})
     stage = SubprocessStage(deadline_s=1)
-    stage.begin(slow)
-    (trial,) = stage._begun.values()
+    stage.begin_trial(slow)
+    (trial,) = stage._trials.values()
     group = trial._process.pid
     (found,) = await stage.try_out(slow)
     assert found.what == "the trial took longer than 1 s"

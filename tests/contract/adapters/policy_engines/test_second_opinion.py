@@ -20,32 +20,32 @@ from tests.questions import BUNDLE
 from tests.said import Said, said
 
 from vedette.adapters.policy_engines import opa_wasm
-from vedette.adapters.policy_engines.opa import OwnServer
+from vedette.adapters.policy_engines.opa import LocalOpaServer
 from vedette.adapters.policy_engines.opa_wasm import repository
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-from vedette.app.policy_engines import close_stage, policy_stage, second_maker
+from vedette.app.policy_engines import close_stage, policy_stage, second_engine_maker
 from vedette.config import Settings
-from vedette.config.deployment import Edges, PolicyPlan
-from vedette.domain.agent import Scope
+from vedette.config.deployment import Deployment, PolicyPlan
+from vedette.domain.agent import MemoryScope
 from vedette.domain.base.errors import BadPolicy, StoreFailed
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import denied, read_decision
-from vedette.domain.decision_request import Decided, Situation, difference
+from vedette.domain.decision import build_denial, parse_decision
+from vedette.domain.decision_request import DecisionContext, DecisionRecord, build_difference_entry
 from vedette.domain.entry import Draft
 from vedette.domain.ports import PolicyEngine
-from vedette.interfaces.daemon import Running
-from vedette.memory.retrieval import read_drafts
+from vedette.interfaces.daemon import Daemon
+from vedette.memory.retrieval import recall_entries
 from vedette.policy.replay import ReplayReport, replay
 from vedette.policy.second_opinion import (
-    AGAIN_US,
+    RETRY_US,
     Samples,
     SecondOpinion,
-    SecondOpinions,
+    SecondOpinionFactory,
     inward_tools,
 )
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness, TrustingStage
-from vedette.testing.toy_fleet import DENY_TOOL, DESK, World, do, job, toy_fleet
+from vedette.testing.toy_fleet import DENY_TOOL, DESK, World, job, propose, toy_fleet
 
 PERMIT = {
     "schema": "vedette.decision/1", "outcome": "permit", "rule": "permit.tool",
@@ -115,9 +115,9 @@ def fleet_of(
 
 
 async def send(fleet: FleetHarness, id: str, text: str, tool: str = "wire.send") -> Any:
-    event = job(id, do(tool, to=DESK, text=text))
+    event = job(id, propose(tool, to=DESK, text=text))
     await fleet.send(event)
-    await fleet.settle()
+    await fleet.wait_until_idle()
     (row,) = fleet.actions(event)
     return row
 
@@ -145,10 +145,10 @@ async def test_replay_by_opa_alone_finds_what_the_deciding_engine_got_wrong(
     async with fleet_of(tmp_path, World(), second=None) as fleet:
         await send(fleet, "1", "slips through")
         await send(fleet, "2", "hello")
-        with OwnServer(opa) as server:
+        with LocalOpaServer(opa) as server:
             report = again(fleet, server.load)
         assert (report.decisions, report.agreed, report.differed) == (2, 1, 1)
-        assert report.differences[0].again["rule"] == "denies.night"
+        assert report.differences[0].replayed["rule"] == "denies.night"
         assert report.engine == {f"opa/{server.version} server"}
 
 
@@ -212,7 +212,7 @@ async def test_an_engine_that_cannot_be_made_at_the_start_agrees_with_nothing(
         assert (await send(fleet, "2", "hello")).rule == "engine.differs"
         assert world.effects() == 1
         (fleet.policies / "vedette/denies/more.rego").write_text(DENY_TOOL.format("bell.ring"))
-        done = await fleet.apply(fleet.policies)
+        done = await fleet.apply_policy(fleet.policies)
         assert not done["ok"]  # what the other engine does not take is refused
         assert "does not compile" in done["findings"][0]
 
@@ -222,12 +222,12 @@ async def test_a_missing_engine_denies_what_is_outward_and_nothing_else() -> Non
     metrics = PrometheusMetrics()
     samples = Samples(metrics)
     second = SecondOpinion(BadPolicy("opa took 30 s"), {}, metrics, samples, one_in=1)
-    permit = Decided(read_decision(PERMIT), b"{}", 1, BUNDLE.digest, "faulty")
-    no = replace(permit, decision=denied("no"))
+    permit = DecisionRecord(parse_decision(PERMIT), b"{}", 1, BUNDLE.digest, "faulty")
+    no = replace(permit, decision=build_denial("no"))
     noted: list[Draft] = []
 
     class Store:
-        async def note(self, drafts: list[Draft]) -> int:
+        async def append_entries(self, drafts: list[Draft]) -> int:
             noted.extend(drafts)
             return 1
 
@@ -235,11 +235,11 @@ async def test_a_missing_engine_denies_what_is_outward_and_nothing_else() -> Non
         assert second.review(decided, outward=False) == decided
         samples.add(second, decided)  # as one that was put aside before
     await samples.finish(Store(), pytest.fail)
-    assert (noted, second.doubted) == ([], False)
+    assert (noted, second.has_differed) == ([], False)
     assert second.review(permit, outward=False) == permit
     denial = second.review(permit, outward=True)
     assert denial.decision.rule == "engine.differs"
-    assert difference(denial, "permit").fields["what"] == "alone"
+    assert build_difference_entry(denial, "permit").fields["what"] == "alone"
     assert metrics.total("engine_differences", where="alone") == 1
     assert metrics.total("engine_differences", where="sample") == 0
 
@@ -267,11 +267,11 @@ async def test_an_engine_that_could_not_be_made_at_the_start_is_told_and_made_ag
         fleet.second = passing = Passing()
         passing.name = "the other"
         await fleet.open()
-        opinions, gateway = fleet.app.rollout.opinions, fleet.app.line.gateway
+        opinions, gateway = fleet.app.rollout.second_opinions, fleet.app.services.gateway
         assert any(
             "so nothing outward is permitted: opa took" in told for told in fleet.app.troubles
         )
-        opinion = gateway.second
+        opinion = gateway.second_opinion
         assert opinion is not None
         opinion.one_in = 1
         for number in range(3):
@@ -281,19 +281,19 @@ async def test_an_engine_that_could_not_be_made_at_the_start_is_told_and_made_ag
         assert not await opinions.retry()  # still away
         passing.away = False
         if by == "time":
-            running = Running(fleet.app, until_idle=False)
+            running = Daemon(fleet.app, until_idle=False)
             task = asyncio.create_task(running.run())
             async with asyncio.timeout(30):
-                while not opinion.ready:
-                    await clock.elapse(AGAIN_US)
+                while not opinion.is_ready:
+                    await clock.elapse(RETRY_US)
                     await asyncio.sleep(0.02)
             running.stop()
             await task
             assert any("second policy engine is there" in told for told in running.troubles)
         else:
-            done = await fleet.apply(fleet.policies)
+            done = await fleet.apply_policy(fleet.policies)
             assert (done["ok"], done["changed"]) == (True, False)
-        assert opinion.ready
+        assert opinion.is_ready
         assert not await opinions.retry()  # nobody misses it any more
         assert (await send(fleet, "2", "hello", "order.place")).decided == "permit"
         assert world.effects("order.place") == 1
@@ -307,21 +307,21 @@ async def test_an_engine_that_is_missing_is_not_replaced_by_none() -> None:
             raise BadPolicy("away")
         return engines[0]
 
-    made = SecondOpinions(load, lambda files: {}, PrometheusMetrics())
-    made.live = await made.make_live(BUNDLE)
+    made = SecondOpinionFactory(load, lambda files: {}, PrometheusMetrics())
+    made.live = await made.create_live(BUNDLE)
     engines.append(None)
     assert not await made.retry()
-    assert made.live.missing
+    assert made.live.is_missing
 
 
 async def test_what_nobody_waits_for_any_more_is_not_made_again() -> None:
     stage = Passing()
-    made = SecondOpinions(stage.load, lambda files: {}, PrometheusMetrics())
-    older = await made.make_live(BUNDLE)
+    made = SecondOpinionFactory(stage.load, lambda files: {}, PrometheusMetrics())
+    older = await made.create_live(BUNDLE)
     stage.away = False
-    made.live = await made.make_live(BUNDLE)
+    made.live = await made.create_live(BUNDLE)
     assert not await made.retry()
-    assert (older.missing, len(stage.made)) == (True, 1)
+    assert (older.is_missing, len(stage.made)) == (True, 1)
 
 
 async def test_a_store_that_is_away_does_not_end_the_comparing(tmp_path: Path) -> None:
@@ -330,13 +330,13 @@ async def test_a_store_that_is_away_does_not_end_the_comparing(tmp_path: Path) -
         samples = Samples(metrics)
         engine = FaultyStage(fails).load(BUNDLE)
         second = SecondOpinion(engine, {}, metrics, samples, one_in=1)
-        sampled = Decided(read_decision(PERMIT), b'{"a":1}', 1, BUNDLE.digest, "another")
+        sampled = DecisionRecord(parse_decision(PERMIT), b'{"a":1}', 1, BUNDLE.digest, "another")
 
         class Away:
-            async def note(self, drafts: list[Draft]) -> int:
+            async def append_entries(self, drafts: list[Draft]) -> int:
                 if not metrics.total("store_failures"):
                     raise StoreFailed("the database is away")
-                return await fleet.app.store.note(drafts)
+                return await fleet.app.store.append_entries(drafts)
 
         told: list[str] = []
         second.sample(sampled)
@@ -392,19 +392,21 @@ async def test_a_start_waits_for_a_second_engine_beside_the_event_loop(tmp_path:
 async def test_what_another_worker_published_waits_for_one_in_the_same_way(tmp_path: Path) -> None:
     fleet = fleet_of(tmp_path, World(), second=FaultyStage())
     async with fleet:
-        rollout, gateway = fleet.app.rollout, fleet.app.line.gateway
-        files = fleet.app.store.bundle(rollout.live.digest)
+        rollout, gateway = fleet.app.rollout, fleet.app.services.gateway
+        files = fleet.app.store.bundle_files(rollout.live.digest)
         assert files is not None
         other = Bundle.of({**files, "vedette/more.rego": b"package vedette.more\n\none := 1\n"})
-        late, before = Late(), gateway.second
-        rollout.opinions = SecondOpinions(late.load, lambda files: {}, fleet.app.metrics)
-        following = asyncio.create_task(rollout.follow(other, rollout.live.number + 1))
+        late, before = Late(), gateway.second_opinion
+        rollout.second_opinions = SecondOpinionFactory(
+            late.load, lambda files: {}, fleet.app.metrics
+        )
+        following = asyncio.create_task(rollout.follow_revision(other, rollout.live.number + 1))
         await asyncio.to_thread(late.wanted.wait, 20)
-        assert gateway.second is before  # no decision under the new revision without it
+        assert gateway.second_opinion is before  # no decision under the new revision without it
         late.turned.set()
         await asyncio.wait_for(following, 20)
-        assert gateway.second is not None
-        assert gateway.second.ready
+        assert gateway.second_opinion is not None
+        assert gateway.second_opinion.is_ready
 
 
 async def test_an_engine_does_not_agree_with_itself(tmp_path: Path) -> None:
@@ -413,7 +415,7 @@ async def test_an_engine_does_not_agree_with_itself(tmp_path: Path) -> None:
     fleet = fleet_of(tmp_path, world, second=None, decides=FaultyStage(), inward=INWARD)
     fleet.second = FaultyStage()  # of the same name
     async with fleet:
-        opinion = fleet.app.line.gateway.second
+        opinion = fleet.app.services.gateway.second_opinion
         assert opinion is not None
         opinion.one_in = 1
         assert (await send(fleet, "1", "hello", "order.place")).rule == "engine.differs"
@@ -425,8 +427,8 @@ async def test_an_engine_does_not_agree_with_itself(tmp_path: Path) -> None:
         assert fleet.app.metrics.total("engine_differences", where="alone") == 1
         assert fleet.app.metrics.total("engine_differences", where="permit") == 0
         # What nobody else can be asked about is no sample, and no difference.
-        await fleet.app.rollout.opinions.samples.finish(fleet.app.store, pytest.fail)
-        assert not opinion.doubted
+        await fleet.app.rollout.second_opinions.samples.finish(fleet.app.store, pytest.fail)
+        assert not opinion.has_differed
         assert again(fleet, TrustingStage().load).ok
 
 
@@ -437,17 +439,17 @@ def test_without_wasm_the_engine_behind_a_server_is_the_other_one(
     monkeypatch.setattr(opa_wasm, "find_opa", lambda root: None)
     monkeypatch.setattr(repository, "SHIPPED", tmp_path)
     plan = PolicyPlan(engine="opa", opa_url="http://127.0.0.1:9")
-    settings = replace(Settings.of(ROOT, "harbour"), edges=Edges(policy=plan), state=tmp_path)
+    settings = replace(Settings.of(ROOT, "harbour"), edges=Deployment(policy=plan), state=tmp_path)
     metrics = PrometheusMetrics()
     stage = policy_stage(settings, TrustingStage(), metrics)
     try:
         engine = stage.load(BUNDLE)
-        other = second_maker(settings, stage, TrustingStage())(BUNDLE)
+        other = second_engine_maker(settings, stage, TrustingStage())(BUNDLE)
         assert other is not None
         assert engine.decide(b"{}")
         assert engine.name == other.name
         second = SecondOpinion(other, {}, metrics)
-        permit = Decided(read_decision(PERMIT), b"{}", 1, BUNDLE.digest, engine.name)
+        permit = DecisionRecord(parse_decision(PERMIT), b"{}", 1, BUNDLE.digest, engine.name)
         assert second.review(permit, outward=True).decision.rule == "engine.differs"
         assert second.compare(permit) is None
     finally:
@@ -458,14 +460,14 @@ async def test_samples_outlive_their_revision_and_the_run(tmp_path: Path) -> Non
     async with fleet_of(tmp_path, World(), second=FaultyStage(), inward=INWARD) as fleet:
 
         def sampled() -> Any:
-            opinion = fleet.app.line.gateway.second
+            opinion = fleet.app.services.gateway.second_opinion
             assert opinion is not None
             opinion.one_in = 1
 
         sampled()
         await send(fleet, "1", "slips through")
         (fleet.policies / "vedette/denies/more.rego").write_text(DENY_TOOL.format("bell.ring"))
-        assert (await fleet.apply(fleet.policies))["ok"]
+        assert (await fleet.apply_policy(fleet.policies))["ok"]
         sampled()
         await send(fleet, "2", "slips through")
         assert fleet.entries("engine.differed") == []
@@ -488,7 +490,7 @@ async def test_a_run_that_ends_while_samples_are_compared_loses_none(tmp_path: P
         samples, slowly = Samples(metrics), FaultyStage(slow).load(BUNDLE)
         second = SecondOpinion(slowly, {}, metrics, samples, one_in=1)
         question = b'{"action":{"args":{}}}'
-        second.sample(Decided(read_decision(PERMIT), question, 1, BUNDLE.digest, "another"))
+        second.sample(DecisionRecord(parse_decision(PERMIT), question, 1, BUNDLE.digest, "another"))
         watching = asyncio.create_task(samples.watch(fleet.app.store, pytest.fail))
         await asyncio.to_thread(began.wait, 20)
         watching.cancel()
@@ -506,7 +508,7 @@ async def test_a_difference_that_could_not_be_written_is_compared_again_with_all
         noted = 0
         back = False
 
-        async def note(self, drafts: list[Draft]) -> int:
+        async def append_entries(self, drafts: list[Draft]) -> int:
             if self.noted and not self.back:
                 raise StoreFailed("the store does not answer")
             self.noted += len(drafts)
@@ -516,21 +518,21 @@ async def test_a_difference_that_could_not_be_written_is_compared_again_with_all
     samples = Samples(metrics)
     second = SecondOpinion(TrustingStage().load(BUNDLE), {}, metrics, samples, one_in=1)
     for _ in range(3):
-        second.sample(Decided(read_decision(PERMIT), b"{}", 1, BUNDLE.digest, "another"))
+        second.sample(DecisionRecord(parse_decision(PERMIT), b"{}", 1, BUNDLE.digest, "another"))
     troubles: list[str] = []
     with pytest.raises(StoreFailed):
-        await samples.compare(store, troubles.append)
+        await samples.compare_batch(store, troubles.append)
     assert (store.noted, len(troubles)) == (1, 1)
     store.back = True
-    assert await samples.compare(store, troubles.append)
+    assert await samples.compare_batch(store, troubles.append)
     assert (store.noted, len(troubles)) == (3, 3)
-    assert not await samples.compare(store, troubles.append)
+    assert not await samples.compare_batch(store, troubles.append)
 
 
 def test_what_is_not_compared_for_want_of_room_is_counted() -> None:
     metrics = PrometheusMetrics()
     second = SecondOpinion(TrustingStage().load(BUNDLE), {}, metrics, one_in=1)
-    denial = Decided(denied("no"), b"{}", 1, BUNDLE.digest, "another")
+    denial = DecisionRecord(build_denial("no"), b"{}", 1, BUNDLE.digest, "another")
     for _ in range(1007):
         second.review(denial, outward=True)
     assert metrics.total("samples_dropped") == 7
@@ -542,16 +544,16 @@ async def test_a_memory_read_is_asked_of_both_after_a_difference(tmp_path: Path)
 
     fleet = fleet_of(tmp_path, World(), second=FaultyStage(), decides=FaultyStage(lets_read))
     async with fleet:
-        gateway, agent = fleet.app.line.gateway, fleet.app.line.agent("worker")
-        assert gateway.second is not None
-        situation = Situation(agent, job("1"), 1, fleet.app.line.clock.now_us())
+        gateway, agent = fleet.app.services.gateway, fleet.app.services.agent("worker")
+        assert gateway.second_opinion is not None
+        situation = DecisionContext(agent, job("1"), 1, fleet.app.services.clock.now_us())
         before = gateway.may_read(situation, "desk", "notes")
         assert before.decision.outcome == "permit"
-        assert len(read_drafts(agent, Scope("desk", "notes"), before)) == 1
-        gateway.second.doubted = True
+        assert len(recall_entries(agent, MemoryScope("desk", "notes"), before)) == 1
+        gateway.second_opinion.has_differed = True
         read = gateway.may_read(situation, "desk", "notes")
         assert read.decision.rule == "engine.differs"
-        told = read_drafts(agent, Scope("desk", "notes"), read)
+        told = recall_entries(agent, MemoryScope("desk", "notes"), read)
         assert [draft.kind for draft in told] == ["recall.decided", "engine.differed"]
         assert told[1].fields["memory"] == "desk/notes"
 
@@ -578,7 +580,7 @@ async def test_the_verb_replays_by_a_real_opa(
         await send(fleet, "1", "good morning")
         await send(fleet, "2", text)
     monkeypatch.setenv("VEDETTE_OPA", opa)  # only now, or the fault were found before its effect
-    with OwnServer(opa) as server:
+    with LocalOpaServer(opa) as server:
         version = server.version
     wrong = int(text == "slips through")
     done = typed(tmp_path)
@@ -596,14 +598,14 @@ async def test_what_is_inward_and_of_low_impact_is_sampled_and_one_difference_en
     world = World()
     second = FaultyStage()
     async with fleet_of(tmp_path, world, second=second, inward=INWARD) as fleet:
-        opinion = fleet.app.line.gateway.second
+        opinion = fleet.app.services.gateway.second_opinion
         assert opinion is not None
         opinion.one_in = 1
         assert (await send(fleet, "1", "slips through")).decided == "permit"
         assert world.effects("wire.send") == 1
         assert second.made[-1].asked == 0  # nothing waited for it
         troubles: list[str] = []
-        samples = fleet.app.rollout.opinions.samples
+        samples = fleet.app.rollout.second_opinions.samples
         task = asyncio.create_task(samples.watch(fleet.app.store, troubles.append))
         async with asyncio.timeout(20):
             while not troubles:  # noqa: ASYNC110 (another task tells)
@@ -625,7 +627,7 @@ async def test_high_impact_is_asked_of_both_whatever_is_called_inward(tmp_path: 
         assert row.decided == "hold"
         assert second.made[-1].asked == 0
         await fleet.approve(row)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         found = fleet.app.store.action(row.id)
         assert found is not None
         assert (found.decided, found.rule) == ("deny", "engine.differs")
@@ -634,11 +636,11 @@ async def test_high_impact_is_asked_of_both_whatever_is_called_inward(tmp_path: 
 
 async def test_a_running_fleet_compares_its_sample(tmp_path: Path) -> None:
     async with fleet_of(tmp_path, World(), second=FaultyStage(), inward=INWARD) as fleet:
-        opinion = fleet.app.line.gateway.second
+        opinion = fleet.app.services.gateway.second_opinion
         assert opinion is not None
         opinion.one_in = 1
         await send(fleet, "1", "slips through")
-        running = Running(fleet.app, until_idle=False)
+        running = Daemon(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())
         async with asyncio.timeout(30):
             while not fleet.entries("engine.differed"):  # noqa: ASYNC110 (as above)
@@ -669,7 +671,10 @@ def test_what_is_not_plainly_called_inward_is_outward(grants: object, found: obj
 
 
 def test_the_deny_names_both() -> None:
-    from vedette.domain.decision_request import Answer, differing
+    from vedette.domain.decision_request import EngineAnswer, build_difference_denial
 
-    answers = [Answer("x", denied("a")).to_json(), Answer("y", denied("b")).to_json()]
-    assert differing(answers).reasons == ("x: deny by a", "y: deny by b")
+    answers = [
+        EngineAnswer("x", build_denial("a")).to_json(),
+        EngineAnswer("y", build_denial("b")).to_json(),
+    ]
+    assert build_difference_denial(answers).reasons == ("x: deny by a", "y: deny by b")

@@ -13,16 +13,21 @@ import wasmtime
 from tests.opa import find_opa
 from tests.questions import BUNDLE, decide, generated
 
-from vedette.adapters.policy_engines.opa_wasm import MachineCode, WasmEngine, build, engine, machine
+from vedette.adapters.policy_engines.opa_wasm import (
+    MachineCodeCache,
+    WasmEngine,
+    compile_wasm,
+    engine,
+)
 from vedette.adapters.policy_engines.opa_wasm import find_opa as find
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import golden
+from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
 from vedette.domain.base.errors import BadFleet, BadPolicy, EngineFailed
 from vedette.domain.bundle import Bundle
 from vedette.policy.bundle_data import mount
 
 GATEWAY = "vedette/gateway/decide.rego"
-GOLDEN = [orjson.dumps(asked) for _, asked in golden(mount(BUNDLE.files))]
+GOLDEN = [orjson.dumps(asked) for _, asked in golden_requests(mount(BUNDLE.files))]
 
 
 def bundle(rules: str, **data: bytes) -> Bundle:
@@ -37,7 +42,7 @@ def opa() -> str:
 
 @pytest.fixture(scope="module")
 def shipped(opa: str) -> bytes:
-    return build(opa, BUNDLE)
+    return compile_wasm(opa, BUNDLE)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +57,7 @@ else := "quick"
 n := numbers.range(1, input.many)
 """
     held = bundle(rules)
-    return WasmEngine(held, build(opa, held), fuel=20_000_000, memory_pages=160)
+    return WasmEngine(held, compile_wasm(opa, held), fuel=20_000_000, memory_pages=160)
 
 
 # --- bounds -------------------------------------------------------------------------------------
@@ -81,7 +86,7 @@ def test_a_decision_is_bounded_and_nothing_of_it_stays(
 def test_the_steps_of_a_decision_do_not_depend_on_the_machine(opa: str) -> None:
     """The last amount that is too little is the same in every engine and thread."""
     held = bundle("decision := count({[a, b] | some a in n; some b in n})\n\nn := [1, 2, 3, 4, 5]")
-    raw = build(opa, held)
+    raw = compile_wasm(opa, held)
 
     def enough(fuel: int) -> bool:
         try:
@@ -113,8 +118,8 @@ def test_data_that_has_no_room_is_refused(opa: str) -> None:
         "decision := count(data.more.all)", more=orjson.dumps({"all": ["x" * 100] * 50_000})
     )
     with pytest.raises(BadPolicy, match="does not load"):
-        WasmEngine(held, build(opa, held), memory_pages=100)
-    assert WasmEngine(held, build(opa, held)).decide(b"{}") == 50_000
+        WasmEngine(held, compile_wasm(opa, held), memory_pages=100)
+    assert WasmEngine(held, compile_wasm(opa, held)).decide(b"{}") == 50_000
 
 
 # --- error and undefined ------------------------------------------------------------------------
@@ -128,7 +133,7 @@ decision := 3 if not wrong
 wrong := 4 if input.four
 wrong := 5 if input.five
 """)
-    made = WasmEngine(held, build(opa, held))
+    made = WasmEngine(held, compile_wasm(opa, held))
     assert made.decide(b'{"four": true, "one": false}') is None
     assert made.decide(b"{}") == 3
     with pytest.raises(EngineFailed, match=r"decide\.rego:\d+:\d+: var assignment conflict"):
@@ -168,7 +173,7 @@ def test_what_the_wasm_would_ask_of_its_host_is_refused_by_rule(
 ) -> None:
     held = bundle(rules.replace("decision := 1", "decision := slow"))
     with pytest.raises(BadPolicy, match="does not compute") as refused:
-        WasmEngine(held, build(opa, held))
+        WasmEngine(held, compile_wasm(opa, held))
     assert refused.value.where == f"{GATEWAY}:{line}"
     assert refused.value.mend
     assert name in refused.value.what
@@ -191,10 +196,10 @@ def test_what_is_none_of_opas_wasm_is_refused(raw: bytes) -> None:
 def test_opa_checks_the_rules_with_its_types_and_strictly(opa: str) -> None:
     for rules in ("decision := count(1)", "decision := x if { x := 1; y := 2 }", "decision := no"):
         with pytest.raises(BadPolicy, match="opa refuses it") as refused:
-            build(opa, bundle(rules))
+            compile_wasm(opa, bundle(rules))
         assert refused.value.where == f"{GATEWAY}:3"
     with pytest.raises(BadPolicy, match="conflicting rule for data path"):
-        build(
+        compile_wasm(
             opa,
             Bundle.of(
                 {**bundle("decision := 1").files, "vedette/gateway/data.yaml": b"decision: 7\n"}
@@ -231,7 +236,7 @@ def test_opa_is_told_nothing_of_this_environment(
     opa.write_text(f"#!/bin/sh\nenv > {told}; exit 1\n")
     opa.chmod(0o755)
     with pytest.raises(BadPolicy, match="opa refuses it"):
-        build(str(opa), bundle("decision := 1"))
+        compile_wasm(str(opa), bundle("decision := 1"))
     lines = told.read_text().splitlines()
     assert not [each for each in lines if "s3cret" in each]
     assert f"TMPDIR={tmp_path}" in lines
@@ -244,7 +249,7 @@ def test_the_unchecked_call_is_where_it_is_pinned() -> None:
     """wasmtime keeps it in a private module; a version without it would wait for the lock."""
     from wasmtime import _bindings, _ffi
 
-    assert machine._unchecked() is not None
+    assert machine._load_unchecked_call() is not None
     assert ctypes.sizeof(_ffi.wasmtime_val_raw_t) == 16
     value = _ffi.wasmtime_val_raw_t()
     value.i32 = 7
@@ -263,7 +268,7 @@ def test_both_calls_say_the_same(
     shipped: bytes, greedy: WasmEngine, opa: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = bundle("decision := 1 if input.one\ndecision := 2 if input.two")
-    raw = build(opa, held)
+    raw = compile_wasm(opa, held)
     direct, conflict = WasmEngine(BUNDLE, shipped), WasmEngine(held, raw, fuel=1_000_000)
     expected = [direct.decide(asked) for asked in GOLDEN]
     wrong = b'{"one": true, "two": true}'
@@ -282,7 +287,7 @@ def test_failures_leave_no_memory_behind(opa: str) -> None:
     import psutil
 
     held = bundle("decision := 1 if input.one\ndecision := 2 if input.two")
-    made = WasmEngine(held, build(opa, held))
+    made = WasmEngine(held, compile_wasm(opa, held))
 
     def fail(times: int) -> int:
         for _ in range(times):
@@ -345,7 +350,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             found.append(len(wasm))
             super().__init__(runtime, wasm)
 
-    machine._host()
+    machine._host_module()
     monkeypatch.setattr(wasmtime, "Module", Counted)
     forget()
     return found
@@ -354,18 +359,18 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.fixture(scope="module")
 def little(opa: str) -> tuple[Bundle, bytes]:
     held = bundle("decision := 1")
-    return held, build(opa, held)
+    return held, compile_wasm(opa, held)
 
 
 def test_a_module_is_compiled_once_and_its_machine_code_kept(
     tmp_path: Path, little: tuple[Bundle, bytes], counted: list[int]
 ) -> None:
-    code = MachineCode(tmp_path / "code")
+    code = MachineCodeCache(tmp_path / "code")
     for _ in range(2):
-        assert WasmEngine(*little, code=code).decide(b"{}") == 1
+        assert WasmEngine(*little, code_cache=code).decide(b"{}") == 1
     assert len(counted) == 1
     forget()  # as another process
-    assert WasmEngine(*little, code=code).decide(b"{}") == 1
+    assert WasmEngine(*little, code_cache=code).decide(b"{}") == 1
     assert len(counted) == 1
     (file,) = (tmp_path / "code").iterdir()
     assert file.stat().st_mode & 0o077 == 0
@@ -409,12 +414,12 @@ def test_machine_code_that_others_may_have_made_is_passed_over(
     tmp_path: Path, little: tuple[Bundle, bytes], counted: list[int], spoil: object
 ) -> None:
     assert callable(spoil)
-    code = MachineCode(tmp_path / "code")
-    WasmEngine(*little, code=code)
+    code = MachineCodeCache(tmp_path / "code")
+    WasmEngine(*little, code_cache=code)
     (file,) = (tmp_path / "code").iterdir()
     spoil(file)
     forget()
-    assert WasmEngine(*little, code=code).decide(b"{}") == 1
+    assert WasmEngine(*little, code_cache=code).decide(b"{}") == 1
     assert len(counted) == 2
 
 
@@ -424,18 +429,18 @@ def test_machine_code_of_another_wasmtime_is_made_anew(
     config = wasmtime.Config()
     config.consume_fuel = False
     other = bytes(wasmtime.Module(wasmtime.Engine(config), little[1]).serialize())
-    code = MachineCode(tmp_path / "code")
-    WasmEngine(*little, code=code)
+    code = MachineCodeCache(tmp_path / "code")
+    WasmEngine(*little, code_cache=code)
     (file,) = (tmp_path / "code").iterdir()
     code.write(file.stem, other)
     forget()
     counted.clear()
-    assert WasmEngine(*little, code=code).decide(b"{}") == 1
+    assert WasmEngine(*little, code_cache=code).decide(b"{}") == 1
     assert len(counted) == 1
 
 
 def test_machine_code_of_four_modules_is_kept(tmp_path: Path) -> None:
-    code = MachineCode(tmp_path / "code")
+    code = MachineCodeCache(tmp_path / "code")
     for number in range(7):
         code.write(f"{number:064}", b"x")
     assert len(list((tmp_path / "code").iterdir())) == 4

@@ -17,19 +17,22 @@ from tools.policy_wasm import compile_rules, digest, rules
 
 from vedette.adapters.bundles import PUBLIC_FILE, unpack
 from vedette.adapters.bundles.tar import read_tar
-from vedette.adapters.ledger_export import archive, last_before
+from vedette.adapters.ledger_export import checkpoint_size_before, write_segment
 from vedette.adapters.policy_engines import opa_wasm
 from vedette.adapters.policy_engines.opa_wasm import (
     WasmEngine,
     WasmRepository,
     WasmStage,
-    build,
+    compile_wasm,
     repository,
 )
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import golden, must_deny
-from vedette.app.policy_engines import other_engine, policy_stage, reason_of, wasm_maker
-from vedette.config.deployment import Edges, PolicyPlan
+from vedette.adapters.policy_engines.regorus.golden_inputs import (
+    forbidden_requests,
+    golden_requests,
+)
+from vedette.app.policy_engines import build_other_engine, engine_reason, policy_stage, wasm_maker
+from vedette.config.deployment import Deployment, PolicyPlan
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
@@ -38,9 +41,9 @@ from vedette.domain.ports import Finding, PolicyEngine, PolicyStage
 from vedette.policy.bundle_data import mount
 from vedette.policy.replay import replay
 from vedette.store import retention
-from vedette.store.sqlite import OpenedStore
+from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import TESTER, FleetHarness, TrustingStage, copy_policies
-from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
 
 ROOT = Path(__file__).parents[4]
 GATEWAY = "vedette/gateway/decide.rego"
@@ -82,9 +85,9 @@ def stage_of(
     return WasmStage(
         within or TrustingStage(),
         WasmRepository(opa),
-        granted=lambda _: granted,
-        branches=lambda _: asked,
-        must_deny=lambda _: must_deny,
+        granted_requests=lambda _: granted,
+        branch_requests=lambda _: asked,
+        forbidden_requests=lambda _: must_deny,
         required=required,
     )
 
@@ -95,24 +98,24 @@ def stage_of(
 def test_without_opa_and_wasm_the_embedded_engine_decides_and_it_is_told(nowhere: Path) -> None:
     stage = stage_of(None)
     assert isinstance(stage.load(BUNDLE), RegorusEngine)
-    assert "no opa is here" in reason_of(stage)
-    assert other_engine(stage, BUNDLE) is None
+    assert "no opa is here" in engine_reason(stage)
+    assert build_other_engine(stage, BUNDLE) is None
     with pytest.raises(BadPolicy, match="no opa is here") as refused:
         stage_of(None, required=True).load(BUNDLE)
     assert refused.value.mend
-    assert other_engine(TrustingStage(), BUNDLE) is None
+    assert build_other_engine(TrustingStage(), BUNDLE) is None
 
 
 def test_the_shipped_wasm_decides_whatever_the_grants_say(opa: str, nowhere: Path) -> None:
-    raw = build(opa, BUNDLE)
+    raw = compile_wasm(opa, BUNDLE)
     (nowhere / f"{BUNDLE.rules_digest}.wasm").write_bytes(raw)
     stage = stage_of(None)
     assert isinstance(stage.load(BUNDLE), WasmEngine)
-    assert "shipped" in reason_of(stage)
+    assert "shipped" in engine_reason(stage)
     grants = BUNDLE.files["grants/data.yaml"]
     other = Bundle.of({**BUNDLE.files, "grants/data.yaml": grants.replace(b"  mode: act\n", b"")})
     assert isinstance(stage.load(other), WasmEngine)
-    assert isinstance(other_engine(stage, other), RegorusEngine)
+    assert isinstance(build_other_engine(stage, other), RegorusEngine)
     ruled = Bundle.of({**BUNDLE.files, "vedette/more.rego": b"package vedette.more\n\none := 1\n"})
     assert isinstance(stage.load(ruled), RegorusEngine)
 
@@ -121,7 +124,7 @@ def test_what_the_wheel_carries_is_what_the_engine_looks_for(opa: str) -> None:
     """tools/policy_wasm.py knows nothing of this package, so that a wheel can be built alone."""
     modules = rules(ROOT / "policies")
     assert digest(modules) == BUNDLE.rules_digest
-    assert compile_rules(opa, modules) == build(opa, BUNDLE)
+    assert compile_rules(opa, modules) == compile_wasm(opa, BUNDLE)
 
 
 def test_the_rules_name_the_wasm_and_nothing_else_does() -> None:
@@ -144,7 +147,7 @@ def test_the_settings_name_the_engine(
     from vedette.config import Settings
 
     settings = Settings.of(harness.content, "harbour")
-    assert settings.edges.policy.engine == "auto"
+    assert settings.deployment.policy.engine == "auto"
     settings = _with(settings, engine)
     assert isinstance(policy_stage(settings, TrustingStage(), _metrics()), kind)
     within = TrustingStage()
@@ -161,18 +164,18 @@ async def test_wasm_that_lacks_an_added_rule_is_found_before_it_decides(
     added = Bundle.of({**BUNDLE.files, "vedette/denies/night.rego": deny})
     settings = _with(Settings.of(FleetHarness(tmp_path).content, "harbour"), "wasm")
     stage = policy_stage(settings, TrustingStage(), _metrics())
-    (nowhere / f"{added.rules_digest}.wasm").write_bytes(build(opa, BUNDLE))
+    (nowhere / f"{added.rules_digest}.wasm").write_bytes(compile_wasm(opa, BUNDLE))
     (found,) = await stage.try_out(added)
     assert "the engines differ on" in found.what
     assert "night.rego" in found.what
-    (nowhere / f"{BUNDLE.rules_digest}.wasm").write_bytes(build(opa, BUNDLE))
+    (nowhere / f"{BUNDLE.rules_digest}.wasm").write_bytes(compile_wasm(opa, BUNDLE))
     assert await policy_stage(settings, TrustingStage(), _metrics()).try_out(BUNDLE) == []
 
 
 def _with(settings: Any, engine: str) -> Any:
     from dataclasses import replace
 
-    return replace(settings, edges=Edges(policy=PolicyPlan(engine=engine)))
+    return replace(settings, edges=Deployment(policy=PolicyPlan(engine=engine)))
 
 
 def _metrics() -> Any:
@@ -224,7 +227,7 @@ async def test_evaluators_are_compared_within_unless_the_rules_were_shipped(
     stage = stage_of(opa, within=Within())
     for _ in range(2):  # what was compiled for a bundle that was refused is no reason to spare it
         assert await stage.try_out(held)
-    shipped.write_bytes(build(opa, held))
+    shipped.write_bytes(compile_wasm(opa, held))
     assert await stage_of(None, within=Within()).try_out(held) == []
     assert asked == ["compared", "compared", "compared", "rules"]
 
@@ -234,7 +237,7 @@ async def test_a_shipped_wasm_that_goes_during_the_trial_spares_nothing(
 ) -> None:
     held = bundle("decision := 1")
     shipped = nowhere / f"{held.rules_digest}.wasm"
-    shipped.write_bytes(build(opa, held))
+    shipped.write_bytes(compile_wasm(opa, held))
 
     class Within(TrustingStage):
         async def try_out(self, bundle: Bundle) -> list[Finding]:
@@ -300,7 +303,7 @@ async def test_engines_that_differ_on_the_bundle_s_own_questions_are_found(opa: 
             return Other()
 
     data = mount(BUNDLE.files)
-    asked = [*golden(data), *must_deny(data)]
+    asked = [*golden_requests(data), *forbidden_requests(data)]
     odd = ("odd", {**asked[0][1], "schema": "nothing/at-all"})
 
     def stage(*more: tuple[str, object]) -> WasmStage:
@@ -322,30 +325,30 @@ async def test_what_another_worker_published_is_compiled_beside_the_event_loop(
     opa: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The compiler here ends only when the event loop has done something meanwhile."""
-    monkeypatch.setattr(sys.modules[build.__module__], "DEADLINE_S", 10.0)
+    monkeypatch.setattr(sys.modules[compile_wasm.__module__], "DEADLINE_S", 10.0)
     began, go = tmp_path / "began", tmp_path / "go"
     slow = f'touch {began}; while [ ! -e {go} ]; do sleep 0.02; done; exec {opa} "$@"'
     async with toy_fleet(tmp_path / "fleet", World()) as fleet:
         rollout = fleet.app.rollout
         rollout.stage = stage_of(script(tmp_path / "opa", slow))
-        files = fleet.app.store.bundle(rollout.live.digest)
+        files = fleet.app.store.bundle_files(rollout.live.digest)
         assert files is not None
         held = Bundle.of({**files, "vedette/more.rego": b"package vedette.more\n\none := 1\n"})
         number = rollout.live.number + 1
-        following = asyncio.create_task(rollout.follow(held, number))
-        await until(began.exists)
+        following = asyncio.create_task(rollout.follow_revision(held, number))
+        await wait_until(began.exists)
         assert rollout.live.number == number - 1
         go.touch()
         await asyncio.wait_for(following, 30)
         assert (rollout.live.number, rollout.live.digest) == (number, held.digest)
-        assert fleet.app.line.gateway.policy_rev == number
+        assert fleet.app.services.gateway.policy_rev == number
 
 
 # --- fleets ---------------------------------------------------------------------------------------
 
 
 def harness(folder: Path, policies: Path | None = None, engine: str = "auto") -> FleetHarness:
-    edges = Edges(policy=PolicyPlan(engine=engine, bundles=str(folder / "shelf")))
+    edges = Deployment(policy=PolicyPlan(engine=engine, bundles=str(folder / "shelf")))
     return FleetHarness(folder, policies=policies, edges=edges)
 
 
@@ -353,9 +356,9 @@ async def test_a_fleet_decides_by_wasm_and_both_engines_replay_it(
     tmp_path: Path, with_opa: str
 ) -> None:
     world = World()
-    async with toy_fleet(tmp_path, world, edges=Edges(policy=PolicyPlan())) as fleet:
-        await fleet.send(job("1", send("hello")))
-        await fleet.settle()
+    async with toy_fleet(tmp_path, world, edges=Deployment(policy=PolicyPlan())) as fleet:
+        await fleet.send(job("1", send_proposal("hello")))
+        await fleet.wait_until_idle()
         assert world.texts() == ["hello"]
         (decided,) = fleet.entries("action.decided")
         assert decided["engine"].startswith("opa wasm/")
@@ -372,7 +375,7 @@ async def test_the_wasm_is_published_with_the_bundle_and_travels_in_its_archive(
 ) -> None:
     async with harness(tmp_path) as fleet:
         (entry,) = fleet.entries("policy.published")
-        raw = build(with_opa, BUNDLE)
+        raw = compile_wasm(with_opa, BUNDLE)
         assert entry["engine"].startswith("opa wasm/")
         assert entry["wasm"] == sha256_hex(raw)
         assert entry["bundle"] == BUNDLE.digest
@@ -392,9 +395,9 @@ async def test_restarts_and_other_workers_need_no_opa(
     monkeypatch.setattr(opa_wasm, "find_opa", lambda root: None)
     async with harness(tmp_path, policies) as fleet:
         app = fleet.app
-        assert app.line.gateway.engine.name.startswith("opa wasm/")
-        assert "published" in app.rollout.why
-        files = app.store.bundle(published["bundle"])
+        assert app.services.gateway.engine.name.startswith("opa wasm/")
+        assert "published" in app.rollout.engine_reason
+        files = app.store.bundle_files(published["bundle"])
         assert files is not None
         assert wasm_maker(app.settings, app.store)(Bundle.of(files)).decide(b"{}")
         # A change of data needs nobody to compile; a change of rules does.
@@ -403,17 +406,17 @@ async def test_restarts_and_other_workers_need_no_opa(
         done = await app.commands.policy_apply(fleet.order("data"), policies)
         assert done["ok"]
         assert fleet.entries("policy.published")[-1]["wasm"] == published["wasm"]
-        assert app.line.gateway.engine.name.startswith("opa wasm/")
+        assert app.services.gateway.engine.name.startswith("opa wasm/")
         (policies / "vedette/more.rego").write_text("package vedette.more\n\ntwo := 2\n")
-        done = await fleet.confirmed("policy_apply", reason="rules", folder=str(policies))
+        done = await fleet.submit_confirmed("policy_apply", reason="rules", folder=str(policies))
         assert done["ok"]
         last = fleet.entries("policy.published")[-1]
         assert "wasm" not in last
         assert last["engine"].startswith("regorus")
-        assert "no opa is here" in app.rollout.why
+        assert "no opa is here" in app.rollout.engine_reason
         # What an older revision was published with is there for a rollback.
         number = published["policy_rev"]
-        back = await fleet.confirmed("policy_rollback", reason="back", number=number)
+        back = await fleet.submit_confirmed("policy_rollback", reason="back", number=number)
         assert back["ok"]
         assert fleet.entries("policy.published")[-1]["wasm"] == published["wasm"]
 
@@ -432,21 +435,23 @@ async def test_a_bundle_that_does_not_go_live_is_not_why_the_live_one_decides(
         done = await app.commands.policy_apply(fleet.order("not confirmed"), policies)
         assert not done["ok"]
         assert app.rollout.live.number == number
-        assert app.line.gateway.engine.name.startswith("opa wasm/")
-        assert "published" in app.rollout.why
+        assert app.services.gateway.engine.name.startswith("opa wasm/")
+        assert "published" in app.rollout.engine_reason
         assert not any("the embedded engine decides" in told for told in app.troubles)
 
 
 async def archived(fleet: FleetHarness, folder: Path) -> None:
     """Archive all that can be, as the verb does."""
     state = fleet.folder / "state"
-    reading = OpenedStore(state)
-    size = last_before(reading, fleet.app.line.clock.now_us() + 1, reading.open_from())
-    made = archive(reading, folder, size, (state / "ledger.pub").read_text().strip())
+    reading = SqliteReader(state)
+    size = checkpoint_size_before(
+        reading, fleet.app.services.clock.now_us() + 1, reading.first_open_entry()
+    )
+    made = write_segment(reading, folder, size, (state / "ledger.pub").read_text().strip())
     reading.close()
-    upkeep = fleet.app.commands.upkeep
+    upkeep = fleet.app.commands.maintenance
     assert upkeep is not None
-    await upkeep.let_go(TESTER, "old", made)
+    await upkeep.prune_archived(TESTER, "old", made)
 
 
 async def test_which_wasm_decides_is_signed_after_its_publication_was_archived(
@@ -457,7 +462,7 @@ async def test_which_wasm_decides_is_signed_after_its_publication_was_archived(
     policies = copy_policies(tmp_path / "policies", {"vedette/denies/x.rego": deny})
     async with harness(tmp_path, policies) as fleet:
         (published,) = fleet.entries("policy.published")
-        live = Bundle.of(fleet.app.store.bundle(published["bundle"]) or {})
+        live = Bundle.of(fleet.app.store.bundle_files(published["bundle"]) or {})
         for at in ("first", "second"):
             await archived(fleet, tmp_path / at)
         assert fleet.entries("policy.published") == []
@@ -466,14 +471,14 @@ async def test_which_wasm_decides_is_signed_after_its_publication_was_archived(
         store = fleet.app.store
         assert list(store.audit()) == []
         # Whoever can write to the store plants a Wasm that permits all, under every name there was.
-        planted = PolicyWasm.of(live, build(with_opa, bundle(PERMISSIVE)), "planted")
-        for name, value in planted.marks().items():
+        planted = PolicyWasm.of(live, compile_wasm(with_opa, bundle(PERMISSIVE)), "planted")
+        for name, value in planted.to_meta().items():
             await store.remember(name, value)
         await store.remember(f"policy_wasm_of:{published['bundle']}", planted.digest)
     monkeypatch.setattr(opa_wasm, "find_opa", lambda root: None)
     async with harness(tmp_path, policies) as fleet:
-        assert fleet.app.line.gateway.engine.name.startswith("opa wasm/")
-        assert "published" in fleet.app.rollout.why
+        assert fleet.app.services.gateway.engine.name.startswith("opa wasm/")
+        assert "published" in fleet.app.rollout.engine_reason
         assert fleet.app.store.published_wasm(published["bundle"]) == published["wasm"]
         wasm = fleet.app.store.meta(f"policy_wasm:{published['wasm']}")
         await fleet.app.store.remember(f"policy_wasm:{published['wasm']}", _other(planted.raw))
@@ -481,7 +486,7 @@ async def test_which_wasm_decides_is_signed_after_its_publication_was_archived(
         assert (odd.table, odd.row, odd.column) == (
             "meta", f"policy_wasm:{published['wasm'][:12]}", "value",
         )  # fmt: skip
-        assert (odd.says, odd.should) == (planted.digest, published["wasm"])
+        assert (odd.actual, odd.expected) == (planted.digest, published["wasm"])
         assert wasm is not None
     with pytest.raises(BadPolicy, match="not the one that was published"):
         await harness(tmp_path, policies).open()
@@ -504,10 +509,10 @@ async def test_wasm_that_permits_what_must_be_denied_is_not_loaded(
 
     settings = _with(Settings.of(FleetHarness(tmp_path).content, "harbour"), "wasm")
     shipped = nowhere / f"{BUNDLE.rules_digest}.wasm"
-    shipped.write_bytes(build(opa, bundle(rules)))
+    shipped.write_bytes(compile_wasm(opa, bundle(rules)))
     with pytest.raises(BadPolicy, match="is not denied but permit"):
         policy_stage(settings, TrustingStage(), _metrics()).load(BUNDLE)
-    shipped.write_bytes(build(opa, BUNDLE))
+    shipped.write_bytes(compile_wasm(opa, BUNDLE))
     policy_stage(settings, TrustingStage(), _metrics()).load(BUNDLE)
 
 
@@ -529,7 +534,7 @@ async def test_wasm_in_the_store_that_was_not_published_decides_nothing(
     with pytest.raises(BadPolicy, match="not the one that was published"):
         await harness(tmp_path).open()
     async with harness(tmp_path, engine="embedded") as fleet:
-        assert fleet.app.line.gateway.engine.name.startswith("regorus")
+        assert fleet.app.services.gateway.engine.name.startswith("regorus")
 
 
 async def test_wasm_that_was_published_and_is_gone_is_not_replaced_by_another(
@@ -542,16 +547,16 @@ async def test_wasm_that_was_published_and_is_gone_is_not_replaced_by_another(
         def published_wasm(self, digest: str) -> str | None:
             return named
 
-    named = sha256_hex(build(with_opa, BUNDLE))
+    named = sha256_hex(compile_wasm(with_opa, BUNDLE))
     recalled = WasmRepository(with_opa, Record())
-    recalled.recall(BUNDLE)
+    recalled.load_recorded(BUNDLE)
     found = recalled.find(BUNDLE)
     assert isinstance(found, PolicyWasm)
     assert found.digest == named
     for opa, says in ((None, named), (with_opa, "0" * 64)):
         named = says
         recalled = WasmRepository(opa, Record())
-        recalled.recall(BUNDLE)
+        recalled.load_recorded(BUNDLE)
         with pytest.raises(BadPolicy, match="is not in the store"):
             recalled.find(BUNDLE)
 
@@ -565,7 +570,7 @@ async def test_wasm_that_no_entry_names_goes_with_the_last_of_what_was_archived(
     policies = copy_policies(tmp_path / "policies", {"vedette/denies/x.rego": deny.format(7)})
     async with harness(tmp_path, policies) as fleet:
         (policies / "vedette/denies/x.rego").write_text(deny.format(8))
-        assert (await fleet.apply(policies))["ok"]
+        assert (await fleet.apply_policy(policies))["ok"]
         older, live = [entry["wasm"] for entry in fleet.entries("policy.published")]
         store = fleet.app.store
 
@@ -582,4 +587,4 @@ async def test_wasm_that_no_entry_names_goes_with_the_last_of_what_was_archived(
         assert kept() == {live}
         assert list(store.audit()) == []
     async with harness(tmp_path, policies) as fleet:
-        assert "published" in fleet.app.rollout.why
+        assert "published" in fleet.app.rollout.engine_reason

@@ -17,8 +17,8 @@ from tests.prometheus import Prometheus
 
 from vedette.adapters.files.source import CsvSource
 from vedette.adapters.prometheus import source as module
-from vedette.adapters.prometheus.client import AwayError
-from vedette.adapters.prometheus.series import LONGEST, chosen, series_name
+from vedette.adapters.prometheus.client import SourceUnavailable
+from vedette.adapters.prometheus.series import MAX_NAME, choose_series, series_name
 from vedette.adapters.prometheus.source import PrometheusSource, probe
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.config import load_settings
@@ -86,10 +86,10 @@ async def test_a_sample_is_a_point_as_the_csv_source_makes_it(
     assert point.id == f'load{{host="a"}}@{S0 + 30}'
     assert point.subject == 'load{host="a"}'
     assert point.vouched == ENVELOPE - {"id", "subject"}, "anybody may have named the host"
-    again = Event.from_payload(json.loads(point.payload()))
+    again = Event.from_body(json.loads(point.to_body()))
     assert (again.type, again.data) == ("metric.point", {"value": "0.25"})
     assert from_iso(again.time or "") == from_iso(row.time or "")
-    assert json.loads(row.payload())["data"] == json.loads(point.payload())["data"]
+    assert json.loads(row.to_body())["data"] == json.loads(point.to_body())["data"]
 
 
 async def test_every_step_once_over_restarts(loaded: Prometheus) -> None:
@@ -104,7 +104,7 @@ async def test_every_step_once_over_restarts(loaded: Prometheus) -> None:
     found = times(intake.events)
     last = (clock.now_us() - T0 - 10 * MICROS) // STEP * 30
     assert found == list(range(90, last + 1, 30))
-    assert not any(receipt for receipt in intake.refused)
+    assert not any(receipt for receipt in intake.refusals)
 
 
 async def test_a_step_that_is_not_over_is_not_asked_for(loaded: Prometheus) -> None:
@@ -138,10 +138,10 @@ async def test_no_point_is_lost_when_the_store_fails(loaded: Prometheus) -> None
     source = asking(plan_of(loaded.url), clock)
     await source.deliver(intake)
     clock.advance(60 * MICROS)
-    intake.failing = StoreFailed("no space")
+    intake.failure = StoreFailed("no space")
     with pytest.raises(StoreFailed):
         await source.deliver(intake)
-    intake.failing = None
+    intake.failure = None
     await source.deliver(intake)
     assert times(intake.events) == [90, 120, 150]
 
@@ -191,7 +191,7 @@ async def test_only_so_many_series_and_those_known_first(loaded: Prometheus) -> 
     await source.deliver(intake)
     assert {event.subject for event in intake.events} == {'load{host="a"}'}
     assert metrics.total("prometheus_skipped", why="most") >= 1
-    assert chosen(["x", "b"], ["c", "a", "b"], 2) == ["b", "a"]
+    assert choose_series(["x", "b"], ["c", "a", "b"], 2) == ["b", "a"]
 
 
 async def test_two_series_of_one_name_are_refused(loaded: Prometheus) -> None:
@@ -234,7 +234,7 @@ async def test_a_server_that_goes_and_comes_leaves_no_gap(loaded: Prometheus) ->
         await asyncio.sleep(0.01)
     loaded.kill()
     clock.advance(600 * MICROS)
-    with pytest.raises(AwayError):
+    with pytest.raises(SourceUnavailable):
         await task
     await asyncio.to_thread(loaded.start)
     task = asyncio.create_task(source.deliver(intake))
@@ -319,8 +319,8 @@ def answering(status: int, body: bytes, seen: list[Any], **headers: str) -> Any:
 @pytest.mark.parametrize(
     ("status", "error", "told"),
     [
-        (503, AwayError, "answers 503"),
-        (422, AwayError, "answers 422"),
+        (503, SourceUnavailable, "answers 503"),
+        (422, SourceUnavailable, "answers 422"),
         (401, BadFleet, "lets us not in"),
         (404, BadFleet, "no Prometheus"),
         (302, BadFleet, "no Prometheus"),
@@ -374,7 +374,7 @@ async def test_a_server_that_dribbles_is_given_up(monkeypatch: pytest.MonkeyPatc
         source = asking(plan_of(f"http://127.0.0.1:{port}"), ManualClock(T0 + 45 * MICROS))
         async with asyncio.timeout(5):
             try:
-                with pytest.raises(AwayError, match="no whole answer"):
+                with pytest.raises(SourceUnavailable, match="no whole answer"):
                     await source.deliver(ListIntake())
             finally:
                 over.set()
@@ -388,7 +388,7 @@ async def test_a_token_that_cannot_be_read_for_a_while_is_waited_for(
 
     monkeypatch.setattr(PrometheusPlan, "token", token)
     source = asking(plan_of("http://127.0.0.1:1"), ManualClock(T0 + 45 * MICROS))
-    with pytest.raises(AwayError, match="Secret Manager"):
+    with pytest.raises(SourceUnavailable, match="Secret Manager"):
         await source.deliver(ListIntake())
 
 
@@ -416,7 +416,7 @@ async def test_one_query_that_fails_keeps_no_other_waiting() -> None:
         await source.deliver(intake)
         failing.add("one")
         clock.advance(STEP)
-        with pytest.raises(AwayError):
+        with pytest.raises(SourceUnavailable):
             await source.deliver(intake)
     assert json.loads(intake.positions["prometheus:here/two"])["at"] == S0
     assert json.loads(intake.positions["prometheus:here/one"])["at"] == S0 - 30
@@ -427,7 +427,7 @@ def test_a_series_is_named_by_query_and_labels() -> None:
     labels = {"job": "x", "__name__": "m", "path": 'a"\\\n'}
     assert series_name("q", labels) == 'q{job="x",path="a\\"\\\\\\n"}'
     long = series_name("q", {"a": "x" * 600})
-    assert len(long) <= LONGEST
+    assert len(long) <= MAX_NAME
     assert long != series_name("q", {"a": "x" * 599 + "y"})
 
 

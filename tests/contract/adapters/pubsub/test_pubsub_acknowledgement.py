@@ -12,7 +12,7 @@ import pytest
 from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
 from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
-from vedette.adapters.pubsub.acknowledgement import IDS, Settler, attempt
+from vedette.adapters.pubsub.acknowledgement import MAX_IDS, Acknowledger, send_batch
 from vedette.adapters.pubsub.leases import Leases
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 
@@ -50,27 +50,27 @@ class Broker:
 async def test_what_may_pass_is_tried_again_whole() -> None:
     for code in ("UNAVAILABLE", "ABORTED", "INTERNAL", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"):
         broker = Broker(lambda ids, code=code: failing(code))  # type: ignore[misc]
-        assert await attempt(broker.send, IDS_OF_12) == (IDS_OF_12, [])
+        assert await send_batch(broker.send, IDS_OF_12) == (IDS_OF_12, [])
         assert len(broker.batches) == 1
 
 
 @pytest.mark.parametrize("code", ["NOT_FOUND", "PERMISSION_DENIED", "FAILED_PRECONDITION"])
 async def test_what_does_not_pass_is_lost_whole(code: str) -> None:
     broker = Broker(lambda ids: failing(code))
-    assert await attempt(broker.send, IDS_OF_12) == ([], IDS_OF_12)
+    assert await send_batch(broker.send, IDS_OF_12) == ([], IDS_OF_12)
     assert len(broker.batches) == 1
 
 
 async def test_one_bad_id_costs_none_of_its_neighbours() -> None:
     broker = Broker(lambda ids: failing("INVALID_ARGUMENT") if "a7" in ids else None)
-    assert await attempt(broker.send, IDS_OF_12) == ([], ["a7"])
+    assert await send_batch(broker.send, IDS_OF_12) == ([], ["a7"])
     assert sorted(broker.taken) == sorted(set(IDS_OF_12) - {"a7"})
 
 
 async def test_an_exactly_once_answer_says_it_of_each_id() -> None:
     named = {"a1": "PERMANENT_FAILURE_INVALID_ACK_ID", "a2": "TRANSIENT_FAILURE_INTERNAL"}
     broker = Broker(lambda ids: failing("INVALID_ARGUMENT", named))
-    assert await attempt(broker.send, IDS_OF_12) == (["a2"], ["a1"])
+    assert await send_batch(broker.send, IDS_OF_12) == (["a2"], ["a1"])
     assert len(broker.batches) == 1
 
 
@@ -78,10 +78,12 @@ async def test_an_exactly_once_answer_says_it_of_each_id() -> None:
 
 
 @asynccontextmanager
-async def settling(broker: Broker) -> AsyncIterator[tuple[Settler, list[str], PrometheusMetrics]]:
+async def settling(
+    broker: Broker,
+) -> AsyncIterator[tuple[Acknowledger, list[str], PrometheusMetrics]]:
     over: list[str] = []
     metrics = PrometheusMetrics()
-    settler = Settler("s", broker.send, broker.send, over.extend, metrics)
+    settler = Acknowledger("s", broker.send, broker.send, over.extend, metrics)
     task = asyncio.create_task(settler.run())
     try:
         yield settler, over, metrics
@@ -102,7 +104,7 @@ async def test_batches_hold_a_thousand_ids() -> None:
     async with settling(broker) as (settler, over, metrics):
         settler.ack(ids)
         await settler.flush()
-    assert [len(batch) for batch in broker.batches] == [IDS, IDS, 500]
+    assert [len(batch) for batch in broker.batches] == [MAX_IDS, MAX_IDS, 500]
     assert over == ids
     assert metrics.total("pubsub_acks", outcome="acked") == 2500
 
@@ -146,7 +148,7 @@ async def test_forgotten_ids_are_not_sent_to_a_broker_that_would_mean_others() -
 
     sent: list[list[str]] = []
     over: list[str] = []
-    settler = Settler("s", send, send, over.extend, PrometheusMetrics())
+    settler = Acknowledger("s", send, send, over.extend, PrometheusMetrics())
     task = asyncio.create_task(settler.run())
     settler.ack(["old"])
     await asked.wait()
@@ -164,26 +166,26 @@ async def test_forgotten_ids_are_not_sent_to_a_broker_that_would_mean_others() -
 
 def test_leases_bound_messages_and_bytes() -> None:
     leases = Leases(3, 100)
-    leases.take("a", 200, 0)  # one is always let in, however large
-    assert leases.full
-    leases.drop("a")
-    leases.drop("a")
-    assert (leases.full, leases.octets) == (False, 0)
+    leases.add_lease("a", 200, 0)  # one is always let in, however large
+    assert leases.is_full
+    leases.drop_lease("a")
+    leases.drop_lease("a")
+    assert (leases.is_full, leases.octets) == (False, 0)
     for name in "abc":
-        leases.take(name, 1, 0)
-    assert leases.full
-    leases.take("a", 1, 0)  # the same delivery counts once
+        leases.add_lease(name, 1, 0)
+    assert leases.is_full
+    leases.add_lease("a", 1, 0)  # the same delivery counts once
     assert leases.octets == 3
-    leases.clear()
-    assert not leases.full
+    leases.clear_leases()
+    assert not leases.is_full
 
 
 def test_a_lease_is_due_once_in_its_time_and_dropped_when_held_too_long() -> None:
     leases = Leases(10, 100)
-    leases.take("a", 1, 0)
-    leases.take("b", 1, 5)
-    assert leases.due(10, age_us=10, oldest_us=100) == (["a"], [])
-    assert leases.due(15, age_us=10, oldest_us=100) == (["b"], [])
-    assert leases.due(16, age_us=10, oldest_us=100) == ([], [])
-    assert leases.due(101, age_us=10, oldest_us=100) == (["b"], ["a"])
-    assert list(leases.held) == ["b"]
+    leases.add_lease("a", 1, 0)
+    leases.add_lease("b", 1, 5)
+    assert leases.select_due(10, age_us=10, oldest_us=100) == (["a"], [])
+    assert leases.select_due(15, age_us=10, oldest_us=100) == (["b"], [])
+    assert leases.select_due(16, age_us=10, oldest_us=100) == ([], [])
+    assert leases.select_due(101, age_us=10, oldest_us=100) == (["b"], ["a"])
+    assert list(leases.active) == ["b"]

@@ -16,7 +16,7 @@ from tests.pubsub import Emulator
 from vedette.adapters.pubsub import admin
 from vedette.adapters.pubsub.admin import exit_code
 from vedette.adapters.pubsub.client import Connection, connect
-from vedette.adapters.pubsub.declaration import Change, compare, declared
+from vedette.adapters.pubsub.declaration import Change, build_declaration, compare
 from vedette.config.settings import read_settings
 from vedette.domain.base.errors import BadFleet
 from vedette.interfaces.cli import main
@@ -220,9 +220,9 @@ def test_what_is_missing_in_the_settings_is_named(project: str, run: Run, tmp_pa
 
 def test_a_subscription_declared_twice_must_be_declared_alike() -> None:
     one = pull_plan()
-    assert len(declared([one, replace(one, name="again")], {}).subscriptions) == 2
+    assert len(build_declaration([one, replace(one, name="again")], {}).subscriptions) == 2
     with pytest.raises(BadFleet, match="twice"):
-        declared([one, replace(one, name="again", ordered=True)], {})
+        build_declaration([one, replace(one, name="again", ordered=True)], {})
 
 
 def test_exit_codes() -> None:
@@ -238,7 +238,7 @@ def test_exit_codes() -> None:
 
 
 def test_an_existing_subscription_without_a_declared_topic_is_compared_in_the_rest() -> None:
-    wanted = declared([pull_plan(topic=None, dead_letter_topic=None)], {})
+    wanted = build_declaration([pull_plan(topic=None, dead_letter_topic=None)], {})
     ((name, fields),) = wanted.subscriptions.items()
     found = {**fields, "topic": "projects/p/topics/whatever"}
     assert [change.action for change in compare(wanted, [], {name: found})] == ["same"]

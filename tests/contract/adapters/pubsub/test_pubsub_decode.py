@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.pubsub.decode import Decoder
-from vedette.adapters.pubsub.source_decoder import decoder
+from vedette.adapters.pubsub.decoder import Decoder
+from vedette.adapters.pubsub.source_decoder import build_decoder
 from vedette.domain.base.clock import from_iso
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.ports import Refused
@@ -178,8 +178,8 @@ def test_data_beyond_the_limit_are_refused_unread(attributes: dict[str, str]) ->
 def test_a_fleets_own_limit_holds() -> None:
     context: Any = SimpleNamespace(max_event_bytes=50)
     plan: Any = SimpleNamespace(name="orders", type="t", vouches="envelope", schedules=False)
-    assert isinstance(decoder(plan, context).decode("m1", b"1" * 50, {}, "", AT_US), Event)
-    assert isinstance(decoder(plan, context).decode("m1", b"1" * 51, {}, "", AT_US), Refused)
+    assert isinstance(build_decoder(plan, context).decode("m1", b"1" * 50, {}, "", AT_US), Event)
+    assert isinstance(build_decoder(plan, context).decode("m1", b"1" * 51, {}, "", AT_US), Refused)
 
 
 def test_a_refusal_keeps_a_bounded_part_and_is_found_by_its_ordering_key() -> None:

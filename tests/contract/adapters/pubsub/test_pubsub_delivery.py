@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from google.pubsub_v1.types import pubsub
 
-from vedette.adapters.pubsub.batch_delivery import Hand, Poison
-from vedette.adapters.pubsub.decode import Decoder
+from vedette.adapters.pubsub.batch_delivery import BatchDelivery, PoisonMessages
+from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.pubsub.inbox import Inbox
-from vedette.adapters.pubsub.source import HANDS, Limits, PubsubSource
+from vedette.adapters.pubsub.source import CONCURRENT_BATCHES, Limits, PubsubSource
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.config.deployment import PubsubPlan
 from vedette.domain.base.clock import SystemClock
@@ -29,16 +29,16 @@ class NoBroker:
 
     emulated = False
 
-    async def modify(self, *given: Any, **more: Any) -> None:
+    async def modify_deadline(self, *given: Any, **more: Any) -> None:
         return None
 
-    acknowledge = modify
+    acknowledge = modify_deadline
 
 
 def inbox(*, most: int = 2000) -> Inbox:
     given: Any = NoBroker()
     return Inbox(
-        "pubsub:jobs", "sub", given, most=most, most_octets=1 << 26, ordered=False,
+        "pubsub:jobs", "sub", given, max_deliveries=most, max_octets=1 << 26, ordered=False,
         clock=SystemClock(), metrics=PrometheusMetrics(),
     )  # fmt: skip
 
@@ -60,13 +60,13 @@ async def hands(
     received: Inbox, intake: ListIntake, decoder: Decoder | None = None
 ) -> AsyncIterator[None]:
     """Run the hands of a source, and what settles and extends."""
-    hand = Hand(
-        received, intake, decoder or Decoder("jobs", type="job"), Poison(None), PrometheusMetrics(),
-        leads=lambda: True, tell=lambda told: None,
+    hand = BatchDelivery(
+        received, intake, decoder or Decoder("jobs", type="job"), PoisonMessages(None), PrometheusMetrics(),
+        is_leader=lambda: True, report=lambda told: None,
     )  # fmt: skip
     turn = asyncio.Lock()
-    tasks = [asyncio.create_task(hand.run(turn)) for _ in range(HANDS)]
-    tasks.append(asyncio.create_task(received.settler.run()))
+    tasks = [asyncio.create_task(hand.run(turn)) for _ in range(CONCURRENT_BATCHES)]
+    tasks.append(asyncio.create_task(received.acknowledger.run()))
     try:
         await asyncio.sleep(0)
         yield
@@ -108,48 +108,48 @@ async def test_order_that_the_broker_tells_of_holds_from_the_first_message(order
     """All hands wait already when it says so. The control: without a word of it they go at once."""
     received, intake = inbox(), Fails()
     async with hands(received, intake):
-        received.take(response(range(1000), ordered=ordered))
+        received.enqueue_response(response(range(1000), ordered=ordered))
         await until(lambda: len(intake.events) == 1000)
     numbers = [int(event.id) for event in intake.events]
     assert (numbers == sorted(numbers)) is ordered
-    assert intake.most == (1 if ordered else HANDS)
+    assert intake.most == (1 if ordered else CONCURRENT_BATCHES)
 
 
 @pytest.mark.parametrize("how", ["late", "a new life of the broker"])
 async def test_the_bound_holds_when_leases_end_while_the_store_is_away(how: str) -> None:
     """The messages stay, and are events when the store is back; nothing more is read meanwhile."""
     received, intake = inbox(most=50), ListIntake()
-    intake.failing = StoreFailed("away")
+    intake.failure = StoreFailed("away")
     taken = 0
 
     async def stream() -> None:
         nonlocal taken
         while True:
-            await received.leases.room()
-            received.take(response([taken]))
+            await received.leases.wait_for_room()
+            received.enqueue_response(response([taken]))
             taken += 1
             await asyncio.sleep(0)
 
     # An hour is a twentieth of a second here.
-    extending = asyncio.create_task(received.extend(30_000, 50_000))
+    extending = asyncio.create_task(received.extend_leases(30_000, 50_000))
     reading = asyncio.create_task(stream())
     async with hands(received, intake):
         await until(lambda: taken == 50)
         for _ in range(3):
             if how == "late":
-                await until(lambda: not received.leases.held)
+                await until(lambda: not received.leases.active)
             else:
-                received.ended("NOT_FOUND")
+                received.on_stream_end("NOT_FOUND")
             await asyncio.sleep(0.02)
-        assert (taken, received.leases.full) == (50, True)
+        assert (taken, received.leases.is_full) == (50, True)
         reading.cancel()
-        intake.failing = None
-        await until(lambda: not received.leases.kept)
+        intake.failure = None
+        await until(lambda: not received.leases.messages)
         assert sorted(int(event.id) for event in intake.events) == list(range(50))
-        assert not received.leases.full, "and there is room again"
+        assert not received.leases.is_full, "and there is room again"
     extending.cancel()
     await asyncio.gather(extending, reading, return_exceptions=True)
-    assert received.leases.kept_octets == 0
+    assert received.leases.message_octets == 0
 
 
 async def test_others_run_while_a_large_batch_is_decoded() -> None:
@@ -172,7 +172,7 @@ async def test_others_run_while_a_large_batch_is_decoded() -> None:
         ticking = asyncio.create_task(tick())
         async with hands(received, intake, Seen("jobs", type="job", max_bytes=1 << 20)):
             data = b'"' + b"x" * (octets - 2) + b'"'
-            received.take(response(range(8), data=data))
+            received.enqueue_response(response(range(8), data=data))
             await until(lambda: len(seen) == 8)  # noqa: B023
         ticking.cancel()
         between[octets] = len(set(seen))
@@ -191,9 +191,9 @@ async def test_a_store_that_is_away_while_a_tick_is_looked_up_is_not_the_message
                 return super().decode(*given)
 
         async with hands(received, intake, Asks("jobs", type="job")):
-            received.take(response([1]))
+            received.enqueue_response(response([1]))
             await until(lambda: intake.batches)  # noqa: B023
-        assert (len(intake.refused), len(intake.events)) == (refused, 1 - refused)
+        assert (len(intake.refusals), len(intake.events)) == (refused, 1 - refused)
 
 
 async def test_a_broker_that_takes_connections_and_says_nothing_does_not_hold_up_the_end(

@@ -21,13 +21,13 @@ from tests.pubsub import Emulator
 
 from vedette.adapters.pubsub import publisher
 from vedette.adapters.pubsub.client import Connection, connect
-from vedette.adapters.pubsub.decode import Decoder
+from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.pubsub.publisher import Flow
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import ENVELOPE, Event
 from vedette.sdk import publish
 from vedette.testing.intake import ListIntake
-from vedette.testing.toy_fleet import job, send
+from vedette.testing.toy_fleet import job, send_proposal
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -229,21 +229,21 @@ def test_flow_bounds_messages_and_bytes_and_gives_up_in_time() -> None:
     flow = Flow(2, 100)
 
     def fits(octets: int, within_s: float = 0.0) -> bool:
-        with flow.room(octets, time.monotonic() + within_s) as found:
+        with flow.reserve(octets, time.monotonic() + within_s) as found:
             return found
 
-    with flow.room(1000, 0) as alone:
+    with flow.reserve(1000, 0) as alone:
         assert alone, "one message always fits alone"
         assert not fits(1)
-    with flow.room(60, 0):
+    with flow.reserve(60, 0):
         assert fits(40)
         assert not fits(41)
-        with flow.room(1, 0):
+        with flow.reserve(1, 0):
             assert not fits(1), "two messages are in hand"
         held, free = threading.Event(), threading.Event()
 
         def hold() -> None:
-            with flow.room(40, 0):
+            with flow.reserve(40, 0):
                 held.set()
                 free.wait(10)
 
@@ -259,7 +259,7 @@ def test_flow_bounds_messages_and_bytes_and_gives_up_in_time() -> None:
 async def test_a_full_publisher_did_nothing(topic: Topic) -> None:
     call = topic.call(target={**topic.call().target, "max_messages": 1}, timeout_us=200_000)
     flow = publisher._flow(topic.path, call.target)
-    with flow.room(1, 0):
+    with flow.reserve(1, 0):
         full = await asyncio.to_thread(publish, call, 1, type="t")
         assert full.state == "retry"
     assert (await asyncio.to_thread(publish, call, 1, type="t")).state == "done"
@@ -270,9 +270,9 @@ async def test_an_agents_tool_publishes_from_a_process_of_its_own(
     topic: Topic, tmp_path: Path
 ) -> None:
     async with publishing_fleet(tmp_path, topic.project, workers=True) as fleet:
-        sent = job("1", send("the berth is free"))
+        sent = job("1", send_proposal("the berth is free"))
         await fleet.send(sent)
-        await fleet.settle(30)
+        await fleet.wait_until_idle(30)
         (row,) = fleet.actions(sent)
         assert row.effect == "done", row
         (event,) = events(await topic.messages(1))
@@ -280,7 +280,7 @@ async def test_an_agents_tool_publishes_from_a_process_of_its_own(
         assert (event.id, event.subject) == (intended["effect_key"], "berth-7")
         assert event.lineage == ("worker",)
         # What comes back to the fleet that sent it wakes its sender never.
-        assert fleet.app.line.fleet.wakes(replace(event, type="worker.job")) == ()
+        assert fleet.app.services.fleet.matching_agents(replace(event, type="worker.job")) == ()
 
 
 async def test_killed_between_publish_and_record_it_is_one_event_to_a_vedette(
@@ -294,11 +294,11 @@ async def test_killed_between_publish_and_record_it_is_one_event_to_a_vedette(
     messages = await topic.messages(1)
     async with publishing_fleet(tmp_path, topic.project) as fleet:
         assert fleet.entries("effect.done") == [], "it was published and not recorded"
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert len(fleet.entries("effect.done")) == 1
         messages += await topic.messages(1)
         await fleet.restart()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert await topic.messages(0) == [], "what is recorded is not done again"
     assert len({one.message_id for one in messages}) == 2, "it was published twice"
     intake = ListIntake()

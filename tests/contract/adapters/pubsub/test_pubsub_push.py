@@ -23,14 +23,14 @@ from tests.push import ACCOUNT, AUDIENCE, SUBSCRIPTION, Issuer, ce, issuing, ser
 
 from vedette.adapters.identity.jwt import Jwks, Verifier
 from vedette.adapters.pubsub.client import connect
-from vedette.adapters.pubsub.decode import Decoder
+from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.config.deployment import PushPlan
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import ENVELOPE
 from vedette.domain.ports.tokens import Claims
-from vedette.interfaces.http.pubsub_receiver import Door, PushLimits, push_routes, routes
-from vedette.interfaces.http.server import application
+from vedette.interfaces.http.pubsub_receiver import PushEndpoint, PushLimits, push_routes, routes
+from vedette.interfaces.http.server import build_application
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy_fleet import World, toy_fleet
 
@@ -63,8 +63,8 @@ class Pushing:
             keys=Jwks(issuer=self.issuer.url, now_us=self._now_us), issuer=self.issuer.url,
             audience=AUDIENCE, now_us=self._now_us, algorithms=("RS256",),
         )  # fmt: skip
-        decoder = Decoder(NAME, type="point", scheduled=scheduled)
-        door = Door(
+        decoder = Decoder(NAME, type="point", decode_tick=scheduled)
+        door = PushEndpoint(
             NAME, SUBSCRIPTION, ACCOUNT, verify or verifier.verify,
             lambda m: decoder.decode(m.id, m.data, m.attributes, m.ordering_key, m.published_us),
             dead_letters,
@@ -197,7 +197,7 @@ async def test_poison_is_recorded_once_and_answered_as_declared(
     for _ in range(5):
         for body in poison:
             assert (await pushing.post(body)).status_code == status
-    assert len(pushing.intake.refused) == 3 if dead_letters else 15
+    assert len(pushing.intake.refusals) == 3 if dead_letters else 15
     # The control: beside them an event is accepted.
     assert (await pushing.post(wrapped("4", 1, ce("4")))).status_code == 204
     assert [event.id for event in pushing.intake.events] == ["4"]
@@ -211,11 +211,11 @@ async def test_back_pressure_is_an_answer_not_a_queue(pushing: Pushing) -> None:
     assert {answer.status_code for answer in answers} == {429}
     assert all(answer.headers["retry-after"] == "1" for answer in answers)
     pushing.intake.gate.set()
-    pushing.intake.failing = StoreFailed("the disk is full")
+    pushing.intake.failure = StoreFailed("the disk is full")
     answer = await pushing.post(bodies[0])
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert pushing.intake.events == [], "nothing was answered 2xx, so nothing need be here"
-    pushing.intake.failing = None
+    pushing.intake.failure = None
     answers = [await pushing.post(body) for body in bodies]
     assert {answer.status_code for answer in answers} == {204}
     assert len(pushing.intake.events) == 6
@@ -336,13 +336,13 @@ async def test_a_2xx_means_that_a_fleet_killed_then_still_has_it(tmp_path: Path)
         issuer = await stack.enter_async_context(issuing())
         await fleet.open()
         fleet.app.settings = replace(fleet.app.settings, sources=(plan(issuer=issuer.url),))
-        url = await stack.enter_async_context(serving(application(fleet.app)))
+        url = await stack.enter_async_context(serving(build_application(fleet.app)))
         client = await stack.enter_async_context(httpx.AsyncClient(base_url=url, trust_env=False))
         headers = {"Authorization": f"Bearer {issuer.token()}"}
         answer = await client.post(f"/v1/pubsub/{NAME}", json=job, headers=headers)
         assert answer.status_code == 204
         await fleet.restart()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         kinds = [entry["kind"] for entry in fleet.entries("event.accepted", "run.closed")]
         assert kinds == ["event.accepted", "run.closed"]
         await fleet.close()

@@ -15,14 +15,14 @@ from tests.pubsub import Emulator
 
 from vedette.adapters.pubsub import admin, redrive
 from vedette.adapters.pubsub.redrive import DeadLetters, attributes_of
-from vedette.app.sources import make_source
+from vedette.app.sources import build_source
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, Unavailable
 from vedette.domain.identity import Principal
-from vedette.interfaces.http.command_dispatch import carry_out
+from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.operations.commands import Order
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, toy_fleet, until
+from vedette.testing.toy_fleet import World, toy_fleet, wait_until
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def order(
 ) -> dict[str, Any]:
     given = Order(who or Principal.owner("ann"), "the parser is mended", command)
     asked = {"source": "jobs", **args}
-    return await carry_out(fleet.app.commands, "pubsub_redrive", given, asked)
+    return await dispatch(fleet.app.commands, "pubsub_redrive", given, asked)
 
 
 async def test_dead_letters_come_again_once_each_and_the_order_is_recorded(
@@ -44,8 +44,8 @@ async def test_dead_letters_come_again_once_each_and_the_order_is_recorded(
 ) -> None:
     await letters.die(*jobs(3), (b'{"do": []}', {}))
     async with toy_fleet(tmp_path, World()) as fleet:
-        assert fleet.app.commands.upkeep is not None
-        fleet.app.commands.upkeep.letters = DeadLetters([letters.plan])
+        assert fleet.app.commands.maintenance is not None
+        fleet.app.commands.maintenance.dead_letters = DeadLetters([letters.plan])
         done = await order(fleet, "one")
         assert done == {"source": "jobs", "redriven": 4, "left": False}
         (entry,) = fleet.entries("source.redriven")
@@ -71,8 +71,8 @@ async def test_a_repeated_order_is_not_done_again_and_a_viewer_may_not(
 ) -> None:
     await letters.die(*jobs(2))
     async with toy_fleet(tmp_path, World()) as fleet:
-        assert fleet.app.commands.upkeep is not None
-        fleet.app.commands.upkeep.letters = DeadLetters([letters.plan])
+        assert fleet.app.commands.maintenance is not None
+        fleet.app.commands.maintenance.dead_letters = DeadLetters([letters.plan])
         viewer = Principal("person", "eve", frozenset({"viewer"}))
         with pytest.raises(Forbidden):
             await order(fleet, who=viewer)
@@ -163,12 +163,12 @@ async def test_what_no_repeat_mends_is_not_called_to_be_repeated(letters: Letter
     assert "AioRpcError" not in str(told.value)
     # It was given back; and the control is a status that passes.
     assert (await DeadLetters([letters.plan]).redrive("jobs", 100, kept([])))["redriven"] == 1
-    passing = redrive._told(failing("UNAVAILABLE"), "s")
+    passing = redrive._translate_error(failing("UNAVAILABLE"), "s")
     assert isinstance(passing, Unavailable)
     assert "UNAVAILABLE: said" in str(passing)
 
 
-def kept(numbers: list[int]) -> redrive.Record:
+def kept(numbers: list[int]) -> redrive.RecordRedrive:
     async def record(number: int) -> None:
         numbers.append(number)
 
@@ -200,9 +200,9 @@ async def test_poison_lies_with_the_broker_until_one_order_brings_it_back(
     sent = [letters.connection.message(data, dict(given)) for data, given in messages]
     async with toy_fleet(tmp_path, World()) as fleet:
         app = fleet.app
-        assert app.commands.upkeep is not None
-        app.commands.upkeep.letters = DeadLetters([letters.plan])
-        source = make_source(letters.plan, app, until_idle=False)
+        assert app.commands.maintenance is not None
+        app.commands.maintenance.dead_letters = DeadLetters([letters.plan])
+        source = build_source(letters.plan, app, until_idle=False)
         task = asyncio.create_task(source.deliver(app.intake))
         await letters.connection.publish(topic, sent)
         dead = f"{letters.base}/subscriptions/jobs-dead"
@@ -213,16 +213,16 @@ async def test_poison_lies_with_the_broker_until_one_order_brings_it_back(
                 found = await letters.pull("jobs-dead", 0.5)
                 moved = len(found)
                 for one in found:
-                    await letters.connection.modify(dead, [one.ack_id], 0)
+                    await letters.connection.modify_deadline(dead, [one.ack_id], 0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert len(fleet.entries("event.accepted")) == 3
         assert len(fleet.entries("event.refused")) == 2, "once each, after five deliveries"
         # The mend: bare data has a type now. The same order, the same topic, the same source.
-        mended = make_source(replace(letters.plan, type="worker.job"), app, until_idle=False)
+        mended = build_source(replace(letters.plan, type="worker.job"), app, until_idle=False)
         task = asyncio.create_task(mended.deliver(app.intake))
         assert (await order(fleet))["redriven"] == 2
-        await until(lambda: len(fleet.entries("run.closed")) == 5, 30)
+        await wait_until(lambda: len(fleet.entries("run.closed")) == 5, 30)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         assert len(fleet.entries("event.accepted")) == 5

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from vedette.adapters.pubsub.cloud_scheduler import ATTRIBUTE, Schedules
-from vedette.adapters.pubsub.decode import Decoder
-from vedette.adapters.pubsub.source_decoder import decoder
+from vedette.adapters.pubsub.cloud_scheduler import ATTRIBUTE, ScheduleIndex
+from vedette.adapters.pubsub.decoder import Decoder
+from vedette.adapters.pubsub.source_decoder import build_decoder
 from vedette.adapters.schedule.source import ScheduleSource, cron_walls
 from vedette.app.sources import source_context
 from vedette.config.deployment import PushPlan
@@ -54,7 +54,7 @@ def delivery(
     """
     at_us = from_iso(published)
     received = at_us if now is None else from_iso(now)
-    known = Schedules(fleet(schedule), cron_walls, lambda: received, lambda key: ran)
+    known = ScheduleIndex(fleet(schedule), cron_walls, lambda: received, lambda key: ran)
     attributes = named if data or named else {ATTRIBUTE: "desk/s"}
     return known.delivery(attributes, data, at_us, "pubsub:ticks message 1")
 
@@ -196,7 +196,9 @@ def test_a_job_that_is_run_by_hand_long_after_means_no_tick() -> None:
 
 def test_a_bad_schedule_is_named() -> None:
     with pytest.raises(BadFleet, match="agent desk, schedule s"):
-        Schedules(fleet(Schedule("s", cron="nonsense")), cron_walls, lambda: 0, lambda key: False)
+        ScheduleIndex(
+            fleet(Schedule("s", cron="nonsense")), cron_walls, lambda: 0, lambda key: False
+        )
 
 
 # --- a whole fleet ---------------------------------------------------------------------------
@@ -213,11 +215,11 @@ async def test_while_both_schedulers_run_each_tick_is_one_run(tmp_path: Path) ->
     ))  # fmt: skip
     async with toy as opened:
         app = opened.app
-        source = ScheduleSource(app.line.fleet, clock)
+        source = ScheduleSource(app.services.fleet, clock)
         await source.wake(app.intake, clock.now_us())
         plan = cast(PushPlan, type("Plan", (), {
             "name": "ticks", "type": None, "vouches": "none", "schedules": True})())  # fmt: skip
-        made: Decoder = decoder(plan, source_context(app))
+        made: Decoder = build_decoder(plan, source_context(app))
         statuses: list[str] = []
 
         async def message(published: str) -> None:
@@ -239,7 +241,7 @@ async def test_while_both_schedulers_run_each_tick_is_one_run(tmp_path: Path) ->
         for late_us in (5 * 60 * MICROS, 24 * HOUR):
             clock.advance(late_us)
             await message("2026-03-01T06:00:00.3Z")
-        await opened.settle()
+        await opened.wait_until_idle()
         assert statuses == ["accepted", "duplicate", "duplicate"] * 2 + ["duplicate"] * 2
         assert opened.entries("event.refused") == []
         accepted = opened.entries("event.accepted")

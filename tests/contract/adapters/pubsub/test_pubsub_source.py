@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from tests.pubsub import Broker, Emulator, broker, find_emulator
 
-from vedette.adapters.pubsub.acknowledgement import Settler
-from vedette.adapters.pubsub.batch_delivery import Hand
+from vedette.adapters.pubsub.acknowledgement import Acknowledger
+from vedette.adapters.pubsub.batch_delivery import BatchDelivery
 from vedette.adapters.pubsub.client import connect
-from vedette.adapters.pubsub.decode import Decoder
+from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.pubsub.inbox import Delivery
 from vedette.adapters.pubsub.source import Limits, PubsubSource
 from vedette.adapters.pubsub.stream import Pauses
@@ -133,17 +133,17 @@ async def test_every_message_is_accepted_and_then_acknowledged(here: Broker, str
     assert received.told == []
 
 
-class HandThatAcksEarly(Hand):
+class HandThatAcksEarly(BatchDelivery):
     async def accept(self, batch: list[Delivery]) -> None:
         self.inbox.ack(batch)
-        await self.inbox.settler.flush()
+        await self.inbox.acknowledger.flush()
         await super().accept(batch)
 
 
 class AcksEarly(PubsubSource):
     """Negative control: acknowledges what it received, and then makes it durable."""
 
-    hand = HandThatAcksEarly
+    batch_delivery = HandThatAcksEarly
 
 
 @pytest.mark.parametrize(("make", "lost"), [(PubsubSource, 0), (AcksEarly, 40)])
@@ -161,10 +161,10 @@ async def test_nothing_is_acknowledged_before_it_is_durable(
     held = received.held
     with monkeypatch.context() as killed:
         # A killed process gives nothing back: what it held comes again when its leases run out.
-        killed.setattr(Settler, "nack", lambda *given: None)
+        killed.setattr(Acknowledger, "nack", lambda *given: None)
         await received.end()
     if held:
-        await here.connection.modify(here.subscription_path("sub"), held, 0)
+        await here.connection.modify_deadline(here.subscription_path("sub"), held, 0)
     assert intake.events == []
     second = ListIntake()
     async with receiving(here, second) as received:
@@ -269,7 +269,7 @@ async def test_leases_are_extended_for_as_long_as_the_store_takes(here: Broker) 
     hasty.gate.clear()
     # A stream's first deadline is 10 s at least; the first extension makes it what is asked for.
     short = {"ack_deadline_us": 3 * MICROS}
-    longest = Limits(longest_s=2.5, drain_s=1.0)
+    longest = Limits(max_lease_s=2.5, drain_s=1.0)
     async with (
         receiving(here, patient, **short) as received,
         receiving(here, hasty, subscription="other", limits=longest, **short) as again,
@@ -308,11 +308,11 @@ async def test_while_the_store_fails_messages_are_kept_and_not_given_back(here: 
     await here.subscription("sub", "jobs", dead_letter="dead")
     await here.publish("jobs", *jobs(here, 30))
     intake = ListIntake()
-    intake.failing = StoreFailed("the disk is full")
+    intake.failure = StoreFailed("the disk is full")
     async with receiving(here, intake, dead_letter_topic="dead") as received:
         await received.until(lambda: bool(received.told))
         await asyncio.sleep(0.2)
-        intake.failing = None
+        intake.failure = None
         await received.got(30)
         assert received.metrics.total("pubsub_messages") == 30
     assert received.told == ["pubsub:jobs: the disk is full"]
@@ -322,10 +322,10 @@ async def test_a_worker_that_leads_no_more_lets_go(here: Broker) -> None:
     await here.subscription("sub", "jobs")
     await here.publish("jobs", *jobs(here, 30))
     intake, second = ListIntake(), ListIntake()
-    intake.failing = StoreFailed("another worker leads")
+    intake.failure = StoreFailed("another worker leads")
 
     def make(*given: Any, **more: Any) -> PubsubSource:
-        return PubsubSource(*given, leads=lambda: False, **more)
+        return PubsubSource(*given, is_leader=lambda: False, **more)
 
     async with receiving(here, intake, make=make) as received:
         with pytest.raises(StoreFailed):
@@ -344,7 +344,7 @@ async def test_what_is_no_event_is_recorded_once_and_dead_lettered(here: Broker)
         await received.until(lambda: received.metrics.total("pubsub_poison") == 10)
         await received.got(20)
         graves = await here.waiting("graves", within_s=10, enough=2)
-    assert sorted(refused.why.split()[0] for refused in intake.refused) == ["event", "not"]
+    assert sorted(refused.why.split()[0] for refused in intake.refusals) == ["event", "not"]
     assert len(graves) == 2
     assert all("CloudPubSubDeadLetterSourceSubscription" in g.message.attributes for g in graves)
     assert await here.waiting("sub") == []
@@ -360,7 +360,7 @@ async def test_what_is_no_event_is_over_where_there_is_no_dead_letter_policy(
     async with receiving(here, intake, dead_letter_topic=topic) as received:
         await received.got(3)
         await received.until(lambda: received.metrics.total("pubsub_acks", outcome="acked") == 4)
-    assert len(intake.refused) == 1
+    assert len(intake.refusals) == 1
     assert bool(received.told) is (topic is not None)
     assert await here.waiting("sub") == []
 
@@ -378,11 +378,11 @@ async def test_a_message_that_breaks_the_decoder_ends_nothing(here: Broker) -> N
 
         received.source._decoder.decode = broken
         await here.publish("jobs", *jobs(here, 1))
-        await received.until(lambda: bool(intake.refused))
+        await received.until(lambda: bool(intake.refusals))
         received.source._decoder.decode = decode
         await here.publish("jobs", *jobs(here, 5))
         await received.got(5)
-    assert "RuntimeError" in intake.refused[0].why
+    assert "RuntimeError" in intake.refusals[0].why
 
 
 async def test_a_subscription_that_is_made_later_is_found_and_one_told(here: Broker) -> None:
@@ -425,7 +425,7 @@ async def test_a_stale_ack_of_an_exactly_once_subscription_is_forgotten(here: Br
         await received.until(lambda: received.source.outstanding == 20)
         # Half of the leases end behind its back, as they do when they run out: they come again.
         stale = received.held[:10]
-        await here.connection.modify(path, stale, 0)
+        await here.connection.modify_deadline(path, stale, 0)
         await received.until(lambda: received.metrics.total("pubsub_messages") == 30)
         intake.gate.set()
         await received.got(20)

@@ -17,15 +17,22 @@ from vedette.domain.event import Event
 from vedette.domain.run import Step
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
-from vedette.testing.scripted import Asked, Calls, Line, ScriptedModel
-from vedette.testing.toy_fleet import World, before_commit, job, stick, toy_fleet, until
+from vedette.testing.scripted import RecordedPrompt, ScriptedModel, ScriptEntry, ToolCall
+from vedette.testing.toy_fleet import (
+    World,
+    block_calls,
+    intercept_commits,
+    job,
+    toy_fleet,
+    wait_until,
+)
 
 SECOND = 1_000_000
 DESK = "ref:/charter/desk"
-SEND = Calls("wire.send", {"to": DESK, "text": "hello"})
-BIG = Calls("big.send", {"to": DESK, "text": "hello"})
+SEND = ToolCall("wire.send", {"to": DESK, "text": "hello"})
+BIG = ToolCall("big.send", {"to": DESK, "text": "hello"})
 
-Script = Sequence[Line] | Callable[[Asked], Line]
+Script = Sequence[ScriptEntry] | Callable[[RecordedPrompt], ScriptEntry]
 
 
 @pytest.fixture
@@ -44,7 +51,7 @@ def thinking(
 def ask_model(
     fleet: FleetHarness, script: Script, *, reword: Sequence[str] = (), before: int = 0
 ) -> ScriptedModel:
-    model = ScriptedModel(script, reword=reword, asked_before=before)
+    model = ScriptedModel(script, reword=reword, prompts_before=before)
     folders = {"worker": fleet.content / "agents" / "worker"}
     fleet._reasoners = {"adk": AdkReasoner(folders, model_for=model.model_for)}
     return model
@@ -56,19 +63,19 @@ def state(fleet: FleetHarness, event: Event) -> str:
 
 async def test_permit_then_deny_then_the_end(tmp_path: Path, world: World) -> None:
     """What came of each call reaches the next turn, labelled, and no more than it may know."""
-    elsewhere = Calls("wire.send", {"to": "ref:/outcome/0/text", "text": "again"})
+    elsewhere = ToolCall("wire.send", {"to": "ref:/outcome/0/text", "text": "again"})
     fleet, model = thinking(tmp_path, world, [["I send it.", SEND], elsewhere, "Nothing more."])
     async with fleet:
         event = job("1")
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert state(fleet, event) == "done"
         sent, denied = fleet.actions(event)
         assert (sent.decided, sent.effect, sent.turn) == ("permit", "done", 1)
         assert (denied.decided, denied.rule, denied.turn) == ("deny", "origins.untrusted", 2)
         assert world.texts() == ["hello"]
-        assert [len(asked.answers) for asked in model.asked] == [0, 1, 2]
-        done, refused = model.asked[2].answers
+        assert [len(asked.answers) for asked in model.prompts] == [0, 1, 2]
+        done, refused = model.prompts[2].answers
         assert (done["status"], done["ref"]) == ("done", "ref:/outcome/0")
         assert dict(refused) == {"status": "not permitted"}, "no rule is told: it could be probed"
         kinds = [e["kind"] for e in fleet.entries() if e.get("run") == sent.run]
@@ -85,23 +92,23 @@ async def test_a_held_call_waits_without_its_model(tmp_path: Path, world: World)
     async with fleet:
         event, other = job("1"), job("2", key="other")
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         (row,) = fleet.actions(event)
         assert (row.decided, state(fleet, event)) == ("hold", "waiting")
-        assert len(model.asked) == 1, "nobody is asked while a person thinks"
+        assert len(model.prompts) == 1, "nobody is asked while a person thinks"
         await fleet.restart()
         await fleet.approve(row)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert (state(fleet, event), world.texts()) == ("done", ["hello"])
-        assert len(model.asked) == 2
-        assert model.asked[1].answers[0]["status"] == "done"
+        assert len(model.prompts) == 2
+        assert model.prompts[1].answers[0]["status"] == "done"
 
         await fleet.send(other)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await fleet.app.commands.deny(fleet.order(), fleet.actions(other)[0].id)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert state(fleet, other) == "done"
-        assert dict(model.asked[-1].answers[0]) == {"status": "not permitted"}
+        assert dict(model.prompts[-1].answers[0]) == {"status": "not permitted"}
         assert world.effects() == 1
 
 
@@ -110,18 +117,18 @@ async def test_other_words_after_a_crash_are_no_second_effect(tmp_path: Path, wo
     fleet, before = thinking(tmp_path, world, [SEND, "Done."], reword=("text",))
     await fleet.open()
     try:
-        stuck = stick(fleet)
+        stuck = block_calls(fleet)
         event = job("1")
         await fleet.send(event)
-        await until(lambda: bool(stuck.reached))
+        await wait_until(lambda: bool(stuck.reached_keys))
         await fleet.close()
         after = ask_model(fleet, [SEND, "Done."], reword=("text",), before=1)
         await fleet.open()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert state(fleet, event) == "done"
         assert world.texts() == ["hello (1)"]
-        assert [*world.keys()] == stuck.reached
-        assert [asked.turn for asked in [*before.asked, *after.asked]] == [0, 1]
+        assert [*world.keys()] == stuck.reached_keys
+        assert [asked.turn for asked in [*before.prompts, *after.prompts]] == [0, 1]
     finally:
         await fleet.close()
 
@@ -144,16 +151,16 @@ async def test_other_words_while_the_first_were_not_recorded_are_one_effect(
                 raise StoreFailed("the disk is full")
             return None
 
-        before_commit(fleet, lossy)
+        intercept_commits(fleet, lossy)
         event = job("1")
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         clock.advance(SECOND)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert state(fleet, event) == "done"
         assert world.texts() == ["hello (2)"]
         assert lost == [f"act_{key}" for key in sorted(world.keys())]
-        assert [asked.turn for asked in model.asked] == [0, 0, 1]
+        assert [asked.turn for asked in model.prompts] == [0, 0, 1]
 
 
 async def test_a_crash_between_an_effect_and_its_outcome_repeats_the_same_call(
@@ -168,14 +175,14 @@ async def test_a_crash_between_an_effect_and_its_outcome_repeats_the_same_call(
                 raise StoreFailed("the power failed")
             return None
 
-        before_commit(fleet, lossy)
+        intercept_commits(fleet, lossy)
         event = job("1")
         await fleet.send(event)
-        await until(lambda: world.effects() == 1)
+        await wait_until(lambda: world.effects() == 1)
         await fleet.close()
         ask_model(fleet, [SEND, "Done."], reword=("text",), before=5)
         await fleet.open()
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert state(fleet, event) == "done"
         assert set(world.texts()) == {"hello (1)"}, "the recorded words, not new ones"
         assert len(world.keys()) == 1
@@ -184,17 +191,17 @@ async def test_a_crash_between_an_effect_and_its_outcome_repeats_the_same_call(
 
 
 async def test_a_made_up_tool_is_refused_and_the_rest_goes_on(tmp_path: Path, world: World) -> None:
-    made_up = Calls("wire.shred", {"all": True})
-    lost = Calls("wire.send", {"to": "ref:/event/data/nowhere", "text": "x"})
+    made_up = ToolCall("wire.shred", {"all": True})
+    lost = ToolCall("wire.send", {"to": "ref:/event/data/nowhere", "text": "x"})
     fleet, model = thinking(tmp_path, world, [[made_up, lost, SEND], "Done."])
     async with fleet:
         event = job("1")
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert state(fleet, event) == "done"
         assert [e["ordinal"] for e in fleet.entries("action.refused")] == [0, 1]
         assert world.texts() == ["hello"]
-        assert [answer["status"] for answer in model.asked[1].answers] == [
+        assert [answer["status"] for answer in model.prompts[1].answers] == [
             "refused", "refused", "done",
         ]  # fmt: skip
 
@@ -205,7 +212,7 @@ async def test_a_model_that_fails_is_asked_again_and_in_the_end_given_up(
     clock = ManualClock()
     script = {"fails": 2}
 
-    def answer(asked: Asked) -> Line:
+    def answer(asked: RecordedPrompt) -> ScriptEntry:
         if script["fails"]:
             script["fails"] -= 1
             return RuntimeError("429 quota")
@@ -216,16 +223,16 @@ async def test_a_model_that_fails_is_asked_again_and_in_the_end_given_up(
         event, hopeless = job("1"), job("2", key="other")
         await fleet.send(event)
         for _ in range(3):
-            await fleet.settle()
+            await fleet.wait_until_idle()
             clock.advance(20 * SECOND)
-        await fleet.settle()
-        assert (state(fleet, event), len(model.asked)) == ("done", 3)
+        await fleet.wait_until_idle()
+        assert (state(fleet, event), len(model.prompts)) == ("done", 3)
         script["fails"] = 1000
         await fleet.send(hopeless)
         for _ in range(8):
-            await fleet.settle()
+            await fleet.wait_until_idle()
             clock.advance(60 * SECOND)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert state(fleet, hopeless) == "dead"
         (dead,) = fleet.entries("run.dead")
         assert "429 quota" in fleet.body(dead["seq"])["why"]
@@ -236,6 +243,6 @@ async def test_a_model_that_never_ends_is_a_dead_letter(tmp_path: Path, world: W
     async with fleet:
         event = job("1")
         await fleet.send(event)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert state(fleet, event) == "dead"
-        assert (len(model.asked), world.effects()) == (3, 3)
+        assert (len(model.prompts), world.effects()) == (3, 3)

@@ -23,7 +23,7 @@ from vedette.domain.base.errors import BadFleet, Permanent, Temporary
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.testing.scripted import Asked, Calls, Hang, Line, ScriptedModel
+from vedette.testing.scripted import Hang, RecordedPrompt, ScriptedModel, ScriptEntry, ToolCall
 
 if TYPE_CHECKING:
     from google.adk.models.base_llm import BaseLlm
@@ -79,10 +79,10 @@ root_agent = LlmAgent(
     tools=declared_tools(HERE),
 )
 """
-FILE = Calls("mail.file", {"message": "ref:/event/subject", "folder": "Invoices"})
-SEND = Calls("mail.send", {"to": ["ref:/registry/oncall"], "text": "Please look."})
+FILE = ToolCall("mail.file", {"message": "ref:/event/subject", "folder": "Invoices"})
+SEND = ToolCall("mail.send", {"to": ["ref:/registry/oncall"], "text": "Please look."})
 
-Script = Sequence[Line] | Callable[[Asked], Line]
+Script = Sequence[ScriptEntry] | Callable[[RecordedPrompt], ScriptEntry]
 
 
 def write(parent: Path, agent_py: str = AGENT_PY, agent_yaml: str = AGENT_YAML) -> Path:
@@ -137,7 +137,7 @@ SENT = {
 
 async def test_several_turns_from_the_record(folder: Path) -> None:
     """Call, not permitted; another call, done; the end. Nothing is kept between the turns."""
-    script: list[Line] = [["I file it.", FILE], SEND, "Nothing more."]
+    script: list[ScriptEntry] = [["I file it.", FILE], SEND, "Nothing more."]
     first, model = reasoner(folder, script)
     thought = await first.reason(briefing())
     assert [p.tool for p in thought.proposals] == ["mail.file"]
@@ -210,7 +210,7 @@ async def test_parallel_calls_in_order_and_none_executed(
         ran.append(self.tool)
 
     monkeypatch.setattr(DeclaredTool, "run_async", run)
-    script = [[SEND, FILE, Calls("mail.shred", {"all": True}), SEND, FILE]]
+    script = [[SEND, FILE, ToolCall("mail.shred", {"all": True}), SEND, FILE]]
     made, model = reasoner(folder, script)
     thought = await made.reason(briefing())
     named = [p.tool for p in thought.proposals]
@@ -226,7 +226,7 @@ async def test_references_are_read_and_bare_values_stay(folder: Path) -> None:
         "urgent": True, "extra": {"a": "ref:/event/data/from"},
     }  # fmt: skip
     several = {"to": ["ref:/event/data/from", "b@example.org"], "text": "ref:/memory/m1/text"}
-    made, _ = reasoner(folder, [[Calls("mail.send", args), Calls("mail.send", several)]])
+    made, _ = reasoner(folder, [[ToolCall("mail.send", args), ToolCall("mail.send", several)]])
     first, second = (await made.reason(briefing())).proposals
     desk, sender = Ref("/registry/oncall"), Ref("/event/data/from")
     assert first.args == {**args, "to": [desk], "copies": 2, "extra": {"a": sender}}
@@ -236,7 +236,7 @@ async def test_references_are_read_and_bare_values_stay(folder: Path) -> None:
 
 async def test_the_label_never_holds_the_models_words(folder: Path) -> None:
     """A label stands in the ledger for ever; what a model says may be about a person."""
-    made, _ = reasoner(folder, [["Anna Smith owes us 3 £", Calls("anna_smith")], "unused"])
+    made, _ = reasoner(folder, [["Anna Smith owes us 3 £", ToolCall("anna_smith")], "unused"])
     thought = await made.reason(briefing())
     assert thought.label == "undeclared tool"
     assert thought.detail["text"] == "Anna Smith owes us 3 £"
@@ -259,7 +259,7 @@ async def test_a_rewording_model_says_it_differently_each_time(folder: Path) -> 
     made = AdkReasoner({"sorter": folder}, model_for=model.model_for)
     texts = [(await made.reason(briefing())).proposals[0].args["text"] for _ in range(3)]
     assert texts == ["Please look. (1)", "Please look. (2)", "Please look. (3)"]
-    later = ScriptedModel([SEND], reword=["text"], asked_before=3)
+    later = ScriptedModel([SEND], reword=["text"], prompts_before=3)
     made = AdkReasoner({"sorter": folder}, model_for=later.model_for)
     assert (await made.reason(briefing())).proposals[0].args["text"] == "Please look. (4)"
 
@@ -418,10 +418,10 @@ async def test_tools_that_come_later_are_refused_before_the_model_is_asked(
 
     made = AdkReasoner({"sorter": folder}, model_for=gemini)
     later = google_search if kind == "built-in" else FunctionTool(len)
-    made._ready["sorter"].agent.tools.append(later)
+    made._agents["sorter"].agent.tools.append(later)
     with pytest.raises(Permanent, match="not declared"):
         await made.reason(briefing())
-    assert script.asked == []
+    assert script.prompts == []
 
 
 async def test_a_call_that_the_plugin_did_not_see_is_an_error(
@@ -481,7 +481,7 @@ async def test_a_flood_of_calls_is_not_taken(folder: Path) -> None:
 async def test_being_cancelled_is_not_an_error_of_the_model(folder: Path) -> None:
     asked = asyncio.Event()
 
-    def script(_: Asked) -> Line:
+    def script(_: RecordedPrompt) -> ScriptEntry:
         asked.set()
         return Hang
 
@@ -494,10 +494,10 @@ async def test_being_cancelled_is_not_an_error_of_the_model(folder: Path) -> Non
 
 
 async def test_many_turns_at_once_do_not_mix(folder: Path) -> None:
-    def script(asked: Asked) -> Line:
+    def script(asked: RecordedPrompt) -> ScriptEntry:
         found = re.search(r'"from":"(\d+)"', asked.texts[0])
         assert found
-        return Calls("mail.send", {"to": [found.group(1)], "text": "x"})
+        return ToolCall("mail.send", {"to": [found.group(1)], "text": "x"})
 
     made, _ = reasoner(folder, script)
     each = [briefing({"from": str(n)}, run=f"run_{n}") for n in range(20)]
@@ -592,7 +592,7 @@ async def test_what_may_be_longer_than_its_budget_is_not_asked(folder: Path) -> 
 
 async def test_a_model_may_write_no_more_than_its_budget(folder: Path) -> None:
     made, _ = bounded(folder, 20_000, 64)
-    config = made._ready["sorter"].agent.generate_content_config
+    config = made._agents["sorter"].agent.generate_content_config
     assert config is not None
     assert config.max_output_tokens == 64
 
@@ -620,10 +620,10 @@ async def test_code_of_another_release_is_refused_and_a_release_is_put_in_place_
     newer = write(tmp_path / "two", AGENT_PY.replace("Sort.", "Sort the new way."))
     place = await made.prepare("sorter", newer, release_digest(newer), (None, None))
     await made.reason(briefing())
-    assert "old way" in model.asked[-1].instruction
+    assert "old way" in model.prompts[-1].instruction
     place()
     await made.reason(briefing())
-    assert "new way" in model.asked[-1].instruction
+    assert "new way" in model.prompts[-1].instruction
     (newer / "agent.py").write_text("root_agent = None\n")
     with pytest.raises(BadFleet) as refused:
         await made.prepare("sorter", newer, "0" * 64, (None, None))
@@ -631,7 +631,7 @@ async def test_code_of_another_release_is_refused_and_a_release_is_put_in_place_
     with pytest.raises(BadFleet, match="root_agent"):
         await made.prepare("sorter", newer, release_digest(newer), (None, None))
     await made.reason(briefing())
-    assert "new way" in model.asked[-1].instruction
+    assert "new way" in model.prompts[-1].instruction
     (folder / "agent.py").write_text("raise SystemExit('edited')\n")
     with pytest.raises(BadFleet) as refused:
         AdkReasoner({"sorter": folder}, model_for=model.model_for, releases={"sorter": release})

@@ -23,23 +23,23 @@ from tests.workers import Crew, brief, until, write_judge
 
 from vedette.adapters.reasoners.workers import seccomp
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
-from vedette.adapters.reasoners.workers.reasoner_client import Making
+from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec
 from vedette.adapters.reasoners.workers.sandbox_probe import Protection
-from vedette.adapters.reasoners.workers.tool_client import WorkerHands
-from vedette.app.workers import Containment, containment, require_box
+from vedette.adapters.reasoners.workers.tool_client import WorkerTools
+from vedette.app.workers import Containment, assess_containment, require_sandbox
 from vedette.config import Isolation, Settings
-from vedette.config.reach import reach_of
+from vedette.config.reach import build_reach
 from vedette.config.settings import read_settings
-from vedette.domain.agent import Limits
+from vedette.domain.agent import ResourceLimits
 from vedette.domain.base.errors import BadFleet, Forbidden
 from vedette.domain.effect import Call
 from vedette.domain.tool import Tool
-from vedette.interfaces.http.ancestry import descends
+from vedette.interfaces.http.ancestry import is_descendant
 from vedette.interfaces.http.local_api import serve_local
 from vedette.interfaces.http.local_client import LocalClient
 from vedette.testing.harness import FleetHarness
 
-LIMITS = Limits(time_us=20_000_000, memory=256 << 20)
+LIMITS = ResourceLimits(time_us=20_000_000, memory=256 << 20)
 
 USES = """
 import json, os, socket, sqlite3, ssl, tempfile, threading, time, zoneinfo
@@ -201,7 +201,7 @@ async def test_trying_a_judge_leaves_the_running_one_its_scratch_folder(tmp_path
     crew = Crew(tmp_path, LIMITS)
     try:
         before = (await crew.judges.reason(brief())).label
-        await crew.judges.try_making("worker", Making(str(tmp_path / "agents" / "worker"), {}))
+        await crew.judges.try_spec("worker", JudgeSpec(str(tmp_path / "agents" / "worker"), {}))
         assert (await crew.judges.reason(brief(2, 1))).label == before
     finally:
         crew.pool.close()
@@ -256,8 +256,8 @@ async def test_tools_reach_their_target_and_no_other(tmp_path: Path) -> None:
     crew = Crew(tmp_path, LIMITS)
     with answering() as port:
         target = {"kind": "maildir", "path": str(own), "url": f"http://localhost:{port}/"}
-        hands = WorkerHands(
-            crew.pool, lambda name: (str(agent), None, LIMITS), lambda name: reach_of([target])
+        hands = WorkerTools(
+            crew.pool, lambda name: (str(agent), None, LIMITS), lambda name: build_reach([target])
         )
         try:
             with pytest.raises(Exception, match=r"Permission denied|No such file"):
@@ -307,11 +307,11 @@ class answering:
 
 
 def test_what_a_kernel_lacks_is_said() -> None:
-    assert Protection(7, True).lacks() == []
-    assert Protection(4, True).lacks() == []
-    assert len(Protection(3, True).lacks()) == 1
-    assert len(Protection(1, True).lacks()) == 2
-    assert len(Protection(0, False).lacks()) == 2
+    assert Protection(7, True).gaps() == []
+    assert Protection(4, True).gaps() == []
+    assert len(Protection(3, True).gaps()) == 1
+    assert len(Protection(1, True).gaps()) == 2
+    assert len(Protection(0, False).gaps()) == 2
     for landlock in range(8):
         for filtered in (True, False):
             told = Protection(landlock, filtered).to_json()
@@ -321,8 +321,8 @@ def test_what_a_kernel_lacks_is_said() -> None:
 @pytest.mark.parametrize(
     ("isolation", "named"),
     [
-        (Isolation(False, require=True), "workers = none"),
-        (Isolation(True, box=False, require=True), "box = none"),
+        (Isolation(False, require_sandbox=True), "workers = none"),
+        (Isolation(True, sandbox=False, require_sandbox=True), "box = none"),
     ],
 )
 @pytest.mark.parametrize("reasoner", ["judge", "adk"])
@@ -331,11 +331,11 @@ def test_required_and_not_there_is_refused(
 ) -> None:
     settings = replace(Settings.of(tmp_path), isolation=isolation)
     agents: Any = {"mind": _Reasoner("mind", reasoner)}
-    found = containment(settings, agents)
+    found = assess_containment(settings, agents)
     with pytest.raises(BadFleet, match=named) as refused:
-        require_box(settings, found)
+        require_sandbox(settings, found)
     assert refused.value.code == "not-boxed"
-    require_box(replace(settings, isolation=replace(isolation, require=False)), found)
+    require_sandbox(replace(settings, isolation=replace(isolation, require=False)), found)
 
 
 class _Reasoner:
@@ -344,10 +344,10 @@ class _Reasoner:
 
 
 def test_an_old_kernel_is_refused_where_a_box_is_required(tmp_path: Path) -> None:
-    settings = replace(Settings.of(tmp_path), isolation=Isolation(True, require=True))
+    settings = replace(Settings.of(tmp_path), isolation=Isolation(True, require_sandbox=True))
     with pytest.raises(BadFleet, match=r"Linux 6\.7"):
-        require_box(settings, Containment(Protection(2, True)))
-    require_box(settings, Containment(Protection(6, True)))
+        require_sandbox(settings, Containment(Protection(2, True)))
+    require_sandbox(settings, Containment(Protection(6, True)))
 
 
 @pytest.mark.parametrize(
@@ -392,7 +392,7 @@ def test_a_target_that_would_open_the_fleet_is_refused(tmp_path: Path, path: str
     ],
 )
 def test_what_a_target_declares(table: dict[str, Any], addresses: list[tuple[str, int]]) -> None:
-    assert list(reach_of([table]).addresses) == addresses
+    assert list(build_reach([table]).addresses) == addresses
 
 
 def test_the_folder_of_a_target(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_the_folder_of_a_target(tmp_path: Path) -> None:
         ("maildir", "new.mail", "new.mail"), ("board", "new.db", "."), ("own", "new", "new"),
         ("own", "file", "."), ("own", "dir.d", "dir.d"),
     ]:  # fmt: skip
-        found = reach_of([{"kind": kind, "path": str(tmp_path / name)}]).folders
+        found = build_reach([{"kind": kind, "path": str(tmp_path / name)}]).folders
         assert found == (str(tmp_path / folder),)
 
 
@@ -412,7 +412,7 @@ def test_a_filter_ends_every_way_with_an_answer(
     machine: str, connects: bool, datagrams: bool
 ) -> None:
     """Every jump of the program lands inside it, and its last instruction returns."""
-    code = seccomp.program(machine, 4711, connects=connects, datagrams=datagrams)
+    code = seccomp.build_program(machine, 4711, connects=connects, datagrams=datagrams)
     rows = [code[at : at + 8] for at in range(0, len(code), 8)]
     assert len(code) % 8 == 0
     assert len(rows) <= 4096, "the kernel takes no more"
@@ -423,7 +423,7 @@ def test_a_filter_ends_every_way_with_an_answer(
             assert at + 1 + further < len(rows)
     assert int.from_bytes(rows[-1][:2], "little") == 0x06
     # It is made once for all, but for the number of its process.
-    other = seccomp.program(machine, 815, connects=connects, datagrams=datagrams)
+    other = seccomp.build_program(machine, 815, connects=connects, datagrams=datagrams)
     own, its = (pid.to_bytes(4, "little") for pid in (4711, 815))
     assert code.count(own) == 4
     assert code.replace(own, its) == other
@@ -441,13 +441,13 @@ def test_ancestry_is_told_by_proc() -> None:
     with child:
         assert child.stdout is not None
         grandchild = int(child.stdout.readline())
-        assert descends(child.pid, os.getpid())
-        assert descends(grandchild, os.getpid())
-        assert descends(grandchild, child.pid)
-        assert not descends(os.getpid(), child.pid)
-        assert not descends(os.getppid(), os.getpid())
+        assert is_descendant(child.pid, os.getpid())
+        assert is_descendant(grandchild, os.getpid())
+        assert is_descendant(grandchild, child.pid)
+        assert not is_descendant(os.getpid(), child.pid)
+        assert not is_descendant(os.getppid(), os.getpid())
     with pytest.raises(Forbidden, match="cannot be told"):
-        descends(grandchild, os.getpid())
+        is_descendant(grandchild, os.getpid())
 
 
 @pytest.mark.parametrize(
@@ -471,9 +471,9 @@ def test_a_number_that_was_used_again_does_not_pass(
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (a ) b) {fields} 0 0")
     if told is None:
         with pytest.raises(Forbidden):
-            descends(9, 3, tmp_path)
+            is_descendant(9, 3, tmp_path)
     else:
-        assert descends(9, 3, tmp_path) is told
+        assert is_descendant(9, 3, tmp_path) is told
 
 
 SPEAKS = """
@@ -539,14 +539,14 @@ async def test_who_is_refused_takes_no_place_and_is_told_at_once(tmp_path: Path)
             assert await child.stdout.readline() == b"True\n"
         # The control beside it: this process is none of its own children.
         for _ in range(3):
-            assert await asyncio.to_thread(LocalClient(fleet.folder / "state").alive)
+            assert await asyncio.to_thread(LocalClient(fleet.folder / "state").is_alive)
         # A verb of such a child names the cause, and not that another fleet has the store.
         order = ("stop", "--all", "--reason", "an incident", "--json")
         state = {"VEDETTE_STATE": str(fleet.folder / "state")}
         said = await asyncio.to_thread(partial(vedette, ROOT, *order, **state))
         assert (said.code, said.error["code"]) == (2, "fleet-process")
         await child.communicate(b"\n")
-        assert not fleet.app.line.stops.listed()
+        assert not fleet.app.services.stops.list_scopes()
 
 
 async def test_a_fleet_takes_no_command_of_its_own_agents(tmp_path: Path) -> None:
@@ -571,10 +571,10 @@ async def test_a_fleet_takes_no_command_of_its_own_agents(tmp_path: Path) -> Non
                 crew.pool.close()
         assert [answer.startswith("PermissionError") for answer in answers[:2]] == [True, True]
         assert all("403" in answer and "started by the fleet" in answer for answer in answers[2:])
-        assert not fleet.app.line.stops.listed()
+        assert not fleet.app.services.stops.list_scopes()
         transport = httpx.AsyncHTTPTransport(uds=str(path))
         async with httpx.AsyncClient(transport=transport) as client:
             order = {"reason": "mine", "args": {"all": True}}
             done = await client.post("http://x/v1/commands/stop", json=order)
         assert done.status_code == 200, done.text
-        assert fleet.app.line.stops.listed()
+        assert fleet.app.services.stops.list_scopes()

@@ -21,20 +21,20 @@ import pytest
 from tests.workers import JUDGE_PY, Crew, alive, brief, crew, until, write_judge
 
 from vedette.adapters.reasoners.workers import fork_server_start, protocol, supervisor, worker_start
-from vedette.adapters.reasoners.workers.frames import BadFrame, Frame, pack
+from vedette.adapters.reasoners.workers.frames import BadFrame, Frame, pack_frame
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.adapters.reasoners.workers.plain_data import read_plain
-from vedette.adapters.reasoners.workers.tool_client import WorkerHands
-from vedette.domain.agent import Limits
+from vedette.adapters.reasoners.workers.tool_client import WorkerTools
+from vedette.domain.agent import ResourceLimits
 from vedette.domain.base.errors import Temporary, Unavailable
 from vedette.domain.effect import Call, Outcome
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.tool import Tool
-from vedette.interfaces.daemon import Running
+from vedette.interfaces.daemon import Daemon
 from vedette.testing.toy_fleet import World, toy_fleet
 
 
-def ask(there: Crew, *keys: str, **data: Any) -> list[asyncio.Task[Thought]]:
+def ask(there: Crew, *keys: str, **data: Any) -> list[asyncio.Task[ReasonerJudgement]]:
     return [asyncio.create_task(there.judges.reason(brief(key=key, **data))) for key in keys]
 
 
@@ -61,13 +61,13 @@ async def test_a_forged_answer_ends_the_question_it_is_for(tmp_path: Path, told:
         read_plain(forged)
     async with crew(tmp_path) as there:
         await there.judges.reason(brief(key="early"))
-        number = there.judges._seats["worker"]._number + 1
-        raw = pack(number, protocol.DONE, forged).hex()
+        number = there.judges._handles["worker"]._number + 1
+        raw = pack_frame(number, protocol.DONE, forged).hex()
         guilty, *others = ask(there, "guilty", do="garbage", bytes=raw) + ask(there, "a", "b")
         error, *answers = await all_told(guilty, *others)
         assert "no plain data" in str(error)
         # The worker's true answer is one too many, so it is ended; who is charged is not known.
-        assert sum(isinstance(answer, Thought) for answer in answers) >= 1
+        assert sum(isinstance(answer, ReasonerJudgement) for answer in answers) >= 1
         assert (await there.judges.reason(brief(key="late"))).label == "seen 1"
 
 
@@ -75,16 +75,16 @@ async def test_an_answer_that_breaks_us_breaks_its_own_question_only(tmp_path: P
     async with crew(tmp_path) as there:
         await there.judges.reason(brief(key="early"))
         pid = await there.born()
-        seat = there.judges._seats["worker"]
-        taken = seat.taken
+        seat = there.judges._handles["worker"]
+        taken = seat.on_answer
 
         def breaks(frame: Any, asked: Any) -> None:
             if asked.key == "bad":
-                seat.done(asked)
+                seat.remove(asked)
                 raise RuntimeError("what nobody thought of")
             taken(frame, asked)
 
-        seat.taken = breaks  # type: ignore[method-assign]
+        seat.on_answer = breaks  # type: ignore[method-assign]
         error, *others = await all_told(*ask(there, "bad", "a", "b"))
         assert "sent garbage: RuntimeError: what nobody thought of" in str(error)
         assert [thought.label for thought in others] == ["seen 1"] * 2
@@ -98,7 +98,7 @@ async def test_a_word_that_was_taken_is_not_waited_for_again(tmp_path: Path) -> 
         await there.judges.reason(brief(key="early"))
         await there.born()
         # On a thread, since without the look before reading it would keep the loop for ever.
-        await asyncio.wait_for(asyncio.to_thread(there.pool._hear), 5)
+        await asyncio.wait_for(asyncio.to_thread(there.pool._on_message), 5)
         assert (await there.judges.reason(brief(key="late"))).label == "seen 1"
 
 
@@ -108,7 +108,7 @@ async def test_a_word_that_was_taken_is_not_waited_for_again(tmp_path: Path) -> 
 @contextmanager
 def short_of_files(times: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Let the next forks fail as they do when the engine has no file left; yields their count."""
-    real, failed = worker_start.fork, [0]
+    real, failed = worker_start.fork_worker, [0]
 
     def fork(*args: Any) -> Any:
         if failed[0] < times:
@@ -159,21 +159,21 @@ async def test_a_worker_that_cannot_be_made_is_told_to_all_who_wait(tmp_path: Pa
     async with crew(tmp_path) as there:
         await there.judges.reason(brief(key="early"))
         await there.born()
-        seat = there.judges._seats["worker"]
-        make = seat._make
+        seat = there.judges._handles["worker"]
+        make = seat._spec_of
 
         def broken(agent: str) -> Any:
             raise ValueError("no lessons")
 
-        seat._make = broken
+        seat._spec_of = broken
         guilty, *others = ask(there, "guilty", do="exit") + ask(there, "a", "b")
         told = await all_told(guilty, *others)
         assert {type(error) for error in told} == {WorkerLost}
         assert all("can be made: ValueError: no lessons" in str(error) for error in told[1:])
         (again,) = await all_told(*ask(there, "a"))
         assert "no lessons" in str(again)
-        assert there.pool.workers == {}, "none was forked to be told nothing"
-        seat._make = make
+        assert there.pool.worker_pids == {}, "none was forked to be told nothing"
+        seat._spec_of = make
         assert (await there.judges.reason(brief(key="late"))).label == "seen 1"
 
 
@@ -182,8 +182,8 @@ async def test_a_fork_that_fails_charges_nobody(tmp_path: Path) -> None:
     async with crew(tmp_path) as there:
         asked = ask(there, "a", "b")
         await asyncio.sleep(0)
-        (worker,) = there.pool._seats
-        there.pool._ended(worker, "could not be started: Resource temporarily unavailable")
+        (worker,) = there.pool._handles
+        there.pool._on_worker_exit(worker, "could not be started: Resource temporarily unavailable")
         assert [thought.label for thought in await all_told(*asked)] == ["seen 1"] * 2
         assert [why for _, _, why in there.deaths] == [
             "could not be started: Resource temporarily unavailable"
@@ -232,7 +232,7 @@ async def test_what_is_left_behind_holds_up_no_other_run_unsaid(tmp_path: Path, 
     try:
         assert alive(left)
         async with crew(tmp_path) as there:
-            there.pool.tell(told.append)
+            there.pool.set_trouble_callback(told.append)
             (asked,) = ask(there, "next")
             if do == "leave_a_copy":
                 await until(lambda: told != [])
@@ -258,14 +258,14 @@ async def test_a_lock_that_is_never_given_up_is_said_to_whoever_asks(
             path = str(tmp_path / "state" / fork_server_start.LOCK)
             assert "came up within 2 s" in str(errors[0])
             assert path in str(errors[0])
-            there.pool.tell(told.append)
+            there.pool.set_trouble_callback(told.append)
             assert [path in one for one in told] == [True], "who comes later is told too"
             # Asked of a worker that has been given up and not been born yet.
             waiting = ask(there, "c", "d")
             await asyncio.sleep(0.2)
             let_go()
             assert [thought.label for thought in await all_told(*waiting)] == ["seen 1"] * 2
-            assert there.pool.waits_for() == ""
+            assert there.pool.block_reason() == ""
             assert there.deaths == []
 
 
@@ -285,9 +285,9 @@ async def test_calls_that_no_worker_came_for_were_not_made(
 
     with held(tmp_path):
         async with crew(tmp_path) as there:
-            hands = WorkerHands(there.pool, lambda name: (str(folder), None, Limits()))
+            hands = WorkerTools(there.pool, lambda name: (str(folder), None, ResourceLimits()))
             made = asyncio.create_task(hands.perform(tool, call, may_start))
-            known = asyncio.create_task(hands.ask(tool, call))
+            known = asyncio.create_task(hands.query(tool, call))
             outcomes = await all_told(made, known)
     assert [type(outcome) for outcome in outcomes] == [Outcome, Outcome]
     assert [outcome.state for outcome in outcomes] == ["retry", "unknown"]
@@ -317,7 +317,7 @@ async def test_a_crowd_before_the_lock_does_not_keep_the_loop(
                 asyncio.create_task(there.judges.reason(brief(agent=f"agent{n}"))) for n in range(4)
             ]
             await asyncio.sleep(0.3)
-            assert len(there.pool._seats) == 2
+            assert len(there.pool._handles) == 2
             let_go()
             assert [thought.label for thought in await all_told(*asked)] == ["seen 1"] * 4
 
@@ -328,7 +328,7 @@ async def test_a_run_shows_what_its_workers_wait_for(tmp_path: Path) -> None:
         app: Any = fleet.app
         app.pool = told
         try:
-            assert "workers.lock is held" in Running(app, until_idle=True).troubles
+            assert "workers.lock is held" in Daemon(app, until_idle=True).troubles
         finally:
             app.pool = None
 
@@ -339,9 +339,11 @@ async def test_what_a_killed_judge_says_is_not_taken(tmp_path: Path) -> None:
         await there.judges.reason(brief(key="early"))
         asked = ask(there, "a")
         await asyncio.sleep(0)
-        seat = there.judges._seats["worker"]
+        seat = there.judges._handles["worker"]
         (one,) = seat.pending.values()
         seat.kill("went over its memory limit", charge=False)
-        plain, blob = protocol.thought_out(Thought(label="not to be trusted", confidence=1.0))
-        seat.taken(Frame(one.number, protocol.DONE, plain, blob), one)
+        plain, blob = protocol.pack_judgement(
+            ReasonerJudgement(label="not to be trusted", confidence=1.0)
+        )
+        seat.on_answer(Frame(one.number, protocol.DONE, plain, blob), one)
         assert [thought.label for thought in await all_told(*asked)] == ["seen 1"]

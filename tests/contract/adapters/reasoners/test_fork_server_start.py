@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from tests.workers import CHARTER, EVERY, LIMITS, alive, brief, crew, write_judge
 
-from vedette.adapters.reasoners.workers.fork_server_start import LOCK, Begun
-from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
+from vedette.adapters.reasoners.workers.fork_server_start import LOCK, ForkServerProcess
+from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec, WorkerReasoner
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 
 # Says what of the judging kit was there before it imported any of it.
@@ -30,7 +30,7 @@ class Judge(Base):
 """
 
 
-def pid(begun: Begun) -> int:
+def pid(begun: ForkServerProcess) -> int:
     return begun._process.pid
 
 
@@ -50,25 +50,25 @@ def locked(state: Path) -> bool:
 
 
 async def test_a_pool_takes_up_the_one_that_was_begun(tmp_path: Path) -> None:
-    begun = Begun()
+    begun = ForkServerProcess()
     assert not (tmp_path / "state").exists(), "what is only begun leaves nothing behind"
     async with crew(tmp_path, begun=begun) as there:
         assert (await there.judges.reason(brief())).label == "seen 1"
         assert parent(await there.born()) == pid(begun)
         assert locked(tmp_path / "state")
         # It is the pool's by now: whoever began it has nothing to end.
-        begun.abandon()
+        begun.end_unassigned()
         assert (await there.judges.reason(brief(2, 1))).label == "seen 2"
     assert not alive(pid(begun))
     assert not locked(tmp_path / "state")
 
 
 def test_one_that_nobody_wants_is_ended() -> None:
-    begun = Begun()
+    begun = ForkServerProcess()
     assert alive(pid(begun))
-    begun.abandon()
+    begun.end_unassigned()
     assert not alive(pid(begun))
-    begun.abandon()
+    begun.end_unassigned()
 
 
 def test_one_ends_with_whoever_began_it() -> None:
@@ -85,7 +85,7 @@ def test_one_ends_with_whoever_began_it() -> None:
 
 
 async def test_one_that_died_meanwhile_is_replaced(tmp_path: Path) -> None:
-    begun = Begun((sys.executable, "-c", "raise SystemExit(1)"))
+    begun = ForkServerProcess((sys.executable, "-c", "raise SystemExit(1)"))
     begun._process.wait(30)
     async with crew(tmp_path, begun=begun) as there:
         assert (await there.judges.reason(brief())).label == "seen 1"
@@ -93,9 +93,9 @@ async def test_one_that_died_meanwhile_is_replaced(tmp_path: Path) -> None:
 
 def test_where_no_lock_can_be_had_it_is_ended(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("in the way")
-    begun = Begun()
+    begun = ForkServerProcess()
     with pytest.raises(FileExistsError):
-        WorkerPool(tmp_path / "state", begun=begun)
+        WorkerPool(tmp_path / "state", fork_server=begun)
     assert not alive(pid(begun))
 
 
@@ -104,9 +104,9 @@ async def test_what_judges_need_is_imported_once_for_all(
     tmp_path: Path, ahead: tuple[str, ...]
 ) -> None:
     folder = write_judge(tmp_path / "agents", code=TELLS)
-    pool = WorkerPool(tmp_path / "state", ahead=ahead)
+    pool = WorkerPool(tmp_path / "state", preload=ahead)
     try:
-        judges = WorkerJudges(pool, lambda _: Making(str(folder), CHARTER, (), LIMITS, EVERY))
+        judges = WorkerReasoner(pool, lambda _: JudgeSpec(str(folder), CHARTER, (), LIMITS, EVERY))
         known = (await judges.reason(brief())).detail["known"]
     finally:
         pool.close()

@@ -15,17 +15,17 @@ import pytest
 from tests.remote import gateway
 
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
-from vedette.adapters.reasoners.in_process import LocalJudges
-from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges
-from vedette.adapters.reasoners.workers.remote_reasoner import RemoteJudges
+from vedette.adapters.reasoners.in_process import InProcessReasoner
+from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec, WorkerReasoner
+from vedette.adapters.reasoners.workers.remote_reasoner import RemoteReasoner
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 from vedette.domain.action import Proposal
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Reasoner, Thought
+from vedette.domain.ports import Reasoner, ReasonerJudgement
 from vedette.judging import Judge, Judgement
-from vedette.testing.scripted import Calls, ScriptedModel, ScriptedReasoner
+from vedette.testing.scripted import ScriptedModel, ScriptedReasoner, ToolCall
 
 AGENT_YAML = """\
 version: 1
@@ -86,8 +86,8 @@ class Counter(Judge):
         return list(blob)
 
 
-def thought_of_script() -> Thought:
-    return Thought("mail.file", 0.9, (WANTED,), final=False, model_calls=1)
+def thought_of_script() -> ReasonerJudgement:
+    return ReasonerJudgement("mail.file", 0.9, (WANTED,), final=False, model_calls=1)
 
 
 HERE = Path(__file__).read_text()
@@ -101,12 +101,12 @@ async def reasoner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
         write_code(tmp_path / "agents" / "sorter", REMOTE[request.param])
         async with gateway(tmp_path, "sorter") as there:
             there.host("sorter")
-            yield RemoteJudges(there.pool, lambda _agent: Making("", briefing().charter))
+            yield RemoteReasoner(there.pool, lambda _agent: JudgeSpec("", briefing().charter))
     elif request.param in WORKERS:
         folder = tmp_path / "sorter"
         write_code(folder, WORKERS[request.param])
         pool = WorkerPool(tmp_path / "state")
-        yield WorkerJudges(pool, lambda _agent: Making(str(folder), briefing().charter))
+        yield WorkerReasoner(pool, lambda _agent: JudgeSpec(str(folder), briefing().charter))
         pool.close()
     else:
         yield in_process(request.param, tmp_path)
@@ -124,9 +124,9 @@ def write_code(folder: Path, judge: str) -> None:
 
 def in_process(kind: str, tmp_path: Path) -> Reasoner:
     if kind == "judge":
-        return LocalJudges(lambda _agent: Sorter({}, ()))
+        return InProcessReasoner(lambda _agent: Sorter({}, ()))
     if kind == "judge with state":
-        return LocalJudges(lambda _agent: Counter({}, ()))
+        return InProcessReasoner(lambda _agent: Counter({}, ()))
     if kind == "scripted":
         return ScriptedReasoner([thought_of_script()])
     folder = tmp_path / "sorter"
@@ -134,7 +134,7 @@ def in_process(kind: str, tmp_path: Path) -> Reasoner:
     (folder / "agent.yaml").write_text(AGENT_YAML)
     (folder / "agent.py").write_text(AGENT_PY)
     args = {"message": "ref:/event/subject", "folder": "ref:/charter/folders/invoice"}
-    model = ScriptedModel([Calls("mail.file", args)])
+    model = ScriptedModel([ToolCall("mail.file", args)])
     return AdkReasoner({"sorter": folder}, model_for=model.model_for)
 
 
@@ -168,7 +168,7 @@ def over_the_wire(sent: Briefing) -> Briefing:
     )
 
 
-def told(thought: Thought) -> Mapping[str, Any]:
+def told(thought: ReasonerJudgement) -> Mapping[str, Any]:
     """Send a thought through JSON. Raises TypeError if it holds anything but data."""
 
     def default(value: object) -> object:
@@ -185,7 +185,7 @@ async def test_a_briefing_survives_the_process_boundary(reasoner: Reasoner) -> N
     sent = briefing()
     assert over_the_wire(sent) == sent
     near = await reasoner.reason(sent)
-    reasoner.forget(sent.agent, sent.key)
+    reasoner.drop_state(sent.agent, sent.key)
     far = await reasoner.reason(over_the_wire(sent))
     assert told(near) == told(far)
 
@@ -194,7 +194,7 @@ async def test_the_same_briefing_gives_the_same_proposals(reasoner: Reasoner) ->
     thoughts = []
     for _ in range(3):
         thoughts.append(await reasoner.reason(briefing()))
-        reasoner.forget("sorter", "1.M1")
+        reasoner.drop_state("sorter", "1.M1")
     assert thoughts[0] == thoughts[1] == thoughts[2]
     assert not thoughts[0].needs_state
 
@@ -221,7 +221,7 @@ async def test_state_given_back_is_taken_up(reasoner: Reasoner) -> None:
     later = replace(briefing(), position=9, previous=7)
     first = await reasoner.reason(later)
     since = [(at, briefing().event) for at in (3, 7)]
-    reasoner.restore("sorter", "1.M1", None, 0, since)
+    reasoner.restore_state("sorter", "1.M1", None, 0, since)
     thought = await reasoner.reason(later)
     assert not thought.needs_state
     if first.needs_state:
@@ -234,7 +234,7 @@ async def test_state_given_back_is_taken_up(reasoner: Reasoner) -> None:
 async def test_a_recorded_turn_is_not_asked_again(reasoner: Reasoner) -> None:
     """Multi-turn reasoners go on from the record; a judge is final and is never asked twice."""
     first = await reasoner.reason(briefing())
-    if isinstance(reasoner, LocalJudges | WorkerJudges):
+    if isinstance(reasoner, InProcessReasoner | WorkerReasoner):
         assert first.final
         return
     assert not first.final
@@ -254,7 +254,7 @@ async def test_a_renewed_judge_is_made_anew_and_takes_up_its_states() -> None:
         made.append(agent)
         return Counter({}, ())
 
-    judges = LocalJudges(make)
+    judges = InProcessReasoner(make)
     first = briefing()
     other = replace(first, agent="other")
     for one in (first, other):
@@ -262,7 +262,7 @@ async def test_a_renewed_judge_is_made_anew_and_takes_up_its_states() -> None:
     judges.renew("sorter")
     second = replace(first, position=2, previous=1)
     assert (await judges.reason(second)).needs_state
-    judges.restore("sorter", first.key, None, 0, [(1, first.event)])
+    judges.restore_state("sorter", first.key, None, 0, [(1, first.event)])
     assert (await judges.reason(second)).label == "seen 2"
     # Nobody else lost anything.
     assert (await judges.reason(replace(other, position=2, previous=1))).label == "seen 2"

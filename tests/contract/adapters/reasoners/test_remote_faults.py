@@ -18,8 +18,8 @@ from websockets.asyncio.client import unix_connect
 from websockets.sync.client import unix_connect as connect_here
 
 from vedette.adapters.reasoners.workers import reasoner_client, remote_reasoner
-from vedette.adapters.reasoners.workers.remote_reasoner import KEPT
-from vedette.adapters.reasoners.workers.websocket_server import Door
+from vedette.adapters.reasoners.workers.remote_reasoner import MAX_WAITING
+from vedette.adapters.reasoners.workers.websocket_server import WorkerServer
 from vedette.config.agent_folder import release_digest
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.conflict import Superseded
@@ -69,12 +69,12 @@ async def test_a_worker_that_comes_back_is_asked_only_what_is_still_waited_for(
         ]
         await until(lambda: any(tmp_path.rglob("gate.begun")))
         await asyncio.to_thread(host.stop)
-        sent = await asyncio.gather(*asked[KEPT:], return_exceptions=True)
+        sent = await asyncio.gather(*asked[MAX_WAITING:], return_exceptions=True)
         assert all(isinstance(told, Superseded) for told in sent)
         gate.unlink()
         there.host()
-        kept = await asyncio.gather(*asked[:KEPT])
-        assert [thought.label for thought in kept] == ["judged"] * KEPT
+        kept = await asyncio.gather(*asked[:MAX_WAITING])
+        assert [thought.label for thought in kept] == ["judged"] * MAX_WAITING
         assert (await there.judges.reason(brief(key="k19", gate=str(gate)))).label == "judged"
         assert there.deaths == [LOST], "the one that came back did nothing wrong"
 
@@ -83,21 +83,23 @@ async def test_what_is_to_be_forgotten_does_not_pile_up_while_nobody_is_there(
     tmp_path: Path,
 ) -> None:
     async with gateway(tmp_path) as there:
-        asked = [asyncio.create_task(there.judges.reason(brief(key=f"k{n}"))) for n in range(KEPT)]
+        asked = [
+            asyncio.create_task(there.judges.reason(brief(key=f"k{n}"))) for n in range(MAX_WAITING)
+        ]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        seat = there.judges._seats["worker"]
-        assert seat.worker, "there is a berth, and nobody sits in it"
+        seat = there.judges._handles["worker"]
+        assert seat.worker_number, "there is a berth, and nobody sits in it"
         for n in range(20_000):
-            there.judges.forget("worker", f"some-key-{n:08d}")
-        assert seat._out == []
+            there.judges.drop_state("worker", f"some-key-{n:08d}")
+        assert seat._outgoing == []
         await asyncio.sleep(0)
-        assert seat._rest == b""
+        assert seat._unsent == b""
         there.host()
         assert {thought.label for thought in await asyncio.gather(*asked)} == {"seen 1"}
         # The control: one that is there is told, and has no state of this key any more.
         assert (await there.judges.reason(brief(2, 1, key="k0"))).label == "seen 2"
-        there.judges.forget("worker", "k0")
+        there.judges.drop_state("worker", "k0")
         assert (await there.judges.reason(brief(3, 2, key="k0"))).needs_state
 
 
@@ -121,13 +123,13 @@ async def test_a_fold_whose_worker_goes_is_given_up_within_a_moment(
         await there.came()
         began = time.monotonic()
         with pytest.raises(Unavailable, match="no worker of worker is connected"):
-            there.judges.fold("worker", None, since)
+            there.judges.fold_state("worker", None, since)
         assert time.monotonic() - began < 10.0
         await asyncio.to_thread(guest.join)
-        await until(lambda: there.pool.connected["worker"] == 0)
+        await until(lambda: there.pool.worker_counts["worker"] == 0)
         there.host()
         await there.came()
-        assert there.judges.fold("worker", None, since) == b"4 2.0"
+        assert there.judges.fold_state("worker", None, since) == b"4 2.0"
         assert there.deaths == [LOST]
 
 
@@ -148,10 +150,10 @@ async def test_one_agents_workers_do_not_keep_others_out(tmp_path: Path) -> None
         assert await asyncio.to_thread(connect_as, there.path, "worker", token) == 101
 
 
-def _door(tmp_path: Path, host: str) -> Door:
+def _door(tmp_path: Path, host: str) -> WorkerServer:
     _, tokens = svid_tokens(tmp_path)
-    return Door(
-        tokens=tokens, releases={}, say=lambda *_: None, now_us=now_us, listen=(host, 0)
+    return WorkerServer(
+        tokens=tokens, releases={}, notify=lambda *_: None, now_us=now_us, listen=(host, 0)
     )  # fmt: skip
 
 

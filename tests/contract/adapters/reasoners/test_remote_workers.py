@@ -22,14 +22,14 @@ from tests.workers import CHARTER, EVERY, LIMITS, REGISTRY, alive, brief, until,
 from websockets.asyncio.client import unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from vedette.adapters.identity.google import Metadata
-from vedette.adapters.reasoners.in_process import LocalJudges
+from vedette.adapters.identity.google import MetadataServer
+from vedette.adapters.reasoners.in_process import InProcessReasoner
 from vedette.adapters.reasoners.workers import remote_reasoner, websocket_server
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
-from vedette.adapters.reasoners.workers.remote_reasoner import KEPT
+from vedette.adapters.reasoners.workers.remote_reasoner import MAX_WAITING
 from vedette.adapters.reasoners.workers.websocket_client import gateway_address
 from vedette.config.agent_folder import release_digest
-from vedette.config.agent_loader import judge_of
+from vedette.config.agent_loader import load_judge
 from vedette.domain.base.errors import BadCommand, Unavailable
 from vedette.domain.conflict import Superseded
 
@@ -38,7 +38,7 @@ async def test_what_is_thought_crosses_the_network_unchanged(tmp_path: Path) -> 
     async with gateway(tmp_path) as there:
         there.host(url=str(there.door.address))
         thought = await there.judges.reason(brief(value=0.1))
-        here = LocalJudges(lambda _: judge_of(there.agents / "worker", CHARTER, ()))
+        here = InProcessReasoner(lambda _: load_judge(there.agents / "worker", CHARTER, ()))
         assert thought == await here.reason(brief(value=0.1))
         assert (thought.detail["charter"], thought.detail["registry"]) == (CHARTER, REGISTRY)
 
@@ -54,22 +54,22 @@ async def test_who_ends_its_process_is_charged_and_nobody_else(tmp_path: Path) -
                 await guilty
             assert {t.label for t in await asyncio.gather(*after)} == {"seen 1"}
         assert [agent for agent, _, _ in there.deaths] == ["worker"] * 3
-        assert there.pool.connected == {"worker": 1}, "the host itself was never hurt"
+        assert there.pool.worker_counts == {"worker": 1}, "the host itself was never hurt"
 
 
 async def test_state_is_restored_forgotten_folded_and_renewed(tmp_path: Path) -> None:
     async with gateway(tmp_path) as there:
         with pytest.raises(Unavailable, match="no worker of worker is connected"):
-            there.judges.fold("worker", None, [])
+            there.judges.fold_state("worker", None, [])
         there.host()
         judges = there.judges
         await judges.reason(brief(value=2))
-        judges.forget("worker", "k")
+        judges.drop_state("worker", "k")
         assert (await judges.reason(brief(2, 1))).needs_state
-        judges.restore("worker", "k", b"7 0.5", 1, [])
+        judges.restore_state("worker", "k", b"7 0.5", 1, [])
         assert (await judges.reason(brief(2, 1))).label == "seen 8"
         since = [(n, brief(n, value=0.5).event) for n in (3, 4)]
-        assert judges.fold("worker", b"2 1.0", since) == b"4 2.0"
+        assert judges.fold_state("worker", b"2 1.0", since) == b"4 2.0"
         judges.renew("worker")
         assert (await judges.reason(brief(3, 2))).needs_state
         assert there.deaths == []
@@ -170,12 +170,12 @@ async def test_without_a_worker_a_few_wait_and_the_others_look_again_later(
     async with gateway(tmp_path, "worker", "other") as there:
         there.host("other")
         asked = [asyncio.create_task(there.judges.reason(brief(key=f"k{n}"))) for n in range(50)]
-        told = await asyncio.gather(*asked[KEPT:], return_exceptions=True)
+        told = await asyncio.gather(*asked[MAX_WAITING:], return_exceptions=True)
         assert all(isinstance(t, Superseded) and t.wait_us == 1_000_000 for t in told)
-        assert not any(task.done() for task in asked[:KEPT])
+        assert not any(task.done() for task in asked[:MAX_WAITING])
         assert (await there.judges.reason(brief(agent="other"))).label == "seen 1"
         there.host()
-        assert {t.label for t in await asyncio.gather(*asked[:KEPT])} == {"seen 1"}
+        assert {t.label for t in await asyncio.gather(*asked[:MAX_WAITING])} == {"seen 1"}
 
 
 async def test_runs_that_were_asked_when_the_worker_went_are_sent_away_too(
@@ -189,10 +189,10 @@ async def test_runs_that_were_asked_when_the_worker_went_are_sent_away_too(
         asked += [asyncio.create_task(there.judges.reason(brief(key=f"k{n}"))) for n in range(40)]
         await asyncio.sleep(0)
         await asyncio.to_thread(host.stop)
-        done = await asyncio.gather(*asked[KEPT + 1 :], return_exceptions=True)
+        done = await asyncio.gather(*asked[MAX_WAITING + 1 :], return_exceptions=True)
         assert all(isinstance(d, Superseded) or d.label == "seen 1" for d in done)  # type: ignore[union-attr]
         there.host()
-        for task in asked[: KEPT + 1]:
+        for task in asked[: MAX_WAITING + 1]:
             assert isinstance(await _outcome(task), Superseded | str)
         lost = ("worker", "judge", "lost its connection")
         assert there.deaths == [lost], "the next worker was asked nothing that was given up"
@@ -260,7 +260,7 @@ async def test_what_is_no_token_is_refused(tmp_path: Path, token: str, code: str
                 pass
         await until(lambda: bool(there.refused))
         assert there.refused[0][:2] == ("worker", code)
-        assert there.pool.connected == {}
+        assert there.pool.worker_counts == {}
 
 
 async def test_an_agent_that_is_not_of_this_gateway_is_not_there(tmp_path: Path) -> None:
@@ -378,8 +378,8 @@ async def test_decisions_after_lost_connections_equal_those_of_an_undisturbed_ru
     """State is taken up again by each next worker."""
     async with gateway(tmp_path) as there:
         host = there.host()
-        here = LocalJudges(
-            lambda _: judge_of(there.agents / "worker", CHARTER, ()), checkpoint_every=EVERY
+        here = InProcessReasoner(
+            lambda _: load_judge(there.agents / "worker", CHARTER, ()), checkpoint_every=EVERY
         )
         seen: list[Any] = []
         kept: tuple[bytes | None, int] = (None, 0)
@@ -391,7 +391,7 @@ async def test_decisions_after_lost_connections_equal_those_of_an_undisturbed_ru
             far = await there.judges.reason(asked)
             if far.needs_state:
                 since = [(at, event) for at, event in seen if at > kept[1]]
-                there.judges.restore("worker", "k", kept[0], kept[1], since)
+                there.judges.restore_state("worker", "k", kept[0], kept[1], since)
                 far = await there.judges.reason(asked)
             near = await here.reason(asked)
             assert replace(far, checkpoint=None) == replace(near, checkpoint=None)
@@ -405,7 +405,7 @@ async def test_a_worker_with_googles_identity_comes_in(tmp_path: Path) -> None:
     """Its token is the metadata server's (a local one, no real Google)."""
     async with fake_google() as google:
         there = Gateway(tmp_path)
-        metadata = Metadata(google.host)
+        metadata = MetadataServer(google.host)
         google.own = "worker@proj.iam.gserviceaccount.com"
         there.open("worker", "other", tokens=google_tokens(google, there.issuer))
         try:

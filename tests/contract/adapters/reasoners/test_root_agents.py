@@ -16,11 +16,11 @@ from tests.workers import LIMITS, Crew, until
 
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 from vedette.adapters.reasoners.adk.root_agent import describe_root_agent, read_root_agent
-from vedette.adapters.reasoners.adk.tools import read_declared
+from vedette.adapters.reasoners.adk.tools import read_declared_tools
 from vedette.adapters.reasoners.workers import supervisor
 from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
-from vedette.app.workers import Containment, root_agents
+from vedette.app.workers import Containment, build_root_describer
 from vedette.config import Isolation, Settings
 from vedette.config.agent_folder import release_digest
 from vedette.domain.base.errors import BadFleet
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from google.adk.models.llm_request import LlmRequest
     from google.adk.models.llm_response import LlmResponse
 
-MISSING = protection().lacks()
+MISSING = protection().gaps()
 SHIPPED = ("anomaly_detection", "content_moderation", "inbox_triage", "memory_curator")
 RICH = """
 from google.adk.planners import BuiltInPlanner
@@ -57,7 +57,7 @@ def told(folder: Path) -> dict[str, Any]:
 
 
 def made_again(folder: Path, said: object) -> Any:
-    return read_root_agent(said, folder, {tool.name: tool for tool in read_declared(folder)})
+    return read_root_agent(said, folder, {tool.name: tool for tool in read_declared_tools(folder)})
 
 
 # --- in a worker ------------------------------------------------------------------------------
@@ -79,14 +79,14 @@ async def test_a_fleet_asks_the_models_of_agents_whose_code_it_does_not_run(tmp_
                 done = await fleet.app.releases.release(fleet.order(), "worker")
                 assert done["changed"]
             await fleet.send(event)
-            await fleet.settle()
+            await fleet.wait_until_idle()
             assert [run.state for run in fleet.runs(event)] == ["done"]
             model, told = asked.pop()
             assert model.startswith("echo-")
             assert model != f"echo-{os.getpid()}", "it was read in a process of its own"
             assert told.startswith(instruction)
         assert asked == []
-        assert (fleet.app.containment or Containment(None, "none")).lacks() == MISSING
+        assert (fleet.app.containment or Containment(None, "none")).gaps() == MISSING
     # What another test had imported may go meanwhile.
     assert imported("worker").items() <= before.items()
 
@@ -143,7 +143,7 @@ async def test_what_goes_wrong_in_a_worker_is_told_by_file_and_line(tmp_path: Pa
             assert what in refused.value.what
             assert refused.value.where == f"sorter/{where}"
             assert refused.value.mend
-        await until(lambda: crew.pool.workers == {})
+        await until(lambda: crew.pool.worker_pids == {})
     finally:
         crew.pool.close()
 
@@ -228,13 +228,13 @@ async def test_a_worker_that_is_not_boxed_in_reads_nothing(tmp_path: Path) -> No
 
 def settings_of(folder: Path, *, box: bool) -> Settings:
     state, agents, policies, memory = map(folder.joinpath, ("state", "agents", "policies", "bank"))
-    isolation = Isolation(True, box=box)
+    isolation = Isolation(True, sandbox=box)
     return Settings(folder, "fleet", state, agents, policies, memory, isolation=isolation)
 
 
 async def test_two_releases_at_once_are_both_told_and_leave_nothing(tmp_path: Path) -> None:
     folders = [write(tmp_path / name) for name in ("one", "two")]
-    describe = root_agents(settings_of(tmp_path, box=True))
+    describe = build_root_describer(settings_of(tmp_path, box=True))
     asked = (describe({"sorter": (folder, release_digest(folder))}) for folder in folders)
     found = await asyncio.gather(*asked)
     assert [one["sorter"]["name"] for one in found] == ["sorter", "sorter"]
@@ -251,7 +251,7 @@ async def test_a_worker_s_zygote_that_does_not_end_keeps_nobody(
     """Outside a box, code can stop the process that started it; the loop turns on meanwhile."""
     monkeypatch.setattr(supervisor, "LINGER_S", 2.0)
     folder = write(tmp_path, STOPS + AGENT_PY)
-    describe = root_agents(settings_of(tmp_path, box=False))
+    describe = build_root_describer(settings_of(tmp_path, box=False))
     asked = asyncio.ensure_future(describe({"sorter": (folder, release_digest(folder))}))
     longest, began = 0.0, time.monotonic()
     before = began
@@ -370,7 +370,7 @@ async def reasoner_told(folder: Path, release: str, **changes: Any) -> AdkReason
     async def describe(wanted: object) -> dict[str, Any]:
         return {"sorter": said}
 
-    return await AdkReasoner.of_workers(
+    return await AdkReasoner.from_workers(
         {"sorter": folder}, describe, bounds={}, releases={"sorter": release}
     )
 
@@ -410,7 +410,7 @@ async def test_who_tells_nothing_has_no_code_imported_here(tmp_path: Path, said:
         return {"sorter": said}
 
     with pytest.raises(BadFleet, match=r"agent\.py"):
-        await AdkReasoner.of_workers(
+        await AdkReasoner.from_workers(
             {"sorter": folder}, describe, bounds={}, releases={"sorter": release_digest(folder)}
         )
     assert imported() == before

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.contract.store.test_store_sqlite import mounts, need_mounts
 
-from vedette.adapters.reasoners.workers.run_journal import FILE, InHand
+from vedette.adapters.reasoners.workers.run_journal import FILE, RunJournal
 
 RUN = "run_0123456789abcdef0123456789abcdef"
 
@@ -40,9 +40,9 @@ def die_with(state: Path, takes: str, puts: str = "", end: str = KILLED) -> int:
 
 
 def left(state: Path) -> list[str]:
-    held = InHand(state)
+    held = RunJournal(state)
     try:
-        return held.left_over()
+        return held.unfinished()
     finally:
         held.close()
 
@@ -98,41 +98,41 @@ def test_it_stays_until_its_attempt_is_charged(tmp_path: Path) -> None:
     """A process that dies before it could charge the attempt leaves it to the next one."""
     die_with(tmp_path, "run_a,run_b")
     assert sorted(left(tmp_path)) == ["run_a", "run_b"]
-    held = InHand(tmp_path)
-    held.put_back("run_a")
-    assert held.left_over() == ["run_b"]
-    held.take("run_c")
-    assert held.left_over() == ["run_b"], "what this process holds is not left over"
+    held = RunJournal(tmp_path)
+    held.end("run_a")
+    assert held.unfinished() == ["run_b"]
+    held.begin("run_c")
+    assert held.unfinished() == ["run_b"], "what this process holds is not left over"
     held.close()
     assert sorted(left(tmp_path)) == ["run_b", "run_c"]
 
 
 def test_a_run_is_held_once(tmp_path: Path) -> None:
-    held = InHand(tmp_path)
-    held.take(RUN)
-    held.take(RUN)
-    held.put_back(RUN)
-    held.put_back(RUN)
+    held = RunJournal(tmp_path)
+    held.begin(RUN)
+    held.begin(RUN)
+    held.end(RUN)
+    held.end(RUN)
     held.close()
     assert left(tmp_path) == []
 
 
 def test_any_number_may_be_in_hand(tmp_path: Path) -> None:
-    held = InHand(tmp_path)
+    held = RunJournal(tmp_path)
     runs = [f"run_{number:032x}" for number in range(2000)]
     for run in runs:
-        held.take(run)
+        held.begin(run)
     for run in runs[:1500]:
-        held.put_back(run)
+        held.end(run)
     held.close()
     assert sorted(left(tmp_path)) == runs[1500:]
 
 
 @pytest.mark.parametrize("run", ["", "r" * 60])
 def test_what_is_no_id_is_refused(tmp_path: Path, run: str) -> None:
-    held = InHand(tmp_path)
+    held = RunJournal(tmp_path)
     with pytest.raises(ValueError, match="is no id of a run"):
-        held.take(run)
+        held.begin(run)
     held.close()
 
 

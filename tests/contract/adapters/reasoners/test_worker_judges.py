@@ -31,17 +31,17 @@ from tests.workers import (
     write_judge,
 )
 
-from vedette.adapters.reasoners.in_process import LocalJudges
+from vedette.adapters.reasoners.in_process import InProcessReasoner
 from vedette.adapters.reasoners.workers.fork_server_start import COMMAND
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.adapters.reasoners.workers.remote_error import Raised
-from vedette.config.agent_loader import judge_of
-from vedette.domain.agent import Limits
+from vedette.config.agent_loader import load_judge
+from vedette.domain.agent import ResourceLimits
 from vedette.domain.base.errors import Temporary, Unavailable
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 
 LOST = [
     ("loop", "took longer than 1 s"),
@@ -61,7 +61,7 @@ async def test_what_is_thought_crosses_the_border_unchanged(tmp_path: Path) -> N
     async with crew(tmp_path) as there:
         asked = replace(brief(value=0.1), memories=(memory,))
         thought = await there.judges.reason(asked)
-        here = LocalJudges(lambda _: judge_of(there.agents / "worker", CHARTER, ()))
+        here = InProcessReasoner(lambda _: load_judge(there.agents / "worker", CHARTER, ()))
         assert thought == await here.reason(asked)
         (proposal,) = thought.proposals
         assert proposal.args["message"] == Ref("/event/subject")
@@ -112,7 +112,9 @@ async def test_who_kills_its_worker_is_charged_and_nobody_else(
 NINE = [f"p{n}" for n in range(9)]
 
 
-async def asked_behind(there: Crew, do: str, within_s: float) -> list[asyncio.Task[Thought]]:
+async def asked_behind(
+    there: Crew, do: str, within_s: float
+) -> list[asyncio.Task[ReasonerJudgement]]:
     """Ask nine questions that end workers, then others; return the nine once those are answered."""
     await there.judges.reason(brief(key="early"))
     guilty = [asyncio.create_task(there.judges.reason(brief(key=key, do=do))) for key in NINE]
@@ -149,7 +151,7 @@ async def test_questions_that_end_workers_keep_no_other_key_waiting(tmp_path: Pa
         assert there.pid() == pid, "the others' worker was not touched"
         # Once it is answered it is one of the others again.
         assert (await there.judges.reason(brief(key=NINE[0]))).label == "seen 1"
-        await until(lambda: len(there.pool._seats) == 1)
+        await until(lambda: len(there.pool._handles) == 1)
 
 
 async def test_a_worker_that_is_not_hurt_is_kept(tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ async def test_what_was_raised_reads_as_in_this_process(tmp_path: Path) -> None:
     async with crew(tmp_path) as there:
         with pytest.raises(Exception, match="no such thing") as far:
             await there.judges.reason(brief(do="raise"))
-        here = LocalJudges(lambda _: judge_of(there.agents / "worker", CHARTER, ()))
+        here = InProcessReasoner(lambda _: load_judge(there.agents / "worker", CHARTER, ()))
         with pytest.raises(KeyError) as near:
             await here.reason(brief(do="raise"))
         assert [f"{type(e.value).__name__}: {e.value}" for e in (far, near)] == [
@@ -224,10 +226,10 @@ class Key:
         self.seen: list[tuple[int, Event]] = []
         self.checkpoint: tuple[bytes | None, int] = (None, 0)
 
-    async def judge(self, judges: Any, asked: Briefing) -> Thought:
+    async def judge(self, judges: Any, asked: Briefing) -> ReasonerJudgement:
         asked = replace(asked, previous=self.seen[-1][0] if self.seen else 0)
         try:
-            thought: Thought = await judges.reason(asked)
+            thought: ReasonerJudgement = await judges.reason(asked)
         except WorkerLost:
             # What was asked first when it was killed is charged, and tried again.
             thought = await judges.reason(asked)
@@ -246,8 +248,8 @@ async def test_decisions_after_kills_equal_those_of_an_undisturbed_run(tmp_path:
     """State is taken up again after each death; `dump` and `load` are met on the way."""
     async with crew(tmp_path) as there:
         await there.judges.reason(brief(key="warm"))
-        here = LocalJudges(
-            lambda _: judge_of(there.agents / "worker", CHARTER, ()), checkpoint_every=EVERY
+        here = InProcessReasoner(
+            lambda _: load_judge(there.agents / "worker", CHARTER, ()), checkpoint_every=EVERY
         )
         keys = [(Key(f"k{n}"), Key(f"k{n}")) for n in range(3)]
         for position in range(1, 601):
@@ -284,7 +286,7 @@ async def test_a_dead_worker_is_found_when_it_is_next_asked(tmp_path: Path) -> N
         os.kill(pid, signal.SIGKILL)
         await until(lambda: there.pid() == 0)
         assert (await there.judges.reason(brief(2, 1))).needs_state
-        there.judges.restore("worker", "k", b"7 0.5", 1, [])
+        there.judges.restore_state("worker", "k", b"7 0.5", 1, [])
         assert (await there.judges.reason(brief(2, 1))).label == "seen 8"
 
 
@@ -292,10 +294,10 @@ async def test_a_state_is_given_back_event_by_event_in_the_time_of_one(tmp_path:
     """Ten events of 0.15 s each are longer than a judgement may take; one that hangs is not."""
     slow = brief(observe="slow").event
     async with crew(tmp_path) as there:
-        there.judges.restore("worker", "k", None, 0, [(n, slow) for n in range(1, 11)])
+        there.judges.restore_state("worker", "k", None, 0, [(n, slow) for n in range(1, 11)])
         assert (await there.judges.reason(brief(11, 10))).label == "seen 11"
         hangs = [(1, slow), (2, brief(observe="loop").event)]
-        there.judges.restore("worker", "h", None, 0, hangs)
+        there.judges.restore_state("worker", "h", None, 0, hangs)
         with pytest.raises(WorkerLost, match=r"took longer than 1 s"):
             await there.judges.reason(brief(3, 2, key="h"))
 
@@ -306,8 +308,8 @@ async def test_a_state_that_was_given_back_is_given_to_the_next_worker_too(
     """The line gives a state once. The worker took it up, and dies before it has judged by it."""
     async with crew(tmp_path) as there:
         await there.judges.reason(brief(key="warm"))
-        there.judges.restore("worker", "k", b"7 0.5", 1, [])
-        await until(lambda: not there.judges._seats["worker"].pending)
+        there.judges.restore_state("worker", "k", b"7 0.5", 1, [])
+        await until(lambda: not there.judges._handles["worker"].pending)
         guilty = asyncio.create_task(there.judges.reason(brief(key="g", do="exit")))
         await asyncio.sleep(0)
         thought = await there.judges.reason(brief(2, 1))
@@ -322,7 +324,7 @@ async def test_a_state_that_was_given_back_is_given_to_the_next_worker_too(
 
 async def test_a_state_that_cannot_be_given_back_says_why(tmp_path: Path) -> None:
     async with crew(tmp_path) as there:
-        there.judges.restore("worker", "k", b"no state", 1, [])
+        there.judges.restore_state("worker", "k", b"no state", 1, [])
         with pytest.raises(Exception, match="invalid literal for int"):
             await there.judges.reason(brief(2, 1))
         assert (await there.judges.reason(brief(key="other"))).label == "seen 1"
@@ -331,12 +333,12 @@ async def test_a_state_that_cannot_be_given_back_says_why(tmp_path: Path) -> Non
 async def test_forgetting_folding_and_renewing(tmp_path: Path) -> None:
     async with crew(tmp_path) as there:
         judges = there.judges
-        judges.forget("worker", "k")  # nobody sits there: nothing to forget
+        judges.drop_state("worker", "k")  # nobody sits there: nothing to forget
         await judges.reason(brief(value=2))
-        judges.forget("worker", "k")
+        judges.drop_state("worker", "k")
         assert (await judges.reason(brief(2, 1))).needs_state
         since = [(n, brief(n, value=0.5).event) for n in (3, 4)]
-        assert judges.fold("worker", b"2 1.0", since) == b"4 2.0"
+        assert judges.fold_state("worker", b"2 1.0", since) == b"4 2.0"
         await judges.reason(brief(key="n"))
         judges.renew("worker")
         assert (await judges.reason(brief(2, 1, key="n"))).needs_state
@@ -348,7 +350,7 @@ async def test_folding_ends_a_judge_that_hangs(tmp_path: Path) -> None:
     async with crew(tmp_path) as there:
         await there.judges.reason(brief())
         with pytest.raises(WorkerLost):
-            there.judges.fold("worker", None, [(1, brief(observe="loop").event)])
+            there.judges.fold_state("worker", None, [(1, brief(observe="loop").event)])
         assert (await there.judges.reason(brief(key="n"))).label == "seen 1"
 
 
@@ -357,10 +359,10 @@ async def test_folding_ends_a_judge_that_hangs(tmp_path: Path) -> None:
 
 async def test_agents_cost_nothing_until_they_have_work(tmp_path: Path) -> None:
     async with crew(tmp_path) as there:
-        assert there.pool.workers == {}
+        assert there.pool.worker_pids == {}
         await there.judges.reason(brief())
         await there.born()
-        assert set(there.pool.workers) == {("worker", "judge")}
+        assert set(there.pool.worker_pids) == {("worker", "judge")}
 
 
 async def test_an_idle_worker_is_let_go_and_comes_back(tmp_path: Path) -> None:
@@ -378,7 +380,7 @@ async def test_the_longest_idle_of_too_many_is_let_go(tmp_path: Path) -> None:
         for agent in ("first", "second"):
             await there.judges.reason(brief(agent=agent))
             await there.born(agent)
-        await until(lambda: set(there.pool.workers) == {("second", "judge")})
+        await until(lambda: set(there.pool.worker_pids) == {("second", "judge")})
 
 
 async def test_workers_die_with_their_pool(tmp_path: Path) -> None:
@@ -523,5 +525,5 @@ async def test_prints_of_agents_do_not_reach_our_output(
 
 
 def test_limits_are_those_of_the_agent() -> None:
-    assert Limits().time_us == 5_000_000
-    assert Limits().memory == 512 * 1024 * 1024
+    assert ResourceLimits().time_us == 5_000_000
+    assert ResourceLimits().memory == 512 * 1024 * 1024

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from tests.workers import alive, until
 
-from vedette.adapters.reasoners.workers.confinement import resident
+from vedette.adapters.reasoners.workers.confinement import resident_bytes
 from vedette.config import Isolation, Settings, load_fleet, load_settings
-from vedette.domain.agent import Limits
+from vedette.domain.agent import ResourceLimits
 from vedette.domain.base.errors import BadFleet
 from vedette.testing.toy_fleet import World, toy_fleet
 
@@ -30,7 +30,7 @@ def test_a_fleet_isolates_its_agents_unless_told_otherwise(tmp_path: Path) -> No
     assert told.isolation == Isolation(False, 30_000_000)
     assert Settings.of(tmp_path).isolation == Isolation(False, 300_000_000)
     told = settings(tmp_path, '[isolation]\nbox = "none"\nrequire = true\n')
-    assert (told.isolation.box, told.isolation.require) == (False, True)
+    assert (told.isolation.sandbox, told.isolation.require_sandbox) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_wrong_isolation_is_told_with_its_line(tmp_path: Path, wrong: str) -> 
         settings(tmp_path, f"[isolation]\n{wrong}\n")
 
 
-def limits(folder: Path, told: str) -> Limits:
+def limits(folder: Path, told: str) -> ResourceLimits:
     fleet = toy_fleet(folder, World())
     content = fleet.content
     if told:
@@ -56,9 +56,9 @@ def limits(folder: Path, told: str) -> Limits:
 
 
 def test_limits_of_an_agent(tmp_path: Path) -> None:
-    assert limits(tmp_path / "a", "") == Limits(5_000_000, 512 << 20)
+    assert limits(tmp_path / "a", "") == ResourceLimits(5_000_000, 512 << 20)
     told = "limits: {time: 250ms, memory: 2GiB}\n"
-    assert limits(tmp_path / "b", told) == Limits(250_000, 2 << 30)
+    assert limits(tmp_path / "b", told) == ResourceLimits(250_000, 2 << 30)
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_wrong_limits_are_told_with_their_line(tmp_path: Path, wrong: str, why: 
 
 
 def test_the_size_of_a_process_is_told_with_and_without_proc() -> None:
-    mine = resident(os.getpid(), "/nowhere")
+    mine = resident_bytes(os.getpid(), "/nowhere")
     assert mine > 10_000_000
     if Path("/proc/self/statm").exists():
-        assert abs(resident(os.getpid()) - mine) < mine / 2
-    assert resident(0) == 0
-    assert resident(2**22 + 1, "/nowhere") == 0
+        assert abs(resident_bytes(os.getpid()) - mine) < mine / 2
+    assert resident_bytes(0) == 0
+    assert resident_bytes(2**22 + 1, "/nowhere") == 0
 
 
 ORPHAN = """

@@ -21,11 +21,11 @@ from tests.workers import alive, until
 
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
-from vedette.adapters.reasoners.workers.tool_client import HUNG, WorkerHands
+from vedette.adapters.reasoners.workers.tool_client import MAX_HUNG, WorkerTools
 from vedette.config.reach import Reach
-from vedette.domain.agent import Limits
+from vedette.domain.agent import ResourceLimits
 from vedette.domain.effect import Call, Outcome, RowWrite
-from vedette.domain.tool import Settles, Tool
+from vedette.domain.tool import SettlementMode, Tool
 
 TOOLS_PY = """\
 import asyncio
@@ -98,7 +98,7 @@ def rows(call, row):
     return [mine, RowWrite("notes", "x", None)]
 """
 SHORT_US, LONG_US = 100_000, 20_000_000
-LIMITS = Limits(time_us=1_000_000, memory=256 * 1024 * 1024)
+LIMITS = ResourceLimits(time_us=1_000_000, memory=256 * 1024 * 1024)
 
 
 class There:
@@ -115,10 +115,10 @@ class There:
         self.log.touch()
         self.deaths: list[str] = []
         self.pool = WorkerPool(
-            folder / "state", told=lambda agent, kind, why: self.deaths.append(why)
+            folder / "state", on_worker_lost=lambda agent, kind, why: self.deaths.append(why)
         )
         reach = Reach((str(target),))
-        self.hands = WorkerHands(
+        self.hands = WorkerTools(
             self.pool, lambda name: (str(agent), None, LIMITS), lambda _: reach
         )
 
@@ -132,7 +132,7 @@ class There:
 
     @property
     def pid(self) -> int:
-        return self.pool.workers.get(("worker", "hands"), 0)
+        return self.pool.worker_pids.get(("worker", "hands"), 0)
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ async def opened(folder: Path) -> AsyncIterator[There]:
         there.pool.close()
 
 
-def a_tool(settles: Settles = "queryable", function: str = "act") -> Tool:
+def a_tool(settles: SettlementMode = "queryable", function: str = "act") -> Tool:
     query = "query" if settles == "queryable" else None
     return Tool("order.place", "order", "wire", {}, (), settles, function, query)
 
@@ -231,10 +231,10 @@ async def test_a_tool_that_raises_ends_its_own_call_only(
 
 
 async def test_the_target_is_asked_where_it_can_be(there: There) -> None:
-    assert await there.hands.ask(a_tool(), there.call()) is None
+    assert await there.hands.query(a_tool(), there.call()) is None
     await there.hands.perform(a_tool(), there.call(), yes)
-    assert await there.hands.ask(a_tool(), there.call()) == Outcome("done", {"asked": True})
-    assert await there.hands.ask(a_tool("none"), there.call()) is None
+    assert await there.hands.query(a_tool(), there.call()) == Outcome("done", {"asked": True})
+    assert await there.hands.query(a_tool("none"), there.call()) is None
     assert there.count("asked") == 2
 
 
@@ -244,7 +244,7 @@ async def test_a_call_that_outlives_its_time_is_not_repeated_before_it_is_back(
     call = there.call(timeout_us=SHORT_US, do="hang")
     late = await there.hands.perform(a_tool(), call, yes)
     assert late == Outcome("unknown", error="no answer within 0.1 s")
-    for again in (there.hands.ask(a_tool(), call), there.hands.perform(a_tool(), call, yes)):
+    for again in (there.hands.query(a_tool(), call), there.hands.perform(a_tool(), call, yes)):
         outcome = await again
         assert outcome is not None
         assert outcome.error == "an earlier call has not come back yet"
@@ -282,12 +282,12 @@ async def test_who_goes_lets_the_call_go_on(there: There) -> None:
 
 async def test_rows_come_back_while_the_loop_waits(there: There) -> None:
     tool = a_tool("transactional", "rows")
-    written = there.hands.rows(tool, there.call(), {"a": 1})
+    written = there.hands.compute_rows(tool, there.call(), {"a": 1})
     assert written == [RowWrite("notes", "k", {"a": 1, "share": 0.1}), RowWrite("notes", "x", None)]
     with pytest.raises(Exception, match="no such note"):
-        there.hands.rows(tool, there.call(do="raise"), None)
+        there.hands.compute_rows(tool, there.call(do="raise"), None)
     with pytest.raises(Exception, match="did not answer with a list of RowWrite"):
-        there.hands.rows(tool, there.call(do="wrong"), None)
+        there.hands.compute_rows(tool, there.call(do="wrong"), None)
 
 
 @pytest.mark.parametrize(
@@ -295,12 +295,12 @@ async def test_rows_come_back_while_the_loop_waits(there: There) -> None:
 )
 async def test_rows_that_never_come_end_their_worker(there: There, do: str, why: str) -> None:
     tool = a_tool("transactional", "rows")
-    there.hands.rows(tool, there.call(), None)
+    there.hands.compute_rows(tool, there.call(), None)
     began = time.monotonic()
     with pytest.raises(WorkerLost, match=why):
-        there.hands.rows(tool, there.call(do=do), None)
+        there.hands.compute_rows(tool, there.call(do=do), None)
     assert time.monotonic() - began < 10
-    assert there.hands.rows(tool, there.call(), None)
+    assert there.hands.compute_rows(tool, there.call(), None)
 
 
 # --- deaths ----------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ async def test_a_call_that_was_not_begun_is_made_by_the_next_worker(there: There
 
 
 async def test_a_question_to_the_target_that_kills_is_unknown(there: There) -> None:
-    outcome = await there.hands.ask(a_tool(), there.call(query="exit"))
+    outcome = await there.hands.query(a_tool(), there.call(query="exit"))
     assert outcome is not None
     assert (outcome.state, "exit code 4" in outcome.error) == ("unknown", True)
 
@@ -381,14 +381,14 @@ async def test_tools_that_crash_while_loading_let_nothing_happen(tmp_path: Path)
 
 async def test_calls_that_hang_are_ended_with_their_worker(there: There) -> None:
     """A thread cannot be ended, a process can: after too many the agent begins afresh."""
-    calls = [there.call(f"h{n}", do="hang", timeout_us=SHORT_US) for n in range(HUNG)]
+    calls = [there.call(f"h{n}", do="hang", timeout_us=SHORT_US) for n in range(MAX_HUNG)]
     told = await asyncio.gather(*(there.hands.perform(a_tool(), call, yes) for call in calls))
     assert {outcome.state for outcome in told if outcome} == {"unknown"}
-    await until(lambda: there.deaths == [f"had {HUNG} calls that did not come back"])
+    await until(lambda: there.deaths == [f"had {MAX_HUNG} calls that did not come back"])
     assert await there.hands.perform(a_tool(), there.call(), yes) == DONE
     there.release.touch()
     await asyncio.sleep(0.05)
-    assert not any(there.count("happened", f"h{n}") for n in range(HUNG))
+    assert not any(there.count("happened", f"h{n}") for n in range(MAX_HUNG))
 
 
 async def test_a_call_on_its_way_may_come_back_when_the_pool_closes(there: There) -> None:

@@ -23,9 +23,9 @@ from vedette.adapters.sql import source as module
 from vedette.adapters.sql.postgres import PostgresTable
 from vedette.adapters.sql.rows import instant
 from vedette.adapters.sql.source import SqlSource, open_table, probe
-from vedette.adapters.sql.sqlite import create
-from vedette.adapters.sql.tables import AwayError
-from vedette.adapters.sql.watermark import Marks
+from vedette.adapters.sql.sqlite import create_file
+from vedette.adapters.sql.tables import SourceUnavailable
+from vedette.adapters.sql.watermark import Watermark
 from vedette.config import load_settings
 from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.clock import MICROS
@@ -164,10 +164,10 @@ async def test_it_goes_on_behind_what_is_durable(board: Board) -> None:
     intake, source = ListIntake(), once(board.plan)
     await source.deliver(intake)
     board.post("c")
-    intake.failing = StoreFailed("no space")
+    intake.failure = StoreFailed("no space")
     with pytest.raises(StoreFailed):
         await source.deliver(intake)
-    intake.failing = None
+    intake.failure = None
     board.post("d")
     await source.deliver(intake)
     assert ids(intake) == ["a", "b", "c", "d"]
@@ -187,11 +187,11 @@ async def test_rows_wake_an_agent_once_each(tmp_path: Path, lite: Board) -> None
     async with toy_fleet(tmp_path / "fleet", World()) as fleet:
         lite.post("a", "b")
         await once(lite.plan).deliver(fleet.app.intake)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         await fleet.restart()
         lite.post("c")
         await once(lite.plan).deliver(fleet.app.intake)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert _accepted(fleet) == ["comment/a", "comment/b", "comment/c"]
 
 
@@ -248,10 +248,10 @@ async def test_a_late_row_is_seen_after_a_long_stop(server: Board) -> None:
 
 def test_what_is_asked_again_stays_small() -> None:
     """An hour of rows, one a second, asked for each second: a minute of it is looked at again."""
-    marks = Marks(60 * MICROS)
+    marks = Watermark(60 * MICROS)
     for second in range(3600):
-        marks.read(second * MICROS, second)
-        marks.asked(second * MICROS)
+        marks.record_mark(second * MICROS, second)
+        marks.finish_poll(second * MICROS)
         assert len(marks.marks) < 40
     floor = marks.floor()
     assert isinstance(floor, int)
@@ -278,7 +278,7 @@ async def test_a_row_that_is_no_event_is_told_once(board: Board) -> None:
         await once(board.plan, clock).deliver(intake)
         clock.advance(MICROS)
     assert ids(intake) == ["good"]
-    (refused,) = intake.refused
+    (refused,) = intake.refusals
     assert "'posted_at'" in refused.why
     assert "2026-03-01" in refused.why
 
@@ -309,7 +309,7 @@ async def test_too_large_a_row_does_not_stop_the_others(lite: Board) -> None:
     intake = ListIntake()
     await once(lite.plan, max_bytes=4096).deliver(intake)
     assert ids(intake) == ["short"]
-    assert "the limit is 4096" in intake.refused[0].why
+    assert "the limit is 4096" in intake.refusals[0].why
 
 
 async def test_bytes_that_are_no_text_do_not_stop_the_others(lite: Board) -> None:
@@ -433,7 +433,7 @@ async def test_a_table_that_goes_for_a_while_is_waited_for(board: Board) -> None
     board.post("a")
     await source.deliver(intake)
     board.ask("ALTER TABLE comment RENAME TO away")
-    with pytest.raises(AwayError):
+    with pytest.raises(SourceUnavailable):
         await source.deliver(intake)
     board.ask("ALTER TABLE away RENAME TO comment")
     board.post("b")
@@ -481,7 +481,7 @@ def test_two_that_make_the_file_at_once(tmp_path: Path) -> None:
 
         def make() -> None:
             ready.wait()
-            create(path, script, "sql:board")
+            create_file(path, script, "sql:board")
             with contextlib.closing(sqlite3.connect(path, timeout=5)) as file, file:
                 file.execute("INSERT INTO comment (id) VALUES (hex(randomblob(8)))")
 
@@ -509,7 +509,7 @@ def test_the_file_is_whole_on_the_disk_before_it_has_its_name(
             synced.append((path.exists() or left, count))
 
     monkeypatch.setattr(sqlite, "sync", seen)
-    create(path, script, "sql:board")
+    create_file(path, script, "sql:board")
     ((named, count),) = synced
     assert not named
     assert count > 0
@@ -531,7 +531,7 @@ async def test_it_never_writes(lite: Board) -> None:
     assert lite.plan.path.read_bytes() == before
     table = module.open_table(lite.plan)
     any_table: Any = table
-    with pytest.raises(AwayError, match=r"readonly|read-only"):
+    with pytest.raises(SourceUnavailable, match=r"readonly|read-only"):
         any_table._rows("DELETE FROM comment")
     table.close()
 
@@ -615,7 +615,7 @@ def test_no_error_of_the_database_tells_the_password(server: Board) -> None:
     with contextlib.closing(open_table(server.plan)) as table:
         assert isinstance(table, PostgresTable)
         for said in (word, server.url, "x" * 240 + word):
-            with pytest.raises((BadFleet, AwayError)) as found:
+            with pytest.raises((BadFleet, SourceUnavailable)) as found:
                 table._rows("SELECT %s::text::int", (said,))
             told = "".join(traceback.format_exception(found.value))
             assert ("[hid" in told, word in told) == (True, False)
@@ -662,7 +662,7 @@ async def test_a_server_that_falls_silent_is_given_up(
     with silent(answers) as port:
         monkeypatch.setenv("BOARD_URL", f"postgresql://me:geheim@127.0.0.1:{port}/none")
         async with asyncio.timeout(8):
-            with pytest.raises(AwayError):
+            with pytest.raises(SourceUnavailable):
                 await once(plan).deliver(ListIntake())
 
 
@@ -679,7 +679,7 @@ async def test_a_secret_that_cannot_be_read_for_a_while_is_waited_for(
 
     monkeypatch.setattr(SqlPlan, "url", url)
     intake = ListIntake()
-    with pytest.raises(AwayError, match="Secret Manager"):
+    with pytest.raises(SourceUnavailable, match="Secret Manager"):
         await once(server.plan).deliver(intake)
     away[0] = False
     await once(server.plan).deliver(intake)
@@ -690,6 +690,6 @@ async def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The password of the URL is in no error."""
     monkeypatch.setenv("BOARD_URL", "postgresql://me:geheim@127.0.0.1:1/none")
     plan = SqlPlan("b", "comment", "t", "id", "seq", url_env="BOARD_URL")
-    with pytest.raises(AwayError) as found:
+    with pytest.raises(SourceUnavailable) as found:
         await once(plan).deliver(ListIntake())
     assert "geheim" not in str(found.value)

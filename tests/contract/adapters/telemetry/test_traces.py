@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from vedette.adapters.telemetry.otel import OtlpSpans
+from vedette.adapters.telemetry.otel import OtlpExporter
 from vedette.app.followers import telemetry as tell
-from vedette.app.followers.telemetry import TRACED, Sending, line_of, traces_after
+from vedette.app.followers.telemetry import TRACES_KEY, TraceSender, format_entry, read_traces
 from vedette.config.deployment import TelemetryPlan
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
-from vedette.interfaces.daemon import Running
+from vedette.interfaces.daemon import Daemon
 from vedette.ledger.history.trace import Span
 from vedette.testing.harness import FleetHarness
-from vedette.testing.toy_fleet import World, do, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, propose, send_proposal, toy_fleet, wait_until
 
 SECRET = "the-owl-sleeps-at-noon"
 SENDER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -95,7 +95,7 @@ async def traced(fleet: FleetHarness, share: float = 1.0) -> list[Any]:
     at = 0
     found: list[Any] = []
     while True:
-        batch = traces_after(fleet.app.store, at, share)
+        batch = read_traces(fleet.app.store, at, share)
         found += batch.spans
         if batch.to == at:
             return found
@@ -105,10 +105,12 @@ async def traced(fleet: FleetHarness, share: float = 1.0) -> list[Any]:
 async def test_event_decision_and_effect_are_one_trace(
     fleet: FleetHarness, collector: Collector
 ) -> None:
-    await fleet.send(told(job("1", send(SECRET), do("wire.send", to="x@evil.example", text=""))))
-    await fleet.settle()
+    await fleet.send(
+        told(job("1", send_proposal(SECRET), propose("wire.send", to="x@evil.example", text="")))
+    )
+    await fleet.wait_until_idle()
     spans = await traced(fleet)
-    exporter = OtlpSpans(collector.url, "toy")
+    exporter = OtlpExporter(collector.url, "toy")
     assert await asyncio.to_thread(exporter.send, spans)
     exporter.close()
     taken = {span.name: span for span in collector.spans}
@@ -134,10 +136,12 @@ async def test_event_decision_and_effect_are_one_trace(
 
 
 async def test_no_content_is_in_a_span_or_a_log_line(fleet: FleetHarness) -> None:
-    await fleet.send(told(job("1", send(SECRET), subject=SECRET)))
-    await fleet.settle()
+    await fleet.send(told(job("1", send_proposal(SECRET), subject=SECRET)))
+    await fleet.wait_until_idle()
     spans = await traced(fleet)
-    lines = [line_of(json.loads(raw), True) for _, raw in fleet.app.store.entries_after(0, 1000)]
+    lines = [
+        format_entry(json.loads(raw), True) for _, raw in fleet.app.store.entries_after(0, 1000)
+    ]
     assert spans
     assert SECRET not in repr(spans)
     assert SECRET not in "".join(lines)
@@ -148,17 +152,17 @@ async def test_no_content_is_in_a_span_or_a_log_line(fleet: FleetHarness) -> Non
 
 async def test_a_failed_effect_is_an_error_and_a_dead_run_too(fleet: FleetHarness) -> None:
     fleet.world.answer = lambda call: Outcome("failed", error="no")  # type: ignore[attr-defined]
-    await fleet.send(job("1", send("hello")))
+    await fleet.send(job("1", send_proposal("hello")))
     await fleet.send(job("2", data={"raise": True}))
-    await fleet.settle()
+    await fleet.wait_until_idle()
     failed = {span.name: span.failed for span in await traced(fleet) if span.failed}
     assert failed["effect wire.send"] == "failed"
 
 
 async def test_a_share_is_the_same_events_each_time(fleet: FleetHarness) -> None:
     for number in range(40):
-        await fleet.send(job(str(number), send("hello")))
-    await fleet.settle()
+        await fleet.send(job(str(number), send_proposal("hello")))
+    await fleet.wait_until_idle()
     everything = {span.trace for span in await traced(fleet)}
     half = {span.trace for span in await traced(fleet, 0.5)}
     assert len(everything) == 40
@@ -171,10 +175,10 @@ def test_a_collector_that_refuses_or_is_away_is_told_of_and_nothing_is_raised(
     collector: Collector,
 ) -> None:
     collector.refuse = True
-    exporter = OtlpSpans(collector.url, "toy", timeout_s=0.5)
+    exporter = OtlpExporter(collector.url, "toy", timeout_s=0.5)
     assert not exporter.send([])
     exporter.close()
-    away = OtlpSpans("http://127.0.0.1:9", "toy", timeout_s=0.5)
+    away = OtlpExporter("http://127.0.0.1:9", "toy", timeout_s=0.5)
     assert not away.send([])
     away.close()
 
@@ -190,18 +194,18 @@ async def test_what_a_collector_did_not_take_is_sent_again_and_once_only(
     async with toy_fleet(tmp_path, World()) as fleet:
         await fleet.app.dispatcher.close()
         telemetry = TelemetryPlan("otlp", collector.url, logs="json")
-        edges = replace(fleet.app.settings.edges, telemetry=telemetry)
+        edges = replace(fleet.app.settings.deployment, telemetry=telemetry)
         fleet.app.settings = replace(fleet.app.settings, edges=edges)
-        running = Running(fleet.app, until_idle=False)
+        running = Daemon(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())
-        await until(lambda: running.sources is not None and fleet.app.store.head() > 0)
-        await fleet.app.intake.accept([job("1", send("hello"))])
-        await until(lambda: fleet.app.metrics.total("trace_failures") > 0)
+        await wait_until(lambda: running.sources is not None and fleet.app.store.last_seq() > 0)
+        await fleet.app.intake.accept([job("1", send_proposal("hello"))])
+        await wait_until(lambda: fleet.app.metrics.total("trace_failures") > 0)
         assert not collector.spans
         collector.refuse = False
-        await until(lambda: fleet.app.metrics.total("spans") > 0)
-        head = fleet.app.store.head()
-        await until(lambda: int(fleet.app.store.meta(TRACED) or 0) >= head)
+        await wait_until(lambda: fleet.app.metrics.total("spans") > 0)
+        head = fleet.app.store.last_seq()
+        await wait_until(lambda: int(fleet.app.store.meta(TRACES_KEY) or 0) >= head)
         running.stop()
         await task
         ids = [span.span_id for span in collector.spans]
@@ -224,8 +228,10 @@ class Picky:
         return True
 
 
-async def drained(fleet: FleetHarness, picky: Picky, steps: int) -> Sending:
-    sending = Sending(0, lambda at, most: traces_after(fleet.app.store, at, 1.0, most), picky.send)
+async def drained(fleet: FleetHarness, picky: Picky, steps: int) -> TraceSender:
+    sending = TraceSender(
+        0, lambda at, most: read_traces(fleet.app.store, at, 1.0, most), picky.send
+    )
     for _ in range(steps):
         sending.step()
     return sending
@@ -235,8 +241,8 @@ async def test_a_collector_that_bounds_requests_gets_everything_in_smaller_ones(
     fleet: FleetHarness,
 ) -> None:
     for number in range(30):
-        await fleet.send(job(str(number), send("hello")))
-    await fleet.settle()
+        await fleet.send(job(str(number), send_proposal("hello")))
+    await fleet.wait_until_idle()
     everything = await traced(fleet)
     picky = Picky(20)
     sending = await drained(fleet, picky, 60)
@@ -247,8 +253,8 @@ async def test_a_collector_that_bounds_requests_gets_everything_in_smaller_ones(
 
 async def test_one_trace_that_is_never_taken_stops_no_other(fleet: FleetHarness) -> None:
     for number in range(5):
-        await fleet.send(job(str(number), send("hello")))
-    await fleet.settle()
+        await fleet.send(job(str(number), send_proposal("hello")))
+    await fleet.wait_until_idle()
     everything = await traced(fleet)
     hated = everything[0].trace
     picky = Picky(1000, hated)
@@ -264,10 +270,10 @@ async def test_one_trace_that_is_never_taken_stops_no_other(fleet: FleetHarness)
 
 def test_a_log_line_is_one_line_of_json_or_text() -> None:
     entry = {"v": 1, "seq": 7, "at": 1_500_000, "kind": "run.dead", "run": "run_1", "body": "x"}
-    line = line_of(entry, True)
+    line = format_entry(entry, True)
     assert json.loads(line) == {
         "severity": "ERROR", "timestamp": {"seconds": 1, "nanos": 500_000_000},
         "message": "run.dead", "seq": 7, "run": "run_1",
     }  # fmt: skip
-    assert line_of(entry, False) == "1.500000 ERROR run.dead seq=7 run=run_1\n"
+    assert format_entry(entry, False) == "1.500000 ERROR run.dead seq=7 run=run_1\n"
     assert io.StringIO(line).readlines() == [line]

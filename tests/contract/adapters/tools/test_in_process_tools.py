@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from vedette.adapters.tools.in_process import HUNG, THREADS, LocalHands
+from vedette.adapters.tools.in_process import MAX_HUNG, THREADS, InProcessTools
 from vedette.domain.effect import Call, Outcome
-from vedette.domain.tool import Settles, Tool
+from vedette.domain.tool import SettlementMode, Tool
 from vedette.testing.clock import ManualClock
-from vedette.testing.toy_fleet import World, job, send, toy_fleet, until
+from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
 
 SHORT_US = 50_000
 LONG_US = 5_000_000
@@ -77,20 +77,20 @@ def target() -> Iterator[Target]:
 
 
 @asynccontextmanager
-async def hands_on(target: Target) -> AsyncIterator[LocalHands]:
+async def hands_on(target: Target) -> AsyncIterator[InProcessTools]:
     module = ModuleType("tools")
     for name in ("act", "act_async", "query"):
         setattr(module, name, getattr(target, name))
-    hands = LocalHands(lambda agent: module)
+    hands = InProcessTools(lambda agent: module)
     try:
         yield hands
     finally:
         target.release.set()
-        await until(lambda: not hands._running)
+        await wait_until(lambda: not hands._running_calls)
         hands.close()
 
 
-def a_tool(settles: Settles = "queryable", function: str = "act") -> Tool:
+def a_tool(settles: SettlementMode = "queryable", function: str = "act") -> Tool:
     query = "query" if settles == "queryable" else None
     return Tool("order.place", "order", "wire", {}, (), settles, function, query)
 
@@ -188,10 +188,10 @@ async def test_a_coroutine_that_ends_at_once_needs_no_timer(
 
 async def test_the_target_is_asked_where_it_can_be(target: Target) -> None:
     async with hands_on(target) as hands:
-        assert await hands.ask(a_tool(), a_call()) is None
+        assert await hands.query(a_tool(), a_call()) is None
         await hands.perform(a_tool(), a_call(), yes)
-        assert await hands.ask(a_tool(), a_call()) == Outcome("done", {"asked": True})
-        assert await hands.ask(a_tool("none"), a_call()) is None
+        assert await hands.query(a_tool(), a_call()) == Outcome("done", {"asked": True})
+        assert await hands.query(a_tool("none"), a_call()) is None
     assert target.asked["k"] == 2
 
 
@@ -202,7 +202,7 @@ async def test_an_async_tool_out_of_time_is_ended(target: Target) -> None:
         assert await hands.perform(tool, call, yes) == LATE
         target.stuck = set()
         # It is over, and can do nothing any more: so the target's word is good.
-        assert await hands.ask(tool, call) is None
+        assert await hands.query(tool, call) is None
         assert await hands.perform(tool, call, yes) == Outcome("done", {"id": "k"})
     assert target.happened["k"] == 1
 
@@ -218,7 +218,7 @@ async def test_a_call_that_has_not_come_back_is_neither_asked_about_nor_repeated
         tool, call = a_tool(), a_call(timeout_us=SHORT_US)
         assert await hands.perform(tool, call, yes) == LATE
         # The target would say that nothing happened, and in a moment it would not be true.
-        for again in (hands.ask(tool, call), hands.perform(tool, call, yes)):
+        for again in (hands.query(tool, call), hands.perform(tool, call, yes)):
             began = time.monotonic()
             outcome = await again
             assert outcome is not None
@@ -228,16 +228,16 @@ async def test_a_call_that_has_not_come_back_is_neither_asked_about_nor_repeated
             assert time.monotonic() - began >= SHORT_US / 1e6 * 0.9
         assert (target.entered["k"], target.asked["k"]) == (1, 0)
         # Another key is another matter.
-        assert await hands.ask(tool, a_call("other")) is None
+        assert await hands.query(tool, a_call("other")) is None
         target.release.set()
-        await until(lambda: not hands._running)
-        assert await hands.ask(tool, call) == Outcome("done", {"id": "k"})
+        await wait_until(lambda: not hands._running_calls)
+        assert await hands.query(tool, call) == Outcome("done", {"id": "k"})
         assert await hands.perform(tool, call, yes) == Outcome("done", {"id": "k"})
     assert (target.entered["k"], target.asked["k"], target.happened["k"]) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("settles", ["idempotent", "none"])
-async def test_a_key_has_one_call_at_a_time(target: Target, settles: Settles) -> None:
+async def test_a_key_has_one_call_at_a_time(target: Target, settles: SettlementMode) -> None:
     target.stuck = {"k"}
     async with hands_on(target) as hands:
         tool = a_tool(settles)
@@ -268,8 +268,8 @@ async def test_a_late_answer_that_settles_nothing_leaves_it_to_the_target(
         tool, call = a_tool(), a_call(timeout_us=SHORT_US)
         assert await hands.perform(tool, call, yes) == LATE
         target.release.set()
-        await until(lambda: not hands._running)
-        await hands.ask(tool, call)
+        await wait_until(lambda: not hands._running_calls)
+        await hands.query(tool, call)
         assert target.asked["k"] == 1
         target.answer = lambda call: Outcome("done")
         assert await hands.perform(tool, call, yes) == Outcome("done")
@@ -282,7 +282,7 @@ async def test_a_late_failure_is_what_asking_tells(target: Target) -> None:
         call = a_call(timeout_us=SHORT_US)
         assert await hands.perform(a_tool(), call, yes) == LATE
         target.release.set()
-        assert await hands.ask(a_tool(), call) == Outcome("failed", error="no such order")
+        assert await hands.query(a_tool(), call) == Outcome("failed", error="no such order")
     assert target.asked["k"] == 0
 
 
@@ -291,20 +291,20 @@ async def test_the_line_brings_about_a_late_effect_once(tmp_path: Path) -> None:
     world, clock, release = World(), ManualClock(), threading.Event()
     world.answer = lambda call: None if release.wait(10) else RuntimeError("never released")
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        tools: Any = fleet.app.line.fleet.agents["worker"].tools
+        tools: Any = fleet.app.services.fleet.agents["worker"].tools
         tools["order.place"] = replace(tools["order.place"], timeout_us=SHORT_US)
-        event = job("1", send(tool="order.place"))
+        event = job("1", send_proposal(tool="order.place"))
         try:
             await fleet.send(event)
-            await fleet.settle()
+            await fleet.wait_until_idle()
             for _ in range(2):
                 assert fleet.actions(event)[0].effect == "unknown"
                 clock.advance(10_000_000)
-                await fleet.settle()
+                await fleet.wait_until_idle()
         finally:
             release.set()
         clock.advance(60_000_000)
-        await fleet.settle()
+        await fleet.wait_until_idle()
         assert fleet.actions(event)[0].effect == "done"
     assert (len(world.calls), world.effects("order.place")) == (1, 1)
 
@@ -312,7 +312,7 @@ async def test_the_line_brings_about_a_late_effect_once(tmp_path: Path) -> None:
 # --- threads ------------------------------------------------------------------------------------
 
 
-async def hang(hands: LocalHands, target: Target, count: int, agent: str = "worker") -> None:
+async def hang(hands: InProcessTools, target: Target, count: int, agent: str = "worker") -> None:
     """Let this many calls of an agent outlive their time."""
     keys = [f"hung {agent} {n}" for n in range(count)]
     target.stuck |= set(keys)
@@ -351,7 +351,7 @@ async def test_a_call_waits_in_turn_for_a_thread_and_its_time_begins_then(target
 async def test_too_many_that_hang_let_no_call_of_their_agent_begin(target: Target) -> None:
     """The answer is an outcome at once, not None: the line backs off and holds no slot for it."""
     async with hands_on(target) as hands:
-        await hang(hands, target, HUNG - 1)
+        await hang(hands, target, MAX_HUNG - 1)
         assert await hands.perform(a_tool(), a_call("before"), yes) == Outcome(
             "done", {"id": "before"}
         )
@@ -360,21 +360,21 @@ async def test_too_many_that_hang_let_no_call_of_their_agent_begin(target: Targe
         refused = await asyncio.wait_for(hands.perform(a_tool(), a_call("k"), yes), 1)
         assert refused is not None
         assert refused.state == "retry"
-        assert refused.error == f"not called: {HUNG} or more calls of worker have not come back"
+        assert refused.error == f"not called: {MAX_HUNG} or more calls of worker have not come back"
         # Nobody asked the target, so nobody knows: a `retry` might end as a failure.
-        asked = await asyncio.wait_for(hands.ask(a_tool(), a_call("k")), 1)
+        asked = await asyncio.wait_for(hands.query(a_tool(), a_call("k")), 1)
         assert asked is not None
         assert asked.state == "unknown"
         assert (target.entered["k"], target.asked["k"]) == (0, 0)
         target.release.set()
-        await until(lambda: not hands._running)
+        await wait_until(lambda: not hands._running_calls)
         assert await hands.perform(a_tool(), a_call("k"), yes) == Outcome("done", {"id": "k"})
 
 
 async def test_who_waits_for_a_thread_is_told_when_all_hang(target: Target) -> None:
     async with hands_on(target) as hands:
         hung = asyncio.create_task(hang(hands, target, THREADS))
-        await until(lambda: len(target.entered) == THREADS)
+        await wait_until(lambda: len(target.entered) == THREADS)
         waiting = await asyncio.wait_for(hands.perform(a_tool(), a_call("k"), yes), 2)
         await hung
         assert waiting is not None
@@ -388,7 +388,7 @@ async def test_who_goes_while_waiting_leaves_its_turn_to_the_next(target: Target
         busy = [
             asyncio.create_task(hands.perform(a_tool(), a_call(key), yes)) for key in target.stuck
         ]
-        await until(lambda: len(target.entered) == THREADS)
+        await wait_until(lambda: len(target.entered) == THREADS)
         gone = asyncio.create_task(hands.perform(a_tool(), a_call("gone"), yes))
         stays = asyncio.create_task(hands.perform(a_tool(), a_call("stays"), yes))
         await asyncio.sleep(0)
@@ -400,7 +400,7 @@ async def test_who_goes_while_waiting_leaves_its_turn_to_the_next(target: Target
             await gone
         assert target.entered["gone"] == 0
         assert await hands.perform(a_tool(), a_call("gone"), yes) is not None
-        assert hands._threads["worker"].used == 0
+        assert hands._threads["worker"].used_count == 0
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ async def test_closing_waits_for_no_call(target: Target) -> None:
     target.stuck = {"k"}
     async with hands_on(target) as hands:
         waiting = asyncio.create_task(hands.perform(a_tool(), a_call(), yes))
-        await until(lambda: target.entered["k"] == 1)
+        await wait_until(lambda: target.entered["k"] == 1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -424,7 +424,7 @@ def test_a_call_may_come_back_after_the_loop_is_closed(target: Target) -> None:
     target.stuck = {"k"}
     module = ModuleType("tools")
     module.act = target.act  # type: ignore[attr-defined]
-    hands = LocalHands(lambda agent: module)
+    hands = InProcessTools(lambda agent: module)
     told = asyncio.run(hands.perform(a_tool(), a_call(timeout_us=SHORT_US), yes))
     assert told == LATE
     hands.close()

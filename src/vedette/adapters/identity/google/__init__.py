@@ -4,8 +4,8 @@ https://cloud.google.com/docs/authentication/get-id-token,
 https://cloud.google.com/iam/docs/reference/credentials/rest
 """
 
-from vedette.adapters.identity.google.broker import IamCredentials, Metadata
-from vedette.adapters.identity.google.tokens import GOOGLE, GoogleTokens
-from vedette.adapters.identity.google.tools import TokenHands
+from vedette.adapters.identity.google.broker import IamCredentials, MetadataServer
+from vedette.adapters.identity.google.tokens import GOOGLE_ISSUER, GoogleTokens
+from vedette.adapters.identity.google.tools import TokenTools
 
-__all__ = ["GOOGLE", "GoogleTokens", "IamCredentials", "Metadata", "TokenHands"]
+__all__ = ["GOOGLE_ISSUER", "GoogleTokens", "IamCredentials", "MetadataServer", "TokenTools"]

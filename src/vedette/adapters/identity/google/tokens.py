@@ -8,9 +8,9 @@ from collections.abc import Callable
 from vedette.adapters.identity.google.broker import IamCredentials
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.identity import Identity
-from vedette.domain.ports.tokens import BadToken, Claims, Verifies
+from vedette.domain.ports.tokens import BadToken, Claims, TokenVerifier
 
-GOOGLE = "https://accounts.google.com"
+GOOGLE_ISSUER = "https://accounts.google.com"
 
 
 class GoogleTokens:
@@ -27,19 +27,19 @@ class GoogleTokens:
         credentials: IamCredentials,
         *,
         audience: str,
-        refuse: Callable[[str, Claims], None],
+        check_agent: Callable[[str, Claims], None],
     ) -> None:
         if pattern.count("{agent}") != 1 or "@" not in pattern:
             mend = "for example {agent}@PROJECT.iam.gserviceaccount.com"
             raise BadFleet("does not name an agent's account", where="tokens", mend=mend)
-        self.verifier: Verifies
+        self.verifier: TokenVerifier
         self._fleet = fleet
         self._pattern = pattern
         self._credentials = credentials
         self._audience = audience
-        self._refuse = refuse
+        self._check_agent = check_agent
         before, after = (re.escape(part) for part in pattern.split("{agent}"))
-        self._read = re.compile(f"{before}([a-z][a-z0-9-]*){after}\\Z")
+        self._account_regex = re.compile(f"{before}([a-z][a-z0-9-]*){after}\\Z")
 
     def account(self, agent: str) -> str:
         """Return the e-mail address of an agent's service account."""
@@ -48,14 +48,14 @@ class GoogleTokens:
     def agent_of(self, claims: Claims) -> str:
         """Return whose account a verified token is of. Raises BadToken for anybody else's."""
         email = claims.all.get("email")
-        found = self._read.match(email) if isinstance(email, str) else None
+        found = self._account_regex.match(email) if isinstance(email, str) else None
         if found is None or claims.all.get("email_verified") is not True:
             raise BadToken("wrong-subject", "it is not of an agent's service account")
         return found[1].replace("-", "_")
 
-    def refused(self, claims: Claims) -> None:
+    def check_revocation(self, claims: Claims) -> None:
         """Raise BadToken for a token of nobody here, or of an agent that is revoked."""
-        self._refuse(self.agent_of(claims), claims)
+        self._check_agent(self.agent_of(claims), claims)
 
     async def mint(self, agent: str) -> str:
         """Return an ID token of an agent's account for the gateway. Raises Unavailable."""
@@ -72,10 +72,10 @@ class GoogleTokens:
             raise BadToken("wrong-subject", f"it is a token of {found}, not of {agent}")
         return Identity(self._fleet, found), claims
 
-    def revoked(self, claims: Claims) -> bool:
+    def is_revoked(self, claims: Claims) -> bool:
         """Say whether a token that was taken before is no longer."""
         try:
-            self.refused(claims)
+            self.check_revocation(claims)
         except BadToken:
             return True
         return False

@@ -18,20 +18,20 @@ from typing import Any
 from vedette.adapters.identity.google.broker import IamCredentials
 from vedette.domain.base.errors import Unavailable
 from vedette.domain.effect import Call, Outcome, RowWrite
-from vedette.domain.ports import Performer
-from vedette.domain.redaction import Hiding
+from vedette.domain.ports import ToolExecutor
+from vedette.domain.redaction import SecretRedactor
 from vedette.domain.tool import Tool
 
 # Of an access token, seconds.
 LIFE_S = 300
-HIDDEN = "[token]"
+MASK = "[token]"
 
 
-class TokenHands:
+class TokenTools:
     """Performs by `inner`, with tokens where a target asks for one. `account` is by agent."""
 
     def __init__(
-        self, inner: Performer, credentials: IamCredentials, account: Callable[[str], str]
+        self, inner: ToolExecutor, credentials: IamCredentials, account: Callable[[str], str]
     ) -> None:
         self._inner = inner
         self._credentials = credentials
@@ -47,33 +47,37 @@ class TokenHands:
         inner: Any = self._inner
         inner.renew(agent)
 
-    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+    def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes: it calls nobody, and gets no token."""
-        return self._inner.rows(tool, call, row)
+        return self._inner.compute_rows(tool, call, row)
 
     async def perform(
         self, tool: Tool, call: Call, may_start: Callable[[], bool]
     ) -> Outcome | None:
         """Call the tool once; `retry` if no token could be had, since then nothing was called."""
         try:
-            token = await self._token(call)
+            token = await self._mint_token(call)
         except Unavailable as error:
             return Outcome("retry", error=f"no token for the call: {error.what}")
         if token is None:
             return await self._inner.perform(tool, call, may_start)
-        return await _hiding(token).answer(self._inner.perform(tool, _with(call, token), may_start))
+        return await _redaction(token).redact_call(
+            self._inner.perform(tool, _with_token(call, token), may_start)
+        )
 
-    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+    async def query(self, tool: Tool, call: Call) -> Outcome | None:
         """Ask the target what came of a call; `unknown` if no token could be had."""
         try:
-            token = await self._token(call)
+            token = await self._mint_token(call)
         except Unavailable as error:
             return Outcome("unknown", error=f"no token for the question: {error.what}")
         if token is None:
-            return await self._inner.ask(tool, call)
-        return await _hiding(token).answer(self._inner.ask(tool, _with(call, token)))
+            return await self._inner.query(tool, call)
+        return await _redaction(token).redact_call(
+            self._inner.query(tool, _with_token(call, token))
+        )
 
-    async def _token(self, call: Call) -> str | None:
+    async def _mint_token(self, call: Call) -> str | None:
         scopes = call.target.get("google_scopes")
         audience = call.target.get("google_audience")
         account = self._account(call.agent)
@@ -90,9 +94,9 @@ class TokenHands:
         inner.close()
 
 
-def _with(call: Call, token: str) -> Call:
+def _with_token(call: Call, token: str) -> Call:
     return replace(call, target={**call.target, "token": token})
 
 
-def _hiding(token: str) -> Hiding:
-    return Hiding([token], HIDDEN)
+def _redaction(token: str) -> SecretRedactor:
+    return SecretRedactor([token], MASK)

@@ -6,6 +6,6 @@ algorithm is ours to choose, never the token's).
 
 from vedette.adapters.identity.jwt.jwks import Jwks
 from vedette.adapters.identity.jwt.verifier import Verifier
-from vedette.domain.ports.tokens import BadToken, Claims, Keys
+from vedette.domain.ports.tokens import BadToken, Claims, KeySet
 
-__all__ = ["BadToken", "Claims", "Jwks", "Keys", "Verifier"]
+__all__ = ["BadToken", "Claims", "Jwks", "KeySet", "Verifier"]

@@ -15,15 +15,15 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from vedette.adapters.identity.jwt.keys import read_key
-from vedette.config.part import is_here
+from vedette.adapters.identity.jwt.keys import import_jwk
+from vedette.config.settings_table import is_loopback
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.ports.tokens import BadToken
 
 DISCOVERY = "/.well-known/openid-configuration"
-MOST_BYTES = 1_048_576
-_AGAIN_US = 30_000_000
-_FIRST_AGAIN_US = 2_000_000
+MAX_BYTES = 1_048_576
+_REFETCH_US = 30_000_000
+_RETRY_US = 2_000_000
 
 
 class Jwks:
@@ -48,7 +48,7 @@ class Jwks:
         self._issuer = issuer
         self._url = url
         start = url or issuer or ""
-        if not safe(start):
+        if not is_safe_url(start):
             mend = "use an https address"
             raise BadFleet("keys are not fetched over plain HTTP", where=start, mend=mend)
         self._now_us = now_us
@@ -59,82 +59,84 @@ class Jwks:
         # When the last try began, and when the last that failed ended.
         self._tried_us: int | None = None
         self._failed_us: int | None = None
-        self._why = ""
+        self._last_error = ""
         self._lock = asyncio.Lock()
-        self.fetches = 0
+        self.fetch_count = 0
 
     async def key(self, kid: str) -> Any:
         """Return the key of an id. Raises BadToken, and Unavailable while there is no set."""
-        if self._old() or kid not in self._keys:
+        if self._is_stale() or kid not in self._keys:
             async with self._lock:
-                if (self._old() or kid not in self._keys) and self._may_try():
+                if (self._is_stale() or kid not in self._keys) and self._may_fetch():
                     await self._fetch()
         if self._fetched_us is None:
-            what = f"the issuer's keys cannot be had: {self._why}"
+            what = f"the issuer's keys cannot be had: {self._last_error}"
             raise Unavailable(what, where=self._url or self._issuer)
         found = self._keys.get(kid)
         if found is None:
             raise BadToken("unknown-key", "it is signed with a key that is not known")
         return found
 
-    def _old(self) -> bool:
+    def _is_stale(self) -> bool:
         fetched = self._fetched_us
         return fetched is None or not 0 <= self._now_us() - fetched < self._max_age_us
 
-    def _may_try(self) -> bool:
+    def _may_fetch(self) -> bool:
         if self._fetched_us is None:
             # There is nothing to go by, so whoever asks waits for it: for one try, not for one
             # after the other.
-            return not _within(_FIRST_AGAIN_US, self._failed_us, self._now_us())
-        return not _within(_AGAIN_US, self._tried_us, self._now_us())
+            return not _is_within(_RETRY_US, self._failed_us, self._now_us())
+        return not _is_within(_REFETCH_US, self._tried_us, self._now_us())
 
     async def _fetch(self) -> None:
-        from vedette.adapters.http_client import NoAnswer, NotSent
+        from vedette.adapters.http_client import NoResponse, SendFailure
 
         self._tried_us = self._now_us()
-        self.fetches += 1
+        self.fetch_count += 1
         try:
             async with asyncio.timeout(self._timeout_s):
-                keys = _set_of(await self._read(self._url or await self._discovered()))
-        except (NotSent, NoAnswer, TimeoutError, ValueError) as error:
-            self._why = str(error) or type(error).__name__
+                keys = _parse_key_set(
+                    await self._fetch_json(self._url or await self._discover_url())
+                )
+        except (SendFailure, NoResponse, TimeoutError, ValueError) as error:
+            self._last_error = str(error) or type(error).__name__
             self._failed_us = self._now_us()
             return
         self._keys, self._fetched_us = keys, self._now_us()
 
-    async def _discovered(self) -> str:
+    async def _discover_url(self) -> str:
         issuer = self._issuer or ""
-        told = await self._read(issuer.rstrip("/") + DISCOVERY)
-        url = told.get("jwks_uri")
-        if told.get("issuer") != issuer:
+        document = await self._fetch_json(issuer.rstrip("/") + DISCOVERY)
+        url = document.get("jwks_uri")
+        if document.get("issuer") != issuer:
             raise ValueError("its discovery document is another issuer's")
-        if not isinstance(url, str) or not safe(url):
+        if not isinstance(url, str) or not is_safe_url(url):
             raise ValueError("its discovery document names no safe place of its keys")
         return url
 
-    async def _read(self, url: str) -> dict[str, Any]:
+    async def _fetch_json(self, url: str) -> dict[str, Any]:
         from vedette.adapters.http_client import request_in_thread
 
         # A redirect, which could lead to anybody, is an answer like any other.
         answer = await request_in_thread(
             "GET", url, {"Accept": "application/json"},
-            seconds=self._timeout_s, most_bytes=MOST_BYTES,
+            timeout_s=self._timeout_s, max_bytes=MAX_BYTES,
         )  # fmt: skip
         if answer.status != 200:
             raise ValueError(f"HTTP {answer.status} from {url}")
-        if answer.cut:
-            raise ValueError(f"more than {MOST_BYTES} bytes from {url}, or less than all")
-        told = orjson.loads(answer.body)
-        if not isinstance(told, dict):
+        if answer.truncated:
+            raise ValueError(f"more than {MAX_BYTES} bytes from {url}, or less than all")
+        document = orjson.loads(answer.body)
+        if not isinstance(document, dict):
             raise ValueError(f"no JSON object from {url}")
-        return told
+        return document
 
 
-def _within(span_us: int, then_us: int | None, now_us: int) -> bool:
+def _is_within(span_us: int, then_us: int | None, now_us: int) -> bool:
     return then_us is not None and 0 <= now_us - then_us < span_us
 
 
-def safe(url: str) -> bool:
+def is_safe_url(url: str) -> bool:
     """Say whether what a URL answers is its host's word: https, or on this machine."""
     try:
         parts = urlsplit(url)
@@ -143,19 +145,19 @@ def safe(url: str) -> bool:
         return False
     if parts.scheme == "https":
         return bool(host)
-    return parts.scheme == "http" and is_here(host)
+    return parts.scheme == "http" and is_loopback(host)
 
 
-def _set_of(told: dict[str, Any]) -> dict[str, Any]:
+def _parse_key_set(document: dict[str, Any]) -> dict[str, Any]:
     """Return the keys of a set by their ids; those of a kind that is not used are left out."""
-    keys = told.get("keys")
+    keys = document.get("keys")
     if not isinstance(keys, list):
         raise ValueError("no key set")
     found: dict[str, Any] = {}
     for one in keys:
         if isinstance(one, dict) and isinstance(one.get("kid"), str):
             try:
-                found[one["kid"]] = read_key(one)
+                found[one["kid"]] = import_jwk(one)
             except ValueError:
                 continue
     if not found:

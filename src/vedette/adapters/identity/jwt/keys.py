@@ -20,7 +20,7 @@ _TYPES = {
 }
 
 
-def known_algorithm(name: str) -> bool:
+def is_known_algorithm(name: str) -> bool:
     """Say whether tokens may be signed with an algorithm at all."""
     return name in _TYPES
 
@@ -30,11 +30,13 @@ def fits(key: Any, algorithm: str) -> bool:
     kind, curve = _TYPES[algorithm]
     if key.key_type != kind or (curve and key.curve_name != curve):
         return False
-    told = key.as_dict(private=False)
-    return bool(told.get("alg", algorithm) == algorithm and told.get("use", "sig") == "sig")
+    parameters = key.as_dict(private=False)
+    return bool(
+        parameters.get("alg", algorithm) == algorithm and parameters.get("use", "sig") == "sig"
+    )
 
 
-def read_key(told: Mapping[str, Any]) -> Any:
+def import_jwk(jwk: Mapping[str, Any]) -> Any:
     """Return the public key of a JWK. Raises ValueError if it is none that tokens are signed with.
 
     A private part is left out.
@@ -43,11 +45,11 @@ def read_key(told: Mapping[str, Any]) -> Any:
     from joserfc.jwk import ECKey, RSAKey
 
     kinds: dict[Any, Any] = {"EC": ECKey, "RSA": RSAKey}
-    made = kinds.get(told.get("kty"))
+    made = kinds.get(jwk.get("kty"))
     if made is None:
-        raise ValueError(f"a key of type {told.get('kty')!r} is not used for tokens")
+        raise ValueError(f"a key of type {jwk.get('kty')!r} is not used for tokens")
     private = {"d", "p", "q", "dp", "dq", "qi", "oth"}
     try:
-        return made.import_key({n: v for n, v in told.items() if n not in private})
+        return made.import_key({n: v for n, v in jwk.items() if n not in private})
     except JoseError as error:
         raise ValueError(f"is no public key: {error}") from error

@@ -12,15 +12,15 @@ from typing import Any
 
 import orjson
 
-from vedette.adapters.identity.jwt.keys import fits, known_algorithm
+from vedette.adapters.identity.jwt.keys import fits, is_known_algorithm
 from vedette.adapters.identity.jwt.preload import preload
-from vedette.domain.ports.tokens import BadToken, Claims, Keys
+from vedette.domain.ports.tokens import BadToken, Claims, KeySet
 
 # A longer one is no token of an agent or a person, whatever else it is.
-MOST_BYTES = 16_384
+MAX_BYTES = 16_384
 # So many verified tokens are remembered; the one that was used longest ago goes first.
-REMEMBERED = 4096
-_LAST_SECOND = 2**40
+CACHE_SIZE = 4096
+_MAX_NUMERIC_DATE = 2**40
 
 
 class Verifier:
@@ -35,7 +35,7 @@ class Verifier:
     def __init__(
         self,
         *,
-        keys: Keys,
+        keys: KeySet,
         issuer: str | Sequence[str] | None,
         audience: str,
         now_us: Callable[[], int],
@@ -43,9 +43,9 @@ class Verifier:
         max_life_us: int | None = None,
         leeway_us: int = 30_000_000,
         required: Sequence[str] = ("exp", "iat", "aud", "sub"),
-        refused: Callable[[Claims], None] | None = None,
+        check_revocation: Callable[[Claims], None] | None = None,
     ) -> None:
-        odd = [name for name in algorithms if not known_algorithm(name)]
+        odd = [name for name in algorithms if not is_known_algorithm(name)]
         if odd or not algorithms:
             raise ValueError(f"tokens are not signed with {odd or 'nothing'}")
         self._keys = keys
@@ -56,27 +56,27 @@ class Verifier:
         self._max_life_us = max_life_us
         self._leeway_us = leeway_us
         self._required = tuple(required)
-        self._refused = refused
-        self._seen: OrderedDict[bytes, tuple[Claims, int]] = OrderedDict()
+        self._check_revocation = check_revocation
+        self._cache: OrderedDict[bytes, tuple[Claims, int]] = OrderedDict()
         self._loaded = False
-        self.checked = 0  # signatures, for whoever counts them
+        self.signature_checks = 0  # signatures, for whoever counts them
 
     async def verify(self, token: str) -> Claims:
         """Return what a token says. Raises BadToken, and Unavailable if keys cannot be had."""
         raw = token.encode("utf-8", "replace")
-        if not raw or len(raw) > MOST_BYTES or raw.count(b".") != 2:
+        if not raw or len(raw) > MAX_BYTES or raw.count(b".") != 2:
             raise BadToken("no-token", "there is no token")
         digest = sha256(raw).digest()
-        seen = self._seen.get(digest)
+        seen = self._cache.get(digest)
         if seen is None:
             seen = await self._check(raw)
-        self._timely(*seen)
-        if self._refused is not None:
-            self._refused(seen[0])
-        self._seen[digest] = seen
-        self._seen.move_to_end(digest)
-        while len(self._seen) > REMEMBERED:
-            self._seen.popitem(last=False)
+        self._check_times(*seen)
+        if self._check_revocation is not None:
+            self._check_revocation(seen[0])
+        self._cache[digest] = seen
+        self._cache.move_to_end(digest)
+        while len(self._cache) > CACHE_SIZE:
+            self._cache.popitem(last=False)
         return seen[0]
 
     # --- once for each token ----------------------------------------------------------------
@@ -106,25 +106,25 @@ class Verifier:
         from joserfc.errors import JoseError
         from joserfc.jws import deserialize_compact
 
-        self.checked += 1
+        self.signature_checks += 1
         try:
             deserialize_compact(raw, key, algorithms=[algorithm])
         except (JoseError, ValueError) as error:
             raise BadToken("bad-signature", "its signature does not fit") from error
 
-    def _claims(self, told: Mapping[str, Any], kid: str) -> tuple[Claims, int]:
+    def _claims(self, payload: Mapping[str, Any], kid: str) -> tuple[Claims, int]:
         for name in self._required:
-            if told.get(name) in (None, "", []):
+            if payload.get(name) in (None, "", []):
                 raise BadToken("missing-claim", f"it has no {name}")
-        expires, issued, begins = (_instant(told, name) for name in ("exp", "iat", "nbf"))
+        expires, issued, begins = (_instant(payload, name) for name in ("exp", "iat", "nbf"))
         if expires is None:
             # Without an end it could not be remembered, nor would it ever stop to hold.
             raise BadToken("missing-claim", "it has no exp")
-        audience = told.get("aud", ())
+        audience = payload.get("aud", ())
         names = (audience,) if isinstance(audience, str) else audience
         if not isinstance(names, list | tuple) or self._audience not in names:
             raise BadToken("wrong-audience", "it is not meant for us")
-        if self._issuers is not None and told.get("iss") not in self._issuers:
+        if self._issuers is not None and payload.get("iss") not in self._issuers:
             raise BadToken("wrong-issuer", "it is not from the issuer that is asked for")
         if self._max_life_us is not None:
             if issued is None:
@@ -133,20 +133,20 @@ class Verifier:
                 most = self._max_life_us // 1_000_000
                 raise BadToken("too-long", f"it lasts longer than {most} s")
         claims = Claims(
-            _text(told, "iss"),
-            _text(told, "sub"),
+            _text(payload, "iss"),
+            _text(payload, "sub"),
             tuple(str(name) for name in names),
             expires,
             issued or 0,
-            _text(told, "jti"),
+            _text(payload, "jti"),
             kid,
-            told,
+            payload,
         )
         return claims, max(issued or 0, begins or 0)
 
     # --- at each use ------------------------------------------------------------------------
 
-    def _timely(self, claims: Claims, begins_us: int) -> None:
+    def _check_times(self, claims: Claims, begins_us: int) -> None:
         now = self._now_us()
         if now >= claims.expires_us + self._leeway_us:
             raise BadToken("expired", "it has expired")
@@ -169,20 +169,20 @@ def _parts(raw: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     return found[0], found[1]
 
 
-def _instant(told: Mapping[str, Any], name: str) -> int | None:
+def _instant(payload: Mapping[str, Any], name: str) -> int | None:
     """Return a NumericDate (seconds) in microseconds; None if there is none. Raises BadToken."""
-    value = told.get(name)
+    value = payload.get(name)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadToken("missing-claim", f"its {name} is no instant")
-    if not math.isfinite(value) or not 0 <= value < _LAST_SECOND:
+    if not math.isfinite(value) or not 0 <= value < _MAX_NUMERIC_DATE:
         raise BadToken("missing-claim", f"its {name} is no instant")
     return int(value * 1_000_000)
 
 
-def _text(told: Mapping[str, Any], name: str) -> str:
-    value = told.get(name, "")
+def _text(payload: Mapping[str, Any], name: str) -> str:
+    value = payload.get(name, "")
     if not isinstance(value, str):
         raise BadToken("missing-claim", f"its {name} is no text")
     return value

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any
 from vedette.adapters.identity.secrets.manager import SecretManager
 
 if TYPE_CHECKING:
-    from vedette.domain.ports import Performer
+    from vedette.domain.ports import ToolExecutor
 
-__all__ = ["SecretManager", "wire", "with_secrets"]
+__all__ = ["SecretManager", "register_secret_manager", "with_secrets"]
 
 
-def wire() -> None:
+def register_secret_manager() -> None:
     """Have `read_secret` read `NAME_secret`. Nothing is loaded or asked before one is read."""
-    from vedette.config.secret_reference import read_with
+    from vedette.config.secret_reference import set_secret_fetcher
 
-    read_with(SecretManager().read)
+    set_secret_fetcher(SecretManager().read)
 
 
-def with_secrets(hands: Performer, targets: Mapping[str, Mapping[str, Any]]) -> Performer:
+def with_secrets(tools: ToolExecutor, targets: Mapping[str, Mapping[str, Any]]) -> ToolExecutor:
     """Return hands that are given the secrets that targets refer to; the same if none does."""
-    from vedette.config.secret_reference import references
+    from vedette.config.secret_reference import secret_names
 
-    if not any(references(table) for table in targets.values()):
-        return hands
-    from vedette.adapters.identity.secrets.tools import SecretHands
+    if not any(secret_names(table) for table in targets.values()):
+        return tools
+    from vedette.adapters.identity.secrets.tools import SecretTools
 
-    return SecretHands(hands)
+    return SecretTools(tools)

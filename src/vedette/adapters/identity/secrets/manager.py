@@ -11,16 +11,16 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from vedette.config.part import is_here
+from vedette.config.settings_table import is_loopback
 from vedette.domain.base import machine
 from vedette.domain.base.errors import BadFleet, Unavailable
 
-EMULATOR = "SECRET_MANAGER_EMULATOR_HOST"
+EMULATOR_HOST = "SECRET_MANAGER_EMULATOR_HOST"
 
 
 # Once the service was away it is not asked for that version for so long, while there is a last
 # value to go by; and without one, so that a call's few tries are not over before it is back.
-_AWAY_S, _AWAY_BARE_S = 30.0, 2.0
+_BACKOFF_S, _FIRST_BACKOFF_S = 30.0, 2.0
 
 
 class SecretManager:
@@ -44,12 +44,12 @@ class SecretManager:
         self._timeout_s = timeout_s
         self._clock = clock
         self._client: Any = None
-        self._connecting = machine.Lock()
-        self._known: dict[str, tuple[float, str]] = {}
+        self._client_lock = machine.Lock()
+        self._cache: dict[str, tuple[float, str]] = {}
         # Not to be asked for before an instant, and why.
-        self._away: dict[str, tuple[float, str]] = {}
-        self._asking: dict[str, machine.Lock] = {}
-        self.asked = 0
+        self._outages: dict[str, tuple[float, str]] = {}
+        self._locks: dict[str, machine.Lock] = {}
+        self.request_count = 0
 
     def read(self, version: str) -> str:
         """Return the value of `projects/P/secrets/S/versions/V`.
@@ -60,54 +60,54 @@ class SecretManager:
         found = self._value(version, self._max_age_s)
         if found is not None:
             return found
-        asking = self._asking.setdefault(version, machine.Lock())
+        asking = self._locks.setdefault(version, machine.Lock())
         # While it is away, whoever asks again asks for all.
-        if not asking.acquire(blocking=version not in self._away):
-            return self._last(version)
+        if not asking.acquire(blocking=version not in self._outages):
+            return self._stale_value(version)
         try:
             # Whoever had the lock before may have fetched it, or found the service away.
             found = self._value(version, self._max_age_s)
             if found is not None:
                 return found
-            away = self._away.get(version)
+            away = self._outages.get(version)
             if away is not None and self._clock() < away[0]:
-                return self._last(version)
-            return self._fetched(version)
+                return self._stale_value(version)
+            return self._fetch(version)
         finally:
             asking.release()
 
-    def _fetched(self, version: str) -> str:
+    def _fetch(self, version: str) -> str:
         try:
-            value = self._ask(version)
+            value = self._request(version)
         except Unavailable as error:
-            wait_s = _AWAY_BARE_S if self._value(version, self._stale_s) is None else _AWAY_S
-            self._away[version] = (self._clock() + wait_s, error.what)
-            return self._last(version)
+            wait_s = _FIRST_BACKOFF_S if self._value(version, self._stale_s) is None else _BACKOFF_S
+            self._outages[version] = (self._clock() + wait_s, error.what)
+            return self._stale_value(version)
         except BadFleet:
-            self._known.pop(version, None)
-            self._away.pop(version, None)
+            self._cache.pop(version, None)
+            self._outages.pop(version, None)
             raise
-        self._known[version] = (self._clock(), value)
-        self._away.pop(version, None)
+        self._cache[version] = (self._clock(), value)
+        self._outages.pop(version, None)
         return value
 
-    def _last(self, version: str) -> str:
+    def _stale_value(self, version: str) -> str:
         """Return what it gave last, if that is not too old. Raises Unavailable."""
         found = self._value(version, self._stale_s)
         if found is None:
-            away = self._away.get(version)
+            away = self._outages.get(version)
             raise Unavailable(away[1] if away else "is being asked for", where=version)
         return found
 
     def _value(self, version: str, age_s: float) -> str | None:
-        known = self._known.get(version)
+        known = self._cache.get(version)
         return known[1] if known is not None and self._clock() - known[0] < age_s else None
 
-    def _ask(self, version: str) -> str:
-        client = self._connected()
+    def _request(self, version: str) -> str:
+        client = self._get_client()
         from google.api_core import exceptions
 
-        self.asked += 1
+        self.request_count += 1
         try:
             # Not the library's own retries: they would go on for a minute, and others wait for it.
             answer = client.access_secret_version(
@@ -124,8 +124,8 @@ class SecretManager:
             raise Unavailable(what, where=version) from error
         return _text(version, answer.payload)
 
-    def _connected(self) -> Any:
-        with self._connecting:
+    def _get_client(self) -> Any:
+        with self._client_lock:
             if self._client is None:
                 self._client = _connect()
             return self._client
@@ -137,11 +137,15 @@ def _connect() -> Any:
     except ImportError as error:
         mend = "install vedette[google]"
         raise BadFleet("secrets of Secret Manager need its client", mend=mend) from error
-    emulator = os.environ.get(EMULATOR, "")
-    return _emulated(secretmanager_v1, emulator) if emulator else _real(secretmanager_v1)
+    emulator = os.environ.get(EMULATOR_HOST, "")
+    return (
+        _emulator_client(secretmanager_v1, emulator)
+        if emulator
+        else _service_client(secretmanager_v1)
+    )
 
 
-def _real(library: Any) -> Any:
+def _service_client(library: Any) -> Any:
     from google.auth.exceptions import DefaultCredentialsError
 
     try:
@@ -151,10 +155,10 @@ def _real(library: Any) -> Any:
         raise BadFleet("Secret Manager is asked without credentials", mend=mend) from error
 
 
-def _emulated(library: Any, host: str) -> Any:
+def _emulator_client(library: Any, host: str) -> Any:
     name = host.rpartition(":")[0]
-    if not is_here(name.strip("[]")):
-        raise BadFleet("is not on this machine", where=f"{EMULATOR}={host}", mend="unset it")
+    if not is_loopback(name.strip("[]")):
+        raise BadFleet("is not on this machine", where=f"{EMULATOR_HOST}={host}", mend="unset it")
     import grpc  # type: ignore[import-untyped]
     from google.cloud.secretmanager_v1.services.secret_manager_service import transports
 

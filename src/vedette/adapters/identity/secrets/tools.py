@@ -13,27 +13,27 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from vedette.config.secret_reference import read_secret, references
+from vedette.config.secret_reference import read_secret, secret_names
 from vedette.domain.base.errors import VedetteError
 from vedette.domain.effect import Call, Outcome, RowWrite
-from vedette.domain.ports import Performer
-from vedette.domain.redaction import Hiding
+from vedette.domain.ports import ToolExecutor
+from vedette.domain.redaction import SecretRedactor
 from vedette.domain.tool import Tool
 
 
-class SecretHands:
+class SecretTools:
     """Gives calls their secrets and hands them on."""
 
-    def __init__(self, hands: Performer) -> None:
-        self._hands: Any = hands
+    def __init__(self, tools: ToolExecutor) -> None:
+        self._tools: Any = tools
 
     def __getattr__(self, name: str) -> Any:
         # `prepare`, `close` and whatever else these hands have beside the port.
-        return getattr(self._hands, name)
+        return getattr(self._tools, name)
 
-    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+    def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes: it reaches nobody, so it is given no secret."""
-        written: list[RowWrite] = self._hands.rows(tool, call, row)
+        written: list[RowWrite] = self._tools.rows(tool, call, row)
         return written
 
     async def perform(
@@ -41,24 +41,26 @@ class SecretHands:
     ) -> Outcome | None:
         """Call the tool once. Without its secrets nothing was called: it is tried again."""
         try:
-            given, secrets = await _given(call)
+            given, secrets = await _resolve_secrets(call)
         except VedetteError as error:
             return Outcome("retry", error=f"not called, a secret is missing: {error}")
-        return await Hiding(secrets).answer(self._hands.perform(tool, given, may_start))
+        return await SecretRedactor(secrets).redact_call(
+            self._tools.perform(tool, given, may_start)
+        )
 
-    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+    async def query(self, tool: Tool, call: Call) -> Outcome | None:
         """Ask the target; without its secrets nothing can be known of it."""
         try:
-            given, secrets = await _given(call)
+            given, secrets = await _resolve_secrets(call)
         except VedetteError as error:
             return Outcome("unknown", error=f"not asked, a secret is missing: {error}")
-        return await Hiding(secrets).answer(self._hands.ask(tool, given))
+        return await SecretRedactor(secrets).redact_call(self._tools.ask(tool, given))
 
 
-async def _given(call: Call) -> tuple[Call, Collection[str]]:
+async def _resolve_secrets(call: Call) -> tuple[Call, Collection[str]]:
     """Return a call with the secrets of its target, and these."""
     # What the audit reads a target's record with is no business of its tools.
-    names = [name for name in references(call.target) if not name.startswith("record_")]
+    names = [name for name in secret_names(call.target) if not name.startswith("record_")]
     if not names:
         return call, ()
     where = f"target {call.target.get('kind', '')} of {call.agent}"

@@ -4,8 +4,8 @@ The format is the JWT-SVID of SPIFFE (https://spiffe.io/docs/latest/spiffe-specs
 `sub` is the agent's SPIFFE id, `aud` the gateway, `kid` the key's RFC 7638 thumbprint.
 """
 
-from vedette.adapters.identity.spiffe.issuer import MOST_LIFE_US, Issuer, Known
+from vedette.adapters.identity.spiffe.issuer import MAX_LIFE_US, IssuedKey, Issuer
 from vedette.adapters.identity.spiffe.signer import Signer
 from vedette.adapters.identity.spiffe.tokens import SvidTokens
 
-__all__ = ["MOST_LIFE_US", "Issuer", "Known", "Signer", "SvidTokens"]
+__all__ = ["MAX_LIFE_US", "IssuedKey", "Issuer", "Signer", "SvidTokens"]

@@ -19,27 +19,27 @@ from typing import Any
 
 import orjson
 
-from vedette.adapters.identity.spiffe.signer import Signer, identity_file
+from vedette.adapters.identity.spiffe.signer import Signer, format_identity
 from vedette.domain.base import failpoint
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadFleet
 from vedette.domain.base.fsync import sync
 from vedette.domain.base.state_folder import open_file
-from vedette.domain.identity import Identity, valid_name
+from vedette.domain.identity import Identity, is_valid_name
 from vedette.domain.ports.tokens import BadToken, Claims
 
 FOLDER = "identities"
-MOST_LIFE_US = 300_000_000
+MAX_LIFE_US = 300_000_000
 _BOOK = "issuer.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class IssuedKey:
     """One key of the book: microseconds UTC; `until_us` is when it is dropped, 0 for never."""
 
     key: str
     agent: str
-    made_us: int
+    created_us: int
     until_us: int
     revoked_us: int
 
@@ -54,71 +54,71 @@ class Issuer:
         *,
         audience: str | None = None,
         now_us: Callable[[], int],
-        life_us: int = MOST_LIFE_US,
+        life_us: int = MAX_LIFE_US,
     ) -> None:
         self.fleet = fleet
         self.audience = audience or f"spiffe://{fleet}/gateway"
-        self.life_us = min(life_us, MOST_LIFE_US)
+        self.life_us = min(life_us, MAX_LIFE_US)
         self._folder = state / FOLDER
         self._now_us = now_us
         self._stamp: tuple[int, int, int] | None = None
-        self._told: dict[str, Any] = _blank(fleet)
-        self._made: dict[str, Any] = {}
+        self._book: dict[str, Any] = _empty_book(fleet)
+        self._public_keys: dict[str, Any] = {}
 
     # --- for a verifier ---------------------------------------------------------------------
 
     async def key(self, kid: str) -> Any:
         """Return the public key of an id. Raises BadToken for one that is unknown or dropped."""
-        self._look()
-        known = self._told["keys"].get(kid)
-        if known is None or self._dropped(known):
+        self._reload_book()
+        known = self._book["keys"].get(kid)
+        if known is None or self._is_dropped(known):
             raise BadToken("unknown-key", "it is signed with a key that is not known")
-        made = self._made.get(kid)
+        made = self._public_keys.get(kid)
         if made is None:
             from joserfc.jwk import ECKey
 
-            made = self._made[kid] = ECKey.import_key(known["jwk"])
+            made = self._public_keys[kid] = ECKey.import_key(known["jwk"])
         return made
 
-    def refused(self, claims: Claims) -> None:
+    def check_revocation(self, claims: Claims) -> None:
         """Raise BadToken for a token whose key, agent or id is revoked or is another agent's."""
-        self._look()
-        known = self._told["keys"].get(claims.key)
-        if known is None or self._dropped(known):
+        self._reload_book()
+        known = self._book["keys"].get(claims.key)
+        if known is None or self._is_dropped(known):
             raise BadToken("unknown-key", "its key has been dropped")
         if known["revoked"]:
             raise BadToken("revoked", "its key was revoked")
-        self.refuse_agent(known["agent"], claims)
+        self.check_agent(known["agent"], claims)
         if claims.subject != Identity(self.fleet, known["agent"]).spiffe_id:
             raise BadToken("wrong-subject", "its key is not the key of its subject")
 
-    def refuse_agent(self, agent: str, claims: Claims) -> None:
+    def check_agent(self, agent: str, claims: Claims) -> None:
         """Raise BadToken if an agent, or this one token of it, is revoked."""
-        self._look()
-        if agent in self._told["agents"]:
+        self._reload_book()
+        if agent in self._book["agents"]:
             raise BadToken("revoked", "its agent was revoked")
-        if claims.id and claims.id in self._told["tokens"]:
+        if claims.id and claims.id in self._book["tokens"]:
             raise BadToken("revoked", "it was revoked")
 
     def agent_of(self, claims: Claims) -> str:
         """Return whose key a verified token was signed with."""
-        agent: str = self._told["keys"][claims.key]["agent"]
+        agent: str = self._book["keys"][claims.key]["agent"]
         return agent
 
-    def _dropped(self, known: dict[str, Any]) -> bool:
+    def _is_dropped(self, known: dict[str, Any]) -> bool:
         return bool(known["until"]) and self._now_us() >= known["until"]
 
     # --- for people -------------------------------------------------------------------------
 
     def signer(self, agent: str, *, actor: str = "", reason: str = "") -> Signer:
         """Return an agent's signer; its key is made if it has none. Raises BadToken if revoked."""
-        self._look()
-        if agent in self._told["agents"]:
+        self._reload_book()
+        if agent in self._book["agents"]:
             raise BadToken("revoked", f"agent {agent} is revoked")
-        key = self._private(agent)
+        key = self._private_key(agent)
         if key is None:
             self.rotate(agent, first=True, actor=actor, reason=reason)
-            key = self._private(agent)
+            key = self._private_key(agent)
         assert key is not None
         return Signer(self.fleet, agent, self.audience, key, life_us=self.life_us)
 
@@ -128,9 +128,9 @@ class Issuer:
         Raises BadToken if the agent is revoked, BadCommand if the file is there already.
         """
         signer = self.signer(agent, actor=actor, reason=reason)
-        key = self._private(agent)
+        key = self._private_key(agent)
         assert key is not None
-        content = identity_file(self.fleet, agent, self.audience, key, self.life_us)
+        content = format_identity(self.fleet, agent, self.audience, key, self.life_us)
         try:
             file = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError as error:
@@ -140,8 +140,8 @@ class Issuer:
             written.write(content)
             written.flush()
             os.fsync(written.fileno())
-        with self._writing() as book:
-            self._note(book, "issued", agent, signer.kid, actor, reason)
+        with self._edit_book() as book:
+            self._record_change(book, "issued", agent, signer.kid, actor, reason)
         return signer.kid
 
     def rotate(
@@ -152,17 +152,17 @@ class Issuer:
         reinstate: bool = False,
         actor: str = "",
         reason: str = "",
-    ) -> Known:
+    ) -> IssuedKey:
         """Give an agent a new key; the old ones hold for two more lives of a token.
 
         `first` makes one only if there is none; `reinstate` takes back that the agent was revoked,
         its revoked keys stay so. Raises BadCommand.
         """
-        if not valid_name(agent):
+        if not is_valid_name(agent):
             raise BadCommand(f"{agent!r} cannot name an agent")
         from joserfc.jwk import ECKey
 
-        with self._writing() as book:
+        with self._edit_book() as book:
             now = self._now_us()
             if agent in book["agents"] and not reinstate:
                 mend = "add --reinstate to take that back"
@@ -171,7 +171,7 @@ class Issuer:
             mine = {kid: k for kid, k in book["keys"].items() if k["agent"] == agent}
             live = [kid for kid, k in mine.items() if not k["until"] and not k["revoked"]]
             if first and live:
-                return self._known(live[0], mine[live[0]])
+                return self._issued_key(live[0], mine[live[0]])
             for kid in live:
                 mine[kid]["until"] = now + 2 * self.life_us
             made = ECKey.generate_key("P-256")
@@ -181,22 +181,22 @@ class Issuer:
             fresh = {"agent": agent, "jwk": made.as_dict(private=False), "made": now}
             book["keys"][kid] = {**fresh, "until": 0, "revoked": 0}
             what = "reinstated" if back else "made" if first else "rotated"
-            self._note(book, what, agent, kid, actor, reason)
-            return self._known(kid, book["keys"][kid])
+            self._record_change(book, what, agent, kid, actor, reason)
+            return self._issued_key(kid, book["keys"][kid])
 
     def revoke(self, what: str, *, actor: str = "", reason: str = "") -> list[str]:
         """Revoke an agent with all its keys, a key, or (by its jti) a token; return the keys.
 
         Raises BadCommand if it is none that is known: `token:JTI` is taken as it is.
         """
-        with self._writing() as book:
+        with self._edit_book() as book:
             now = self._now_us()
             if what.startswith("token:"):
-                book["tokens"][what.removeprefix("token:")] = now + _TOKENS_US
-                self._note(book, "revoked", None, what, actor, reason)
+                book["tokens"][what.removeprefix("token:")] = now + _REVOCATION_US
+                self._record_change(book, "revoked", None, what, actor, reason)
                 return []
             found = [kid for kid, k in book["keys"].items() if kid == what or k["agent"] == what]
-            if not found and not valid_name(what):
+            if not found and not is_valid_name(what):
                 mend = "see `vedette identity list`"
                 raise BadCommand(f"{what!r} is no agent, no key and no token:JTI", mend=mend)
             for kid in found:
@@ -206,15 +206,15 @@ class Issuer:
             if what not in book["keys"]:
                 book["agents"][what] = now
             key = what if what in book["keys"] else None
-            self._note(book, "revoked", agent, key, actor, reason)
+            self._record_change(book, "revoked", agent, key, actor, reason)
             return found
 
-    def knows(self, name: str) -> bool:
+    def has_name(self, name: str) -> bool:
         """Say whether the book has an agent or a key of this name."""
-        self._look()
-        keys: dict[str, Any] = self._told["keys"]
+        self._reload_book()
+        keys: dict[str, Any] = self._book["keys"]
         mine = any(known["agent"] == name for known in keys.values())
-        return mine or name in keys or name in self._told["agents"]
+        return mine or name in keys or name in self._book["agents"]
 
     def changes(self) -> tuple[str, list[dict[str, Any]]]:
         """Return the book's id and what people changed, as far back as it is kept.
@@ -222,10 +222,10 @@ class Issuer:
         A change is known by number and instant: a book out of a backup counts on from an older
         number, and a new one from 1.
         """
-        self._look()
-        return self._told["id"], list(self._told["changes"])
+        self._reload_book()
+        return self._book["id"], list(self._book["changes"])
 
-    def _note(
+    def _record_change(
         self,
         book: dict[str, Any],
         what: str,
@@ -240,42 +240,43 @@ class Issuer:
         book["changes"].append({**change, "key": key, "actor": actor, "reason": reason})
         del book["changes"][:-_CHANGES]
 
-    def listed(self) -> list[Known]:
+    def list_keys(self) -> list[IssuedKey]:
         """Return every key that is not dropped, and dropped ones for a day."""
-        self._look()
-        keys = self._told["keys"].items()
+        self._reload_book()
+        keys = self._book["keys"].items()
         return sorted(
-            (self._known(kid, known) for kid, known in keys), key=lambda k: (k.agent, k.made_us)
+            (self._issued_key(kid, known) for kid, known in keys),
+            key=lambda k: (k.agent, k.created_us),
         )
 
     def revoked_agents(self) -> dict[str, int]:
         """Return the agents that are revoked, and since when (microseconds UTC)."""
-        self._look()
-        return dict(self._told["agents"])
+        self._reload_book()
+        return dict(self._book["agents"])
 
-    def bundle(self) -> dict[str, Any]:
+    def trust_bundle(self) -> dict[str, Any]:
         """Return the public keys in force as a JWK set (RFC 7517), for verifiers elsewhere."""
-        self._look()
-        keys = self._told["keys"].items()
+        self._reload_book()
+        keys = self._book["keys"].items()
         return {
             "keys": [
                 {**known["jwk"], "kid": kid, "use": "jwt-svid"}
                 for kid, known in keys
-                if not known["revoked"] and not self._dropped(known)
+                if not known["revoked"] and not self._is_dropped(known)
             ]
         }
 
     @staticmethod
-    def _known(kid: str, told: dict[str, Any]) -> Known:
-        return Known(kid, told["agent"], told["made"], told["until"], told["revoked"])
+    def _issued_key(kid: str, entry: dict[str, Any]) -> IssuedKey:
+        return IssuedKey(kid, entry["agent"], entry["made"], entry["until"], entry["revoked"])
 
     # --- files ------------------------------------------------------------------------------
 
     def _key_file(self, agent: str, kid: str) -> Path:
         return self._folder / f"{agent}.{kid}.key"
 
-    def _private(self, agent: str) -> dict[str, Any] | None:
-        for kid, known in self._told["keys"].items():
+    def _private_key(self, agent: str) -> dict[str, Any] | None:
+        for kid, known in self._book["keys"].items():
             if known["agent"] == agent and not known["until"] and not known["revoked"]:
                 path = self._key_file(agent, kid)
                 try:
@@ -286,37 +287,37 @@ class Issuer:
                 return key
         return None
 
-    def _look(self) -> None:
+    def _reload_book(self) -> None:
         """Read the book if it was replaced since."""
         try:
             seen = os.stat(self._folder / _BOOK)  # noqa: PTH116 (asked at every use of a token)
         except FileNotFoundError:
             if self._stamp is not None:
-                self._told, self._stamp, self._made = _blank(self.fleet), None, {}
+                self._book, self._stamp, self._public_keys = _empty_book(self.fleet), None, {}
             return
         stamp = (seen.st_mtime_ns, seen.st_ino, seen.st_size)
         if stamp != self._stamp:
-            self._told = _read(self._folder / _BOOK, self.fleet)
-            self._stamp, self._made = stamp, {}
+            self._book = _read(self._folder / _BOOK, self.fleet)
+            self._stamp, self._public_keys = stamp, {}
 
     @contextmanager
-    def _writing(self) -> Iterator[dict[str, Any]]:
+    def _edit_book(self) -> Iterator[dict[str, Any]]:
         """Give the book to be changed, and put it in its place; one writer at a time."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = open_file(self._folder / "lock", os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = self._folder / _BOOK
-            book = _read(path, self.fleet) if path.exists() else _blank(self.fleet)
+            book = _read(path, self.fleet) if path.exists() else _empty_book(self.fleet)
             yield book
-            _tidy(book, self._now_us())
+            _prune_book(book, self._now_us())
             _write(path, orjson.dumps(book, option=orjson.OPT_INDENT_2), "identity-book")
-            self._sweep(book)
+            self._remove_stale_keys(book)
         finally:
             os.close(lock)
-        self._look()
+        self._reload_book()
 
-    def _sweep(self, book: dict[str, Any]) -> None:
+    def _remove_stale_keys(self, book: dict[str, Any]) -> None:
         """Remove private keys that sign no more; also those that a crash left behind."""
         live = {
             self._key_file(known["agent"], kid).name
@@ -330,11 +331,11 @@ class Issuer:
 
 _DAY_US = 86_400_000_000
 # How long a revoked token is remembered: longer than any lasts that is taken, Google's too.
-_TOKENS_US = 2 * 3_600_000_000
+_REVOCATION_US = 2 * 3_600_000_000
 _CHANGES = 1000
 
 
-def _tidy(book: dict[str, Any], now_us: int) -> None:
+def _prune_book(book: dict[str, Any], now_us: int) -> None:
     """Forget what nothing depends on any more."""
     for kid, known in list(book["keys"].items()):
         if known["until"] and now_us > known["until"] + _DAY_US:
@@ -344,7 +345,7 @@ def _tidy(book: dict[str, Any], now_us: int) -> None:
             del book["tokens"][jti]
 
 
-def _blank(fleet: str) -> dict[str, Any]:
+def _empty_book(fleet: str) -> dict[str, Any]:
     parts: dict[str, Any] = {"keys": {}, "agents": {}, "tokens": {}}
     book = secrets.token_hex(8)
     return {"v": 1, "id": book, "fleet": fleet, **parts, "number": 0, "changes": []}
@@ -353,22 +354,22 @@ def _blank(fleet: str) -> dict[str, Any]:
 def _read(path: Path, fleet: str) -> dict[str, Any]:
     """Read the book. Raises BadFleet: nobody is taken for anybody by a book that is damaged."""
     try:
-        told = orjson.loads(path.read_bytes())
-        parts = all(isinstance(told[name], dict) for name in ("keys", "agents", "tokens"))
-        parts = parts and isinstance(told["changes"], list) and isinstance(told["number"], int)
-        if told["v"] != 1 or told["fleet"] != fleet or not parts:
+        book = orjson.loads(path.read_bytes())
+        parts = all(isinstance(book[name], dict) for name in ("keys", "agents", "tokens"))
+        parts = parts and isinstance(book["changes"], list) and isinstance(book["number"], int)
+        if book["v"] != 1 or book["fleet"] != fleet or not parts:
             raise ValueError("another fleet's, or of another version")
-        told.setdefault("id", "")  # of one that was begun before books had ids
+        book.setdefault("id", "")  # of one that was begun before books had ids
     except (OSError, ValueError, KeyError, TypeError) as error:
         mend = "restore it from a backup"
         raise BadFleet(f"is no book of identities: {error}", where=str(path), mend=mend) from error
-    found: dict[str, Any] = told
+    found: dict[str, Any] = book
     return found
 
 
 def _write(path: Path, content: bytes, point: str) -> None:
     """Put a private file in its place: durable, and whole or not there."""
-    failpoint.reach(f"{point}:before")
+    failpoint.hit_failpoint(f"{point}:before")
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
@@ -376,4 +377,4 @@ def _write(path: Path, content: bytes, point: str) -> None:
         os.fsync(file.fileno())
     Path(name).replace(path)
     sync(path.parent)
-    failpoint.reach(f"{point}:after")
+    failpoint.hit_failpoint(f"{point}:after")

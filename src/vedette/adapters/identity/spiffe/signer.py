@@ -30,7 +30,7 @@ class Signer:
         self.kid = self._key.thumbprint()
 
     @classmethod
-    def of_file(cls, path: Path) -> Signer:
+    def from_file(cls, path: Path) -> Signer:
         """Read an identity file, as `vedette identity issue` writes it. Raises BadFleet.
 
         One that others may read is refused: whoever has read it is the agent.
@@ -41,11 +41,17 @@ class Signer:
                 raise BadFleet(
                     "others may read this key", where=str(path), mend=f"chmod 600 {path}"
                 )
-            told = orjson.loads(path.read_bytes())
-            if told.get("format") != FORMAT or any(name not in told for name in _FIELDS):
+            document = orjson.loads(path.read_bytes())
+            if document.get("format") != FORMAT or any(name not in document for name in _FIELDS):
                 raise ValueError("no identity")
-            life_us = int(told["life_us"])
-            return cls(told["fleet"], told["agent"], told["audience"], told["key"], life_us=life_us)
+            life_us = int(document["life_us"])
+            return cls(
+                document["fleet"],
+                document["agent"],
+                document["audience"],
+                document["key"],
+                life_us=life_us,
+            )
         except OSError as error:
             what = f"cannot be read: {error.strerror}"
             raise BadFleet(what, where=str(path), mend=mend) from error
@@ -69,9 +75,9 @@ class Signer:
         return serialize_compact(header, orjson.dumps(claims), self._key, algorithms=["ES256"])
 
 
-def identity_file(
+def format_identity(
     fleet: str, agent: str, audience: str, key: dict[str, Any], life_us: int
 ) -> bytes:
     """Return the content of a worker's identity file."""
-    told = {"format": FORMAT, "fleet": fleet, "agent": agent, "audience": audience}
-    return orjson.dumps({**told, "life_us": life_us, "key": key}, option=orjson.OPT_INDENT_2)
+    document = {"format": FORMAT, "fleet": fleet, "agent": agent, "audience": audience}
+    return orjson.dumps({**document, "life_us": life_us, "key": key}, option=orjson.OPT_INDENT_2)

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from vedette.adapters.identity.spiffe.issuer import Issuer
 from vedette.domain.identity import Identity
-from vedette.domain.ports.tokens import BadToken, Claims, Verifies
+from vedette.domain.ports.tokens import BadToken, Claims, TokenVerifier
 
 
 class SvidTokens:
     """Makes and checks agents' JWT-SVIDs. `verifier` asks `issuer` for keys and refusals."""
 
-    def __init__(self, issuer: Issuer, verifier: Verifies, now_us: Callable[[], int]) -> None:
+    def __init__(self, issuer: Issuer, verifier: TokenVerifier, now_us: Callable[[], int]) -> None:
         self.issuer = issuer
         self._verifier = verifier
         self._now_us = now_us
@@ -29,10 +29,10 @@ class SvidTokens:
             raise BadToken("wrong-subject", f"it is a token of {found}, not of {agent}")
         return Identity(self.issuer.fleet, found), claims
 
-    def revoked(self, claims: Claims) -> bool:
+    def is_revoked(self, claims: Claims) -> bool:
         """Say whether a token that was taken before is no longer."""
         try:
-            self.issuer.refused(claims)
+            self.issuer.check_revocation(claims)
         except BadToken:
             return True
         return False

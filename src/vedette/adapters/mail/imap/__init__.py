@@ -6,12 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vedette.adapters.mail.imap.address import Address, read_address
+    from vedette.adapters.mail.imap.address import MailAddress, read_mail_address
     from vedette.adapters.mail.imap.inspection import probe
-    from vedette.adapters.mail.imap.session import NoFolder, Session
+    from vedette.adapters.mail.imap.session import MailSession, NoFolder
     from vedette.adapters.mail.imap.source import ImapSource
 
-__all__ = ["Address", "ImapSource", "NoFolder", "Session", "probe", "read_address"]
+__all__ = ["ImapSource", "MailAddress", "MailSession", "NoFolder", "probe", "read_mail_address"]
 
 # Who reads the settings loads the plugin alone, and no client of mail servers.
 _HOME = {

@@ -14,13 +14,13 @@ import re
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.dataclass import dataclass
 
-BEGINNING = 4096  # bytes of a mail that its digest is made of
+PREFIX_BYTES = 4096  # bytes of a mail that its digest is made of
 _DIGEST = 24
 _ADDRESS = re.compile(r"(\d{1,10});(\d{1,10});(\d{1,10});([0-9a-f]{24});([^\x00-\x1f\x7f]{1,255})")
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class MailAddress:
     """A mail: the folder it was first seen in, its number there, its size and its digest."""
 
     validity: int
@@ -34,17 +34,17 @@ class Address:
 
     def is_of(self, beginning: bytes) -> bool:
         """Say whether this is the mail that begins so."""
-        return digest_of(beginning) == self.digest
+        return mail_digest(beginning) == self.digest
 
 
-def digest_of(raw: bytes) -> str:
+def mail_digest(raw: bytes) -> str:
     """Return the digest by which a mail is known, of it or of its beginning."""
-    return sha256_hex(raw[:BEGINNING])[:_DIGEST]
+    return sha256_hex(raw[:PREFIX_BYTES])[:_DIGEST]
 
 
-def read_address(text: str) -> Address | None:
+def read_mail_address(text: str) -> MailAddress | None:
     """Return the address that a text is; None if it is none."""
     found = _ADDRESS.fullmatch(text)
     if found is None:
         return None
-    return Address(int(found[1]), int(found[2]), int(found[3]), found[4], found[5])
+    return MailAddress(int(found[1]), int(found[2]), int(found[3]), found[4], found[5])

@@ -11,7 +11,7 @@ _LIST = re.compile(rb'\(([^()]*)\) (?:"(?:\\.|[^"\\])*"|NIL) (?:"((?:\\.|[^"\\])
 _WORD = re.compile(r"&([A-Za-z0-9+,]*)-")
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a folder's name as an argument. Raises ValueError for one that no folder can have."""
     if not name or len(name) > 255 or any(ord(c) < 32 or ord(c) == 127 for c in name):
         raise ValueError(f"{name!r} cannot be a folder's name")
@@ -19,7 +19,7 @@ def quoted(name: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def plain(name: str) -> str:
+def decode_name(name: str) -> str:
     """Return a folder's name as people write it; as it came if it is not well formed."""
     try:
         return _WORD.sub(lambda found: _unshift(found[1]), name)
@@ -27,7 +27,7 @@ def plain(name: str) -> str:
         return name
 
 
-def listed(line: Any) -> str | None:
+def parse_list_line(line: Any) -> str | None:
     """Return the folder that a line of LIST names; None for one that cannot be opened."""
     if isinstance(line, tuple):  # a name with bytes that no quotes take
         head, name = line
@@ -40,7 +40,7 @@ def listed(line: Any) -> str | None:
         name = re.sub(rb"\\(.)", rb"\1", name)
     if rb"\noselect" in flags.lower() or rb"\nonexistent" in flags.lower():
         return None
-    return plain(name.decode("utf-8", "replace"))
+    return decode_name(name.decode("utf-8", "replace"))
 
 
 def _shift(text: str) -> str:

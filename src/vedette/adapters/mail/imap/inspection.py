@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from vedette.adapters.mail.imap.session import NoFolder, Session
+from vedette.adapters.mail.imap.session import MailSession, NoFolder
 
 if TYPE_CHECKING:
     from vedette.config.mail_servers import ImapPlan
@@ -18,13 +18,16 @@ async def probe(plan: ImapPlan | Mapping[str, Any]) -> str:
     Returns what was found. Raises Permanent or Temporary with what a person has to mend.
     """
 
-    def ask() -> str:
+    def inspect_mailbox() -> str:
         if isinstance(plan, Mapping):
             server: Mapping[str, Any] = plan
-            folders = _needed(plan)
+            folders = _needed_folders(plan)
         else:
             server, folders = plan.server, list(plan.folders)
-        session, made = Session(server), isinstance(plan, Mapping) and plan.get("create_folders")
+        session, made = (
+            MailSession(server),
+            isinstance(plan, Mapping) and plan.get("create_folders"),
+        )
         try:
             named = []
             for folder in folders or ["INBOX"]:
@@ -44,10 +47,10 @@ async def probe(plan: ImapPlan | Mapping[str, Any]) -> str:
         finally:
             session.close()
 
-    return await asyncio.to_thread(ask)
+    return await asyncio.to_thread(inspect_mailbox)
 
 
-def _needed(target: Mapping[str, Any]) -> list[str]:
+def _needed_folders(target: Mapping[str, Any]) -> list[str]:
     """Return the folders that a target names, and those that it needs to send."""
     prefix, sends = str(target.get("prefix", "")), bool(target.get("smtp"))
     kept = [("drafts", "Drafts", False), ("sending", "Sending", sends), ("sent", "Sent", sends)]

@@ -29,7 +29,7 @@ class ImapPlugin(SourcePlugin):
         """Make the source."""
         from vedette.adapters.mail.imap import ImapSource
 
-        return ImapSource(plan, context.clock, watch=context.watch, leads=context.leads)
+        return ImapSource(plan, context.clock, watch=context.watch, is_leader=context.leads)
 
     async def probe(self, plan: ImapPlan) -> str:
         """Log in and look at the folders."""

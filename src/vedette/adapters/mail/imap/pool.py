@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from vedette.adapters.mail.imap.session import Session
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.adapters.mail.imap.session import MailSession
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.errors import Temporary
 
 CONNECTIONS = 4  # at once to one mailbox; servers allow ten and more
@@ -24,8 +24,8 @@ _KEYS = ("host", "port", "tls", "user", "password", "ca_file")
 
 class _Pool:
     def __init__(self, connections: int) -> None:
-        self.free: list[tuple[float, Session]] = []
-        self.places = threading.BoundedSemaphore(connections)
+        self.free: list[tuple[float, MailSession]] = []
+        self.slots = threading.BoundedSemaphore(connections)
 
 
 _pools: dict[str, _Pool] = {}
@@ -33,16 +33,16 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def session_of(target: Mapping[str, Any], *, wait_s: float = 5.0) -> Iterator[Session]:
+def mail_session(target: Mapping[str, Any], *, wait_s: float = 5.0) -> Iterator[MailSession]:
     """Lend a session with a mailbox: one that is free, or a new one.
 
     Raises as `Session`, and Temporary if all are taken for so long.
     """
     pool = _pool_of(target)
-    if not pool.places.acquire(timeout=wait_s):
+    if not pool.slots.acquire(timeout=wait_s):
         raise Temporary("all connections with the mail server are in use")
     try:
-        session = _take(pool) or Session(target)
+        session = _pop_idle(pool) or MailSession(target)
         try:
             yield session
         except BaseException:
@@ -54,7 +54,7 @@ def session_of(target: Mapping[str, Any], *, wait_s: float = 5.0) -> Iterator[Se
         else:
             pool.free.append((time.monotonic(), session))
     finally:
-        pool.places.release()
+        pool.slots.release()
 
 
 def close_all() -> None:
@@ -75,14 +75,14 @@ atexit.register(close_all)
 
 def _pool_of(target: Mapping[str, Any]) -> _Pool:
     facts = {key: str(target.get(key, "")) for key in _KEYS}
-    key = sha256_hex(canonical(facts))
+    key = sha256_hex(canonical_json(facts))
     with _lock:
         if key not in _pools:
             _pools[key] = _Pool(int(target.get("connections", CONNECTIONS)))
         return _pools[key]
 
 
-def _take(pool: _Pool) -> Session | None:
+def _pop_idle(pool: _Pool) -> MailSession | None:
     """Return a session that is not too old and still answers."""
     while True:
         try:
@@ -90,6 +90,6 @@ def _take(pool: _Pool) -> Session | None:
         except IndexError:
             return None
         age = time.monotonic() - since
-        if age < 1.0 or (age < IDLE_S and session.alive()):
+        if age < 1.0 or (age < IDLE_S and session.is_alive()):
             return session
         session.close()

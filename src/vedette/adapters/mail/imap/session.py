@@ -16,10 +16,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import field
 from typing import Any
 
-from vedette.adapters.mail.imap.address import BEGINNING
-from vedette.adapters.mail.imap.answers import Mail, mails_of, uid_set
-from vedette.adapters.mail.imap.folder_name import listed, quoted
-from vedette.adapters.mail.imap.wire import Wire
+from vedette.adapters.mail.imap.address import PREFIX_BYTES
+from vedette.adapters.mail.imap.connection import ImapConnection
+from vedette.adapters.mail.imap.fetch_response import Mail, mails_of, uid_set
+from vedette.adapters.mail.imap.folder_name import parse_list_line, quote_name
 from vedette.domain.base import failpoint
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import Permanent, Temporary, VedetteError
@@ -29,10 +29,12 @@ MAX_MAIL = 32 * 1024 * 1024  # bytes of one mail with its attachments
 _SLACK = 16 * 1024 * 1024  # what may come beside a mail: other answers, a long SEARCH
 _PORTS = {"implicit": 993, "starttls": 143, "none": 143}
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
-_COPIED = re.compile(rb"\d+ \d+ (\d+)")
+_COPYUID = re.compile(rb"\d+ \d+ (\d+)")
 _CODE = re.compile(rb"\[([A-Z]+)[] ]")
 _PLAIN = re.compile(r"[ -~]*")  # what a quoted string of a command can hold
-_PASSES = frozenset({b"OVERQUOTA", b"UNAVAILABLE", b"INUSE", b"LIMIT", b"SERVERBUG"})  # RFC 5530
+_TRANSIENT_CODES = frozenset(
+    {b"OVERQUOTA", b"UNAVAILABLE", b"INUSE", b"LIMIT", b"SERVERBUG"}
+)  # RFC 5530
 _FOLDERS = 500  # folders of a mailbox that are looked at
 
 
@@ -43,7 +45,7 @@ class NoFolder(Permanent):
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenFolder:
     """A folder as it was when it was opened; `keywords` says that mails keep ones of our own."""
 
     folder: str
@@ -52,7 +54,7 @@ class Opened:
 
 
 @dataclass(slots=True)
-class Session:
+class MailSession:
     """One logged-in connection. Not for two threads at once, but `interrupt`.
 
     Every method raises Temporary where the server does not answer, and the session is then of no
@@ -61,8 +63,8 @@ class Session:
 
     server: Mapping[str, Any]
     timeout_s: float = TIMEOUT_S
-    wire: Wire = field(init=False)
-    opened: Opened | None = None
+    connection: ImapConnection = field(init=False)
+    opened: OpenFolder | None = None
     broken: bool = False
     _writable: bool = False
 
@@ -75,16 +77,16 @@ class Session:
             mend = "write tls = implicit or starttls"
             raise Permanent("without TLS only loopback is reached", where=self.where, mend=mend)
         port = int(self.server.get("port") or _PORTS[tls])
-        with self._asked():
+        with self._command():
             context = _context(self.server) if tls != "none" else None
             first = context if tls == "implicit" else None
-            self.wire = Wire(
-                host, port, first, timeout_s=self.timeout_s, most=MAX_MAIL + _SLACK
+            self.connection = ImapConnection(
+                host, port, first, timeout_s=self.timeout_s, max_bytes=MAX_MAIL + _SLACK
             )  # fmt: skip
         try:
             if context is not None and first is None:
-                with self._asked():
-                    self.wire.start_tls(context)
+                with self._command():
+                    self.connection.start_tls(context)
             self._log_in()
         except BaseException:
             self.close()
@@ -98,33 +100,33 @@ class Session:
 
     def can(self, capability: str) -> bool:
         """Say whether the server offers an extension."""
-        return capability in self.wire.capabilities
+        return capability in self.connection.capabilities
 
     # --- reading ------------------------------------------------------------------------------
 
-    def open(self, folder: str, *, write: bool = False) -> Opened:
+    def open(self, folder: str, *, write: bool = False) -> OpenFolder:
         """Open a folder, to read only unless `write`. Raises NoFolder."""
         known = self.opened
         if known is not None and known.folder == folder and (self._writable or not write):
-            if not self.alive():
+            if not self.is_alive():
                 raise Temporary("the server ended the session", where=self.where)
             return known
         self.opened = None
-        with self._asked():
-            kind, told = self.wire.select(_name(folder), readonly=not write)
+        with self._command():
+            kind, told = self.connection.select(_name(folder), readonly=not write)
         if kind != "OK":
             raise NoFolder(f"no folder {folder!r}: {_text(told)}", where=self.where)
         validity, keywords = self._number("UIDVALIDITY"), self._code("PERMANENTFLAGS")
         if not validity:
             what = f"folder {folder!r} has no lasting numbers (UIDVALIDITY)"
             raise Permanent(what, where=self.where, mend="use a server that has them")
-        self.opened, self._writable = Opened(folder, validity, rb"\*" in keywords), write
+        self.opened, self._writable = OpenFolder(folder, validity, rb"\*" in keywords), write
         return self.opened
 
     def search(self, *criteria: str) -> list[int]:
         """Return the UIDs of the open folder's mails that fit, in order."""
         found: list[int] = []
-        for line in self._uid("SEARCH", *criteria):
+        for line in self._uid_data("SEARCH", *criteria):
             found += (int(number) for number in (line or b"").split() if number.isdigit())
         return sorted(found)
 
@@ -136,7 +138,7 @@ class Session:
         if not uids:
             return {}
         asked = f"(UID FLAGS INTERNALDATE RFC822.SIZE {items})".replace(" )", ")")
-        found = mails_of(self._uid("FETCH", uid_set(uids), asked))
+        found = mails_of(self._uid_data("FETCH", uid_set(uids), asked))
         wanted = set(uids)
         return {uid: mail for uid, mail in found.items() if uid in wanted}
 
@@ -147,33 +149,33 @@ class Session:
 
     def beginnings(self, uids: Sequence[int]) -> dict[int, Mail]:
         """Return mails as `mails` does, with as much of each as its `Address` is told by."""
-        return self.mails(uids, items=f"BODY.PEEK[]<0.{BEGINNING}>")
+        return self.mails(uids, items=f"BODY.PEEK[]<0.{PREFIX_BYTES}>")
 
     def search_message_id(self, message_id: str) -> list[int]:
         """Return the UIDs of the open folder's mails that have this Message-ID, in order."""
-        return self.search("HEADER", "Message-ID", quoted(message_id))
+        return self.search("HEADER", "Message-ID", quote_name(message_id))
 
     def folders(self) -> list[str]:
         """Return the folders that can be opened, a bounded number."""
-        with self._asked():
-            kind, told = self.wire.list('""', '"*"')
+        with self._command():
+            kind, told = self.connection.list('""', '"*"')
         if kind != "OK":
             raise Permanent(f"no list of folders: {_text(told)}", where=self.where)
-        found = [name for line in told if (name := listed(line)) is not None]
+        found = [name for line in told if (name := parse_list_line(line)) is not None]
         return found[:_FOLDERS]
 
     def lists(self, folder: str) -> bool:
         """Say whether the server has a folder of this name, by its own list. Raises NoFolder."""
-        with self._asked():
-            kind, told = self.wire.list('""', _name(folder))
+        with self._command():
+            kind, told = self.connection.list('""', _name(folder))
         if kind != "OK":
             raise Permanent(f"no list of folders: {_text(told)}", where=self.where)
         return any(line is not None for line in told)
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until something happens in the open folder; say whether it did."""
-        with self._asked():
-            return self.wire.wait(seconds)
+        with self._command():
+            return self.connection.wait(seconds)
 
     # --- writing ------------------------------------------------------------------------------
 
@@ -183,9 +185,9 @@ class Session:
         Returns the flags that it has then; None if the server says nothing of them, as where the
         mail is gone: that is no error to it.
         """
-        failpoint.reach("imap.store:before")
-        told = self._uid("STORE", str(uid), ("+" if on else "-") + "FLAGS", _flags(flags))
-        failpoint.reach("imap.store:after")
+        failpoint.hit_failpoint("imap.store:before")
+        told = self._uid_data("STORE", str(uid), ("+" if on else "-") + "FLAGS", _flags(flags))
+        failpoint.hit_failpoint("imap.store:after")
         found = mails_of(told).get(uid)
         return None if found is None else found.flags
 
@@ -195,21 +197,21 @@ class Session:
         Without MOVE a copy is made and the original expunged, by its UID alone: after a crash in
         between there are two. Raises NoFolder.
         """
-        failpoint.reach("imap.move:before")
+        failpoint.hit_failpoint("imap.move:before")
         if self.can("MOVE"):
-            kind, told = self._try("MOVE", str(uid), _name(folder))
-            self._there(kind, told, folder)
+            kind, told = self._run_uid("MOVE", str(uid), _name(folder))
+            self._check_target(kind, told, folder)
         elif self.can("UIDPLUS"):
-            kind, told = self._try("COPY", str(uid), _name(folder))
-            self._there(kind, told, folder)
-            failpoint.reach("imap.copy:after")
-            self._remove(uid)
+            kind, told = self._run_uid("COPY", str(uid), _name(folder))
+            self._check_target(kind, told, folder)
+            failpoint.hit_failpoint("imap.copy:after")
+            self._expunge(uid)
         else:
             # A plain EXPUNGE would remove what others marked too.
             mend = "use a server with MOVE or UIDPLUS"
             raise Permanent("the server can move no single mail", where=self.where, mend=mend)
-        failpoint.reach("imap.move:after")
-        copied = _COPIED.search(self._code("COPYUID"))
+        failpoint.hit_failpoint("imap.move:after")
+        copied = _COPYUID.search(self._code("COPYUID"))
         return int(copied[1]) if copied else None
 
     def remove(self, uid: int) -> None:
@@ -217,39 +219,39 @@ class Session:
         if not self.can("UIDPLUS"):
             mend = "use a server with UIDPLUS"
             raise Permanent("the server can remove no single mail", where=self.where, mend=mend)
-        failpoint.reach("imap.remove:before")
-        self._remove(uid)
-        failpoint.reach("imap.remove:after")
+        failpoint.hit_failpoint("imap.remove:before")
+        self._expunge(uid)
+        failpoint.hit_failpoint("imap.remove:after")
 
     def append(self, folder: str, flags: Iterable[str], raw: bytes) -> None:
         """Put a new mail into a folder: all of it or nothing. Raises NoFolder."""
-        failpoint.reach("imap.append:before")
-        with self._asked():
+        failpoint.hit_failpoint("imap.append:before")
+        with self._command():
             # The server sets the date: ours would need a clock.
-            kind, told = self.wire.append(_name(folder), _flags(flags), "", raw)
-        self._there(kind, told, folder)
-        failpoint.reach("imap.append:after")
+            kind, told = self.connection.append(_name(folder), _flags(flags), "", raw)
+        self._check_target(kind, told, folder)
+        failpoint.hit_failpoint("imap.append:after")
 
     def create(self, folder: str) -> None:
         """Make a folder, unless it is there."""
-        failpoint.reach("imap.create:before")
-        with self._asked():
-            kind, told = self.wire.create(_name(folder))
+        failpoint.hit_failpoint("imap.create:before")
+        with self._command():
+            kind, told = self.connection.create(_name(folder))
             if kind == "OK":
-                self.wire.subscribe(_name(folder))
-        failpoint.reach("imap.create:after")
+                self.connection.subscribe(_name(folder))
+        failpoint.hit_failpoint("imap.create:after")
         if kind != "OK" and b"ALREADYEXISTS" not in b" ".join(part for part in told if part):
             raise NoFolder(f"folder {folder!r} cannot be made: {_text(told)}", where=self.where)
 
     # --- the end ------------------------------------------------------------------------------
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Say whether the server still answers; lets it tell what changed."""
         try:
-            with self._asked():
-                kind, _ = self.wire.noop()
+            with self._command():
+                kind, _ = self.connection.noop()
                 # What it said unasked the library keeps until somebody asks, which nobody does.
-                self.wire.untagged_responses.clear()
+                self.connection.untagged_responses.clear()
                 return kind == "OK"
         except VedetteError:
             return False
@@ -257,16 +259,16 @@ class Session:
     def interrupt(self) -> None:
         """Break the connection off from another thread."""
         self.broken = True
-        self.wire.interrupt()
+        self.connection.interrupt()
 
     def close(self) -> None:
         """Take leave, and close the connection whatever the server says."""
         with suppress(Exception):
             if not self.broken:
-                self.wire.begin()
-                self.wire.logout()
+                self.connection.reset_limits()
+                self.connection.logout()
         with suppress(Exception):
-            self.wire.shutdown()
+            self.connection.shutdown()
         self.broken = True
 
     # --- inside -------------------------------------------------------------------------------
@@ -278,14 +280,14 @@ class Session:
             mend = "see that both are plain ASCII, or ask who runs it for AUTH=PLAIN"
             raise Permanent(what, where=self.where, mend=mend)
         try:
-            with self._asked():
+            with self._command():
                 if self.can("AUTH=PLAIN"):
                     told = f"\0{user}\0{password}".encode()
-                    self.wire.authenticate("PLAIN", lambda _: told)
+                    self.connection.authenticate("PLAIN", lambda _: told)
                 else:
-                    self.wire.login(quoted(user), password)
+                    self.connection.login(quote_name(user), password)
                 # What it can do after the login is more than it said before.
-                self.wire.capabilities = _capabilities(self.wire)
+                self.connection.capabilities = _capabilities(self.connection)
         except Permanent as error:
             # Not for ever: a password is mended, and a server says so too when it is overloaded.
             what = f"login of {user!r} refused: {error.what}"
@@ -303,10 +305,10 @@ class Session:
         return str(given)
 
     @contextmanager
-    def _asked(self) -> Iterator[None]:
+    def _command(self) -> Iterator[None]:
         """Give one command its time; turn what goes wrong into our errors."""
         if hasattr(self, "wire"):
-            self.wire.begin()
+            self.connection.reset_limits()
         try:
             yield
         except VedetteError:
@@ -318,39 +320,39 @@ class Session:
             raise Permanent(what, where=self.where, mend=mend) from error
         except (imaplib.IMAP4.abort, OSError, EOFError) as error:
             self.broken = True
-            raise Temporary(_told(error), where=self.where) from error
+            raise Temporary(_error_text(error), where=self.where) from error
         except imaplib.IMAP4.error as error:
-            raise Permanent(_told(error), where=self.where) from error
+            raise Permanent(_error_text(error), where=self.where) from error
         except ValueError as error:
             # What the library cannot say to a server; its words would tell of what it is.
             self.broken = True
             what = f"it cannot be asked: {type(error).__name__}"
             raise Permanent(what, where=self.where, mend="see that the host is a name") from None
 
-    def _try(self, command: str, *args: str) -> tuple[str, list[Any]]:
-        with self._asked():
-            return self.wire.uid(command, *args)
+    def _run_uid(self, command: str, *args: str) -> tuple[str, list[Any]]:
+        with self._command():
+            return self.connection.uid(command, *args)
 
-    def _uid(self, command: str, *args: str) -> list[Any]:
-        kind, told = self._try(command, *args)
+    def _uid_data(self, command: str, *args: str) -> list[Any]:
+        kind, told = self._run_uid(command, *args)
         if kind != "OK":
             raise Permanent(f"{command} refused: {_text(told)}", where=self.where)
         return told
 
-    def _there(self, kind: str, told: Sequence[Any], folder: str) -> None:
+    def _check_target(self, kind: str, told: Sequence[Any], folder: str) -> None:
         if kind == "OK":
             return
         code = _CODE.search(b" ".join(part for part in told if part))
         what = f"folder {folder!r} takes no mail: {_text(told)}"
         if code is not None and code[1] in (b"TRYCREATE", b"NONEXISTENT"):
             raise NoFolder(what, where=self.where)
-        if code is not None and code[1] in _PASSES:
+        if code is not None and code[1] in _TRANSIENT_CODES:
             raise Temporary(what, where=self.where)
         raise Permanent(what, where=self.where)
 
-    def _remove(self, uid: int) -> None:
-        self._uid("STORE", str(uid), "+FLAGS.SILENT", r"(\Deleted)")
-        self._uid("EXPUNGE", str(uid))
+    def _expunge(self, uid: int) -> None:
+        self._uid_data("STORE", str(uid), "+FLAGS.SILENT", r"(\Deleted)")
+        self._uid_data("EXPUNGE", str(uid))
 
     def _number(self, name: str) -> int:
         text = self._code(name).strip()
@@ -358,7 +360,7 @@ class Session:
 
     def _code(self, name: str) -> bytes:
         """Return what an answer said beside OK, in its brackets."""
-        _, told = self.wire.response(name)
+        _, told = self.connection.response(name)
         return b" ".join(part for part in told if isinstance(part, bytes))
 
 
@@ -366,16 +368,16 @@ def _context(server: Mapping[str, Any]) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=server.get("ca_file"))
 
 
-def _capabilities(wire: Wire) -> tuple[str, ...]:
-    kind, told = wire.capability()
+def _capabilities(connection: ImapConnection) -> tuple[str, ...]:
+    kind, told = connection.capability()
     text = b" ".join(part for part in told if part) if kind == "OK" else b""
     found = text.decode("ascii", "replace").upper().split()
-    return tuple(dict.fromkeys(found)) or tuple(wire.capabilities)
+    return tuple(dict.fromkeys(found)) or tuple(connection.capabilities)
 
 
 def _name(folder: str) -> str:
     try:
-        return quoted(folder)
+        return quote_name(folder)
     except ValueError as error:
         raise NoFolder(str(error)) from error
 
@@ -392,7 +394,7 @@ def _text(told: object) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200]
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, socket.gaierror):
         return "its name is not known here"
     if isinstance(error, OSError) and error.strerror:

@@ -39,10 +39,10 @@ class MaildirPlugin(SourcePlugin):
 
     async def probe(self, plan: MaildirPlan) -> str:
         """Say whether the Maildir can be written, or made where it would be."""
-        return look_at(plan.path, made=plan.copy_from is not None)
+        return check_maildir(plan.path, made=plan.copy_from is not None)
 
 
-def look_at(path: Path, *, made: bool) -> str:
+def check_maildir(path: Path, *, made: bool) -> str:
     """Look at a Maildir; where it is not there yet and is `made`, at the folder it would lie in.
 
     Raises BadFleet.

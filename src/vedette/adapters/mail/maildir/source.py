@@ -59,7 +59,7 @@ class MaildirSource:
         """Hand over every mail once. Raises BadFleet if there is no Maildir at the path."""
         await asyncio.to_thread(self.prepare)
         while True:
-            fresh = await asyncio.to_thread(self._fresh)
+            fresh = await asyncio.to_thread(self._scan_new)
             for start in range(0, len(fresh), BATCH):
                 batch = await asyncio.to_thread(self._read, fresh[start : start + BATCH])
                 if batch:
@@ -82,7 +82,7 @@ class MaildirSource:
                 mend="make the folders new, cur and tmp in it, or set copy_from",
             )
 
-    def _fresh(self) -> list[Path]:
+    def _scan_new(self) -> list[Path]:
         """Return the files of mails not seen yet, one per unique name, in order of the names."""
         found: dict[str, Path] = {}
         for folder in ("new", "cur"):
@@ -101,13 +101,13 @@ class MaildirSource:
     def _read(self, files: Sequence[Path]) -> list[Event | Refused]:
         batch: list[Event | Refused] = []
         for file in files:
-            delivery = self._one(file)
+            delivery = self._read_mail(file)
             if delivery is not None:
                 self._seen.add(file.name.split(":", 1)[0])
                 batch.append(delivery)
         return batch
 
-    def _one(self, file: Path) -> Event | Refused | None:
+    def _read_mail(self, file: Path) -> Event | Refused | None:
         """Return the delivery of one file; None if it is gone (flagged or filed meanwhile)."""
         unique = file.name.split(":", 1)[0]
         shown = unique.encode("utf-8", "backslashreplace").decode()[:300]

@@ -18,9 +18,9 @@ from typing import Any
 
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable, VedetteError
-from vedette.domain.base.linger import deliver_unsent, drop_unsent
+from vedette.domain.base.socket_linger import deliver_unsent, drop_unsent
 
-__all__ = ["Unanswered", "deliver", "deliver_some", "probe"]
+__all__ = ["Unanswered", "probe", "send_mail", "send_mail_to_some"]
 
 TIMEOUT_S = 8.0  # for each answer; a tool's call has ten seconds
 _PORTS = {"implicit": 465, "starttls": 587, "none": 25}
@@ -35,7 +35,7 @@ class Unanswered(Temporary):
     code = "mail-unanswered"
 
 
-def deliver(
+def send_mail(
     server: Mapping[str, Any], message: bytes, sender: str, recipients: Sequence[str]
 ) -> None:
     """Hand a mail over for all of its recipients, or for none. Blocks; call it in a thread.
@@ -44,10 +44,10 @@ def deliver(
     takes none as large, Temporary if it does not now, and Unanswered, a Temporary, if nobody can
     know.
     """
-    _hand_over(server, message, sender, recipients, None)
+    _submit_mail(server, message, sender, recipients, None)
 
 
-def deliver_some(
+def send_mail_to_some(
     server: Mapping[str, Any], message: bytes, sender: str, recipients: Sequence[str]
 ) -> dict[str, VedetteError]:
     """Hand a mail over for those recipients that the server takes; return the others, and why.
@@ -56,7 +56,7 @@ def deliver_some(
     of the mail itself.
     """
     missed: dict[str, VedetteError] = {}
-    _hand_over(server, message, sender, recipients, missed)
+    _submit_mail(server, message, sender, recipients, missed)
     return missed
 
 
@@ -66,21 +66,21 @@ async def probe(server: Mapping[str, Any]) -> str:
     Raises Permanent or Temporary with what a person has to mend.
     """
 
-    def ask() -> str:
+    def inspect_server() -> str:
         with _session(server) as smtp:
             _expect(smtp.noop(), 250)
             held = smtp.sock
             safe = f", {held.version()}" if isinstance(held, ssl.SSLSocket) else ", no TLS"
             known = f", logged in as {server['user']}" if server.get("user") else ""
-            return f"{_where(server)} answers{safe}{known}"
+            return f"{_server_name(server)} answers{safe}{known}"
 
-    return await asyncio.to_thread(ask)
+    return await asyncio.to_thread(inspect_server)
 
 
 # --- inside ----------------------------------------------------------------------------------
 
 
-def _hand_over(
+def _submit_mail(
     server: Mapping[str, Any],
     message: bytes,
     sender: str,
@@ -93,7 +93,7 @@ def _hand_over(
             raise Permanent(f"{address!r} is not one plain address")
     if not recipients:
         raise Permanent("the mail has no recipient")
-    content = _wire(message)
+    content = _encode_data(message)
     with _session(server) as smtp:
         options = _options(smtp, content)
         _expect(smtp.mail(sender, options), 250)
@@ -107,7 +107,7 @@ def _hand_over(
         if missed and missed.keys() >= set(recipients):
             return
         _expect(smtp.docmd("DATA"), 354)
-        failpoint.reach("smtp.data:before")
+        failpoint.hit_failpoint("smtp.data:before")
         try:
             assert smtp.sock is not None
             drop_unsent(smtp.sock)
@@ -115,10 +115,10 @@ def _hand_over(
             answer = smtp.getreply()
             deliver_unsent(smtp.sock)
         except (OSError, smtplib.SMTPException) as error:
-            told = f"lost when the mail was handed over: {_told(error)}"
-            raise Unanswered(told, where=_where(server)) from error
-        failpoint.reach("smtp.data:after")
-        _taken(answer, _where(server))
+            told = f"lost when the mail was handed over: {_error_text(error)}"
+            raise Unanswered(told, where=_server_name(server)) from error
+        failpoint.hit_failpoint("smtp.data:after")
+        _check_data_reply(answer, _server_name(server))
 
 
 @contextmanager
@@ -135,14 +135,14 @@ def _session(server: Mapping[str, Any]) -> Iterator[smtplib.SMTP]:
         raise
     except ssl.SSLCertVerificationError as error:
         mend = "name the certificate's own host, or set ca_file"
-        raise Permanent(_told(error), where=_where(server), mend=mend) from error
+        raise Permanent(_error_text(error), where=_server_name(server), mend=mend) from error
     except (OSError, smtplib.SMTPException) as error:
-        raise Temporary(_told(error), where=_where(server)) from error
+        raise Temporary(_error_text(error), where=_server_name(server)) from error
     except ValueError as error:
         # What the library cannot say to a server; its words would tell of the password.
         what = f"it cannot be asked: {type(error).__name__}"
         mend = "see that host, user and password are plain ASCII, and port a number"
-        raise Permanent(what, where=_where(server), mend=mend) from None
+        raise Permanent(what, where=_server_name(server), mend=mend) from None
     finally:
         if smtp is not None:
             smtp.close()
@@ -151,10 +151,14 @@ def _session(server: Mapping[str, Any]) -> Iterator[smtplib.SMTP]:
 def _connect(server: Mapping[str, Any]) -> smtplib.SMTP:
     host, tls = str(server.get("host") or ""), str(server.get("tls") or "starttls")
     if not host or tls not in _PORTS:
-        raise Permanent("needs host, and tls = implicit, starttls or none", where=_where(server))
+        raise Permanent(
+            "needs host, and tls = implicit, starttls or none", where=_server_name(server)
+        )
     if tls == "none" and not _LOOPBACK.fullmatch(host):
         mend = "write tls = starttls or implicit"
-        raise Permanent("without TLS only loopback is reached", where=_where(server), mend=mend)
+        raise Permanent(
+            "without TLS only loopback is reached", where=_server_name(server), mend=mend
+        )
     port = int(server.get("port") or _PORTS[tls])
     context = None if tls == "none" else ssl.create_default_context(cafile=server.get("ca_file"))
     smtp: smtplib.SMTP
@@ -179,7 +183,7 @@ def _greet(smtp: smtplib.SMTP, server: Mapping[str, Any], context: ssl.SSLContex
     if context is not None:
         if not smtp.has_extn("starttls"):
             mend = "write tls = implicit, or ask who runs it"
-            raise Permanent("the server offers no STARTTLS", where=_where(server), mend=mend)
+            raise Permanent("the server offers no STARTTLS", where=_server_name(server), mend=mend)
         _expect(smtp.starttls(context=context), 220)
         _expect(smtp.ehlo(), 250)
     user = server.get("user")
@@ -188,11 +192,11 @@ def _greet(smtp: smtplib.SMTP, server: Mapping[str, Any], context: ssl.SSLContex
     try:
         smtp.login(str(user), _password(server))
     except smtplib.SMTPNotSupportedError as error:
-        raise Permanent("the server takes no login here", where=_where(server)) from error
+        raise Permanent("the server takes no login here", where=_server_name(server)) from error
     except smtplib.SMTPAuthenticationError as error:
         # Not for ever: a password is mended, and a relay says so too when its directory is away.
         what = f"login of {user} refused: {error.smtp_code} {_text(error.smtp_error)}"
-        raise Temporary(what, where=_where(server), mend="mend user or password") from error
+        raise Temporary(what, where=_server_name(server), mend="mend user or password") from error
 
 
 def _password(server: Mapping[str, Any]) -> str:
@@ -200,10 +204,10 @@ def _password(server: Mapping[str, Any]) -> str:
     if given is None:
         from vedette.config.secret_reference import read_secret
 
-        given = read_secret(server, "password", where=_where(server))
+        given = read_secret(server, "password", where=_server_name(server))
     if given is None:
         mend = "write password_env ="
-        raise Permanent("there is a user and no password", where=_where(server), mend=mend)
+        raise Permanent("there is a user and no password", where=_server_name(server), mend=mend)
     return str(given)
 
 
@@ -222,7 +226,7 @@ def _options(smtp: smtplib.SMTP, content: bytes) -> list[str]:
     return options
 
 
-def _wire(message: bytes) -> bytes:
+def _encode_data(message: bytes) -> bytes:
     """Return a mail as DATA takes it: lines end in CRLF, a leading dot is doubled (4.5.2)."""
     lines = _LINE_END.split(message)
     if lines and not lines[-1]:
@@ -241,7 +245,7 @@ def _expect(answer: tuple[int, bytes], *codes: int) -> None:
     raise Temporary(told)
 
 
-def _taken(answer: tuple[int, bytes], where: str) -> None:
+def _check_data_reply(answer: tuple[int, bytes], where: str) -> None:
     """Raise what an answer to the mail itself means, by its first digit (RFC 5321, 4.2.1).
 
     Relays answer 251 or 252 and texts of their own: taken for a no, the mail would go out again.
@@ -260,7 +264,7 @@ def _text(said: object) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200]
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     if isinstance(error, smtplib.SMTPResponseException):
         return f"the server answered {error.smtp_code} {_text(error.smtp_error)}"
     if isinstance(error, socket.gaierror):
@@ -271,5 +275,5 @@ def _told(error: BaseException) -> str:
     return _text(text) or type(error).__name__
 
 
-def _where(server: Mapping[str, Any]) -> str:
+def _server_name(server: Mapping[str, Any]) -> str:
     return f"smtp {server.get('host', '')}:{server.get('port') or ''}".rstrip(":")

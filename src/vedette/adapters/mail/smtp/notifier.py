@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from vedette.config.notify import MailFile, MailPlan, mail_plan, mail_problems
 from vedette.domain.base.errors import Temporary
 from vedette.domain.ports.plugin import (
-    Missed,
+    MissedRecipients,
     Notification,
     NotifierPlugin,
     TableContext,
@@ -28,12 +28,12 @@ class MailPlugin(NotifierPlugin):
         """Return the plan of a table."""
         return mail_plan(table, context)
 
-    def send(self, plan: MailPlan, notification: Notification) -> Missed:
+    def send(self, plan: MailPlan, notification: Notification) -> MissedRecipients:
         """Send one mail to all who still miss it."""
         from email.message import EmailMessage
         from email.policy import SMTP
 
-        from vedette.adapters.mail.smtp import deliver_some
+        from vedette.adapters.mail.smtp import send_mail_to_some
 
         before = notification.recipients
         whom = [address for address in plan.to if before is None or address in before]
@@ -47,7 +47,7 @@ class MailPlugin(NotifierPlugin):
         mail["Auto-Submitted"] = "auto-generated"  # RFC 3834: nobody's vacation is to answer it
         # What it shows may be of any language, and not every server takes eight bits.
         mail.set_content(notification.text, cte="quoted-printable")
-        missed = deliver_some(plan.server, bytes(mail), plan.sender, whom)
+        missed = send_mail_to_some(plan.server, bytes(mail), plan.sender, whom)
         if before is None and missed.keys() >= set(whom):
             # A no to everyone is about the relay or the sender more likely than about each of them.
             errors = sorted(missed.values(), key=lambda error: not isinstance(error, Temporary))

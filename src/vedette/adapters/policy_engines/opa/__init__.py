@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from vedette.adapters.policy_engines.opa.connection import NoAnswer, OpaLink
+from vedette.adapters.policy_engines.opa.connection import OpaConnection, OpaUnavailable
 from vedette.adapters.policy_engines.opa.engine import OpaEngine, OpaStage
-from vedette.adapters.policy_engines.opa.own_server import OwnServer
+from vedette.adapters.policy_engines.opa.local_server import LocalOpaServer
 
-__all__ = ["NoAnswer", "OpaEngine", "OpaLink", "OpaStage", "OwnServer"]
+__all__ = ["LocalOpaServer", "OpaConnection", "OpaEngine", "OpaStage", "OpaUnavailable"]

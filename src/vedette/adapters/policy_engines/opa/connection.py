@@ -30,16 +30,16 @@ _OPEN_S = 5.0
 _MAX_ANSWER_BYTES = 1 << 20
 _PATH = "vedette/gateway/decision"
 
-Why = Literal["down", "timeout", "unreachable", "status", "revision", "shape"]
+FailureReason = Literal["down", "timeout", "unreachable", "status", "revision", "shape"]
 _T = TypeVar("_T")
 
 
-class NoAnswer(Exception):
+class OpaUnavailable(Exception):
     """The server gave no usable answer; `reason` says why, as the metric counts it."""
 
-    def __init__(self, reason: Why, what: str) -> None:
+    def __init__(self, reason: FailureReason, what: str) -> None:
         super().__init__(what)
-        self.reason: Why = reason
+        self.reason: FailureReason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Answer:
     version: str
 
 
-class OpaLink:
+class OpaConnection:
     """Asks an OPA server for decisions. May be used from any thread; one for a process.
 
     It remembers whether the server answers and under which bundle, so that a decision does not
@@ -74,16 +74,16 @@ class OpaLink:
         self._token = token
         self._timeout_s = timeout_us / 1e6
         self._metrics = metrics
-        self._starting = threading.Lock()
+        self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._client: Any = None
-        self._probing: Future[None] | None = None
+        self._probe_task: Future[None] | None = None
         self._reachable = True
         # None: no bundle of ours, which is not the same as not having heard yet.
-        self._serves: str | None = None
-        self._heard = False
-        self._wanted = ""
+        self._served_digest: str | None = None
+        self._has_answer = False
+        self._wanted_digest = ""
         self._closed = False
 
     def open(self, digest: str) -> None:
@@ -92,57 +92,57 @@ class OpaLink:
         Without it the first questions would be late: loading the client takes 0.4 s.
         """
         if self._loop is None:
-            first = self._begin(self._first(digest))
+            future = self._schedule(self._connect(digest))
             try:
-                first.result(_OPEN_S)
+                future.result(_OPEN_S)
             except Exception:
-                first.cancel()
-                self.away(digest)
+                future.cancel()
+                self.mark_unreachable(digest)
 
-    def ready(self, digest: str) -> bool:
+    def is_ready(self, digest: str) -> bool:
         """Say whether it is worth asking: the server serves this bundle, or was never heard."""
-        return self._reachable and (not self._heard or self._serves == digest)
+        return self._reachable and (not self._has_answer or self._served_digest == digest)
 
-    def ask(self, question: bytes) -> Answer:
+    def ask(self, request: bytes) -> Answer:
         """Put a question (JSON) to the server. Raises NoAnswer, at the latest at the deadline."""
-        coming = self._begin(self._ask(question))
+        future = self._schedule(self._ask(request))
         try:
-            answer = coming.result(self._timeout_s + _SLACK_S)
+            answer = future.result(self._timeout_s + _SLACK_S)
         except Late as error:
-            coming.cancel()
-            raise NoAnswer("timeout", "no answer in time") from error
-        except NoAnswer:
+            future.cancel()
+            raise OpaUnavailable("timeout", "no answer in time") from error
+        except OpaUnavailable:
             raise
         except Exception as error:  # whatever the vendor breaks by must not end a decision
-            raise NoAnswer("unreachable", f"{type(error).__name__}: {error}") from error
-        self._hear(answer)
+            raise OpaUnavailable("unreachable", f"{type(error).__name__}: {error}") from error
+        self._record_answer(answer)
         return answer
 
-    def missed(self, digest: str) -> None:
+    def start_probing(self, digest: str) -> None:
         """Leave the server alone from now on, and look in the background until it serves `digest`.
 
         To be told after every answer that was of no use; costs nothing if that is known already.
         """
-        self._wanted = digest
+        self._wanted_digest = digest
         self._metrics.gauge("policy_engine_up", 0)
-        if (self._probing is None or self._probing.done()) and not self._closed:
-            self._probing = self._begin(self._probe())
+        if (self._probe_task is None or self._probe_task.done()) and not self._closed:
+            self._probe_task = self._schedule(self._probe())
 
-    def away(self, digest: str) -> None:
+    def mark_unreachable(self, digest: str) -> None:
         """As `missed`, of a server that gave no answer at all."""
         self._reachable = False
-        self.missed(digest)
+        self.start_probing(digest)
 
     def close(self) -> None:
         """Close the connections and end the thread."""
-        with self._starting:
+        with self._lock:
             self._closed = True
             loop, thread = self._loop, self._thread
         if loop is None or thread is None:
             return
         # Whatever hangs there must not keep the fleet from closing its store.
         with contextlib.suppress(Exception):
-            asyncio.run_coroutine_threadsafe(self._end(), loop).result(2)
+            asyncio.run_coroutine_threadsafe(self._shut_down(), loop).result(2)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(2)
         if not thread.is_alive():
@@ -150,21 +150,21 @@ class OpaLink:
 
     # --- on the link's own thread -----------------------------------------------------------
 
-    async def _ask(self, question: bytes) -> Answer:
+    async def _ask(self, request: bytes) -> Answer:
         try:
             async with asyncio.timeout(self._timeout_s):
-                raw = await self._post(b'{"input":%b}' % question)
+                raw = await self._post(b'{"input":%b}' % request)
         except TimeoutError as error:
-            raise NoAnswer("timeout", "no answer in time") from error
-        except NoAnswer:
+            raise OpaUnavailable("timeout", "no answer in time") from error
+        except OpaUnavailable:
             raise
         except Exception as error:  # whatever the client's own library breaks by
-            raise NoAnswer("unreachable", f"{type(error).__name__}: {error}") from error
-        return _read(raw)
+            raise OpaUnavailable("unreachable", f"{type(error).__name__}: {error}") from error
+        return _parse_answer(raw)
 
     async def _post(self, body: bytes) -> bytes:
         if self._client is None:
-            self._client = await self._connected()
+            self._client = await self._build_client()
         client = self._client
         # The client's own query_rule takes redirects and every status below 400.
         async with client._request(
@@ -175,16 +175,16 @@ class OpaLink:
             allow_redirects=False,
         ) as response:
             if response.status != 200:
-                raise NoAnswer("status", f"the server answered {response.status}")
+                raise OpaUnavailable("status", f"the server answered {response.status}")
             found = bytearray()
             async for part in response.content.iter_any():
                 found += part
                 if len(found) > _MAX_ANSWER_BYTES:
                     response.close()
-                    raise NoAnswer("shape", "the answer is longer than any decision")
+                    raise OpaUnavailable("shape", "the answer is longer than any decision")
             return bytes(found)
 
-    async def _connected(self) -> Any:
+    async def _build_client(self) -> Any:
         from opa_client import AsyncOpaClient
 
         client = AsyncOpaClient(
@@ -198,31 +198,31 @@ class OpaLink:
         await client._init_session()
         return client
 
-    def _hear(self, answer: Answer) -> None:
-        self._serves, self._heard, self._reachable = answer.digest, True, True
+    def _record_answer(self, answer: Answer) -> None:
+        self._served_digest, self._has_answer, self._reachable = answer.digest, True, True
 
-    async def _first(self, digest: str) -> None:
-        self._client = await self._connected()
+    async def _connect(self, digest: str) -> None:
+        self._client = await self._build_client()
         answer = await self._ask(b"{}")
-        self._hear(answer)
+        self._record_answer(answer)
         self._metrics.gauge("policy_engine_up", int(answer.digest == digest))
 
     async def _probe(self) -> None:
         while not self._closed:
             try:
                 answer = await self._ask(b"{}")
-            except NoAnswer:
+            except OpaUnavailable:
                 self._reachable = False
             else:
-                self._hear(answer)
-                if answer.digest == self._wanted:
+                self._record_answer(answer)
+                if answer.digest == self._wanted_digest:
                     self._metrics.gauge("policy_engine_up", 1)
                     return
             await asyncio.sleep(PROBE_S)
 
-    async def _end(self) -> None:
-        if self._probing is not None:
-            self._probing.cancel()
+    async def _shut_down(self) -> None:
+        if self._probe_task is not None:
+            self._probe_task.cancel()
         if self._client is not None:
             await self._client.close_connection()
         # What was cancelled must have ended before its loop does.
@@ -233,30 +233,30 @@ class OpaLink:
 
     # --- the thread -------------------------------------------------------------------------
 
-    def _begin(self, work: Coroutine[Any, Any, _T]) -> Future[_T]:
-        with self._starting:
+    def _schedule(self, coroutine: Coroutine[Any, Any, _T]) -> Future[_T]:
+        with self._lock:
             if self._closed:
-                work.close()
-                raise NoAnswer("down", "the link is closed")
+                coroutine.close()
+                raise OpaUnavailable("down", "the link is closed")
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
                     target=self._loop.run_forever, name="vedette-opa", daemon=True
                 )
                 self._thread.start()
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
 
-def _read(raw: bytes) -> Answer:
+def _parse_answer(raw: bytes) -> Answer:
     """Read what the server answered. Raises NoAnswer for another shape."""
     try:
-        said = orjson.loads(raw)
-        provenance = said.get("provenance") or {}
+        document = orjson.loads(raw)
+        provenance = document.get("provenance") or {}
         bundles = provenance.get("bundles") or {}
         revisions = [str(each.get("revision", "")).split(" ") for each in bundles.values()]
         # A server may hold bundles of others beside ours (its own authorisation, say).
         ours = [words[1] for words in revisions if len(words) == 2 and len(words[1]) == 64]
         version = str(provenance.get("version") or "unknown")
-        return Answer(said.get("result"), ours[0] if len(ours) == 1 else None, version)
+        return Answer(document.get("result"), ours[0] if len(ours) == 1 else None, version)
     except (orjson.JSONDecodeError, AttributeError) as error:
-        raise NoAnswer("shape", "the answer is no decision document") from error
+        raise OpaUnavailable("shape", "the answer is no decision document") from error

@@ -12,10 +12,14 @@ import threading
 
 import orjson
 
-from vedette.adapters.policy_engines.opa.connection import NoAnswer, OpaLink, Why
+from vedette.adapters.policy_engines.opa.connection import (
+    FailureReason,
+    OpaConnection,
+    OpaUnavailable,
+)
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import read_decision
-from vedette.domain.decision_request import Nobody
+from vedette.domain.decision import parse_decision
+from vedette.domain.decision_request import NullPolicyEngine
 from vedette.domain.ports import Finding, Metrics, PolicyEngine, PolicyStage
 
 
@@ -27,51 +31,57 @@ class OpaEngine:
     failure the engine behind decides at once, until the server was seen to serve the bundle again.
     """
 
-    def __init__(self, behind: PolicyEngine | Nobody, link: OpaLink, metrics: Metrics, digest: str):
+    def __init__(
+        self,
+        fallback: PolicyEngine | NullPolicyEngine,
+        connection: OpaConnection,
+        metrics: Metrics,
+        digest: str,
+    ):
         """Ask by `link`; `behind` decides what the server does not."""
         self.digest = digest
-        self._behind = behind
-        self._link = link
+        self._fallback = fallback
+        self._connection = connection
         self._metrics = metrics
-        self._last = threading.local()
+        self._thread_state = threading.local()
 
     @property
     def name(self) -> str:
         """Return the name of the engine that decided last on this thread."""
-        return getattr(self._last, "name", "opa server")
+        return getattr(self._thread_state, "name", "opa server")
 
-    def decide(self, question: bytes) -> object:
+    def decide(self, request: bytes) -> object:
         """Return what the entry point says of a canonical question; None if undefined.
 
         Raises ValueError if the question is not JSON, and what the engine behind raises.
         """
-        orjson.loads(question)
-        why: Why = "down"
-        if self._link.ready(self.digest):
+        orjson.loads(request)
+        reason: FailureReason = "down"
+        if self._connection.is_ready(self.digest):
             try:
-                answer = self._link.ask(question)
-            except NoAnswer as error:
-                why = error.reason
-                self._link.away(self.digest)
+                answer = self._connection.ask(request)
+            except OpaUnavailable as error:
+                reason = error.reason
+                self._connection.mark_unreachable(self.digest)
             else:
                 if answer.digest != self.digest:
-                    why = "revision"
-                    self._link.missed(self.digest)
-                elif answer.result is None or _exact(answer.result):
+                    reason = "revision"
+                    self._connection.start_probing(self.digest)
+                elif answer.result is None or _is_exact(answer.result):
                     self._metrics.gauge("policy_engine_up", 1)
-                    self._last.name = f"opa/{answer.version} server"
+                    self._thread_state.name = f"opa/{answer.version} server"
                     return answer.result
                 else:
-                    why = "shape"
+                    reason = "shape"
         else:
-            self._link.missed(self.digest)
-        self._metrics.count("policy_fallbacks", reason=why)
-        self._last.name = self._behind.name
-        return self._behind.decide(question)
+            self._connection.start_probing(self.digest)
+        self._metrics.count("policy_fallbacks", reason=reason)
+        self._thread_state.name = self._fallback.name
+        return self._fallback.decide(request)
 
 
-def _exact(result: object) -> bool:
-    return not read_decision(result).rule.startswith("engine.")
+def _is_exact(result: object) -> bool:
+    return not parse_decision(result).rule.startswith("engine.")
 
 
 class OpaStage:
@@ -81,31 +91,31 @@ class OpaStage:
     """
 
     def __init__(
-        self, within: PolicyStage, link: OpaLink, metrics: Metrics, *, otherwise: str
+        self, inner: PolicyStage, connection: OpaConnection, metrics: Metrics, *, fallback: str
     ) -> None:
-        self._within = within
-        self._link = link
+        self._inner = inner
+        self._connection = connection
         self._metrics = metrics
-        self._otherwise = otherwise
+        self._fallback = fallback
 
     async def try_out(self, bundle: Bundle) -> list[Finding]:
         """Return what is wrong with the bundle; an empty list admits it."""
-        return await self._within.try_out(bundle)
+        return await self._inner.try_out(bundle)
 
     async def warm(self, bundle: Bundle) -> None:
         """Connect, if nothing did so yet: waits for the server 5 s at most."""
-        await asyncio.to_thread(self._link.open, bundle.digest)
+        await asyncio.to_thread(self._connection.open, bundle.digest)
 
     def load(self, bundle: Bundle) -> PolicyEngine:
         """Make an engine of an admitted bundle. Raises BadPolicy.
 
         The embedded engine is made in any case: what it cannot load no server shall decide.
         """
-        embedded = self._within.load(bundle)
-        self._link.open(bundle.digest)
-        behind = Nobody() if self._otherwise == "deny" else embedded
-        return OpaEngine(behind, self._link, self._metrics, bundle.digest)
+        embedded = self._inner.load(bundle)
+        self._connection.open(bundle.digest)
+        fallback = NullPolicyEngine() if self._fallback == "deny" else embedded
+        return OpaEngine(fallback, self._connection, self._metrics, bundle.digest)
 
     def close(self) -> None:
         """Let go of the server."""
-        self._link.close()
+        self._connection.close()

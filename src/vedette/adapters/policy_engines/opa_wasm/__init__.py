@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from vedette.adapters.policy_engines.opa_wasm.build import build, find_opa
+from vedette.adapters.policy_engines.opa_wasm.build import compile_wasm, find_opa
 from vedette.adapters.policy_engines.opa_wasm.engine import WasmEngine
-from vedette.adapters.policy_engines.opa_wasm.machine_code import MachineCode
+from vedette.adapters.policy_engines.opa_wasm.machine_code import MachineCodeCache
 from vedette.adapters.policy_engines.opa_wasm.repository import WasmRepository
 from vedette.adapters.policy_engines.opa_wasm.stage import WasmStage
 
-__all__ = ["MachineCode", "WasmEngine", "WasmRepository", "WasmStage", "build", "find_opa"]
+__all__ = [
+    "MachineCodeCache",
+    "WasmEngine",
+    "WasmRepository",
+    "WasmStage",
+    "compile_wasm",
+    "find_opa",
+]

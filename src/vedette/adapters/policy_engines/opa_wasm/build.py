@@ -40,7 +40,7 @@ def find_opa(root: Path, environ: Mapping[str, str] = os.environ) -> str | None:
     return str(Path(found).absolute()) if found else None
 
 
-def build(opa: str, bundle: Bundle) -> bytes:
+def compile_wasm(opa: str, bundle: Bundle) -> bytes:
     """Return the Wasm module of a bundle's rules: tests are left out, and data is not in it.
 
     The rules are checked first, as `opa check --strict` does, with opa's types; both together take
@@ -77,13 +77,13 @@ def _run(command: list[str], folder: Path) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BadPolicy(f"opa {command[1]} did not end well: {error}") from error
     if done.returncode != 0:
-        raise _refused((done.stdout + done.stderr).decode("utf-8", "replace"))
+        raise _refusal((done.stdout + done.stderr).decode("utf-8", "replace"))
 
 
-def _refused(said: str) -> BadPolicy:
-    place = _PLACE.search(said)
+def _refusal(output: str) -> BadPolicy:
+    place = _PLACE.search(output)
     if place:
         where = f"{place['file'].removeprefix('./')}:{place['line']}"
         return BadPolicy(f"opa refuses it: {place['what']}", where=where)
-    words = " ".join(said.split())[:400]
+    words = " ".join(output.split())[:400]
     return BadPolicy(f"opa refuses it: {words}", where="policies:1")

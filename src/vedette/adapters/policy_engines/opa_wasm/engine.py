@@ -13,8 +13,8 @@ from typing import Any
 
 import orjson
 
-from vedette.adapters.policy_engines.opa_wasm.machine import Instance, compiled
-from vedette.adapters.policy_engines.opa_wasm.machine_code import MachineCode
+from vedette.adapters.policy_engines.opa_wasm.instance import Instance, load_module
+from vedette.adapters.policy_engines.opa_wasm.machine_code import MachineCodeCache
 from vedette.domain.base.errors import BadPolicy, EngineFailed
 from vedette.domain.bundle import ENTRYPOINT, Bundle
 from vedette.policy.bundle_data import mount
@@ -25,7 +25,7 @@ MEMORY_PAGES = 4096  # of 64 KiB: 256 MiB, of which only what is used is taken
 FUEL = 100_000_000
 
 _ENTRY = ENTRYPOINT.removeprefix("data.").replace(".", "/")
-_HEAD = re.compile(r"^(?:default\s+)?([A-Za-z_]\w*)")
+_RULE_HEAD = re.compile(r"^(?:default\s+)?([A-Za-z_]\w*)")
 
 
 class WasmEngine:
@@ -43,7 +43,7 @@ class WasmEngine:
         *,
         fuel: int = FUEL,
         memory_pages: int = MEMORY_PAGES,
-        code: MachineCode | None = None,
+        code_cache: MachineCodeCache | None = None,
     ) -> None:
         """Load the module of the bundle's rules, and the bundle's data. Raises BadPolicy.
 
@@ -54,9 +54,9 @@ class WasmEngine:
         self.digest = bundle.digest
         self._data = orjson.dumps(mount(bundle.files) if data is None else data)
         self._fuel, self._pages = fuel, memory_pages
-        self._own = threading.local()
+        self._thread_state = threading.local()
         try:
-            self._module = compiled(wasm, code)
+            self._module = load_module(wasm, code_cache)
             first = self._instance()
             _refuse_host_functions(bundle, first.builtins)
             self.name = f"opa wasm/{'.'.join(map(str, first.abi))}"
@@ -64,31 +64,31 @@ class WasmEngine:
         except EngineFailed as error:
             raise BadPolicy(f"the policy's Wasm does not load: {error}") from error
 
-    def decide(self, question: bytes) -> object:
+    def decide(self, request: bytes) -> object:
         """Return what the entry point says of a canonical question; None if undefined.
 
         Raises EngineFailed, or ValueError if the question is not JSON in UTF-8.
         """
         # The machine would take what is not JSON for no question at all.
-        orjson.loads(question)
+        orjson.loads(request)
         try:
-            answer = orjson.loads(self._instance().ask(question))
+            answer = orjson.loads(self._instance().evaluate(request))
         except EngineFailed:
-            self._own.instance = None
+            self._thread_state.instance = None
             raise
         return answer[0]["result"] if answer else None
 
     def _instance(self) -> Instance:
-        found: Instance | None = getattr(self._own, "instance", None)
+        found: Instance | None = getattr(self._thread_state, "instance", None)
         if found is None:
             found = Instance(self._module, self._data, _ENTRY, fuel=self._fuel, pages=self._pages)
-            self._own.instance = found
+            self._thread_state.instance = found
         return found
 
 
 def _refuse_host_functions(bundle: Bundle, needed: Mapping[str, int]) -> None:
     for name in sorted(needed):
-        file, line, rule = _asks(bundle, name)
+        file, line, rule = _find_caller(bundle, name)
         raise BadPolicy(
             f"OPA's Wasm does not compute {name} itself"
             + (f", and {rule} asks for it" * bool(rule)),
@@ -97,12 +97,12 @@ def _refuse_host_functions(bundle: Bundle, needed: Mapping[str, int]) -> None:
         )
 
 
-def _asks(bundle: Bundle, name: str) -> tuple[str, int, str]:
+def _find_caller(bundle: Bundle, name: str) -> tuple[str, int, str]:
     """Return file, line and rule that first name a built-in function."""
     for path, text in bundle.modules().items():
         rule = ""
         for number, line in enumerate(text.splitlines(), 1):
-            head = _HEAD.match(line)
+            head = _RULE_HEAD.match(line)
             rule = head[1] if head else rule
             if f"{name}(" in line.partition("#")[0]:
                 return path, number, rule

@@ -17,11 +17,11 @@ from pathlib import Path
 from vedette.domain.base.canonical import sha256_hex
 
 # Of each the newest: the live rules, those before them, and two of another wasmtime.
-_KEPT = 4
+_MAX_FILES = 4
 _DIGEST = 64
 
 
-class MachineCode:
+class MachineCodeCache:
     """The files of one folder, by the digest of the Wasm they were compiled from.
 
     Who may write nothing (`vedette check`) asks for it `read_only`.
@@ -34,11 +34,11 @@ class MachineCode:
     def read(self, name: str) -> bytes | None:
         """Return the code that is kept under a name; None if there is none of ours."""
         try:
-            if not _ours(os.lstat(self._folder), stat.S_ISDIR):
+            if not _is_private(os.lstat(self._folder), stat.S_ISDIR):
                 return None
             descriptor = os.open(self._path(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
             with os.fdopen(descriptor, "rb") as file:
-                if not _ours(os.fstat(descriptor), stat.S_ISREG):
+                if not _is_private(os.fstat(descriptor), stat.S_ISREG):
                     return None
                 raw = file.read()
         except OSError:
@@ -52,7 +52,7 @@ class MachineCode:
             return
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _ours(os.lstat(self._folder), stat.S_ISDIR):
+            if not _is_private(os.lstat(self._folder), stat.S_ISDIR):
                 return
             descriptor, made = tempfile.mkstemp(prefix=".code.", dir=self._folder)
             try:
@@ -62,17 +62,17 @@ class MachineCode:
             except OSError:
                 Path(made).unlink(missing_ok=True)
                 raise
-            self._forget_old()
+            self._prune()
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.cwasm"
 
-    def _forget_old(self) -> None:
+    def _prune(self) -> None:
         found = sorted(self._folder.glob("*.cwasm"), key=lambda path: path.stat().st_mtime_ns)
-        for path in found[:-_KEPT]:
+        for path in found[:-_MAX_FILES]:
             path.unlink(missing_ok=True)
 
 
-def _ours(found: os.stat_result, kind: Callable[[int], bool]) -> bool:
+def _is_private(found: os.stat_result, kind: Callable[[int], bool]) -> bool:
     """Say whether nobody but this user may write to a file or folder."""
     return kind(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TypeVar
 
 import vedette
-from vedette.adapters.policy_engines.opa_wasm.build import build
+from vedette.adapters.policy_engines.opa_wasm.build import compile_wasm
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
-from vedette.domain.policy_wasm import PolicyWasm, WasmRecord, recorded_wasm
+from vedette.domain.policy_wasm import PolicyWasm, WasmRecord, load_wasm
 
 # Made when the wheel is built and by `make setup` (tools/policy_wasm.py): the shipped rules.
-SHIPPED = Path(vedette.__file__).parent / "_wasm"
+SHIPPED_FOLDER = Path(vedette.__file__).parent / "_wasm"
 # The live rules, those before them, and two that are tried.
-_KEPT = 4
+_CACHE_SIZE = 4
 
 _T = TypeVar("_T")
 
@@ -30,19 +30,19 @@ class WasmRepository:
     def __init__(self, opa: str | None, record: WasmRecord | None = None) -> None:
         self.opa = opa
         self._record = record
-        self._found: OrderedDict[str, PolicyWasm] = OrderedDict()
-        self._recorded: OrderedDict[str, tuple[str | None, PolicyWasm | None]] = OrderedDict()
+        self._wasm_cache: OrderedDict[str, PolicyWasm] = OrderedDict()
+        self._record_cache: OrderedDict[str, tuple[str | None, PolicyWasm | None]] = OrderedDict()
         self._lock = threading.Lock()
 
-    def recall(self, bundle: Bundle) -> None:
+    def load_recorded(self, bundle: Bundle) -> None:
         """Look up what the record has of a bundle, on the thread that reads the record.
 
         Raises BadPolicy for bytes that are not those that were published.
         """
         if self._record is not None:
-            found = recorded_wasm(self._record, bundle)
+            found = load_wasm(self._record, bundle)
             with self._lock:
-                _keep(self._recorded, bundle.digest, found)
+                _cache_value(self._record_cache, bundle.digest, found)
 
     def find(self, bundle: Bundle) -> PolicyWasm | None:
         """Return the Wasm of a bundle's rules; None if it is not there and nobody can compile it.
@@ -52,39 +52,39 @@ class WasmRepository:
         longer. Raises BadPolicy.
         """
         with self._lock:
-            named, found = self._recorded.get(bundle.digest, (None, None))
-            found = found or self._found.get(bundle.rules_digest)
+            named, found = self._record_cache.get(bundle.digest, (None, None))
+            found = found or self._wasm_cache.get(bundle.rules_digest)
             if found is None or named not in (None, found.digest):
-                found = self._of_installation(bundle) or self._compiled(bundle)
+                found = self._find_shipped(bundle) or self._compile(bundle)
             if named is not None and (found is None or found.digest != named):
                 raise BadPolicy(
                     "the Wasm that was published with this policy is not in the store",
                     mend='restore the store from a backup, or start with engine = "embedded"',
                 )
             if found is not None:
-                _keep(self._found, found.rules, found)
+                _cache_value(self._wasm_cache, found.rules, found)
             return found
 
-    def _of_installation(self, bundle: Bundle) -> PolicyWasm | None:
+    def _find_shipped(self, bundle: Bundle) -> PolicyWasm | None:
         try:
             raw = shipped_file(bundle).read_bytes()
         except OSError:
             return None
         return PolicyWasm.of(bundle, raw, "shipped with vedette")
 
-    def _compiled(self, bundle: Bundle) -> PolicyWasm | None:
+    def _compile(self, bundle: Bundle) -> PolicyWasm | None:
         if self.opa is None:
             return None
-        return PolicyWasm.of(bundle, build(self.opa, bundle), "compiled here by opa")
+        return PolicyWasm.of(bundle, compile_wasm(self.opa, bundle), "compiled here by opa")
 
 
 def shipped_file(bundle: Bundle) -> Path:
     """Return where the Wasm of a bundle's rules would lie if they were shipped with vedette."""
-    return SHIPPED / f"{bundle.rules_digest}.wasm"
+    return SHIPPED_FOLDER / f"{bundle.rules_digest}.wasm"
 
 
-def _keep(held: OrderedDict[str, _T], name: str, value: _T) -> None:
-    held[name] = value
-    held.move_to_end(name)
-    while len(held) > _KEPT:
-        held.popitem(last=False)
+def _cache_value(cache: OrderedDict[str, _T], name: str, value: _T) -> None:
+    cache[name] = value
+    cache.move_to_end(name)
+    while len(cache) > _CACHE_SIZE:
+        cache.popitem(last=False)

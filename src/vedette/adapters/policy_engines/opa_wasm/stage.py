@@ -8,15 +8,15 @@ from collections.abc import Callable, Sequence
 import orjson
 
 from vedette.adapters.policy_engines.opa_wasm.engine import WasmEngine
-from vedette.adapters.policy_engines.opa_wasm.machine_code import MachineCode
+from vedette.adapters.policy_engines.opa_wasm.machine_code import MachineCodeCache
 from vedette.adapters.policy_engines.opa_wasm.repository import WasmRepository, shipped_file
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import Decision, denied, read_decision
+from vedette.domain.decision import Decision, build_denial, parse_decision
 from vedette.domain.policy_wasm import PolicyWasm
-from vedette.domain.ports import Comparing, Finding, PolicyEngine, PolicyStage
+from vedette.domain.ports import ComparisonStage, Finding, PolicyEngine, PolicyStage
 
-Questions = Callable[[Bundle], Sequence[tuple[str, object]]]
+RequestSource = Callable[[Bundle], Sequence[tuple[str, object]]]
 
 NO_OPA = "these rules were never compiled to Wasm, and no opa is here to do it"
 MEND = "put opa on PATH or name it in VEDETTE_OPA"
@@ -35,24 +35,24 @@ class WasmStage:
 
     def __init__(
         self,
-        within: PolicyStage,
+        inner: PolicyStage,
         repository: WasmRepository,
         *,
-        granted: Questions,
-        branches: Questions,
-        must_deny: Questions,
-        code: MachineCode | None = None,
+        granted_requests: RequestSource,
+        branch_requests: RequestSource,
+        forbidden_requests: RequestSource,
+        code_cache: MachineCodeCache | None = None,
         required: bool = False,
     ) -> None:
-        self._within = within
+        self._inner = inner
         self._repository = repository
-        self._granted = granted
-        self._branches = branches
-        self._must_deny = must_deny
-        self._code = code
+        self._granted_requests = granted_requests
+        self._branch_requests = branch_requests
+        self._forbidden_requests = forbidden_requests
+        self._code_cache = code_cache
         self._required = required
-        self._made: dict[str, WasmEngine] = {}
-        self.why = ""
+        self._engines: dict[str, WasmEngine] = {}
+        self.choice_reason = ""
 
     async def try_out(self, bundle: Bundle) -> list[Finding]:
         """Return what is wrong with the bundle; an empty list admits it.
@@ -62,27 +62,29 @@ class WasmStage:
         what it loads is compared with their Wasm.
         """
         try:
-            self._repository.recall(bundle)
+            self._repository.load_recorded(bundle)
         except BadPolicy as error:
-            return [_finding(error)]
-        within, spared = self._within, False
-        trial = within.try_out
-        if isinstance(within, Comparing) and shipped_file(bundle).exists():
-            trial, spared = within.try_rules, True
-        found, wasm = await asyncio.gather(trial(bundle), asyncio.to_thread(self._found, bundle))
+            return [_to_finding(error)]
+        inner, spared = self._inner, False
+        trial = inner.try_out
+        if isinstance(inner, ComparisonStage) and shipped_file(bundle).exists():
+            trial, spared = inner.try_rules, True
+        found, wasm = await asyncio.gather(
+            trial(bundle), asyncio.to_thread(self._load_wasm, bundle)
+        )
         if found:
             return found
         if not isinstance(wasm, PolicyWasm):
             # Then the engine within decides, and nothing else has compared it.
-            return wasm or (await within.try_out(bundle) if spared else [])
-        return await asyncio.to_thread(self._compared, bundle)
+            return wasm or (await inner.try_out(bundle) if spared else [])
+        return await asyncio.to_thread(self._compare_engines, bundle)
 
     async def warm(self, bundle: Bundle) -> None:
         """Make the engine of a bundle on another thread. Raises BadPolicy.
 
         To compile takes a part of a second, on a busy machine up to 30 s: the fleet must not wait.
         """
-        self._repository.recall(bundle)
+        self._repository.load_recorded(bundle)
         await asyncio.to_thread(self._engine, bundle)
 
     def load(self, bundle: Bundle) -> PolicyEngine:
@@ -90,14 +92,14 @@ class WasmStage:
 
         A bundle that was tried out or warmed here is compiled already; another is compiled now.
         """
-        self._repository.recall(bundle)
+        self._repository.load_recorded(bundle)
         engine = self._engine(bundle)
         if engine is None:
-            self.why = NO_OPA
-            return self._within.load(bundle)
-        self._made.pop(bundle.digest, None)
+            self.choice_reason = NO_OPA
+            return self._inner.load(bundle)
+        self._engines.pop(bundle.digest, None)
         wasm = self.wasm(bundle)
-        self.why = wasm.origin if wasm else ""
+        self.choice_reason = wasm.origin if wasm else ""
         return engine
 
     def wasm(self, bundle: Bundle) -> PolicyWasm | None:
@@ -107,25 +109,25 @@ class WasmStage:
         """
         return self._repository.find(bundle)
 
-    def other(self, bundle: Bundle) -> PolicyEngine | None:
+    def second_engine(self, bundle: Bundle) -> PolicyEngine | None:
         """Make the engine that does not decide under an admitted bundle: the one within.
 
         None where that one decides. Raises BadPolicy.
         """
-        return self._within.load(bundle) if self.wasm(bundle) is not None else None
+        return self._inner.load(bundle) if self.wasm(bundle) is not None else None
 
     def _engine(self, bundle: Bundle) -> WasmEngine | None:
         """Return the engine of a bundle, made once until it is taken; None without Wasm."""
-        found = self._made.get(bundle.digest)
+        found = self._engines.get(bundle.digest)
         if found is None:
             wasm = self.wasm(bundle)
             if wasm is None:
                 if self._required:
                     raise BadPolicy(NO_OPA, where="[policy] engine", mend=MEND)
                 return None
-            found = WasmEngine(bundle, wasm.raw, code=self._code)
+            found = WasmEngine(bundle, wasm.raw, code_cache=self._code_cache)
             self._refuse_permissive(found, bundle)
-            self._made = {bundle.digest: found}
+            self._engines = {bundle.digest: found}
         return found
 
     def _refuse_permissive(self, engine: WasmEngine, bundle: Bundle) -> None:
@@ -133,66 +135,66 @@ class WasmStage:
 
         Whatever took the place of the Wasm that was tried: no record and no file is asked here.
         """
-        for name, question in self._must_deny(bundle):
-            decision = _decide(engine, orjson.dumps(question))
+        for name, request in self._forbidden_requests(bundle):
+            decision = _decide(engine, orjson.dumps(request))
             if decision.outcome != "deny":
                 what = f"{name} is not denied but {decision.outcome} by {decision.rule}"
                 raise BadPolicy(what, where=f"{_ENTRY}:1", mend="deny what proves nothing")
 
-    def _found(self, bundle: Bundle) -> PolicyWasm | list[Finding]:
+    def _load_wasm(self, bundle: Bundle) -> PolicyWasm | list[Finding]:
         """Return the Wasm of a bundle that loads, or what is wrong with it: nothing without one."""
         try:
             wasm = self.wasm(bundle)
             self._engine(bundle)
             return wasm or []
         except BadPolicy as error:
-            return [_finding(error)]
+            return [_to_finding(error)]
 
-    def _compared(self, bundle: Bundle) -> list[Finding]:
+    def _compare_engines(self, bundle: Bundle) -> list[Finding]:
         """Put the bundle's own questions to both engines; return where they differ or fail."""
-        wasm, within = self._engine(bundle), self._within.load(bundle)
+        wasm, inner = self._engine(bundle), self._inner.load(bundle)
         assert wasm is not None
         found = []
-        for name, question in self._granted(bundle):
-            first, second = _decide_twice(wasm, within, question)
+        for name, request in self._granted_requests(bundle):
+            first, second = _decide_twice(wasm, inner, request)
             if "engine.error" in (first.rule, second.rule):
-                what = f"an engine fails on {name!r}, which is granted: {_said(first, second)}"
+                what = f"an engine fails on {name!r}, which is granted: {_describe_decisions(first, second)}"
                 found.append(Finding(_ENTRY, 1, what, "look for a rule that multiplies data"))
             elif first != second:
-                found.append(_differ(name, first, second))
-        for name, question in [*self._branches(bundle), *self._must_deny(bundle)]:
-            first, second = _decide_twice(wasm, within, question)
+                found.append(_difference(name, first, second))
+        for name, request in [*self._branch_requests(bundle), *self._forbidden_requests(bundle)]:
+            first, second = _decide_twice(wasm, inner, request)
             failed = "engine.error" in (first.rule, second.rule)
             if not (first.outcome == second.outcome == "deny" if failed else first == second):
-                found.append(_differ(name, first, second))
+                found.append(_difference(name, first, second))
         return found
 
 
 def _decide_twice(
-    wasm: PolicyEngine, within: PolicyEngine, question: object
+    wasm: PolicyEngine, inner: PolicyEngine, request: object
 ) -> tuple[Decision, Decision]:
-    raw = orjson.dumps(question)
-    return _decide(wasm, raw), _decide(within, raw)
+    raw = orjson.dumps(request)
+    return _decide(wasm, raw), _decide(inner, raw)
 
 
-def _differ(name: str, first: Decision, second: Decision) -> Finding:
-    what = f"the engines differ on {name!r}: {_said(first, second)}"
+def _difference(name: str, first: Decision, second: Decision) -> Finding:
+    what = f"the engines differ on {name!r}: {_describe_decisions(first, second)}"
     return Finding(_ENTRY, 1, what, "keep within the portable profile")
 
 
-def _decide(engine: PolicyEngine, question: bytes) -> Decision:
+def _decide(engine: PolicyEngine, request: bytes) -> Decision:
     try:
-        return read_decision(engine.decide(question))
+        return parse_decision(engine.decide(request))
     except Exception:  # whatever it is, the gateway makes a deny of it
-        return denied("engine.error")
+        return build_denial("engine.error")
 
 
-def _said(first: Decision, second: Decision) -> str:
-    said = f"{first.outcome} by {first.rule} as OPA compiles it"
-    return f"{said}, and {second.outcome} by {second.rule}"
+def _describe_decisions(first: Decision, second: Decision) -> str:
+    text = f"{first.outcome} by {first.rule} as OPA compiles it"
+    return f"{text}, and {second.outcome} by {second.rule}"
 
 
-def _finding(error: BadPolicy) -> Finding:
+def _to_finding(error: BadPolicy) -> Finding:
     file, _, line = (error.where or "policies:1").rpartition(":")
     place = int(line) if line.isdigit() else 1
     return Finding(file or "policies", place, error.what, error.mend or "")

@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from vedette.adapters.policy_engines.regorus.golden_inputs import Named, Question
+from vedette.adapters.policy_engines.regorus.golden_inputs import NamedRequest, Request
 from vedette.adapters.policy_engines.regorus.syntax import (
     Module,
     Node,
     Rule,
-    expand,
+    data_path,
     ref_of,
     text_of,
     var_of,
 )
 
 # Of each rule in turn, so that the last file is asked about as well as the first.
-MOST = 250
+MAX_REQUESTS = 250
 _DEPTH = 4
 _OTHERS = 3
 _LITERALS = ("String", "RawString", "Number", "Bool")
@@ -51,30 +51,33 @@ class Condition(NamedTuple):
     """
 
     path: InputPath
-    holds: tuple[Any, ...]
-    fails: tuple[Any, ...]
-    own: bool = True
+    passing_values: tuple[Any, ...]
+    failing_values: tuple[Any, ...]
+    is_direct: bool = True
 
 
-def branches(
-    modules: Sequence[Module], data: Mapping[str, Any], bases: Sequence[Named], most: int = MOST
-) -> list[Named]:
+def branch_requests(
+    modules: Sequence[Module],
+    data: Mapping[str, Any],
+    bases: Sequence[NamedRequest],
+    most: int = MAX_REQUESTS,
+) -> list[NamedRequest]:
     """Return named questions, each another, at most so many; none where there is nothing to vary.
 
     `bases` are questions that are right as they stand: each is varied from the one it fits best.
     """
     if not bases:
         return []
-    rules = _Rules(modules, data)
+    rules = _ConditionReader(modules, data)
     each = [
-        _of_body(f"{module.path}:{rule.line}", rules, module, rule, body, bases)
+        _body_requests(f"{module.path}:{rule.line}", rules, module, rule, body, bases)
         for module in modules
         for rule in module.rules
-        if not module.test
-        for body, _ in rule.values()
+        if not module.is_test
+        for body, _ in rule.body_values()
         if body is not None
     ]
-    found: dict[bytes, Named] = {}
+    found: dict[bytes, NamedRequest] = {}
     for turn in zip_longest(*each):
         for one in turn:
             if one is not None:
@@ -84,28 +87,33 @@ def branches(
     return list(islice(found.values(), most))
 
 
-def _of_body(
-    name: str, rules: _Rules, module: Module, rule: Rule, body: Node, bases: Sequence[Named]
-) -> Iterator[Named]:
+def _body_requests(
+    name: str,
+    rules: _ConditionReader,
+    module: Module,
+    rule: Rule,
+    body: Node,
+    bases: Sequence[NamedRequest],
+) -> Iterator[NamedRequest]:
     base = bases[0][1]
     conditions = rules.conditions(module, body, base)
-    wanted = {each.path: each.holds[0] for each in conditions}
-    fitting = max((one for _, one in bases), key=lambda one: _fit(one, wanted))
+    wanted = {each.path: each.passing_values[0] for each in conditions}
+    fitting = max((one for _, one in bases), key=lambda one: _match_count(one, wanted))
     if fitting is not base:
         base = fitting
         conditions = rules.conditions(module, body, base)
     if not conditions:
         return
-    held = copy.deepcopy(base)
+    passing = copy.deepcopy(base)
     for each in conditions:
-        _put(held, each.path, each.holds[0])
-    yield f"{rule.name} in {name} holds", held
+        _set_value(passing, each.path, each.passing_values[0])
+    yield f"{rule.name} in {name} holds", passing
     variations = [
         [
             (each.path, value)
             for value in (
-                *each.fails[:1],
-                *((*each.holds[1:], *each.fails[1:]) if each.own else ()),
+                *each.failing_values[:1],
+                *((*each.passing_values[1:], *each.failing_values[1:]) if each.is_direct else ()),
             )
         ]
         for each in conditions
@@ -114,18 +122,18 @@ def _of_body(
         for variation in turn:
             if variation is not None:
                 path, value = variation
-                other = copy.deepcopy(held)
-                _put(other, path, value)
-                told = "nothing" if value is MISSING else repr(value)[:40]
-                yield f"{rule.name} in {name} with {told} at /{'/'.join(path)}", other
+                other = copy.deepcopy(passing)
+                _set_value(other, path, value)
+                shown = "nothing" if value is MISSING else repr(value)[:40]
+                yield f"{rule.name} in {name} with {shown} at /{'/'.join(path)}", other
 
 
-def _fit(question: Question, wanted: Mapping[InputPath, Any]) -> int:
+def _match_count(request: Request, wanted: Mapping[InputPath, Any]) -> int:
     """Return how much of what is wanted a question has as it stands."""
-    return sum(_get(question, path) == value for path, value in wanted.items())
+    return sum(_value_at(request, path) == value for path, value in wanted.items())
 
 
-class _Rules:
+class _ConditionReader:
     """Reads conditions off the bodies of rules."""
 
     def __init__(self, modules: Sequence[Module], data: Mapping[str, Any]) -> None:
@@ -134,11 +142,11 @@ class _Rules:
             (*module.package, rule.name): (module, rule)
             for module in reversed(modules)
             for rule in module.rules
-            if not module.test and rule.kind != "Default"
+            if not module.is_test and rule.kind != "Default"
         }
 
     def conditions(
-        self, module: Module, body: Node, base: Question, depth: int = _DEPTH
+        self, module: Module, body: Node, base: Request, depth: int = _DEPTH
     ) -> list[Condition]:
         """Return what a body asks of the question, those of the rules that it names included."""
         names: dict[str, Node] = {}
@@ -157,18 +165,18 @@ class _Rules:
             if target is not None:
                 names[target] = expr["AssignExpr"]["rhs"]
                 continue
-            within = _Body(self._data, module, names, base)
-            for each in within.of(expr) or self._of_rule(module, expr, base, depth):
-                found.append(each if kind == "Expr" else _turned(each))
-        return [each for each in found if each.holds]
+            within = _ExpressionReader(self._data, module, names, base)
+            for each in within.conditions(expr) or self._rule_conditions(module, expr, base, depth):
+                found.append(each if kind == "Expr" else _negate(each))
+        return [each for each in found if each.passing_values]
 
-    def _of_rule(
-        self, module: Module, expr: Node, base: Question, depth: int
+    def _rule_conditions(
+        self, module: Module, expr: Node, base: Request, depth: int
     ) -> Sequence[Condition]:
         ref = ref_of(expr)
         if ref is None or not depth:
             return []
-        path = expand(module, ref) or (*module.package, ref.root)
+        path = data_path(module, ref) or (*module.package, ref.root)
         other, rule = self._rules.get(path, (None, None))
         if other is None or rule is None:
             return []
@@ -177,18 +185,18 @@ class _Rules:
         return [each._replace(own=False) for each in found]
 
 
-class _Body:
+class _ExpressionReader:
     """What one expression of a body asks of the question."""
 
     def __init__(
-        self, data: Mapping[str, Any], module: Module, names: Mapping[str, Node], base: Question
+        self, data: Mapping[str, Any], module: Module, names: Mapping[str, Node], base: Request
     ) -> None:
         self._data = data
         self._module = module
         self._names = names
         self._base = base
 
-    def of(self, expr: Node) -> list[Condition]:
+    def conditions(self, expr: Node) -> list[Condition]:
         kind, inner = next(iter(expr.items()))
         if kind == "BoolExpr":
             return self._comparison(inner)
@@ -208,18 +216,18 @@ class _Body:
             path, value = self.path(inner["rhs"]), self.value(inner["lhs"])
         if path is None or value is MISSING:
             return []
-        return [_compared(path, sign, value)]
+        return [_comparison_condition(path, sign, value)]
 
     def _membership(self, inner: Node) -> list[Condition]:
         path, many = self.path(inner["value"]), self.value(inner["collection"])
         if path is not None and isinstance(many, list | dict):
             members = list(many.values() if isinstance(many, dict) else many)
             if members:
-                outside = [each for each in _near(members[0]) if each not in members]
+                outside = [each for each in _near_values(members[0]) if each not in members]
                 return [Condition(path, tuple(members[:_OTHERS]), tuple(outside))]
         value, place = self.value(inner["value"]), self.path(inner["collection"])
         if place is not None and value is not MISSING:
-            return [Condition(place, ([value],), ([], [_near(value)[0]], MISSING))]
+            return [Condition(place, ([value],), ([], [_near_values(value)[0]], MISSING))]
         return []
 
     def _test(self, inner: Node) -> list[Condition]:
@@ -233,7 +241,7 @@ class _Body:
         }.get(ref.root)  # fmt: skip
         if samples is not None:
             # What is there and fits is left as it is: another condition may speak of it.
-            now = _get(self._base, path)
+            now = _value_at(self._base, path)
             if type(now) is type(samples[0]):
                 samples = (now, *samples)
             other: Any = 7 if ref.root != "is_number" else "7"
@@ -298,12 +306,12 @@ class _Body:
         if text is not None:
             return text
         path = self.path(index)
-        found = _get(self._base, path) if path else MISSING
+        found = _value_at(self._base, path) if path else MISSING
         return found if isinstance(found, str) else MISSING
 
 
-def _compared(path: InputPath, sign: str, value: Any) -> Condition:
-    near = _near(value)
+def _comparison_condition(path: InputPath, sign: str, value: Any) -> Condition:
+    near = _near_values(value)
     if sign == "Eq":
         return Condition(path, (value,), near)
     if sign == "Ne":
@@ -319,7 +327,7 @@ def _compared(path: InputPath, sign: str, value: Any) -> Condition:
     return Condition(path, holds, (*fails, str(value), MISSING))
 
 
-def _near(value: Any) -> tuple[Any, ...]:
+def _near_values(value: Any) -> tuple[Any, ...]:
     """Return what a value is easily taken for, and what is none of its kind."""
     if isinstance(value, bool):
         return (not value, str(value).lower(), MISSING)
@@ -330,31 +338,31 @@ def _near(value: Any) -> tuple[Any, ...]:
     return ("z", 7, MISSING)
 
 
-def _turned(each: Condition) -> Condition:
-    return each._replace(holds=each.fails, fails=each.holds)
+def _negate(condition: Condition) -> Condition:
+    return condition._replace(holds=condition.failing_values, fails=condition.passing_values)
 
 
-def _get(question: Any, path: InputPath) -> Any:
+def _value_at(request: Any, path: InputPath) -> Any:
     for step in path:
         if step == EACH:
-            question = question[0] if isinstance(question, list) and question else MISSING
+            request = request[0] if isinstance(request, list) and request else MISSING
         else:
-            question = question.get(step, MISSING) if isinstance(question, dict) else MISSING
-    return question
+            request = request.get(step, MISSING) if isinstance(request, dict) else MISSING
+    return request
 
 
-def _put(question: Question, path: InputPath, value: Any) -> None:
+def _set_value(request: Request, path: InputPath, value: Any) -> None:
     """Put a value at a place, making what leads there; an element comes alone in its list."""
     if EACH in path:
         at = path.index(EACH)
         inner: Any = {} if path[at + 1 :] else value
         if path[at + 1 :]:
-            now = _get(question, path[: at + 1])
+            now = _value_at(request, path[: at + 1])
             inner = copy.deepcopy(now) if isinstance(now, dict) else {}
-            _put(inner, path[at + 1 :], value)
-        _put(question, path[:at], [] if inner is MISSING else [inner])
+            _set_value(inner, path[at + 1 :], value)
+        _set_value(request, path[:at], [] if inner is MISSING else [inner])
         return
-    at_last: Any = question
+    at_last: Any = request
     for step in path[:-1]:
         if not isinstance(at_last.get(step), dict):
             at_last[step] = {}

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from vedette.adapters.policy_engines.regorus.program_cache import borrow, discard
+from vedette.adapters.policy_engines.regorus.program_cache import discard, get_or_create
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.base.errors import EngineFailed as EngineFailed
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 _UNDEFINED = '"<undefined>"'
 
 
-def guarded(call: Callable[[], _T]) -> _T:
+def call_vendor(call: Callable[[], _T]) -> _T:
     """Run a call into the vendor. Raises EngineFailed for its errors and its panics.
 
     The vendor's error comes without its frames: they hold the vendor's objects, and whoever
@@ -37,15 +37,15 @@ def guarded(call: Callable[[], _T]) -> _T:
     try:
         return call()
     except Exception as error:
-        raise EngineFailed(plain(error)) from error.with_traceback(None)
+        raise EngineFailed(strip_backtrace(error)) from error.with_traceback(None)
     except (KeyboardInterrupt, SystemExit, GeneratorExit):
         raise
     except BaseException as panic:  # pyo3's PanicException is not an Exception
-        what = f"the engine panicked: {plain(panic)}"
+        what = f"the engine panicked: {strip_backtrace(panic)}"
         raise EngineFailed(what) from panic.with_traceback(None)
 
 
-def plain(error: BaseException) -> str:
+def strip_backtrace(error: BaseException) -> str:
     """Return a vendor's message without its backtrace."""
     return str(error).split("Stack backtrace:", 1)[0].strip()
 
@@ -77,27 +77,27 @@ class RegorusEngine:
         self._data = _json(bundle, data)
         self._key = _key(self.name, bundle, self._data)
         try:
-            self._program = guarded(lambda: _compile(self._data, bundle.modules()))
+            self._program = call_vendor(lambda: _compile(self._data, bundle.modules()))
             self.decide(b"{}")
         except EngineFailed as error:
             raise BadPolicy(f"the policy does not load: {error}") from error
 
-    def decide(self, question: bytes) -> object:
+    def decide(self, request: bytes) -> object:
         """Return what the entry point says of a canonical question; None if undefined.
 
         Raises EngineFailed, or ValueError if the question is not JSON in UTF-8.
         """
-        text = question.decode("utf-8")
+        text = request.decode("utf-8")
         try:
-            answer = guarded(lambda: self._answer(text))
+            answer = call_vendor(lambda: self._evaluate(text))
         except BaseException:
             # What a failed evaluation leaves behind must not reach the next decision.
             discard(self._key)
             raise
         return None if answer == _UNDEFINED else orjson.loads(answer)
 
-    def _answer(self, text: str) -> str:
-        vm = borrow(self._key, lambda: _vm(self._program, self._data))
+    def _evaluate(self, text: str) -> str:
+        vm = get_or_create(self._key, lambda: _vm(self._program, self._data))
         vm.set_input_json(text)
         answer: str = vm.execute_entry_point(ENTRYPOINT)
         return answer
@@ -122,7 +122,7 @@ def _vm(program: bytes, data: str) -> Any:
     return vm
 
 
-class PlainEngine:
+class InterpreterEngine:
     """The vendor's interpreter: ten times slower, and stricter. For tests and cross-checks.
 
     It tells conflicts, unknown functions and type errors where the compiled program says
@@ -138,33 +138,35 @@ class PlainEngine:
         self._modules = bundle.modules(tests=tests)
         self._data = _json(bundle, data)
         self._key = _key(f"{self.name} {tests}", bundle, self._data)
-        guarded(lambda: self._interpreter().parsed)
+        call_vendor(lambda: self._interpreter().engine)
 
-    def decide(self, question: bytes) -> object:
+    def decide(self, request: bytes) -> object:
         """Return what the entry point says of a canonical question; None if undefined.
 
         Raises EngineFailed, also for what the compiled program calls undefined, or ValueError.
         """
-        return self.rule(ENTRYPOINT, question)
+        return self.evaluate_rule(ENTRYPOINT, request)
 
-    def rule(self, path: str, question: bytes = b"{}") -> object:
+    def evaluate_rule(self, path: str, request: bytes = b"{}") -> object:
         """Return the value of a rule by its full path, None if undefined.
 
         Raises EngineFailed, or ValueError if the question is not UTF-8.
         """
-        text = question.decode("utf-8")
-        found = orjson.loads(guarded(lambda: self._interpreter().answer(path, text)))
+        text = request.decode("utf-8")
+        found = orjson.loads(call_vendor(lambda: self._interpreter().evaluate(path, text)))
         return None if found == "<undefined>" else found
 
-    def syntax(self) -> list[dict[str, Any]]:
+    def syntax_trees(self) -> list[dict[str, Any]]:
         """Return the parsed modules as the vendor describes them."""
         found: list[dict[str, Any]] = orjson.loads(
-            guarded(lambda: self._interpreter().parsed.get_ast_as_json())
+            call_vendor(lambda: self._interpreter().engine.get_ast_as_json())
         )
         return found
 
     def _interpreter(self) -> _Interpreter:
-        found: _Interpreter = borrow(self._key, lambda: _Interpreter(self._modules, self._data))
+        found: _Interpreter = get_or_create(
+            self._key, lambda: _Interpreter(self._modules, self._data)
+        )
         return found
 
 
@@ -172,13 +174,13 @@ class _Interpreter:
     """One thread's interpreter: what was parsed, and the copy of it that answers."""
 
     def __init__(self, modules: Mapping[str, str], data: str) -> None:
-        self.parsed = _engine(modules, data)
-        self._analysed = False
+        self.engine = _build_engine(modules, data)
+        self._is_analysed = False
         self._copy: Any = None
 
-    def answer(self, path: str, text: str) -> str:
+    def evaluate(self, path: str, text: str) -> str:
         if self._copy is None:
-            self._copy = self._fresh()
+            self._copy = self._clone_engine()
         try:
             self._copy.set_input_json(text)
             answer: str = self._copy.eval_rule_as_json(path)
@@ -188,16 +190,16 @@ class _Interpreter:
             raise
         return answer
 
-    def _fresh(self) -> Any:
+    def _clone_engine(self) -> Any:
         # The first evaluation analyses all rules (0.1 s); copies made after it need not.
-        if not self._analysed:
-            self._analysed = True
+        if not self._is_analysed:
+            self._is_analysed = True
             with contextlib.suppress(EngineFailed):
-                guarded(lambda: self.parsed.eval_rule_as_json(ENTRYPOINT))
-        return self.parsed.clone()
+                call_vendor(lambda: self.engine.eval_rule_as_json(ENTRYPOINT))
+        return self.engine.clone()
 
 
-def _engine(modules: Mapping[str, str], data: str) -> Any:
+def _build_engine(modules: Mapping[str, str], data: str) -> Any:
     import regorus
 
     engine = regorus.Engine()

@@ -20,22 +20,22 @@ import orjson
 _CHUNK = 1 << 16
 
 
-class Beside:
+class ForkedCheck:
     """Runs `work` in a fork of this process, which must have one thread only.
 
     What the fork says by `say` comes out here if it dies, so that the last step is known.
     """
 
     def __init__(
-        self, work: Callable[[], Sequence[Any]], say: Callable[[Mapping[str, Any]], None]
+        self, work: Callable[[], Sequence[Any]], emit: Callable[[Mapping[str, Any]], None]
     ) -> None:
-        self._say = say
-        self._reading, writing = os.pipe()
+        self._emit = emit
+        self._read_fd, writing = os.pipe()
         self._pid = os.fork()
         if self._pid == 0:
             code = 1
             try:
-                os.close(self._reading)
+                os.close(self._read_fd)
                 # What it says goes to the pipe: standard output is the parent's.
                 os.dup2(writing, 1)
                 found = [list(each) for each in work()]
@@ -49,16 +49,16 @@ class Beside:
 
     def result(self) -> list[Any]:
         """Return what `work` found; if it died, say its last step and die of the same."""
-        said = b""
-        while chunk := os.read(self._reading, _CHUNK):
-            said += chunk
-        lines = said.splitlines()
+        output = b""
+        while chunk := os.read(self._read_fd, _CHUNK):
+            output += chunk
+        lines = output.splitlines()
         code = self._wait()
         last: dict[str, Any] = orjson.loads(lines[-1]) if lines else {}
         if code == 0 and "found" in last:
             return list(last["found"])
         if last:
-            self._say(last)
+            self._emit(last)
         if code < 0:
             os.kill(os.getpid(), -code)
         sys.exit(code or 1)
@@ -70,7 +70,7 @@ class Beside:
                 os.kill(self._pid, signal.SIGKILL)
             self._wait()
         with suppress(OSError):
-            os.close(self._reading)
+            os.close(self._read_fd)
 
     def _wait(self) -> int:
         """Return the exit code of the fork, negative for a signal."""

@@ -11,23 +11,23 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from vedette.domain.decision import QUESTION
+from vedette.domain.decision import REQUEST_SCHEMA
 
 NOW_US = 1_795_257_600_123_456
 _MOST = 500  # whatever the number of agents; the interpreter takes 1-3 ms for each
-_VARIED = 3  # actions that are asked with every origin
-_EVERY = 2  # of the variations of one action, so that a trial stays short
+_VARIED_ACTIONS = 3  # actions that are asked with every origin
+_VARIATION_STRIDE = 2  # of the variations of one action, so that a trial stays short
 
-Question = dict[str, Any]
-Named = tuple[str, Any]
+Request = dict[str, Any]
+NamedRequest = tuple[str, Any]
 
 
-def question(agent: str, tool: str, grant: Mapping[str, Any], sinks: list[str]) -> Question:
+def build_request(agent: str, tool: str, grant: Mapping[str, Any], sinks: list[str]) -> Request:
     """Return a question that asks for a granted action with every sink trusted."""
     args = {_name(sink): "value" for sink in sinks}
     trigger = next(iter(_texts(grant.get("triggers"))), "golden")
     return {
-        "schema": QUESTION,
+        "schema": REQUEST_SCHEMA,
         "now": NOW_US,
         "subject": {
             "id": f"spiffe://golden/agent/{agent}",
@@ -65,91 +65,96 @@ def question(agent: str, tool: str, grant: Mapping[str, Any], sinks: list[str]) 
     }
 
 
-def reading(agent: str, owner: str, scope: str) -> Question:
+def build_read_request(agent: str, owner: str, scope: str) -> Request:
     """Return a question that asks to read a memory scope given as BANK/SCOPE."""
-    asked = question(
+    request = build_request(
         agent, "memory.read", {"verb": "read", "resource": "memory", "owner": owner}, []
     )
     bank, _, name = scope.partition("/")
-    asked["action"].update(args={"bank": bank, "scope": name}, digest="", declared="")
-    asked["resource"]["id"] = scope
-    return asked
+    request["action"].update(args={"bank": bank, "scope": name}, digest="", declared="")
+    request["resource"]["id"] = scope
+    return request
 
 
-def golden(data: Mapping[str, Any]) -> list[Named]:
+def golden_requests(data: Mapping[str, Any]) -> list[NamedRequest]:
     """Return named questions about the agents in `data.grants`, at most 500."""
-    return list(islice(_golden(data), _MOST))
+    return list(islice(_generate_requests(data), _MOST))
 
 
-def must_deny(data: Mapping[str, Any]) -> list[Named]:
+def forbidden_requests(data: Mapping[str, Any]) -> list[NamedRequest]:
     """Return questions that no bundle whatever may permit."""
-    asked = next((one for _, one in _golden(data)), question("nobody", "nothing", {}, []))
-    unknown = _with(asked, "subject", "agent", "agent_that_no_policy_names")
+    request = next(
+        (one for _, one in _generate_requests(data)), build_request("nobody", "nothing", {}, [])
+    )
+    unknown = _replace_field(request, "subject", "agent", "agent_that_no_policy_names")
     unknown["subject"]["id"] = "spiffe://golden/agent/agent_that_no_policy_names"
     return [
         ("an empty question", {}),
         ("no question at all", None),
         ("a list", []),
         ("a text", "permit"),
-        ("another schema", {**copy.deepcopy(asked), "schema": "vedette.question/0"}),
-        ("the schema before", {**copy.deepcopy(asked), "schema": "vedette.question/1"}),
-        ("no schema", {name: part for name, part in asked.items() if name != "schema"}),
+        ("another schema", {**copy.deepcopy(request), "schema": "vedette.question/0"}),
+        ("the schema before", {**copy.deepcopy(request), "schema": "vedette.question/1"}),
+        ("no schema", {name: part for name, part in request.items() if name != "schema"}),
         ("an unknown agent", unknown),
-        ("no subject", {name: part for name, part in asked.items() if name != "subject"}),
-        ("no action", {name: part for name, part in asked.items() if name != "action"}),
-        ("an agent without a name", _with(asked, "subject", "agent", "")),
-        ("an agent that is a list", _with(asked, "subject", "agent", ["*"])),
-        ("another agent's identity", _with(asked, "subject", "id", "spiffe://golden/agent/zz")),
+        ("no subject", {name: part for name, part in request.items() if name != "subject"}),
+        ("no action", {name: part for name, part in request.items() if name != "action"}),
+        ("an agent without a name", _replace_field(request, "subject", "agent", "")),
+        ("an agent that is a list", _replace_field(request, "subject", "agent", ["*"])),
+        (
+            "another agent's identity",
+            _replace_field(request, "subject", "id", "spiffe://golden/agent/zz"),
+        ),
     ]
 
 
-def _golden(data: Mapping[str, Any]) -> Iterator[Named]:
-    plain = list(_granted(data))
+def _generate_requests(data: Mapping[str, Any]) -> Iterator[NamedRequest]:
+    plain = list(_granted_requests(data))
     yield from plain
-    for name, asked in plain[:: len(plain) // _VARIED + 1]:
-        yield from _origins(name, asked)
-    for name, asked in plain[:1]:
-        yield from islice(_variations(name, asked), 0, None, _EVERY)
+    for name, request in plain[:: len(plain) // _VARIED_ACTIONS + 1]:
+        yield from _origin_variations(name, request)
+    for name, request in plain[:1]:
+        yield from islice(_variations(name, request), 0, None, _VARIATION_STRIDE)
 
 
-def _granted(data: Mapping[str, Any]) -> Iterator[Named]:
+def _granted_requests(data: Mapping[str, Any]) -> Iterator[NamedRequest]:
     all_sinks = _object(_object(data.get("sinks")).get("tools"))
     for agent, given in sorted(_object(data.get("grants")).items()):
         granted = _object(given)
         owner = granted.get("owner", "owner@golden.example")
         for tool, grant in sorted(_object(granted.get("tools")).items()):
             sinks = sorted(_object(all_sinks.get(tool)))
-            asked = question(agent, tool, {**_object(grant), "owner": owner}, sinks)
-            yield f"{agent} {tool}", asked
+            request = build_request(agent, tool, {**_object(grant), "owner": owner}, sinks)
+            yield f"{agent} {tool}", request
         for scope in (*_texts(granted.get("memory")), "no/such"):
-            yield f"{agent} reads {scope}", reading(agent, owner, scope)
+            yield f"{agent} reads {scope}", build_read_request(agent, owner, scope)
 
 
-def _origins(name: str, asked: Question) -> Iterator[Named]:
-    for sink in asked["action"]["sinks"]:
+def _origin_variations(name: str, request: Request) -> Iterator[NamedRequest]:
+    for sink in request["action"]["sinks"]:
         for origin in ("registered", "derived", "untrusted", None):
-            other = copy.deepcopy(asked)
+            other = copy.deepcopy(request)
             other["action"]["origins"][sink] = origin
             yield f"{name} {sink} {origin}", other
 
 
-def _variations(name: str, asked: Question) -> Iterator[Named]:
-    for says, change in _CHANGES:
-        other = copy.deepcopy(asked)
+def _variations(name: str, request: Request) -> Iterator[NamedRequest]:
+    for label, change in _CHANGES:
+        other = copy.deepcopy(request)
         change(other)
-        yield f"{name}, {says}", other
+        yield f"{name}, {label}", other
     for part in ("subject", "action", "resource", "context"):
-        for field in asked[part]:
-            other = copy.deepcopy(asked)
+        for field in request[part]:
+            other = copy.deepcopy(request)
             del other[part][field]
             yield f"{name} without /{part}/{field}", other
     for part, field, value in _HOSTILE:
-        yield f"{name} with /{part}/{field} {value!r}", _with(asked, part, field, value)
+        yield f"{name} with /{part}/{field} {value!r}", _replace_field(request, part, field, value)
 
 
-def _set(*path: str, to: object) -> Callable[[Question], None]:
-    def change(asked: Question) -> None:
-        inner: Any = asked
+def _field_change(*path: str, to: object) -> Callable[[Request], None]:
+    def change(request: Request) -> None:
+        inner: Any = request
         for step in path[:-1]:
             inner = inner[step]
         inner[path[-1]] = copy.deepcopy(to)
@@ -162,35 +167,44 @@ _LINKS = [
     {"at": at, "link": "https://evil.example", "host": "evil.example", "origin": "untrusted"}
     for at in ("/body", "/text", "/note", "/golden")
 ]
-_CHANGES: tuple[tuple[str, Callable[[Question], None]], ...] = (
-    ("another verb", _set("action", "verb", to="erase")),
-    ("another resource", _set("resource", "type", to="moon")),
-    ("high impact", _set("action", "high_impact", to=True)),
-    ("unsure", _set("context", "confidence", to=1)),
-    ("just not sure", _set("context", "confidence", to=799)),
-    ("stopped", _set("context", "stopped", to=True)),
-    ("asks to observe", _set("subject", "requested_mode", to="observe")),
-    ("asks to ask", _set("subject", "requested_mode", to="ask")),
-    ("many hops", _set("context", "event", "hops", to=10**6)),
-    ("hops below zero", _set("context", "event", "hops", to=-1)),
-    ("hops as text", _set("context", "event", "hops", to="1")),
-    ("a full minute", _set("context", "counters", "minute", to=10**12)),
-    ("a full day", _set("context", "counters", "day", to=10**12)),
-    ("counters as text", _set("context", "counters", "day", to="0")),
-    ("its own hour is full", _set("context", "budget", "hour", to=1)),
-    ("its own run is full", _set("context", "budget", to={"hour": 9, "day": 9, "run": 0.5})),
-    ("an undeclared sink", _set("action", "sinks", to=["/elsewhere", "value", 7])),
-    ("another trigger", _set("context", "trigger", to="golden-other")),
-    ("no trigger", _set("context", "trigger", to="")),
-    ("content that nobody may read", _set("action", "readers", to={"/golden": []})),
-    ("content for some readers", _set("action", "readers", to={"/golden": ["value"]})),
-    ("a link out of the content", _set("action", "links", to=_LINKS)),
-    ("no origins", _set("action", "origins", to={})),
-    ("approved", _set("context", "approvals", to=[_APPROVAL])),
-    ("approval of another", _set("context", "approvals", to=[{**_APPROVAL, "action_digest": "b"}])),
-    ("approval run out", _set("context", "approvals", to=[{**_APPROVAL, "until": NOW_US}])),
-    ("approval as text", _set("context", "approvals", to=["a" * 64])),
-    ("approval of nothing", _set("action", "digest", to="")),
+_CHANGES: tuple[tuple[str, Callable[[Request], None]], ...] = (
+    ("another verb", _field_change("action", "verb", to="erase")),
+    ("another resource", _field_change("resource", "type", to="moon")),
+    ("high impact", _field_change("action", "high_impact", to=True)),
+    ("unsure", _field_change("context", "confidence", to=1)),
+    ("just not sure", _field_change("context", "confidence", to=799)),
+    ("stopped", _field_change("context", "stopped", to=True)),
+    ("asks to observe", _field_change("subject", "requested_mode", to="observe")),
+    ("asks to ask", _field_change("subject", "requested_mode", to="ask")),
+    ("many hops", _field_change("context", "event", "hops", to=10**6)),
+    ("hops below zero", _field_change("context", "event", "hops", to=-1)),
+    ("hops as text", _field_change("context", "event", "hops", to="1")),
+    ("a full minute", _field_change("context", "counters", "minute", to=10**12)),
+    ("a full day", _field_change("context", "counters", "day", to=10**12)),
+    ("counters as text", _field_change("context", "counters", "day", to="0")),
+    ("its own hour is full", _field_change("context", "budget", "hour", to=1)),
+    (
+        "its own run is full",
+        _field_change("context", "budget", to={"hour": 9, "day": 9, "run": 0.5}),
+    ),
+    ("an undeclared sink", _field_change("action", "sinks", to=["/elsewhere", "value", 7])),
+    ("another trigger", _field_change("context", "trigger", to="golden-other")),
+    ("no trigger", _field_change("context", "trigger", to="")),
+    ("content that nobody may read", _field_change("action", "readers", to={"/golden": []})),
+    ("content for some readers", _field_change("action", "readers", to={"/golden": ["value"]})),
+    ("a link out of the content", _field_change("action", "links", to=_LINKS)),
+    ("no origins", _field_change("action", "origins", to={})),
+    ("approved", _field_change("context", "approvals", to=[_APPROVAL])),
+    (
+        "approval of another",
+        _field_change("context", "approvals", to=[{**_APPROVAL, "action_digest": "b"}]),
+    ),
+    (
+        "approval run out",
+        _field_change("context", "approvals", to=[{**_APPROVAL, "until": NOW_US}]),
+    ),
+    ("approval as text", _field_change("context", "approvals", to=["a" * 64])),
+    ("approval of nothing", _field_change("action", "digest", to="")),
 )
 _HOSTILE: tuple[tuple[str, str, object], ...] = (
     ("subject", "id", "spiffe://golden/agent/x/agent/y"),
@@ -219,8 +233,8 @@ _HOSTILE: tuple[tuple[str, str, object], ...] = (
 )
 
 
-def _with(asked: Question, part: str, field: str, value: object) -> Question:
-    other = copy.deepcopy(asked)
+def _replace_field(request: Request, part: str, field: str, value: object) -> Request:
+    other = copy.deepcopy(request)
     other[part][field] = value
     return other
 

@@ -20,7 +20,7 @@ class Kind(NamedTuple):
     """
 
     name: str
-    of: Kind | None = None
+    element: Kind | None = None
     fields: tuple[tuple[str, Kind], ...] | None = None
     options: tuple[Kind, ...] = ()
 
@@ -39,20 +39,20 @@ SCALARS = frozenset({"string", "number", "boolean", "null"})
 COLLECTIONS = frozenset({"array", "bag", "set", "object"})
 
 
-def array(of: Kind) -> Kind:
-    return Kind("array", of)
+def array(element: Kind) -> Kind:
+    return Kind("array", element)
 
 
-def bag(of: Kind) -> Kind:
-    return Kind("bag", of)
+def bag(element: Kind) -> Kind:
+    return Kind("bag", element)
 
 
-def set_of(of: Kind) -> Kind:
-    return Kind("set", of)
+def set_of(element: Kind) -> Kind:
+    return Kind("set", element)
 
 
-def object_of(of: Kind) -> Kind:
-    return Kind("object", of)
+def object_of(element: Kind) -> Kind:
+    return Kind("object", element)
 
 
 def record(fields: Iterable[tuple[str, Kind]]) -> Kind:
@@ -61,10 +61,12 @@ def record(fields: Iterable[tuple[str, Kind]]) -> Kind:
     return Kind("object", join(kind for _, kind in listed), listed)
 
 
-def of_value(sample: object) -> Kind:
+def kind_of_value(sample: object) -> Kind:
     """Return the kind of whatever looks like a sample; what is empty in it is open."""
     if isinstance(sample, Mapping):
-        return record((name, of_value(each)) for name, each in sample.items()) if sample else JSON
+        return (
+            record((name, kind_of_value(each)) for name, each in sample.items()) if sample else JSON
+        )
     scalars = {str: STRING, bool: BOOLEAN, int: NUMBER, list: array(JSON)}
     return scalars.get(type(sample), JSON)
 
@@ -84,15 +86,15 @@ def _join(one: Kind, other: Kind) -> Kind:
         return other
     if JSON in (one, other) or ANY in (one, other):
         return JSON if is_plain(one) and is_plain(other) else ANY
-    if one.name == other.name and one.of and other.of:
-        of = _join(one.of, other.of)
+    if one.name == other.name and one.element and other.element:
+        element = _join(one.element, other.element)
         names = [name for name, _ in one.fields or ()]
         if names and names == [name for name, _ in other.fields or ()]:
             return record(
                 (name, _join(mine, its))
                 for (name, mine), (_, its) in zip(one.fields or (), other.fields or (), strict=True)
             )
-        return Kind(one.name, of)
+        return Kind(one.name, element)
     found = set(one.options or (one,))
     for option in other.options or (other,):
         same = next((each for each in found if each.name == option.name), None)
@@ -105,14 +107,14 @@ def is_plain(kind: Kind) -> bool:
     """Say whether no value of a kind is, or holds, a set or an array of no order."""
     if kind.name in ("any", "set", "bag"):
         return False
-    return all(map(is_plain, kind.options)) and (kind.of is None or is_plain(kind.of))
+    return all(map(is_plain, kind.options)) and (kind.element is None or is_plain(kind.element))
 
 
 def is_ordered(kind: Kind) -> bool:
     """Say whether values of a kind may be compared: no bag, and nothing unknown, is in them."""
     if kind.name in ("any", "bag"):
         return False
-    return all(map(is_ordered, kind.options)) and (kind.of is None or is_ordered(kind.of))
+    return all(map(is_ordered, kind.options)) and (kind.element is None or is_ordered(kind.element))
 
 
 def is_scalar(kind: Kind) -> bool:
@@ -120,35 +122,35 @@ def is_scalar(kind: Kind) -> bool:
     return all(each.name in SCALARS | {"json", "none"} for each in kind.options or (kind,))
 
 
-def never_equal(one: Kind, other: Kind) -> bool:
+def is_disjoint(one: Kind, other: Kind) -> bool:
     """Say whether no value is of both kinds. OPA refuses to compile such a comparison."""
     if NONE in (one, other) or ANY in (one, other):
         return False
     if one.options or other.options:
         return all(
-            never_equal(mine, its)
+            is_disjoint(mine, its)
             for mine in one.options or (one,)
             for its in other.options or (other,)
         )
     if JSON in (one, other):
         return "set" in (one.name, other.name)
     if {one.name, other.name} <= {"array", "bag"}:
-        return never_equal(one.of or NONE, other.of or NONE)
+        return is_disjoint(one.element or NONE, other.element or NONE)
     if one.name != other.name:
         return True
     if one.fields is not None and other.fields is not None:
         mine, its = dict(one.fields), dict(other.fields)
-        return mine.keys() != its.keys() or any(never_equal(mine[name], its[name]) for name in mine)
-    return bool(one.of and other.of and never_equal(one.of, other.of))
+        return mine.keys() != its.keys() or any(is_disjoint(mine[name], its[name]) for name in mine)
+    return bool(one.element and other.element and is_disjoint(one.element, other.element))
 
 
-def element(kind: Kind) -> Kind | None:
+def element_kind(kind: Kind) -> Kind | None:
     """Return the kind of what a collection of a kind holds, None if it is no collection."""
     if kind.options:
-        return join(filter(None, map(element, kind.options))) if is_plain(kind) else ANY
+        return join(filter(None, map(element_kind, kind.options))) if is_plain(kind) else ANY
     if kind == JSON:
         return JSON
-    return (kind.of or NONE) if kind.name in COLLECTIONS else None
+    return (kind.element or NONE) if kind.name in COLLECTIONS else None
 
 
 class Builtin(NamedTuple):
@@ -164,8 +166,8 @@ class Builtin(NamedTuple):
 
 
 _TEST = Builtin(("plain",), BOOLEAN)
-_OF_TEXTS = Builtin(("string", "string"), BOOLEAN)
-_CUT = Builtin(("string", "string"), STRING)
+_TEXT_TEST = Builtin(("string", "string"), BOOLEAN)
+_TEXT_TRIM = Builtin(("string", "string"), STRING)
 
 # Not here because engines differ on them: base64.*, to_number, indexof, upper, lower, sprintf (Wasm
 # leaves it to its host, and each has its own verbs), strings.any_*, object.subset, bits.*, regex.*,
@@ -186,11 +188,11 @@ BUILTINS: dict[str, Builtin] = {
     "concat": Builtin(("string", "texts"), STRING),
     "split": Builtin(("string", "text"), array(STRING)),
     "replace": Builtin(("string", "text", "string"), STRING),
-    "startswith": _OF_TEXTS,
-    "endswith": _OF_TEXTS,
-    "contains": _OF_TEXTS,
-    "trim_prefix": _CUT,
-    "trim_suffix": _CUT,
+    "startswith": _TEXT_TEST,
+    "endswith": _TEXT_TEST,
+    "contains": _TEXT_TEST,
+    "trim_prefix": _TEXT_TRIM,
+    "trim_suffix": _TEXT_TRIM,
     "array.concat": Builtin(("array", "array"), array(JSON)),
     "object.get": Builtin(("object", "string", "plain"), JSON),
     "object.keys": Builtin(("object",), set_of(STRING)),
@@ -200,7 +202,7 @@ BUILTINS: dict[str, Builtin] = {
 }
 
 # What a type test says of what it was asked about.
-ASKED = {
+TESTED_KINDS = {
     "is_array": array(JSON),
     "is_boolean": BOOLEAN,
     "is_null": NULL,

@@ -10,23 +10,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
 from vedette.adapters.policy_engines.regorus.forms import check_forms
-from vedette.adapters.policy_engines.regorus.golden_inputs import question
+from vedette.adapters.policy_engines.regorus.golden_inputs import build_request
 from vedette.adapters.policy_engines.regorus.kinds import BUILTINS
 from vedette.adapters.policy_engines.regorus.syntax import (
     Fault,
     Module,
-    Ref,
+    RegoRef,
     Rule,
-    expand,
-    gather,
+    collect_nodes,
+    data_path,
     ref_of,
 )
-from vedette.adapters.policy_engines.regorus.undefined_check import kept_undefined
-from vedette.adapters.policy_engines.regorus.unread_rules import unread
-from vedette.domain.base.canonical import SAFE_INTEGER
+from vedette.adapters.policy_engines.regorus.undefined_check import find_undefined
+from vedette.adapters.policy_engines.regorus.unread_rules import find_unread_rules
+from vedette.domain.base.canonical import MAX_SAFE_INTEGER
 
-Known = Mapping[tuple[str, ...], set[str]]
-At = Callable[..., Fault]
+KnownRules = Mapping[tuple[str, ...], set[str]]
+FaultFactory = Callable[..., Fault]
 
 # A safe integer times this is within 64 bits; what is beyond comes rounded out of the compiled
 # program, and OPA takes no right absolute value of it.
@@ -44,7 +44,7 @@ TEST_BUILTINS = BUILTINS.keys() | frozenset(
 
 
 # What a question looks like; what is empty here is open.
-SAMPLE = question("agent", "tool", {}, [])
+SAMPLE = build_request("agent", "tool", {}, [])
 
 
 def check(
@@ -56,66 +56,70 @@ def check(
     """
     known = _rules_by_package(modules)
     findings: list[Fault] = []
-    deciding = {module.package for module in modules if not module.test}
+    deciding = {module.package for module in modules if not module.is_test}
     for module in modules:
-        findings += _placed(module, deciding)
-        findings += _imports_lead_somewhere(module, known, data)
+        findings += _check_placement(module, deciding)
+        findings += _check_imports(module, known, data)
         for rule in module.rules:
-            findings += _rule(module, rule, known, data)
+            findings += _check_rule(module, rule, known, data)
     findings += check_forms(modules, data, sample)
-    findings += _overlaps(modules, data)
-    findings += _circles(modules, _edges(modules, known))
-    findings += _required(modules, known)
+    findings += _check_overlaps(modules, data)
+    findings += _check_cycles(modules, _edges(modules, known))
+    findings += _check_required(modules, known)
     return findings
 
 
-def check_readers(modules: Sequence[Module]) -> list[Fault]:
+def check_unread_rules(modules: Sequence[Module]) -> list[Fault]:
     """Return the rules whose result nobody reads on the way to the decision."""
-    return unread(modules, _edges(modules, _rules_by_package(modules)))
+    return find_unread_rules(modules, _edges(modules, _rules_by_package(modules)))
 
 
 # --- the profile ------------------------------------------------------------------------------
 
 
-def _rule(module: Module, rule: Rule, known: Known, data: Mapping[str, Any]) -> Iterator[Fault]:
+def _check_rule(
+    module: Module, rule: Rule, known: KnownRules, data: Mapping[str, Any]
+) -> Iterator[Fault]:
     def at(line: int, what: str, mend: str = "") -> Fault:
         return Fault(module.path, line, what, mend)
 
-    if rule.kind == "Default" and rule.function:
+    if rule.kind == "Default" and rule.is_function:
         yield at(rule.line, f"default function {rule.name}", "give it an `else`")
     if "Var" not in rule.head["refr"]:
         mend = "name the rule with one word; collect objects with {key: value | …}"
         yield at(rule.line, f"rule {rule.name} has a reference as its head", mend)
-    yield from _numbers(module, rule, data, at)
-    if module.test:
+    yield from _check_numbers(module, rule, data, at)
+    if module.is_test:
         for call in rule.nodes["Call"]:
-            yield from _call(module, call, known, at)
+            yield from _check_call(module, call, known, at)
     else:
-        for kept in kept_undefined(rule.node):
+        for kept in find_undefined(rule.node):
             yield at(kept.line, kept.what, kept.mend)
     for each in _checked_refs(module, rule):
-        yield from _leads_somewhere(module, each, known, data, at)
+        yield from _check_reference(module, each, known, data, at)
 
 
-def _numbers(module: Module, rule: Rule, data: Mapping[str, Any], at: At) -> Iterator[Fault]:
+def _check_numbers(
+    module: Module, rule: Rule, data: Mapping[str, Any], at: FaultFactory
+) -> Iterator[Fault]:
     """Find numbers that engines would not tell alike: fractions, and all beyond 64 bits."""
     for number in rule.nodes["Number"]:
         value, line = number["value"], number["span"]["line"]
         if not isinstance(value, int):
             yield at(line, f"{value} is not a whole number", "use a smaller unit")
-        elif abs(value) > SAFE_INTEGER + 1:
+        elif abs(value) > MAX_SAFE_INTEGER + 1:
             yield at(line, f"{value} is beyond what every reader holds", "use a larger unit")
     for operation in rule.nodes["ArithExpr"]:
         line = operation["span"]["line"]
         if operation["op"] == "Div":
             yield at(line, "division makes fractions", "multiply the other side")
-        elif operation["op"] == "Mul" and not _small_product(module, operation, data):
+        elif operation["op"] == "Mul" and not _is_small_product(module, operation, data):
             what = "a product may be beyond 64 bits, where engines differ"
             mend = f"multiply a field, input.… or data.…, by a literal of at most {FACTOR}"
             yield at(line, what, mend)
 
 
-def _small_product(module: Module, operation: Any, data: Mapping[str, Any]) -> bool:
+def _is_small_product(module: Module, operation: Any, data: Mapping[str, Any]) -> bool:
     """Say whether a product is that of a small literal and a number of the question or the data.
 
     A name might hold a product itself, and so on.
@@ -131,13 +135,13 @@ def _small_product(module: Module, operation: Any, data: Mapping[str, Any]) -> b
         field = ref_of(operation[other])
         if field is None:
             continue
-        path = expand(module, field)
-        if field.root == "input" or (path and lost(path, {}, data) is None):
+        path = data_path(module, field)
+        if field.root == "input" or (path and find_missing_step(path, {}, data) is None):
             return True
     return False
 
 
-def _call(module: Module, call: Any, known: Known, at: At) -> Iterator[Fault]:
+def _check_call(module: Module, call: Any, known: KnownRules, at: FaultFactory) -> Iterator[Fault]:
     function = ref_of(call["fcn"])
     if function is None:
         return
@@ -154,33 +158,33 @@ def _call(module: Module, call: Any, known: Known, at: At) -> Iterator[Fault]:
         )
 
 
-def _checked_refs(module: Module, rule: Rule) -> Iterator[Ref]:
+def _checked_refs(module: Module, rule: Rule) -> Iterator[RegoRef]:
     # A test may replace any data, so what `with` names in it need not exist.
     replaced = {
         each
         for mods in rule.nodes["with_mods"]
         for mod in mods
-        for each in gather(mod["refr"])[1]
-        if module.test
+        for each in collect_nodes(mod["refr"])[1]
+        if module.is_test
     }
     return (each for each in rule.refs if each not in replaced)
 
 
-def _leads_somewhere(
+def _check_reference(
     module: Module,
-    ref: Ref,
-    known: Known,
+    ref: RegoRef,
+    known: KnownRules,
     data: Mapping[str, Any],
-    at: At,
+    at: FaultFactory,
 ) -> Iterator[Fault]:
-    path = expand(module, ref)
+    path = data_path(module, ref)
     if path is None:
         return
     if not path:
         yield at(ref.line, "`data` as a whole is named", "name what you need of it")
         return
-    end = lost(path, known, data)
-    if end is None or (module.test and path[0] in data):
+    end = find_missing_step(path, known, data)
+    if end is None or (module.is_test and path[0] in data):
         return
     yield at(
         ref.line,
@@ -189,7 +193,9 @@ def _leads_somewhere(
     )
 
 
-def lost(path: tuple[str, ...], known: Known, data: Mapping[str, Any]) -> str | None:
+def find_missing_step(
+    path: tuple[str, ...], known: KnownRules, data: Mapping[str, Any]
+) -> str | None:
     """Return the step at which a path below `data` leads nowhere, None if it leads somewhere."""
     for package, rules in known.items():
         size = len(package)
@@ -215,8 +221,8 @@ def _rules_by_package(modules: Sequence[Module]) -> dict[tuple[str, ...], set[st
     return known
 
 
-def _placed(module: Module, deciding: Set[tuple[str, ...]]) -> Iterator[Fault]:
-    if module.test and module.package in deciding:
+def _check_placement(module: Module, deciding: Set[tuple[str, ...]]) -> Iterator[Fault]:
+    if module.is_test and module.package in deciding:
         # It would be admitted with tests that pass, and be left out where the bundle decides.
         yield Fault(
             module.path,
@@ -226,7 +232,7 @@ def _placed(module: Module, deciding: Set[tuple[str, ...]]) -> Iterator[Fault]:
         )
     folder = tuple(module.path.split("/")[:-1])
     package = module.package
-    if module.test and package and package[-1].endswith("_test"):
+    if module.is_test and package and package[-1].endswith("_test"):
         package = (*package[:-1], package[-1].removesuffix("_test"))
     if package != folder:
         yield Fault(
@@ -237,16 +243,14 @@ def _placed(module: Module, deciding: Set[tuple[str, ...]]) -> Iterator[Fault]:
         )
 
 
-def _imports_lead_somewhere(
-    module: Module, known: Known, data: Mapping[str, Any]
-) -> Iterator[Fault]:
+def _check_imports(module: Module, known: KnownRules, data: Mapping[str, Any]) -> Iterator[Fault]:
     for path, line in module.imports:
         if path in (("rego", "v1"),) or path[0] == "input":
             continue
         if path[0] != "data" or len(path) < 2:
             what = f"import of {'.'.join(path)}"
             yield Fault(module.path, line, what, "import data.… or input.… only")
-        elif (end := lost(path[1:], known, data)) is not None:
+        elif (end := find_missing_step(path[1:], known, data)) is not None:
             yield Fault(
                 module.path,
                 line,
@@ -255,7 +259,7 @@ def _imports_lead_somewhere(
             )
 
 
-def _overlaps(modules: Sequence[Module], data: Mapping[str, Any]) -> Iterator[Fault]:
+def _check_overlaps(modules: Sequence[Module], data: Mapping[str, Any]) -> Iterator[Fault]:
     for module in modules:
         value: Any = data
         for step in module.package:
@@ -269,7 +273,9 @@ def _overlaps(modules: Sequence[Module], data: Mapping[str, Any]) -> Iterator[Fa
             )
 
 
-def _edges(modules: Sequence[Module], known: Known) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
+def _edges(
+    modules: Sequence[Module], known: KnownRules
+) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
     """Return which rules each rule names."""
     edges: dict[tuple[str, ...], set[tuple[str, ...]]] = {}
     for module in modules:
@@ -280,7 +286,7 @@ def _edges(modules: Sequence[Module], known: Known) -> dict[tuple[str, ...], set
     return edges
 
 
-def _circles(
+def _check_cycles(
     modules: Sequence[Module], edges: Mapping[tuple[str, ...], set[tuple[str, ...]]]
 ) -> Iterator[Fault]:
     """Find recursion: both engines crash the process on some forms of it."""
@@ -291,17 +297,19 @@ def _circles(
     }
     state: dict[tuple[str, ...], int] = {}
     for start in sorted(edges):
-        circle = _circle_from(start, edges, state)
+        circle = _find_cycle(start, edges, state)
         if circle:
             path, line = places[circle[0]]
             way = " → ".join(".".join(name) for name in (*circle, circle[0]))
             yield Fault(path, line, f"recursion: {way}", "rules must not depend on themselves")
 
 
-def _targets(module: Module, rule: Rule, ref: Ref, known: Known) -> Iterator[tuple[str, ...]]:
+def _targets(
+    module: Module, rule: Rule, ref: RegoRef, known: KnownRules
+) -> Iterator[tuple[str, ...]]:
     if ref.root not in rule.locals and ref.root in known[module.package]:
         yield (*module.package, ref.root)
-    path = expand(module, ref)
+    path = data_path(module, ref)
     if path is None:
         return
     for package, rules in known.items():
@@ -312,7 +320,7 @@ def _targets(module: Module, rule: Rule, ref: Ref, known: Known) -> Iterator[tup
             yield from ((*package, name) for name in rules)
 
 
-def _circle_from(
+def _find_cycle(
     start: tuple[str, ...],
     edges: Mapping[tuple[str, ...], set[tuple[str, ...]]],
     state: dict[tuple[str, ...], int],
@@ -339,11 +347,11 @@ def _circle_from(
     return []
 
 
-def _required(modules: Sequence[Module], known: Known) -> Iterator[Fault]:
+def _check_required(modules: Sequence[Module], known: KnownRules) -> Iterator[Fault]:
     wanted = [(("vedette", proof), "ok") for proof in PROOFS]
     for package, rule in (*wanted, (("vedette", "gateway"), "decision")):
         folder = "/".join(package)
-        files = [module for module in modules if module.package == package and not module.test]
+        files = [module for module in modules if module.package == package and not module.is_test]
         if not files:
             yield Fault(f"{folder}/", 1, f"package {'.'.join(package)} is missing", "restore it")
         elif rule not in known[package]:
@@ -358,7 +366,7 @@ def _required(modules: Sequence[Module], known: Known) -> Iterator[Fault]:
         elif not any(
             rule.name.startswith("test_")
             for module in modules
-            if module.test and module.path.rpartition("/")[0] == folder
+            if module.is_test and module.path.rpartition("/")[0] == folder
             for rule in module.rules
         ):
             yield Fault(files[0].path, 1, "no tests beside it", f"add {folder}/…_test.rego")

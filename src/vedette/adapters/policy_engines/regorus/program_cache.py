@@ -14,42 +14,42 @@ from collections.abc import Callable
 from typing import Any
 
 # Per thread: the live bundle, the one before it, and two that are being tried or replayed.
-KEPT = 4
+MAX_ENTRIES = 4
 
 
-class _Shelf(threading.local):
+class _ThreadCache(threading.local):
     """One for each thread; it ends with its thread, on that thread."""
 
     def __init__(self) -> None:
-        self.kept: OrderedDict[str, Any] = OrderedDict()
+        self.entries: OrderedDict[str, Any] = OrderedDict()
 
 
-_SHELF = _Shelf()
+_CACHE = _ThreadCache()
 
 
-def borrow(key: str, make: Callable[[], Any]) -> Any:
+def get_or_create(key: str, create: Callable[[], Any]) -> Any:
     """Return what this thread keeps under `key`, made now if it keeps nothing.
 
     Borrow only below `engine.guarded`, whose errors carry no frames: a traceback that is handed
     to another thread would take what was borrowed with it.
     """
-    kept = _SHELF.kept
-    found = kept.get(key)
+    entries = _CACHE.entries
+    found = entries.get(key)
     if found is None:
-        found = make()
-        kept[key] = found
-        while len(kept) > KEPT:
-            kept.popitem(last=False)
+        found = create()
+        entries[key] = found
+        while len(entries) > MAX_ENTRIES:
+            entries.popitem(last=False)
     else:
-        kept.move_to_end(key)
+        entries.move_to_end(key)
     return found
 
 
 def discard(key: str) -> None:
     """Drop what this thread keeps under `key`, if anything."""
-    _SHELF.kept.pop(key, None)
+    _CACHE.entries.pop(key, None)
 
 
-def kept() -> list[str]:
+def cached_keys() -> list[str]:
     """Return the keys of what this thread keeps, the one used longest ago first."""
-    return list(_SHELF.kept)
+    return list(_CACHE.entries)

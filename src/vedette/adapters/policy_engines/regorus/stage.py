@@ -44,7 +44,7 @@ def read_bundle(folder: Path) -> Bundle:
     root = folder.resolve()
     files: dict[str, bytes] = {}
     total = 0
-    for path in _walk(folder):
+    for path in _list_files(folder):
         name = path.relative_to(folder).as_posix()
         raw = _read(path, name, root)
         total += len(raw)
@@ -57,7 +57,7 @@ def read_bundle(folder: Path) -> Bundle:
     return Bundle.of(files)
 
 
-def _walk(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     found: list[Path] = []
     for at, folders, names in os.walk(folder):
         here = Path(at)
@@ -116,55 +116,55 @@ class SubprocessStage:
     def __init__(self, *, deadline_s: float = DEADLINE_S) -> None:
         self._deadline_s = deadline_s
         self._admitted: dict[str, Any] = {}
-        self._begun: dict[tuple[str, bool], Trial] = {}
+        self._trials: dict[tuple[str, bool], Trial] = {}
 
     read_bundle = staticmethod(read_bundle)
 
-    def begin(self, bundle: Bundle, *, compare: bool = True) -> None:
+    def begin_trial(self, bundle: Bundle, *, compare: bool = True) -> None:
         """Begin to try a bundle that will be asked about, while other things are done.
 
         `compare` is for a trial by `try_out`; without it, it is one by `try_rules`.
         """
-        asked = bundle.digest, compare
-        if asked not in self._begun:
-            self._begun[asked] = Trial(bundle, compare=compare)
+        key = bundle.digest, compare
+        if key not in self._trials:
+            self._trials[key] = Trial(bundle, compare=compare)
 
-    def abandon(self) -> None:
+    def cancel_trials(self) -> None:
         """End the trials that were begun and that nobody asked about."""
-        while self._begun:
-            self._begun.popitem()[1].end()
+        while self._trials:
+            self._trials.popitem()[1].kill()
 
     async def try_out(self, bundle: Bundle) -> list[Finding]:
         """Return what is wrong with the bundle; an empty list admits it.
 
         A crash, a missed deadline and an answer that cannot be read are findings too.
         """
-        return await self._try(bundle, compare=True)
+        return await self._run_trial(bundle, compare=True)
 
     async def try_rules(self, bundle: Bundle) -> list[Finding]:
         """Return what is wrong with the bundle, but do not compare regorus' two evaluators.
 
         For whoever compares what `load` makes with the engine that is to decide.
         """
-        return await self._try(bundle, compare=False)
+        return await self._run_trial(bundle, compare=False)
 
-    async def _try(self, bundle: Bundle, *, compare: bool) -> list[Finding]:
+    async def _run_trial(self, bundle: Bundle, *, compare: bool) -> list[Finding]:
         # Imported here: a start begins its trial first of all, and what asks for it comes later.
         import asyncio
 
         from vedette.domain.ports import Finding
 
-        trial = self._begun.pop((bundle.digest, compare), None) or Trial(bundle, compare=compare)
+        trial = self._trials.pop((bundle.digest, compare), None) or Trial(bundle, compare=compare)
         try:
             async with asyncio.timeout(self._deadline_s):
-                code, answer, said = await asyncio.wrap_future(trial.ended)
+                code, output, errors = await asyncio.wrap_future(trial.result)
         except TimeoutError:
             what = f"the trial took longer than {self._deadline_s:g} s"
             mend = "offer it again if the machine was busy, or look for a rule that multiplies data"
             return [Finding("policies", 1, what, mend, verdict=False)]
         finally:
-            trial.end()
-        findings, data = _read_answer(code, answer, said)
+            trial.kill()
+        findings, data = _read_answer(code, output, errors)
         if not findings:
             # Reading the data files again would hold up the fleet when they are long.
             self._admitted = {bundle.digest: data}
@@ -180,10 +180,10 @@ class SubprocessStage:
         return RegorusEngine(bundle, self._admitted.get(bundle.digest))
 
 
-def _read_answer(code: int, answer: bytes, said: bytes) -> tuple[list[Finding], Any]:
+def _read_answer(code: int, output: bytes, errors: bytes) -> tuple[list[Finding], Any]:
     from vedette.domain.ports import Finding
 
-    lines = answer.splitlines()
+    lines = output.splitlines()
     try:
         last = orjson.loads(lines[-1]) if lines else {}
         if code == 0 and "findings" in last:
@@ -193,7 +193,7 @@ def _read_answer(code: int, answer: bytes, said: bytes) -> tuple[list[Finding], 
     file, _, line = str(last.get("at", "")).partition(":")
     step = last.get("step", "starting")
     how = f"signal {_signal(-code)}" if code < 0 else f"exit code {code}"
-    words = said.decode("utf-8", "replace").strip().splitlines()
+    words = errors.decode("utf-8", "replace").strip().splitlines()
     why = f": {words[-1][:200]}" if words else ""
     what = f"the trial ended with {how} while {step}{why}"
     return [Finding(file or "policies", int(line) if line.isdigit() else 1, what)], {}

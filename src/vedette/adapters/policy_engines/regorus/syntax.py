@@ -21,7 +21,7 @@ class Fault(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Ref:
+class RegoRef:
     """A reference: its root, the constant steps after it, and whether dynamic ones follow."""
 
     root: str
@@ -42,15 +42,15 @@ class Rule:
     line: int
     kind: str
     head: Node
-    function: bool
+    is_function: bool
     locals: frozenset[str]
-    refs: tuple[Ref, ...]
+    refs: tuple[RegoRef, ...]
     nodes: Mapping[str, list[Node]]
     node: Node
     shape: str
     args: list[Node]
 
-    def values(self) -> list[tuple[Node | None, Node | None]]:
+    def body_values(self) -> list[tuple[Node | None, Node | None]]:
         """Return each body with its value, along `else`; None for no body and for `true`."""
         if self.kind == "Default":
             return [(None, self.head["value"])]
@@ -75,12 +75,12 @@ class Module:
     rules: list[Rule] = field(default_factory=list)
 
     @property
-    def test(self) -> bool:
+    def is_test(self) -> bool:
         """Say whether the file holds tests."""
         return self.path.endswith("_test.rego")
 
 
-KINDS = (
+NODE_KINDS = (
     "Number",
     "ArithExpr",
     "NotExpr",
@@ -92,15 +92,15 @@ KINDS = (
     "AssignExpr",
     "Membership",
 )
-_DULL = frozenset({"span", "eidx", "sidx", "qidx", "op", "field"})
+_SKIPPED_FIELDS = frozenset({"span", "eidx", "sidx", "qidx", "op", "field"})
 
 
 def read_modules(syntax: Sequence[Mapping[str, Any]]) -> list[Module]:
     """Make modules of the vendor's syntax trees."""
-    return [_module(item["ast"], item["source"]) for item in syntax]
+    return [_read_module(item["ast"], item["source"]) for item in syntax]
 
 
-def _module(tree: Node, source: Mapping[str, str]) -> Module:
+def _read_module(tree: Node, source: Mapping[str, str]) -> Module:
     raw = source["contents"].encode("utf-8")
     package = ref_of(tree["package"]["refr"])
     module = Module(source["file"], (), 1)
@@ -116,11 +116,11 @@ def _module(tree: Node, source: Mapping[str, str]) -> Module:
         alias = _text(raw, each["as"]) if each.get("as") else path[-1]
         module.aliases[alias] = path
     for each in tree["rules"]:
-        module.rules.append(_rule(raw, each))
+        module.rules.append(_read_rule(raw, each))
     return module
 
 
-def _rule(raw: bytes, node: Node) -> Rule:
+def _read_rule(raw: bytes, node: Node) -> Rule:
     kind, body = next(iter(node.items()))
     if kind == "Default":
         head, args = body, body.get("args") or []
@@ -131,7 +131,7 @@ def _rule(raw: bytes, node: Node) -> Rule:
         function = shape == "Func"
         rest = [value for name, value in head.items() if name not in ("refr", "args")]
         rest.append(body["bodies"])
-    nodes, refs = gather(rest)
+    nodes, refs = collect_nodes(rest)
     root = ref_of(head["refr"])
     return Rule(
         root.root if root else "",
@@ -139,7 +139,7 @@ def _rule(raw: bytes, node: Node) -> Rule:
         kind,
         head,
         function,
-        frozenset((*_vars(args), *_bound(raw, nodes))),
+        frozenset((*_vars(args), *_bound_names(raw, nodes))),
         tuple(refs),
         nodes,
         node,
@@ -148,13 +148,13 @@ def _rule(raw: bytes, node: Node) -> Rule:
     )
 
 
-def gather(start: Node) -> tuple[dict[str, list[Node]], list[Ref]]:
+def collect_nodes(start: Node) -> tuple[dict[str, list[Node]], list[RegoRef]]:
     """Return the nodes of the kinds in KINDS within a node, and every reference.
 
     References inside the brackets of others are found as well.
     """
-    nodes: dict[str, list[Node]] = {kind: [] for kind in KINDS}
-    refs: list[Ref] = []
+    nodes: dict[str, list[Node]] = {kind: [] for kind in NODE_KINDS}
+    refs: list[RegoRef] = []
     left: list[Node] = [start]
     while left:
         node = left.pop()
@@ -176,12 +176,12 @@ def gather(start: Node) -> tuple[dict[str, list[Node]], list[Ref]]:
         for kind, inner in node.items():
             if kind in nodes:
                 nodes[kind].append(inner)
-            if kind not in _DULL:
+            if kind not in _SKIPPED_FIELDS:
                 left.append(inner)
     return nodes, refs
 
 
-def _bound(raw: bytes, nodes: Mapping[str, list[Node]]) -> Iterator[str]:
+def _bound_names(raw: bytes, nodes: Mapping[str, list[Node]]) -> Iterator[str]:
     for node in nodes["SomeIn"]:
         yield from _vars([node["key"], node["value"]])
     for node in nodes["SomeVars"]:
@@ -201,7 +201,7 @@ def _vars(node: Node) -> Iterator[str]:
         for kind, inner in node.items():
             if kind == "Var":
                 yield str(inner["value"])
-            elif kind not in _DULL:
+            elif kind not in _SKIPPED_FIELDS:
                 yield from _vars(inner)
 
 
@@ -209,7 +209,7 @@ def _text(raw: bytes, span: Mapping[str, int]) -> str:
     return raw[span["start"] : span["end"]].decode("utf-8", "replace")
 
 
-def ref_of(node: Node) -> Ref | None:
+def ref_of(node: Node) -> RegoRef | None:
     """Return the reference that a node is, or None if it is something else."""
     steps: list[str | None] = []
     while isinstance(node, dict):
@@ -221,7 +221,7 @@ def ref_of(node: Node) -> Ref | None:
                     break
                 constant.append(step)
             dynamic = len(constant) < len(steps)
-            return Ref(str(var["value"]), tuple(constant), dynamic, var["span"]["line"])
+            return RegoRef(str(var["value"]), tuple(constant), dynamic, var["span"]["line"])
         if "RefDot" in node:
             steps.append(str(node["RefDot"]["field"][1]))
             node = node["RefDot"]["refr"]
@@ -250,7 +250,7 @@ def text_of(node: Node) -> str | None:
     return str(found["value"]) if found else None
 
 
-def line_of(node: Node, otherwise: int) -> int:
+def line_of(node: Node, default: int) -> int:
     """Return the first line that a node speaks of."""
     left = [node]
     while left:
@@ -262,10 +262,10 @@ def line_of(node: Node, otherwise: int) -> int:
             if isinstance(span, dict):
                 return int(span["line"])
             left.extend(reversed(list(each.values())))
-    return otherwise
+    return default
 
 
-def expand(module: Module, ref: Ref) -> tuple[str, ...] | None:
+def data_path(module: Module, ref: RegoRef) -> tuple[str, ...] | None:
     """Return the path below `data` that a reference means, None if it is not about data."""
     path = (ref.root, *ref.steps)
     if ref.root in module.aliases:

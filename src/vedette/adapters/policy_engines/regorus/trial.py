@@ -20,15 +20,23 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.adapters.policy_engines.regorus.branch_inputs import branches
-from vedette.adapters.policy_engines.regorus.engine import EngineFailed, PlainEngine, RegorusEngine
-from vedette.adapters.policy_engines.regorus.forked_check import Beside
-from vedette.adapters.policy_engines.regorus.golden_inputs import Named, golden, must_deny
-from vedette.adapters.policy_engines.regorus.profile import check, check_readers
+from vedette.adapters.policy_engines.regorus.branch_inputs import branch_requests
+from vedette.adapters.policy_engines.regorus.engine import (
+    EngineFailed,
+    InterpreterEngine,
+    RegorusEngine,
+)
+from vedette.adapters.policy_engines.regorus.forked_check import ForkedCheck
+from vedette.adapters.policy_engines.regorus.golden_inputs import (
+    NamedRequest,
+    forbidden_requests,
+    golden_requests,
+)
+from vedette.adapters.policy_engines.regorus.profile import check, check_unread_rules
 from vedette.adapters.policy_engines.regorus.syntax import Fault, Module, read_modules
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import ENTRYPOINT, Bundle
-from vedette.domain.decision import Decision, denied, read_decision
+from vedette.domain.decision import Decision, build_denial, parse_decision
 from vedette.policy.bundle_data import mount
 
 if TYPE_CHECKING:
@@ -48,71 +56,75 @@ def main() -> int:
     gc.disable()
     raw = orjson.loads(sys.stdin.buffer.read())
     files = {path: base64.b64decode(text) for path, text in raw["files"].items()}
-    found, data = try_here(Bundle.of(files), compare=raw["compare"])
-    _say({"findings": [list(each) for each in found], "data": {} if found else data})
+    found, data = try_bundle(Bundle.of(files), compare=raw["compare"])
+    _emit({"findings": [list(each) for each in found], "data": {} if found else data})
     return 0
 
 
-def try_here(bundle: Bundle, *, compare: bool = True) -> tuple[list[Fault], dict[str, Any]]:
+def try_bundle(bundle: Bundle, *, compare: bool = True) -> tuple[list[Fault], dict[str, Any]]:
     """Return what is wrong with a bundle, and its data. May crash the process, as regorus may."""
     try:
         data = mount(bundle.files)
     except BadPolicy as error:
-        return [_of_error(error)], {}
-    return _sorted(_tried(bundle, data, compare)), data
+        return [_error_fault(error)], {}
+    return _sort_faults(_find_faults(bundle, data, compare)), data
 
 
-def _tried(bundle: Bundle, data: Mapping[str, Any], compare: bool) -> list[Fault]:
-    manifest = list(_manifest(bundle))
-    _at("", "parsing")
+def _find_faults(bundle: Bundle, data: Mapping[str, Any], compare: bool) -> list[Fault]:
+    manifest = list(_check_manifest(bundle))
+    _announce_step("", "parsing")
     try:
         plain = _parse(bundle, data)
-    except _Unparsed as error:
+    except _ParseError as error:
         return error.findings
-    modules = read_modules(plain.syntax())
-    beside = Beside(lambda: _compared(bundle, plain, modules, data), _say) if compare else None
+    modules = read_modules(plain.syntax_trees())
+    comparison = (
+        ForkedCheck(lambda: _compare_evaluators(bundle, plain, modules, data), _emit)
+        if compare
+        else None
+    )
     try:
         found = manifest + check(modules, data)
         if found:
             return found
-        _at("", "analysing the rules")
+        _announce_step("", "analysing the rules")
         try:
             plain.decide(b"{}")
         except EngineFailed as error:
-            return [_of_engine(str(error))]
-        told = list(_tests(plain, modules))
-        if beside is not None and not told:
-            told = [Fault(*each) for each in beside.result()]
-        return [*check_readers(modules), *told]
+            return [_engine_fault(str(error))]
+        faults = list(_run_tests(plain, modules))
+        if comparison is not None and not faults:
+            faults = [Fault(*each) for each in comparison.result()]
+        return [*check_unread_rules(modules), *faults]
     finally:
-        if beside is not None:
-            beside.end()
+        if comparison is not None:
+            comparison.end()
 
 
-class _Unparsed(Exception):
+class _ParseError(Exception):
     def __init__(self, findings: list[Fault]) -> None:
         super().__init__(str(findings))
         self.findings = findings
 
 
-def _parse(bundle: Bundle, data: Mapping[str, Any]) -> PlainEngine:
+def _parse(bundle: Bundle, data: Mapping[str, Any]) -> InterpreterEngine:
     """Parse all modules; on an error parse each alone, so that every broken file is named."""
     try:
-        return PlainEngine(bundle, data, tests=True)
+        return InterpreterEngine(bundle, data, tests=True)
     except (EngineFailed, BadPolicy) as error:
         findings: list[Fault] = []
         for path, raw in sorted(bundle.files.items()):
             if not path.endswith(".rego"):
                 continue
-            _at(path, "parsing")
+            _announce_step(path, "parsing")
             try:
-                PlainEngine(Bundle.of({path: raw}), {}, tests=True)
+                InterpreterEngine(Bundle.of({path: raw}), {}, tests=True)
             except EngineFailed as alone:
-                findings.append(_of_engine(str(alone), path))
-        raise _Unparsed(findings or [_of_engine(str(error))]) from error
+                findings.append(_engine_fault(str(alone), path))
+        raise _ParseError(findings or [_engine_fault(str(error))]) from error
 
 
-def _manifest(bundle: Bundle) -> Iterator[Fault]:
+def _check_manifest(bundle: Bundle) -> Iterator[Fault]:
     raw = bundle.files.get(".manifest")
     if raw is None:
         yield Fault(".manifest", 1, "there is no .manifest", "name roots and rego_version 1")
@@ -135,39 +147,39 @@ def _manifest(bundle: Bundle) -> Iterator[Fault]:
             yield Fault(".manifest", 1, f"no root covers {folder or '.'}/", "add it to roots")
 
 
-def _tests(plain: PlainEngine, modules: list[Module]) -> Iterator[Fault]:
+def _run_tests(plain: InterpreterEngine, modules: list[Module]) -> Iterator[Fault]:
     for module in modules:
         for rule in module.rules:
-            if not module.test or not rule.name.startswith("test_"):
+            if not module.is_test or not rule.name.startswith("test_"):
                 continue
-            _at(f"{module.path}:{rule.line}", f"running {rule.name}")
+            _announce_step(f"{module.path}:{rule.line}", f"running {rule.name}")
             path = ".".join(("data", *module.package, rule.name))
             try:
-                answer = plain.rule(path)
+                answer = plain.evaluate_rule(path)
             except EngineFailed as error:
-                yield Fault(module.path, rule.line, f"{rule.name} failed: {_first(error)}")
+                yield Fault(module.path, rule.line, f"{rule.name} failed: {_error_text(error)}")
                 continue
             if answer is not True:
                 says = "is undefined" if answer is None else f"is {answer!r}"
                 yield Fault(module.path, rule.line, f"{rule.name} failed: it {says}", "")
 
 
-def _compared(
-    bundle: Bundle, plain: PlainEngine, modules: list[Module], data: Mapping[str, Any]
+def _compare_evaluators(
+    bundle: Bundle, plain: InterpreterEngine, modules: list[Module], data: Mapping[str, Any]
 ) -> list[Fault]:
     where = _entry_file(bundle)
-    _at(where, "compiling")
+    _announce_step(where, "compiling")
     try:
         compiled = RegorusEngine(bundle, data)
     except BadPolicy as error:
-        return [_of_engine(error.what, where)]
-    right = golden(data)
-    asked = [*right, *branches(modules, data, right)]
-    found = differences(plain, [compiled], asked, where)
-    for name, question in must_deny(data):
-        _at(where, f"deciding: {name}")
+        return [_engine_fault(error.what, where)]
+    granted = golden_requests(data)
+    requests = [*granted, *branch_requests(modules, data, granted)]
+    found = find_differences(plain, [compiled], requests, where)
+    for name, request in forbidden_requests(data):
+        _announce_step(where, f"deciding: {name}")
         for engine in (plain, compiled):
-            decision, _ = _decide(engine, question)
+            decision, _ = _decide(engine, request)
             if decision.outcome != "deny":
                 what = f"{name} is not denied but {decision.outcome} by {decision.rule}"
                 found.append(Fault(where, 1, what, "deny what proves nothing"))
@@ -175,8 +187,11 @@ def _compared(
     return found
 
 
-def differences(
-    plain: PolicyEngine, others: Sequence[PolicyEngine], asked: Sequence[Named], where: str
+def find_differences(
+    plain: PolicyEngine,
+    others: Sequence[PolicyEngine],
+    requests: Sequence[NamedRequest],
+    where: str,
 ) -> list[Fault]:
     """Return where engines decide otherwise than the interpreter, the first for each engine.
 
@@ -184,10 +199,10 @@ def differences(
     """
     found: list[Fault] = []
     for engine in others:
-        for name, question in asked:
-            _at(where, f"deciding: {name}")
-            first, failed = _decide(plain, question)
-            second, _ = _decide(engine, question)
+        for name, request in requests:
+            _announce_step(where, f"deciding: {name}")
+            first, failed = _decide(plain, request)
+            second, _ = _decide(engine, request)
             if second.outcome == "deny" if failed else first == second:
                 continue
             says = failed or f"{first.outcome} by {first.rule}"
@@ -197,11 +212,11 @@ def differences(
     return found
 
 
-def _decide(engine: PolicyEngine, question: object) -> tuple[Decision, str]:
+def _decide(engine: PolicyEngine, request: object) -> tuple[Decision, str]:
     try:
-        return read_decision(engine.decide(orjson.dumps(question))), ""
+        return parse_decision(engine.decide(orjson.dumps(request))), ""
     except EngineFailed as error:
-        return denied("engine.failed"), _first(error)
+        return build_denial("engine.failed"), _error_text(error)
 
 
 def _entry_file(bundle: Bundle) -> str:
@@ -213,35 +228,35 @@ def _entry_file(bundle: Bundle) -> str:
 # --- words ------------------------------------------------------------------------------------
 
 
-def _of_engine(message: str, path: str = "") -> Fault:
+def _engine_fault(message: str, path: str = "") -> Fault:
     place = _PLACE.search(message)
-    said = _MESSAGE.search(message)
-    what = " ".join((said["what"] if said else message).split())[:400]
+    message_match = _MESSAGE.search(message)
+    what = " ".join((message_match["what"] if message_match else message).split())[:400]
     if place:
         return Fault(place["file"], int(place["line"]), what)
     return Fault(path or "policies", 1, what)
 
 
-def _of_error(error: BadPolicy) -> Fault:
+def _error_fault(error: BadPolicy) -> Fault:
     file, _, line = (error.where or "policies:1").rpartition(":")
     return Fault(file, int(line) if line.isdigit() else 1, error.what, error.mend or "")
 
 
-def _first(error: EngineFailed) -> str:
-    found = _of_engine(str(error))
+def _error_text(error: EngineFailed) -> str:
+    found = _engine_fault(str(error))
     return f"{found.file}:{found.line}: {found.what}" if found.file != "policies" else found.what
 
 
-def _sorted(findings: list[Fault]) -> list[Fault]:
+def _sort_faults(findings: list[Fault]) -> list[Fault]:
     return sorted(findings, key=lambda each: (each.file, each.line, each.what))
 
 
-def _at(file: str, step: str) -> None:
-    _say({"at": file, "step": step})
+def _announce_step(file: str, step: str) -> None:
+    _emit({"at": file, "step": step})
 
 
-def _say(what: Mapping[str, Any]) -> None:
-    sys.stdout.buffer.write(orjson.dumps(what) + b"\n")
+def _emit(message: Mapping[str, Any]) -> None:
+    sys.stdout.buffer.write(orjson.dumps(message) + b"\n")
     sys.stdout.buffer.flush()
 
 

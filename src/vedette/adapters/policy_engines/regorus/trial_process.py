@@ -30,7 +30,7 @@ _BOOT = (
     "from vedette.adapters.policy_engines.regorus.trial import main; sys.exit(main())"
 )
 
-Ended = tuple[int, bytes, bytes]
+TrialResult = tuple[int, bytes, bytes]
 
 
 class Trial:
@@ -41,7 +41,7 @@ class Trial:
     """
 
     def __init__(self, bundle: Bundle, *, compare: bool = True) -> None:
-        self.ended: Future[Ended] = Future()
+        self.result: Future[TrialResult] = Future()
         self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
             # -I: nothing of the environment or of the current folder is imported from.
             [sys.executable, "-I", "-S", *_bytecode(), "-c", _BOOT, *_paths()],
@@ -52,18 +52,18 @@ class Trial:
             start_new_session=True,
         )
         files = {path: base64.b64encode(raw).decode() for path, raw in bundle.files.items()}
-        question = orjson.dumps({"compare": compare, "files": files})
-        watch = threading.Thread(target=self._watch, args=(question,), name="policy trial")
+        request = orjson.dumps({"compare": compare, "files": files})
+        watch = threading.Thread(target=self._watch, args=(request,), name="policy trial")
         watch.daemon = True
         watch.start()
 
-    def _watch(self, question: bytes) -> None:
-        answer, said = self._process.communicate(question)
+    def _watch(self, request: bytes) -> None:
+        output, errors = self._process.communicate(request)
         # Whoever gave up on it is not told.
         with contextlib.suppress(Exception):
-            self.ended.set_result((self._process.returncode, answer, said))
+            self.result.set_result((self._process.returncode, output, errors))
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill the process and what it started, if they still run."""
         if self._process.poll() is None:
             # It leads a group of its own (start_new_session), so this reaches nobody else.
@@ -73,8 +73,10 @@ class Trial:
 
 def _bytecode() -> list[str]:
     """Return what this process was told about bytecode, which -I would not find out by itself."""
-    told = ["-B"] if sys.dont_write_bytecode else []
-    return [*told, "-X", f"pycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else told
+    options = ["-B"] if sys.dont_write_bytecode else []
+    return (
+        [*options, "-X", f"pycache_prefix={sys.pycache_prefix}"] if sys.pycache_prefix else options
+    )
 
 
 @cache

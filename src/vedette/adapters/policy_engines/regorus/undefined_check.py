@@ -19,7 +19,7 @@ _SCALARS = frozenset({"String", "RawString", "Number", "Bool", "Null"})
 _COMPREHENSIONS = frozenset({"ArrayCompr", "SetCompr", "ObjectCompr"})
 
 
-class Kept(NamedTuple):
+class UndefinedValue(NamedTuple):
     """An undefined value that would be kept: where, what it is, and the mend."""
 
     line: int
@@ -27,127 +27,131 @@ class Kept(NamedTuple):
     mend: str
 
 
-_ASK = "ask for {0} beside it, for example by is_string({0}) or {0} != null"
-_NAME = "give it a name and ask for that (is_string, != null), or leave the assignment out"
-_COLLECT = "assign it to a name, ask for that name (is_string, != null), and collect the name"
+_ASK_MEND = "ask for {0} beside it, for example by is_string({0}) or {0} != null"
+_NAME_MEND = "give it a name and ask for that (is_string, != null), or leave the assignment out"
+_COLLECT_MEND = "assign it to a name, ask for that name (is_string, != null), and collect the name"
 
 
-def kept_undefined(node: Mapping[str, Any]) -> Iterator[Kept]:
+def find_undefined(node: Mapping[str, Any]) -> Iterator[UndefinedValue]:
     """Return where a rule, as the vendor describes it, would keep an undefined value."""
     kind, rule = next(iter(node.items()))
     if kind == "Default":
         return
     shape, head = next(iter(rule["head"].items()))
     args = head.get("args") or []
-    params = frozenset(name for name in map(_var, args) if name not in (None, "_"))
+    params = frozenset(name for name in map(_variable_name, args) if name not in (None, "_"))
     names = params
     for body in rule["bodies"] or [None]:
-        known = Query(body["query"]["stmts"] if body else [], outer=params)
-        yield from known.faults()
+        query = Query(body["query"]["stmts"] if body else [], outer=params)
+        yield from query.find_undefined()
         if shape == "Set":
-            yield from known.collected(head["key"])
-        yield from _nested(body, known.names)
-        names |= known.names
-    yield from _nested(head, names)
+            yield from query.check_collected(head["key"])
+        yield from _check_nested(body, query.defined_names)
+        names |= query.defined_names
+    yield from _check_nested(head, names)
     if any("Var" in arg and arg["Var"]["value"] == "_" for arg in args):
         what = "a function parameter without a name is never asked for"
-        yield Kept(rule["span"]["line"], what, "leave the parameter out")
+        yield UndefinedValue(rule["span"]["line"], what, "leave the parameter out")
 
 
-def _nested(node: Node, outer: frozenset[str]) -> Iterator[Kept]:
+def _check_nested(node: Node, outer: frozenset[str]) -> Iterator[UndefinedValue]:
     """Look into the comprehensions of a node; `outer` is what is certain around them."""
     for query, terms in _comprehensions(node):
-        known = Query(query["stmts"], outer=outer)
-        yield from known.faults()
+        inner = Query(query["stmts"], outer=outer)
+        yield from inner.find_undefined()
         for term in terms:
-            yield from known.collected(term)
-        yield from _nested([query, terms], known.names)
+            yield from inner.check_collected(term)
+        yield from _check_nested([query, terms], inner.defined_names)
 
 
 class Query:
     """The statements of one body: what they bind, and what they fail without."""
 
     def __init__(self, stmts: list[Node], *, outer: frozenset[str]) -> None:
-        self.assigned: dict[str, Node] = {}
-        self.looped: set[str] = set(outer)
-        self.asked: set[str] = set()
-        self.thrown: list[Node] = []
+        self.assignments: dict[str, Node] = {}
+        self.bound_names: set[str] = set(outer)
+        self.required_names: set[str] = set()
+        self.discarded_values: list[Node] = []
         for stmt in stmts:
-            self._read(stmt["literal"])
+            self._read_literal(stmt["literal"])
         # What an asked-for assignment is made of is asked for by it.
         grown = True
         while grown:
-            before = len(self.asked)
-            for name, value in self.assigned.items():
-                if name in self.asked:
-                    self.asked |= _names(value)
-            grown = len(self.asked) > before
+            before = len(self.required_names)
+            for name, value in self.assignments.items():
+                if name in self.required_names:
+                    self.required_names |= _names(value)
+            grown = len(self.required_names) > before
 
-    def _read(self, literal: Node) -> None:
+    def _read_literal(self, literal: Node) -> None:
         kind, inner = next(iter(literal.items()))
         if kind == "SomeIn":
-            self.looped |= set().union(*(_names(inner[each]) for each in ("key", "value")))
-            self.asked |= _names(inner["collection"])
+            self.bound_names |= set().union(*(_names(inner[each]) for each in ("key", "value")))
+            self.required_names |= _names(inner["collection"])
         elif kind == "Every":
-            self.asked |= _names(inner["domain"])
+            self.required_names |= _names(inner["domain"])
         elif kind == "Expr":
             expr = inner["expr"]
-            target = _assigned(expr)
+            target = _assigned_name(expr)
             if target == "_":
-                self.thrown.append(expr["AssignExpr"]["rhs"])
+                self.discarded_values.append(expr["AssignExpr"]["rhs"])
             elif target is not None:
-                self.assigned[target] = expr["AssignExpr"]["rhs"]
+                self.assignments[target] = expr["AssignExpr"]["rhs"]
             else:
-                self.asked |= _names(expr)
+                self.required_names |= _names(expr)
                 if "AssignExpr" in expr:
-                    self.looped |= _names(expr["AssignExpr"]["lhs"])
+                    self.bound_names |= _names(expr["AssignExpr"]["lhs"])
 
     @property
-    def names(self) -> frozenset[str]:
+    def defined_names(self) -> frozenset[str]:
         """Return what is certainly defined within these statements."""
-        return frozenset(self.looped | self.asked)
+        return frozenset(self.bound_names | self.required_names)
 
-    def faults(self) -> Iterator[Kept]:
-        for value in self.thrown:
-            yield Kept(_line(value, None), "what is assigned to _ is never asked for", _NAME)
-        for name, value in self.assigned.items():
-            if name not in self.asked and not self.certain(value):
+    def find_undefined(self) -> Iterator[UndefinedValue]:
+        for value in self.discarded_values:
+            yield UndefinedValue(
+                _line(value, None), "what is assigned to _ is never asked for", _NAME_MEND
+            )
+        for name, value in self.assignments.items():
+            if name not in self.required_names and not self.is_defined(value):
                 what = f"{name} may be undefined, and nothing beside asks for it"
-                yield Kept(_line(value, None), what, _ASK.format(name))
+                yield UndefinedValue(_line(value, None), what, _ASK_MEND.format(name))
 
-    def collected(self, term: Node) -> Iterator[Kept]:
-        if not self.certain(term):
-            yield Kept(_line(term, None), "what is collected may be undefined", _COLLECT)
+    def check_collected(self, term: Node) -> Iterator[UndefinedValue]:
+        if not self.is_defined(term):
+            yield UndefinedValue(
+                _line(term, None), "what is collected may be undefined", _COLLECT_MEND
+            )
 
-    def certain(self, value: Node) -> bool:
+    def is_defined(self, value: Node) -> bool:
         """Say whether a value is defined wherever the statements hold."""
         kind, inner = next(iter(value.items()))
         if kind in _SCALARS or kind in _COMPREHENSIONS:
             return True
         if kind == "Var":
             name = str(inner["value"])
-            if name in self.assigned:
-                return name in self.asked or self.certain(self.assigned[name])
-            return name in self.looped or name in self.asked
+            if name in self.assignments:
+                return name in self.required_names or self.is_defined(self.assignments[name])
+            return name in self.bound_names or name in self.required_names
         if kind in ("Array", "Set"):
-            return all(map(self.certain, inner["items"]))
+            return all(map(self.is_defined, inner["items"]))
         if kind == "Object":
-            return all(self.certain(part) for field in inner["fields"] for part in field[1:])
+            return all(self.is_defined(part) for field in inner["fields"] for part in field[1:])
         return False
 
 
 # --- the vendor's trees -----------------------------------------------------------------------
 
 
-def _assigned(expr: Node) -> str | None:
+def _assigned_name(expr: Node) -> str | None:
     """Return the name that an expression gives a value by `:=`, None for anything else."""
     found = expr.get("AssignExpr")
     if found is None or found["op"] != "ColEq":
         return None
-    return _var(found["lhs"])
+    return _variable_name(found["lhs"])
 
 
-def _var(node: Node) -> str | None:
+def _variable_name(node: Node) -> str | None:
     return str(node["Var"]["value"]) if "Var" in node else None
 
 
@@ -187,8 +191,8 @@ def _comprehensions(node: Node) -> Iterator[tuple[Node, list[Node]]]:
                     left.append(inner)
 
 
-def _line(node: Node, otherwise: Node) -> int:
+def _line(node: Node, default: Node) -> int:
     inner = next(iter(node.values())) if isinstance(node, dict) else None
     span = inner.get("span") if isinstance(inner, dict) else None
-    found = span or (otherwise or {}).get("span") or {}
+    found = span or (default or {}).get("span") or {}
     return int(found.get("line", 1))

@@ -11,19 +11,21 @@ from difflib import get_close_matches
 
 from vedette.adapters.policy_engines.regorus.syntax import Fault, Module
 
-Path = tuple[str, ...]
-ENTRY: Path = ("vedette", "gateway", "decision")
+RulePath = tuple[str, ...]
+ENTRY_RULE: RulePath = ("vedette", "gateway", "decision")
 
 
-def unread(modules: Sequence[Module], edges: Mapping[Path, set[Path]]) -> list[Fault]:
+def find_unread_rules(
+    modules: Sequence[Module], edges: Mapping[RulePath, set[RulePath]]
+) -> list[Fault]:
     """Return the rules outside tests that the decision does not stand on, once each definition.
 
     `edges` says which rules each rule names. Nothing is said where there is no decision at all.
     """
-    if ENTRY not in edges:
+    if ENTRY_RULE not in edges:
         return []
-    read = {ENTRY}
-    left = [ENTRY]
+    read = {ENTRY_RULE}
+    left = [ENTRY_RULE]
     while left:
         for target in edges.get(left.pop(), ()):
             if target not in read:
@@ -38,11 +40,11 @@ def unread(modules: Sequence[Module], edges: Mapping[Path, set[Path]]) -> list[F
         )
         for module in modules
         for rule in module.rules
-        if not module.test and (*module.package, rule.name) not in read
+        if not module.is_test and (*module.package, rule.name) not in read
     ]
 
 
-def _mend(path: Path, read: set[Path]) -> str:
+def _mend(path: RulePath, read: set[RulePath]) -> str:
     package, name = path[:-1], path[-1]
     near = get_close_matches(name, [each[-1] for each in read if each[:-1] == package], 1)
     if near:

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vedette.adapters.reasoners.adk.briefing import briefing_text
-from vedette.config.agent_loader import import_aside, require_release
+from vedette.config.agent_loader import isolate_imports, require_release
 from vedette.domain.action import Proposal
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet, Permanent, Temporary
-from vedette.domain.budget import INPUT, OUTPUT
+from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 
 if TYPE_CHECKING:
     from google.adk.agents.llm_agent import LlmAgent
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from vedette.adapters.reasoners.adk.tools import Capture, DeclaredTool
 
 # Where nobody is asked what a root_agent is. Whatever is told, be it nothing, is not this.
-_UNTOLD: Any = object()
+_NOT_DESCRIBED: Any = object()
 
 # Returns what is told of root_agents by the names of their agents, each with its folder and
 # release. See `read_root_agent`.
@@ -53,21 +53,21 @@ MAX_CALLS = 32
 
 _TEXT = 2000
 _USER = "engine"
-_GO_ON = "Nothing was proposed in that turn. Go on."
+_CONTINUE = "Nothing was proposed in that turn. Go on."
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class _LoadedAgent:
     """An agent's checked copy of its root_agent, and its tools by ADK's name and by ours."""
 
     agent: LlmAgent
     by_function: Mapping[str, DeclaredTool]
     by_name: Mapping[str, DeclaredTool]
-    most_input: int | None = None
+    max_input: int | None = None
 
 
 @dataclass(slots=True)
-class _Said:
+class _TurnOutput:
     """What came out of one turn."""
 
     texts: list[str] = field(default_factory=list)
@@ -96,22 +96,26 @@ class AdkReasoner:
         timeout_s: float = 60.0,
         bounds: Mapping[str, tuple[int | None, int | None]] | None = None,
         releases: Mapping[str, str] | None = None,
-        told: Mapping[str, Any] | None = None,
+        descriptions: Mapping[str, Any] | None = None,
     ) -> None:
         import_adk()
-        bounds, releases, told = bounds or {}, releases or {}, told or {}
+        bounds, releases, descriptions = bounds or {}, releases or {}, descriptions or {}
         self._timeout_s = timeout_s
         self._describe: Describe | None = None
         self._model_for = model_for
-        self._ready = {
+        self._agents = {
             name: self._load(
-                name, Path(folder), releases.get(name), bounds.get(name), told.get(name, _UNTOLD)
+                name,
+                Path(folder),
+                releases.get(name),
+                bounds.get(name),
+                descriptions.get(name, _NOT_DESCRIBED),
             )
             for name, folder in folders.items()
         }
 
     @classmethod
-    async def of_workers(
+    async def from_workers(
         cls,
         folders: Mapping[str, Path],
         describe: Describe,
@@ -126,9 +130,9 @@ class AdkReasoner:
         """
         wanted = {name: (folder, releases[name]) for name, folder in folders.items()}
         # Workers import ADK too, at the same time.
-        told, _ = await asyncio.gather(describe(wanted), asyncio.to_thread(import_adk))
-        told = {name: told[name] for name in folders}
-        made = cls(folders, bounds=bounds, releases=releases, told=told)
+        descriptions, _ = await asyncio.gather(describe(wanted), asyncio.to_thread(import_adk))
+        descriptions = {name: descriptions[name] for name in folders}
+        made = cls(folders, bounds=bounds, releases=releases, told=descriptions)
         made._describe = describe
         return made
 
@@ -138,9 +142,9 @@ class AdkReasoner:
         folder: Path,
         release: str | None,
         bounds: tuple[int | None, int | None] | None,
-        told: Any,
-    ) -> _Ready:
-        return _load(name, folder, release, told, self._model_for, *(bounds or (None, None)))
+        description: Any,
+    ) -> _LoadedAgent:
+        return _load(name, folder, release, description, self._model_for, *(bounds or (None, None)))
 
     async def prepare(
         self, name: str, folder: Path, release: str, bounds: tuple[int | None, int | None]
@@ -149,54 +153,54 @@ class AdkReasoner:
 
         Raises BadFleet as the construction does; then the present one stays.
         """
-        told = _UNTOLD
+        description = _NOT_DESCRIBED
         if self._describe is not None:
-            told = (await self._describe({name: (folder, release)}))[name]
-        ready, imported = import_aside(
-            name, lambda: self._load(name, folder, release, bounds, told)
+            description = (await self._describe({name: (folder, release)}))[name]
+        ready, imported = isolate_imports(
+            name, lambda: self._load(name, folder, release, bounds, description)
         )
 
         def place() -> None:
             imported()
-            self._ready[name] = ready
+            self._agents[name] = ready
 
         return place
 
-    async def reason(self, briefing: Briefing) -> Thought:
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Ask the model for one turn. Raises Temporary if it fails, is cut short or is late."""
         from vedette.adapters.reasoners.adk.tools import Capture
 
-        ready = self._ready.get(briefing.agent)
+        ready = self._agents.get(briefing.agent)
         if ready is None:
             raise BadFleet(f"there is no root_agent of {briefing.agent!r}")
         confidence = _confidence(briefing)
-        capture = Capture(frozenset(ready.by_function), ready.most_input)
-        said = await self._ask(ready, briefing, capture)
-        if [(asked.id, asked.function) for asked in capture.asked] != said.calls:
+        capture = Capture(frozenset(ready.by_function), ready.max_input)
+        output = await self._run_turn(ready, briefing, capture)
+        if [(request.id, request.function) for request in capture.requests] != output.calls:
             raise Permanent("the model's calls and those that the plugin saw are not the same")
-        if said.trouble:
-            raise Temporary(f"the model of {briefing.agent} {said.trouble}")
-        text = "\n".join(said.texts).strip()
-        if not said.calls and not text:
+        if output.trouble:
+            raise Temporary(f"the model of {briefing.agent} {output.trouble}")
+        text = "\n".join(output.texts).strip()
+        if not output.calls and not text:
             raise Temporary(f"the model of {briefing.agent} answered nothing")
-        if len(said.calls) > MAX_CALLS:
-            what = f"made {len(said.calls)} calls in one turn, at most {MAX_CALLS} are taken"
+        if len(output.calls) > MAX_CALLS:
+            what = f"made {len(output.calls)} calls in one turn, at most {MAX_CALLS} are taken"
             raise Temporary(f"the model of {briefing.agent} {what}")
         proposals = tuple(
-            _proposal(ready, asked.function, asked.args, text, confidence)
-            for asked in capture.asked
+            _to_proposal(ready, asked.function, asked.args, text, confidence)
+            for asked in capture.requests
         )
-        return Thought(
+        return ReasonerJudgement(
             label=_label(ready, proposals),
             confidence=confidence,
             proposals=proposals,
-            detail={"text": text[:_TEXT], "tokens": said.tokens},
+            detail={"text": text[:_TEXT], "tokens": output.tokens},
             final=not proposals,
             model_calls=capture.model_calls,
-            spent=said.tokens,
+            spent=output.tokens,
         )
 
-    def restore(
+    def restore_state(
         self,
         agent: str,
         key: str,
@@ -206,16 +210,18 @@ class AdkReasoner:
     ) -> None:
         """Do nothing: a model keeps no state between turns."""
 
-    def fold(
+    def fold_state(
         self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
     ) -> bytes | None:
         """A model keeps no state between runs."""
         return None
 
-    def forget(self, agent: str, key: str) -> None:
+    def drop_state(self, agent: str, key: str) -> None:
         """Do nothing: a model keeps no state between turns."""
 
-    async def _ask(self, ready: _Ready, briefing: Briefing, capture: Capture) -> _Said:
+    async def _run_turn(
+        self, ready: _LoadedAgent, briefing: Briefing, capture: Capture
+    ) -> _TurnOutput:
         """Run one turn on ADK's Runner, from a session that holds this briefing and no more."""
         from google.adk.agents.run_config import RunConfig
         from google.adk.apps import App
@@ -231,7 +237,7 @@ class AdkReasoner:
         for event in past:
             await sessions.append_event(session, event)
         app = App(name=name, root_agent=ready.agent, plugins=[capture])
-        said = _Said()
+        output = _TurnOutput()
         # The signal, not a cancellation: ADK then ends its own tasks and closes the model's call.
         late = asyncio.Event()
         timer = asyncio.get_running_loop().call_later(self._timeout_s, late.set)
@@ -246,17 +252,17 @@ class AdkReasoner:
                 )
                 async with aclosing(events):
                     async for event in events:
-                        _take(said, event, name)
+                        _record_event(output, event, name)
         except Exception as error:
-            if capture.why:
-                raise Permanent(f"{name}: {capture.why}") from error
+            if capture.refusal:
+                raise Permanent(f"{name}: {capture.refusal}") from error
             what = f"{type(error).__name__}: {error}"[:_TEXT]
             raise Temporary(f"the model of {name} failed: {what}") from error
         finally:
             timer.cancel()
         if late.is_set():
             raise Temporary(f"the model of {name} did not answer within {self._timeout_s:g} s")
-        return said
+        return output
 
 
 # --- loading ----------------------------------------------------------------------------------
@@ -266,23 +272,23 @@ def _load(
     name: str,
     folder: Path,
     release: str | None,
-    told: Any,
+    description: Any,
     model_for: Callable[[str], BaseLlm] | None,
-    most_input: int | None,
-    most_output: int | None,
-) -> _Ready:
+    max_input: int | None,
+    max_output: int | None,
+) -> _LoadedAgent:
     """Make and check a root_agent; return a copy that takes its instruction literally."""
     from vedette.adapters.reasoners.adk.root_agent import load_root_agent, read_root_agent
-    from vedette.adapters.reasoners.adk.tools import read_declared
+    from vedette.adapters.reasoners.adk.tools import read_declared_tools
 
-    tools = read_declared(folder)
+    tools = read_declared_tools(folder)
     by_function = {tool.name: tool for tool in tools}
-    if told is _UNTOLD:
+    if description is _NOT_DESCRIBED:
         checked = load_root_agent(folder, release, by_function)
     else:
         if release is not None:
             require_release(folder, release)  # what was read just now is of these files
-        checked = read_root_agent(told, folder, by_function)
+        checked = read_root_agent(description, folder, by_function)
     changes: dict[str, Any] = {}
     for key in ("instruction", "global_instruction"):
         # ADK replaces {words} in a text by session state, of which there is none; not in a
@@ -293,10 +299,12 @@ def _load(
         changes["model"] = model_for(name)
     elif isinstance(checked.model, str) and checked.model:
         _require_model(checked.model, folder)
-    if most_output is not None:
-        changes["generate_content_config"] = _bounded(checked.generate_content_config, most_output)
+    if max_output is not None:
+        changes["generate_content_config"] = _limit_output(
+            checked.generate_content_config, max_output
+        )
     agent = checked.clone(update=changes)
-    return _Ready(agent, by_function, {tool.tool: tool for tool in tools}, most_input)
+    return _LoadedAgent(agent, by_function, {tool.tool: tool for tool in tools}, max_input)
 
 
 def _require_model(model: str, folder: Path) -> None:
@@ -311,15 +319,15 @@ def _require_model(model: str, folder: Path) -> None:
         raise BadFleet(what, where=f"{folder.name}/agent.py", mend=mend) from error
 
 
-def _bounded(
-    config: types.GenerateContentConfig | None, most_output: int
+def _limit_output(
+    config: types.GenerateContentConfig | None, max_output: int
 ) -> types.GenerateContentConfig:
     """Return the agent's settings for its model, writing no more than its budget has."""
     from google.genai import types
 
     config = config or types.GenerateContentConfig()
     asked = config.max_output_tokens
-    most = most_output if asked is None else min(asked, most_output)
+    most = max_output if asked is None else min(asked, max_output)
     return config.model_copy(update={"max_output_tokens": most})
 
 
@@ -341,7 +349,7 @@ def import_adk() -> None:
 # --- the session, from the briefing -----------------------------------------------------------
 
 
-def _history(ready: _Ready, briefing: Briefing) -> tuple[list[AdkEvent], types.Content]:
+def _history(ready: _LoadedAgent, briefing: Briefing) -> tuple[list[AdkEvent], types.Content]:
     """Return the events of the session so far, and the message that asks for the next turn."""
     from google.adk.events.event import Event as AdkEvent
     from google.genai import types
@@ -360,27 +368,27 @@ def _history(ready: _Ready, briefing: Briefing) -> tuple[list[AdkEvent], types.C
         for ordinal, proposal in enumerate(turn["proposals"]):
             tool = ready.by_name.get(proposal["tool"])
             # ADK keeps ids with this prefix to itself, as it does those it makes up.
-            same, function = f"adk-{number}-{ordinal}", _function(tool, proposal["tool"])
+            same, function = f"adk-{number}-{ordinal}", _function_name(tool, proposal["tool"])
             args = write_args(proposal["args"], {} if tool is None else tool.kinds)
             call = types.FunctionCall(id=same, name=function, args=args)
             calls.append(types.Part(function_call=call))
-            told = _answer(answers.get(ordinal))
-            if told["status"] == "done" and certain:
-                told["ref"] = f"ref:/outcome/{done}"
+            result = _answer(answers.get(ordinal))
+            if result["status"] == "done" and certain:
+                result["ref"] = f"ref:/outcome/{done}"
                 done += 1
             # An answer that is not told may still have a number: what follows cannot be counted.
-            certain = certain and told["status"] != "failed"
-            response = types.FunctionResponse(id=same, name=function, response=told)
+            certain = certain and result["status"] != "failed"
+            response = types.FunctionResponse(id=same, name=function, response=result)
             responses.append(types.Part(function_response=response))
         if not calls:
-            calls, responses = [types.Part(text=turn["label"] or "-")], [types.Part(text=_GO_ON)]
+            calls, responses = [types.Part(text=turn["label"] or "-")], [types.Part(text=_CONTINUE)]
         spoken = types.Content(role="model", parts=calls)
         past.append(AdkEvent(author=name, invocation_id=f"turn-{number}", content=spoken))
         message = types.Content(role="user", parts=responses)
     return past, message
 
 
-def _function(tool: DeclaredTool | None, name: str) -> str:
+def _function_name(tool: DeclaredTool | None, name: str) -> str:
     """Return what ADK called a tool; a made-up name is cut to what every model's wire takes."""
     return tool.name if tool else re.sub(r"[^A-Za-z0-9_]", "_", name)[:64] or "unnamed"
 
@@ -394,20 +402,22 @@ def _answer(answer: Mapping[str, Any] | None) -> dict[str, Any]:
 # --- the thought, from the events -------------------------------------------------------------
 
 
-def _take(said: _Said, event: AdkEvent, name: str) -> None:
+def _record_event(output: _TurnOutput, event: AdkEvent, name: str) -> None:
     """Note what an event of the run says; the engine's own answers to calls are passed over."""
     if event.error_code or event.error_message:
-        said.trouble = f"failed: {event.error_code} {event.error_message or ''}".strip()[:_TEXT]
+        output.trouble = f"failed: {event.error_code} {event.error_message or ''}".strip()[:_TEXT]
     elif event.finish_reason is not None and event.finish_reason.name != "STOP":
-        said.trouble = f"was cut short: {event.finish_reason.name}"
+        output.trouble = f"was cut short: {event.finish_reason.name}"
     if event.usage_metadata is not None:
-        said.tokens = _tokens(event.usage_metadata)
+        output.tokens = _tokens(event.usage_metadata)
     if event.author != name or event.content is None or event.partial:
         return
-    said.calls += [(call.id or "", call.name or "<unnamed>") for call in event.get_function_calls()]
+    output.calls += [
+        (call.id or "", call.name or "<unnamed>") for call in event.get_function_calls()
+    ]
     for part in event.content.parts or []:
         if part.text and not part.thought:
-            said.texts.append(part.text)
+            output.texts.append(part.text)
 
 
 def _tokens(usage: types.GenerateContentResponseUsageMetadata) -> dict[str, int]:
@@ -417,23 +427,23 @@ def _tokens(usage: types.GenerateContentResponseUsageMetadata) -> dict[str, int]
         return {}
     read += usage.tool_use_prompt_token_count or 0
     if usage.total_token_count is not None:
-        return {INPUT: read, OUTPUT: max(0, usage.total_token_count - read)}
+        return {INPUT_TOKENS: read, OUTPUT_TOKENS: max(0, usage.total_token_count - read)}
     if written is None:
         return {}
-    return {INPUT: read, OUTPUT: written + (usage.thoughts_token_count or 0)}
+    return {INPUT_TOKENS: read, OUTPUT_TOKENS: written + (usage.thoughts_token_count or 0)}
 
 
-def _proposal(
-    ready: _Ready, function: str, args: Mapping[str, Any], text: str, confidence: float
+def _to_proposal(
+    ready: _LoadedAgent, function: str, args: Mapping[str, Any], text: str, confidence: float
 ) -> Proposal:
     """Return a call as a proposal; a made-up tool keeps its name, for the line to refuse."""
     tool = ready.by_function.get(function)
     if tool is None:
         return Proposal(function[:100], dict(args), text[:_TEXT], confidence)
-    return Proposal(tool.tool, tool.read(args), text[:_TEXT], confidence)
+    return Proposal(tool.tool, tool.read_args(args), text[:_TEXT], confidence)
 
 
-def _label(ready: _Ready, proposals: Sequence[Proposal]) -> str:
+def _label(ready: _LoadedAgent, proposals: Sequence[Proposal]) -> str:
     """Return which tools were called. Never the model's words: the ledger cannot forget a label."""
     if not proposals:
         return "no action"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from vedette.adapters.reasoners.adk.tools import DeclaredTool, check_root_agent, read_declared
+from vedette.adapters.reasoners.adk.tools import DeclaredTool, check_root_agent, read_declared_tools
 from vedette.config.agent_loader import load_module
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.base.safe_text import escape_text
@@ -29,10 +29,10 @@ _SETTINGS = frozenset(
      "logprobs", "presence_penalty", "frequency_penalty", "seed", "response_mime_type",
      "safety_settings", "labels", "media_resolution", "thinking_config", "service_tier"}
 )  # fmt: skip
-_WORDS = 200  # of the names that a description gives to what nobody knows
+_MAX_CHARS = 200  # of the names that a description gives to what nobody knows
 
 
-class _Told(BaseModel):
+class _RootAgentFields(BaseModel):
     """The fields of a root_agent. `settings` and `thinking` are ADK's own, by their JSON."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -62,27 +62,31 @@ def load_root_agent(
 
 def describe_root_agent(folder: Path, release: str | None) -> dict[str, Any]:
     """Import a folder's `agent.py`; return its root_agent as plain data. Raises BadFleet."""
-    tools = {tool.name: tool for tool in read_declared(folder)}
+    tools = {tool.name: tool for tool in read_declared_tools(folder)}
     root = load_root_agent(folder, release, tools)
     if not isinstance(root.model, str):
         what = f"root_agent's model is a {type(root.model).__name__}, an object of agent.py"
         mend = 'name the model by a text (model="…"): the engine asks it, and runs no agent\'s code'
         raise BadFleet(what, where=f"{folder.name}/agent.py", mend=mend)
     made = {"settings", "thinking", "tools"}
-    told: dict[str, Any] = {name: getattr(root, name) for name in set(_Told.model_fields) - made}
-    told["settings"] = _data(root.generate_content_config)
-    told["thinking"] = _data(getattr(root.planner, "thinking_config", None))
-    told["tools"] = [getattr(tool, "name", None) for tool in root.tools]
-    return _checked(told, folder).model_dump()
+    fields: dict[str, Any] = {
+        name: getattr(root, name) for name in set(_RootAgentFields.model_fields) - made
+    }
+    fields["settings"] = _data(root.generate_content_config)
+    fields["thinking"] = _data(getattr(root.planner, "thinking_config", None))
+    fields["tools"] = [getattr(tool, "name", None) for tool in root.tools]
+    return _validate(fields, folder).model_dump()
 
 
-def read_root_agent(told: object, folder: Path, tools: Mapping[str, DeclaredTool]) -> LlmAgent:
+def read_root_agent(
+    description: object, folder: Path, tools: Mapping[str, DeclaredTool]
+) -> LlmAgent:
     """Return the root_agent that `describe_root_agent` told of. Raises BadFleet."""
     from google.adk.agents.llm_agent import LlmAgent
     from google.adk.planners.built_in_planner import BuiltInPlanner
     from google.genai import types
 
-    read = _checked(told, folder)
+    read = _validate(description, folder)
     missing = [name for name in read.tools if name not in tools]
     if missing:
         what = f"root_agent has the tool {missing[0]!r}, which agent.yaml does not declare"
@@ -99,7 +103,7 @@ def read_root_agent(told: object, folder: Path, tools: Mapping[str, DeclaredTool
             given["planner"] = BuiltInPlanner(thinking_config=thinking)
         root = LlmAgent(**given)
     except ValidationError as error:
-        raise _refused(error, folder) from error
+        raise _refusal(error, folder) from error
     check_root_agent(root, folder, tools)
     return root
 
@@ -108,7 +112,7 @@ def _data(model: BaseModel | None) -> dict[str, Any] | None:
     return None if model is None else model.model_dump(mode="json", exclude_none=True)
 
 
-def _checked(told: object, folder: Path) -> _Told:
+def _validate(description: object, folder: Path) -> _RootAgentFields:
     """Return what was told by its fields.
 
     Raises BadFleet for a field of another type, one that nobody knows, and what could lead a
@@ -116,9 +120,9 @@ def _checked(told: object, folder: Path) -> _Told:
     """
     where = f"{folder.name}/agent.py"
     try:
-        read = _Told.model_validate(told)
+        read = _RootAgentFields.model_validate(description)
     except ValidationError as error:
-        raise _refused(error, folder) from error
+        raise _refusal(error, folder) from error
     if "://" in read.model:
         # Some of the libraries that ADK asks a model by take an address for its name.
         what = f"root_agent's model {read.model!r} is an address"
@@ -127,18 +131,18 @@ def _checked(told: object, folder: Path) -> _Told:
         )
     unknown = sorted(set(read.settings or ()) - _SETTINGS)
     if unknown:
-        what = f"root_agent sets {_shown(', '.join(unknown))} in generate_content_config"
+        what = f"root_agent sets {_one_line(', '.join(unknown))} in generate_content_config"
         mend = f"leave it out; an agent may set {', '.join(sorted(_SETTINGS))}"
         raise BadFleet(what, where=where, mend=mend)
     return read
 
 
-def _refused(error: ValidationError, folder: Path) -> BadFleet:
+def _refusal(error: ValidationError, folder: Path) -> BadFleet:
     first = error.errors()[0]
-    what = f"root_agent: {_shown('.'.join(map(str, first['loc'])))}: {_shown(first['msg'])}"
+    what = f"root_agent: {_one_line('.'.join(map(str, first['loc'])))}: {_one_line(first['msg'])}"
     return BadFleet(what, where=f"{folder.name}/agent.py", mend="correct agent.py")
 
 
-def _shown(words: str) -> str:
+def _one_line(words: str) -> str:
     """Return words that may be the agent's own, on one line."""
-    return escape_text(words[:_WORDS])
+    return escape_text(words[:_MAX_CHARS])

@@ -26,8 +26,8 @@ from google.genai import types
 
 from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile
 from vedette.config.agent_folder import read_code
-from vedette.config.problem import refuse
-from vedette.config.shape import fit
+from vedette.config.problem import raise_first_error
+from vedette.config.shape import check_document
 from vedette.config.yaml import read_yaml
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet, Permanent
@@ -45,7 +45,7 @@ _SCHEMAS: dict[str, dict[str, Any]] = {
     "list": {"type": "array"},
     "object": {"type": "object"},
 }
-_HOW = """\
+_USAGE = """\
 Calling this proposes it; whether it happens is decided by policy and told in the answer.
 Any text may be given as it is, or as a reference: `ref:/event/data/from` stands for the value at
 that place of the data you were given (/event, /charter, /registry, /memory, /outcome, /row). Texts
@@ -65,8 +65,8 @@ class DeclaredTool(BaseTool):
     `tool` is the declared name (`mail.file`), `kinds` maps its arguments to their types.
     """
 
-    def __init__(self, shape: ToolFile, about: str) -> None:
-        super().__init__(name=function_name(shape.name), description=_describe(shape, about))
+    def __init__(self, shape: ToolFile, summary: str) -> None:
+        super().__init__(name=function_name(shape.name), description=_describe(shape, summary))
         self.tool = shape.name
         self.kinds = dict(shape.args)
 
@@ -82,9 +82,9 @@ class DeclaredTool(BaseTool):
         """Report that something was proposed; do nothing."""
         return dict(PROPOSED)
 
-    def read(self, args: Mapping[str, Any]) -> dict[str, Any]:
+    def read_args(self, args: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments of a model's call as those of a Proposal."""
-        return {name: _read(value, self.kinds.get(name, "")) for name, value in args.items()}
+        return {name: _read_value(value, self.kinds.get(name, "")) for name, value in args.items()}
 
     def write(self, args: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         """Return recorded arguments (see `write_given`) as the model gave them."""
@@ -93,7 +93,7 @@ class DeclaredTool(BaseTool):
 
 def write_args(args: Mapping[str, Mapping[str, Any]], kinds: Mapping[str, str]) -> dict[str, Any]:
     """Return recorded arguments as a model gives them; `kinds` are the types of those declared."""
-    return {name: _write(given, kinds.get(name, "")) for name, given in args.items()}
+    return {name: _write_value(given, kinds.get(name, "")) for name, given in args.items()}
 
 
 def declared_tools(folder: Path | str) -> list[BaseTool]:
@@ -102,72 +102,76 @@ def declared_tools(folder: Path | str) -> list[BaseTool]:
     Raises BadFleet with file and line if the file has another shape, or if two tools would have
     the same name in ADK (`mail.file` and `mail_file`).
     """
-    return list(read_declared(Path(folder)))
+    return list(read_declared_tools(Path(folder)))
 
 
-def read_declared(folder: Path) -> list[DeclaredTool]:
+def read_declared_tools(folder: Path) -> list[DeclaredTool]:
     """Return the same as `declared_tools`, by their own type."""
     file = f"{folder.name}/agent.yaml"
     document, problems = read_yaml(folder / "agent.yaml", file)
-    refuse(problems)
-    shape, problems = fit(AgentFile, document)
-    refuse(problems)
+    raise_first_error(problems)
+    shape, problems = check_document(AgentFile, document)
+    raise_first_error(problems)
     assert shape is not None
-    abouts = _abouts(folder)
+    summaries = _tool_summaries(folder)
     found: dict[str, DeclaredTool] = {}
     for index, tool in enumerate(shape.tools):
         for name, kind in tool.args.items():
             if kind.removesuffix("?") not in ARG_KINDS:
                 what, at = f"there is no type {kind!r}", ("tools", index, "args", name)
-                refuse([document.problem(at, what, f"there are: {', '.join(ARG_KINDS)}")])
-        made = DeclaredTool(tool, abouts.get(tool.function or "", ""))
+                raise_first_error(
+                    [document.problem(at, what, f"there are: {', '.join(ARG_KINDS)}")]
+                )
+        made = DeclaredTool(tool, summaries.get(tool.function or "", ""))
         twin = found.get(made.name)
         if twin is not None:
             what = f"{tool.name!r} and {twin.tool!r} are both {made.name!r} in ADK"
-            refuse([document.problem(("tools", index, "name"), what, "rename one of the two")])
+            raise_first_error(
+                [document.problem(("tools", index, "name"), what, "rename one of the two")]
+            )
         found[made.name] = made
     return list(found.values())
 
 
-def _abouts(folder: Path) -> dict[str, str]:
+def _tool_summaries(folder: Path) -> dict[str, str]:
     """Return the first paragraph of each docstring in tools.py, without importing it."""
     path = folder / "tools.py"
     if not path.is_file():
         return {}
     code, problems = read_code(path, f"{folder.name}/tools.py")
-    refuse(problems)
+    raise_first_error(problems)
     texts = {name: ast.get_docstring(node) or "" for name, node in code.functions.items()}
     return {name: " ".join(text.split("\n\n")[0].split()) for name, text in texts.items()}
 
 
-def _describe(shape: ToolFile, about: str) -> str:
-    said = [about or f"{shape.verb} ({shape.resource})."]
+def _describe(shape: ToolFile, summary: str) -> str:
+    sentences = [summary or f"{shape.verb} ({shape.resource})."]
     sinks = ", ".join(pointer.removeprefix("/") for pointer in shape.sinks)
     if sinks:
-        said.append(f"What it acts on is decided by: {sinks}.")
+        sentences.append(f"What it acts on is decided by: {sinks}.")
     if shape.high_impact:
-        said.append("It has high impact and waits for a person.")
-    return " ".join(said) + "\n" + _HOW
+        sentences.append("It has high impact and waits for a person.")
+    return " ".join(sentences) + "\n" + _USAGE
 
 
-def _read(value: Any, kind: str) -> Any:
+def _read_value(value: Any, kind: str) -> Any:
     if isinstance(value, str) and value.startswith(REF):
         return Ref(value[len(REF) - 1 :])
     if isinstance(value, list):
-        return [_read(item, "") for item in value]
+        return [_read_value(item, "") for item in value]
     if isinstance(value, dict):
-        return {name: _read(item, "") for name, item in value.items()}
+        return {name: _read_value(item, "") for name, item in value.items()}
     if kind.startswith("integer") and isinstance(value, float) and value.is_integer():
         # Some models' wire formats know numbers only as floats.
         return int(value)
     return value
 
 
-def _write(given: Mapping[str, Any], kind: str) -> Any:
+def _write_value(given: Mapping[str, Any], kind: str) -> Any:
     if "list" in given:
-        return [_write(item, "") for item in given["list"]]
+        return [_write_value(item, "") for item in given["list"]]
     if "object" in given:
-        return {name: _write(item, "") for name, item in given["object"].items()}
+        return {name: _write_value(item, "") for name, item in given["object"].items()}
     if "ref" not in given:
         return given.get("value")
     text = REF + str(given["ref"]).removeprefix("/")
@@ -178,7 +182,7 @@ def _write(given: Mapping[str, Any], kind: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ToolRequest:
     """One call that the model made: ADK's id and name for it, and its arguments."""
 
     id: str
@@ -193,12 +197,12 @@ class Capture(BasePlugin):
     what was refused, should the request to the model carry anything but declared functions.
     """
 
-    def __init__(self, functions: frozenset[str], most_input: int | None = None) -> None:
+    def __init__(self, functions: frozenset[str], max_input: int | None = None) -> None:
         super().__init__(name="vedette_capture")
-        self._most_input = most_input
-        self.asked: list[Asked] = []
+        self._max_input = max_input
+        self.requests: list[ToolRequest] = []
         self.model_calls = 0
-        self.why = ""
+        self.refusal = ""
         self._functions = functions
 
     async def before_model_callback(
@@ -210,12 +214,14 @@ class Capture(BasePlugin):
             names = {declaration.name for declaration in declared}
             given = tool.model_dump(exclude_none=True) if isinstance(tool, types.Tool) else {}
             if set(given) != {"function_declarations"} or not names <= self._functions:
-                self.why = "the model would have been offered tools that are not declared"
-                raise Permanent(self.why)
-        most = self._most_input
-        if most is not None and (size := most_tokens(llm_request)) > most:
-            self.why = f"what it would be asked may come to {size} tokens, its budget has {most}"
-            raise Permanent(self.why)
+                self.refusal = "the model would have been offered tools that are not declared"
+                raise Permanent(self.refusal)
+        limit = self._max_input
+        if limit is not None and (size := token_bound(llm_request)) > limit:
+            self.refusal = (
+                f"what it would be asked may come to {size} tokens, its budget has {limit}"
+            )
+            raise Permanent(self.refusal)
         self.model_calls += 1
         return None
 
@@ -223,12 +229,12 @@ class Capture(BasePlugin):
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> dict[str, Any]:
         """Take down one call, declared or made up; ADK runs no tool and asks no more."""
-        self.asked.append(Asked(tool_context.function_call_id or "", tool.name, tool_args))
+        self.requests.append(ToolRequest(tool_context.function_call_id or "", tool.name, tool_args))
         tool_context.actions.skip_summarization = True
         return dict(PROPOSED)
 
 
-def most_tokens(request: LlmRequest) -> int:
+def token_bound(request: LlmRequest) -> int:
     """Return how many tokens a request can come to at most.
 
     A token stands for at least one byte of text (byte-level BPE and SentencePiece with byte
@@ -243,7 +249,7 @@ def most_tokens(request: LlmRequest) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ModelRequest:
     """What a model is asked, as plain data: instruction, contents as JSON, functions by name."""
 
     instruction: str
@@ -252,7 +258,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class ModelReply:
     """What a model says: a text, and calls by ADK's function name."""
 
     text: str = ""
@@ -262,7 +268,7 @@ class Reply:
 class FunctionModel(BaseLlm):
     """A model for ADK whose replies come from a Python function: for tests and rehearsals."""
 
-    answer: Callable[[Request], Awaitable[Reply]]
+    answer: Callable[[ModelRequest], Awaitable[ModelReply]]
 
     async def generate_content_async(
         self, llm_request: LlmRequest, stream: bool = False
@@ -277,7 +283,7 @@ class FunctionModel(BaseLlm):
         contents = [
             content.model_dump(mode="json", exclude_none=True) for content in llm_request.contents
         ]
-        reply = await self.answer(Request(str(config.system_instruction), contents, functions))
+        reply = await self.answer(ModelRequest(str(config.system_instruction), contents, functions))
         parts = [types.Part(text=reply.text)] if reply.text else []
         for name, args in reply.calls:
             call = types.FunctionCall(name=name, args=dict(args))
@@ -293,7 +299,7 @@ class FunctionModel(BaseLlm):
 
 # --- what a root_agent may be -----------------------------------------------------------------
 
-_FREE = frozenset(
+_ALLOWED_FIELDS = frozenset(
     {"name", "description", "model", "instruction", "static_instruction", "tools",
      "global_instruction", "generate_content_config", "planner", "disallow_transfer_to_parent",
      "disallow_transfer_to_peers"}
@@ -310,31 +316,31 @@ def check_root_agent(root: object, folder: Path, tools: Mapping[str, DeclaredToo
     from google.adk.agents.llm_agent import LlmAgent
     from google.adk.planners.built_in_planner import BuiltInPlanner
 
-    def no(what: str, mend: str) -> BadFleet:
+    def refusal(what: str, mend: str) -> BadFleet:
         return BadFleet(what, where=f"{folder.name}/agent.py", mend=mend)
 
     if type(root) is not LlmAgent:
-        raise no(f"root_agent is a {type(root).__name__}", "make it a plain LlmAgent")
+        raise refusal(f"root_agent is a {type(root).__name__}", "make it a plain LlmAgent")
     if root.name != folder.name:
-        raise no(f"root_agent is named {root.name!r}", f"write name={folder.name!r}")
+        raise refusal(f"root_agent is named {root.name!r}", f"write name={folder.name!r}")
     for name, info in LlmAgent.model_fields.items():
         value = getattr(root, name)
-        if name not in _FREE and value != info.get_default(call_default_factory=True):
+        if name not in _ALLOWED_FIELDS and value != info.get_default(call_default_factory=True):
             mend = "leave it out; an agent only proposes the tools that agent.yaml declares"
-            raise no(f"root_agent sets {name}", mend)
+            raise refusal(f"root_agent sets {name}", mend)
     for name in ("instruction", "global_instruction", "static_instruction"):
         if not isinstance(getattr(root, name), str | None):
-            raise no(f"root_agent computes its {name}", "give a text")
+            raise refusal(f"root_agent computes its {name}", "give a text")
     if root.planner is not None and type(root.planner) is not BuiltInPlanner:
-        raise no(f"root_agent has a {type(root.planner).__name__}", "leave out planner")
+        raise refusal(f"root_agent has a {type(root.planner).__name__}", "leave out planner")
     config = root.generate_content_config
     if config is not None and (config.tools or config.tool_config):
-        raise no("root_agent sets tools in generate_content_config", "leave them out")
+        raise refusal("root_agent sets tools in generate_content_config", "leave them out")
     for tool in root.tools:
         if type(tool) is not DeclaredTool:
             what = f"root_agent has the tool {getattr(tool, 'name', None) or repr(tool)}"
-            raise no(f"{what}, which is not declared", "write tools=declared_tools(HERE)")
+            raise refusal(f"{what}, which is not declared", "write tools=declared_tools(HERE)")
         twin = tools.get(tool.name)
         if twin is None or (twin.tool, twin.kinds) != (tool.tool, tool.kinds):
             what = f"root_agent has the tool {tool.tool!r}, which agent.yaml does not declare so"
-            raise no(what, "write tools=declared_tools(HERE)")
+            raise refusal(what, "write tools=declared_tools(HERE)")

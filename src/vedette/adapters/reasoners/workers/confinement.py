@@ -19,15 +19,15 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-_NOTE = struct.Struct("<QQ")
-NOTE_BYTES = _NOTE.size
+_PROGRESS = struct.Struct("<QQ")
+PROGRESS_BYTES = _PROGRESS.size
 _PR_SET_PDEATHSIG = 1
-_BORN = 64 * 1024 * 1024
+_DEFAULT_DATA_BYTES = 64 * 1024 * 1024
 # How many threads a worker may have: what numpy and a pool of calls start is far below.
 MOST_THREADS = 256
 
 
-class Note:
+class ProgressRecord:
     """The worker's side of the note: which question it is at, in memory shared with the engine.
 
     It is written before the work begins, so whatever the work does to the process, the engine
@@ -35,33 +35,33 @@ class Note:
     """
 
     def __init__(self, fd: int) -> None:
-        self._shared = mmap.mmap(fd, NOTE_BYTES)
+        self._shared = mmap.mmap(fd, PROGRESS_BYTES)
         self._step = 0
 
     def begin(self, number: int) -> None:
         """Write down that the work on a question begins."""
         self._step = 0
-        _NOTE.pack_into(self._shared, 0, number, 0)
+        _PROGRESS.pack_into(self._shared, 0, number, 0)
 
-    def step(self, number: int) -> None:
+    def advance(self, number: int) -> None:
         """Write down that the work went one step further: its time begins anew."""
         self._step += 1
-        _NOTE.pack_into(self._shared, 0, number, self._step)
+        _PROGRESS.pack_into(self._shared, 0, number, self._step)
 
 
-def read_note(fd: int) -> tuple[int, int]:
+def read_progress(fd: int) -> tuple[int, int]:
     """Return (question, step) of a worker's note.
 
     Read, not mapped: a worker that cuts the file short must not crash the engine.
     """
-    data = os.pread(fd, NOTE_BYTES, 0)
-    return _NOTE.unpack(data) if len(data) == NOTE_BYTES else (0, 0)
+    data = os.pread(fd, PROGRESS_BYTES, 0)
+    return _PROGRESS.unpack(data) if len(data) == PROGRESS_BYTES else (0, 0)
 
 
 def confine(memory: int) -> None:
     """Limit this process to `memory` bytes beyond what it has now, and tie it to its parent."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold events
-    most = _data_now() + memory
+    most = _data_bytes() + memory
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     # Should the machine run out of memory, the kernel is to end a worker before the engine.
@@ -96,31 +96,31 @@ def _watch_parent(parent: int) -> None:
     os._exit(0)
 
 
-def _data_now() -> int:
+def _data_bytes() -> int:
     """Return how many bytes of data this process has; a guess where nobody tells."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[5])
     except (OSError, ValueError, IndexError):
-        return _BORN
+        return _DEFAULT_DATA_BYTES
     return pages * mmap.PAGESIZE
 
 
-def threads(pid: int, proc: str = "/proc") -> int:
+def thread_count(pid: int, proc: str = "/proc") -> int:
     """Return how many threads a process has, for the engine; 0 if it cannot be told."""
     try:
-        with open(f"{proc}/{pid}/stat", "rb") as told:  # noqa: PTH123 (asked often)
-            return int(told.read().rpartition(b")")[2].split()[17])
+        with open(f"{proc}/{pid}/stat", "rb") as file:  # noqa: PTH123 (asked often)
+            return int(file.read().rpartition(b")")[2].split()[17])
     except (OSError, ValueError, IndexError):
         return 0
 
 
-def resident(pid: int, proc: str = "/proc") -> int:
+def resident_bytes(pid: int, proc: str = "/proc") -> int:
     """Return a process's resident size in bytes, for the engine; 0 if it cannot be told."""
     if not pid:
         return 0
     try:
-        with open(f"{proc}/{pid}/statm", "rb") as told:  # noqa: PTH123 (asked often)
-            return int(told.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+        with open(f"{proc}/{pid}/statm", "rb") as file:  # noqa: PTH123 (asked often)
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
     except (OSError, ValueError, IndexError):
         pass
     import psutil

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_KEPT = frozenset(
+_ALLOWED_NAMES = frozenset(
     {
         "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "LOGNAME", "NO_PROXY", "PATH",
         "SSL_CERT_DIR", "SSL_CERT_FILE", "TMPDIR", "TZ", "USER", "VEDETTE_MODEL", "VIRTUAL_ENV",
@@ -16,19 +16,23 @@ _KEPT = frozenset(
         "GCE_METADATA_HOST", "GOOGLE_CLOUD_PROJECT",
     }
 )  # fmt: skip
-_BEGIN = ("LC_", "PYTHON", "COVERAGE_", "XDG_")
+_ALLOWED_PREFIXES = ("LC_", "PYTHON", "COVERAGE_", "XDG_")
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"})
 # Libraries of linear algebra start threads when they are imported, one for each core; a zygote
 # must have none, and a hundred workers must not have a hundred times as many.
 _SET = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
-def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+def filter_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what of an environment agents' code is started with."""
-    return {name: value for name, value in environ.items() if _stays(name, value)} | _SET
+    return {name: value for name, value in environ.items() if _is_allowed(name, value)} | _SET
 
 
-def _stays(name: str, value: str) -> bool:
+def _is_allowed(name: str, value: str) -> bool:
     if name in _PROXIES:
         return "@" not in value  # else there is a password before it
-    return name in _KEPT or name.startswith(_BEGIN) or name.endswith("_EMULATOR_HOST")
+    return (
+        name in _ALLOWED_NAMES
+        or name.startswith(_ALLOWED_PREFIXES)
+        or name.endswith("_EMULATOR_HOST")
+    )

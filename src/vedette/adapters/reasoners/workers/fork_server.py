@@ -31,143 +31,149 @@ from typing import Any
 
 import orjson
 
-from vedette.adapters.reasoners.workers.sandbox import NOT_ENTERED, Box, keep_orphans, prepare
+from vedette.adapters.reasoners.workers.sandbox import NOT_ENTERED, Sandbox, keep_orphans, prepare
 
 _LENGTH = struct.Struct("<I")
 # How long without a new worker until what most judges import is imported ahead.
-_WARM_AFTER_S = 1.0
+_PRELOAD_AFTER_S = 1.0
 # How long the lock may be taken before the engine is told that we wait for it.
-_TELL_AFTER_S = 1.0
-_SOON_MS, _LATER_MS = 5, 50
+_REPORT_AFTER_S = 1.0
+_FIRST_POLL_MS, _NEXT_POLL_MS = 5, 50
 
 # What a worker is for (`kind`), how to serve it: (socket, descriptors of the note, of the lock and
 # of what `say_entered` takes, start message).
 Serve = Callable[[socket.socket, int, int, int, dict[str, Any]], None]
 # Imports modules of `vedette` by name; without names, what most judges need.
-Warm = Callable[[Sequence[str]], None]
+Preload = Callable[[Sequence[str]], None]
 
 
-def run_zygote(control: socket.socket, serve: Serve, warm: Warm = lambda names: None) -> None:
+def run_fork_server(
+    control: socket.socket, serve: Serve, preload: Preload = lambda names: None
+) -> None:
     """Serve one engine until it closes `control`; then kill what is left and return."""
     for ours in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ours, signal.SIG_IGN)  # the engine's to answer; we end when it does
     control.set_inheritable(False)
     keep_orphans()
-    told, descriptors = receive(control)
-    if told is None:
+    message, descriptors = receive(control)
+    if message is None:
         return  # it was begun ahead, and not wanted
     (lock,) = descriptors  # by a fork it is shared, and by nothing else
-    if _hold(lock, control):
-        _Zygote(control, lock, serve, warm).run(told["ahead"])
+    if _wait_for_lock(lock, control):
+        _ForkServer(control, lock, serve, preload).run(message["ahead"])
 
 
-def _hold(lock: int, control: socket.socket) -> bool:
+def _wait_for_lock(lock: int, control: socket.socket) -> bool:
     """Wait for the lock, and say so if that takes long. False if the engine has gone meanwhile."""
-    gone = select.poll()
-    gone.register(control, 0)
-    tell_at, after_ms = time.monotonic() + _TELL_AFTER_S, _SOON_MS
+    poller = select.poll()
+    poller.register(control, 0)
+    report_at, after_ms = time.monotonic() + _REPORT_AFTER_S, _FIRST_POLL_MS
     while True:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            if gone.poll(after_ms):
+            if poller.poll(after_ms):
                 return False
         else:
             return True
-        if after_ms == _SOON_MS and time.monotonic() > tell_at:
-            after_ms = _LATER_MS
+        if after_ms == _FIRST_POLL_MS and time.monotonic() > report_at:
+            after_ms = _NEXT_POLL_MS
             with contextlib.suppress(OSError):
                 send(control, {"waiting": True})
 
 
-class _Zygote:
-    def __init__(self, control: socket.socket, lock: int, serve: Serve, warm: Warm) -> None:
+class _ForkServer:
+    def __init__(self, control: socket.socket, lock: int, serve: Serve, preload: Preload) -> None:
         self._control = control
         self._lock = lock
         self._serve = serve
-        self._warm: Warm | None = warm
+        self._preload: Preload | None = preload
         # By process id: the worker's number, and where it says that it has entered its box.
         self._children: dict[int, tuple[int, int]] = {}
         self._linger_s = 0.0
-        self._ears, self._mouth = socket.socketpair()
-        self._waiting = selectors.DefaultSelector()
-        self._ears.setblocking(False)
-        self._mouth.setblocking(False)
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
 
-    def run(self, ahead: Sequence[str] = ()) -> None:
+    def run(self, modules: Sequence[str] = ()) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._mouth.fileno(), warn_on_full_buffer=False)
-        self._tell({"ready": os.getpid()})
-        if ahead and self._warm is not None:
+        signal.set_wakeup_fd(self._wake_writer.fileno(), warn_on_full_buffer=False)
+        self._send({"ready": os.getpid()})
+        if modules and self._preload is not None:
             # Else each worker would import it for itself.
-            self._warm(ahead)
-        self._waiting.register(self._control, selectors.EVENT_READ)
-        self._waiting.register(self._ears, selectors.EVENT_READ)
+            self._preload(modules)
+        self._selector.register(self._control, selectors.EVENT_READ)
+        self._selector.register(self._wake_reader, selectors.EVENT_READ)
         while True:
-            ready = self._waiting.select(_WARM_AFTER_S if self._warm else None)
-            if not ready and self._warm:
-                warm, self._warm = self._warm, None
-                warm(())
+            ready = self._selector.select(_PRELOAD_AFTER_S if self._preload else None)
+            if not ready and self._preload:
+                preload, self._preload = self._preload, None
+                preload(())
                 gc.collect()
             for key, _ in ready:
-                if key.fileobj is self._ears:
+                if key.fileobj is self._wake_reader:
                     with contextlib.suppress(BlockingIOError):
-                        self._ears.recv(4096)
+                        self._wake_reader.recv(4096)
                     self._reap()
-                elif not self._listen():
-                    self._end()
+                elif not self._handle_message():
+                    self._end_workers()
                     return
 
-    def _listen(self) -> bool:
+    def _handle_message(self) -> bool:
         """Do what the engine asks next; False if it has gone."""
-        told, descriptors = receive(self._control)
-        if told is None:
+        message, descriptors = receive(self._control)
+        if message is None:
             return False
-        if "start" in told:
-            self._start(told, descriptors)
-        elif "kill" in told:
+        if "start" in message:
+            self._fork_worker(message, descriptors)
+        elif "kill" in message:
             for pid, (worker, _) in self._children.items():
-                if worker == told["kill"]:
+                if worker == message["kill"]:
                     os.kill(pid, signal.SIGKILL)  # not reaped yet, so the pid is still its own
-        elif "linger" in told:
-            self._linger_s = float(told["linger"])
+        elif "linger" in message:
+            self._linger_s = float(message["linger"])
         return True
 
-    def _start(self, told: dict[str, Any], descriptors: list[int]) -> None:
-        wire, note = descriptors
-        if told["box"] is not None:
+    def _fork_worker(self, message: dict[str, Any], descriptors: list[int]) -> None:
+        connection, progress = descriptors
+        if message["box"] is not None:
             # What goes wrong here goes wrong in the worker too, and is told by its end.
             with contextlib.suppress(Exception):
-                prepare(Box.of_json(told["box"]))
+                prepare(Sandbox.from_json(message["box"]))
         gc.freeze()
         ours = theirs = -1
         try:
             ours, theirs = os.pipe()
             pid = os.fork()
         except OSError as error:
-            self._tell({"ended": told["start"], "how": f"could not be started: {error.strerror}"})
+            self._send(
+                {"ended": message["start"], "how": f"could not be started: {error.strerror}"}
+            )
             if ours >= 0:
                 os.close(ours)
         else:
             if pid == 0:
-                self._become(wire, note, theirs, told)
-            self._children[pid] = told["start"], ours
-            self._tell({"born": told["start"], "pid": pid})
+                self._run_worker(connection, progress, theirs, message)
+            self._children[pid] = message["start"], ours
+            self._send({"born": message["start"], "pid": pid})
         finally:
-            os.close(wire)
-            os.close(note)
+            os.close(connection)
+            os.close(progress)
             if theirs >= 0:
                 os.close(theirs)
 
-    def _become(self, wire: int, note: int, entering: int, told: dict[str, Any]) -> None:
+    def _run_worker(
+        self, connection: int, progress: int, entering: int, message: dict[str, Any]
+    ) -> None:
         """Be a worker; never returns."""
         status = 1
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for mine in (self._waiting, self._control, self._ears, self._mouth):
+            for mine in (self._selector, self._control, self._wake_reader, self._wake_writer):
                 mine.close()
-            self._serve(socket.socket(fileno=wire), note, self._lock, entering, told)
+            self._serve(socket.socket(fileno=connection), progress, self._lock, entering, message)
             status = 0
         except BaseException:
             sys.excepthook(*sys.exc_info())
@@ -190,15 +196,15 @@ class _Zygote:
                 said = os.read(entering, 1)
                 os.close(entering)
                 entered = bool(said) or os.waitstatus_to_exitcode(status) != NOT_ENTERED
-                how = how_it_ended(status) if entered else "could not enter its box"
-                self._tell({"ended": worker, "how": how, "entered": entered})
+                how = describe_exit(status) if entered else "could not enter its box"
+                self._send({"ended": worker, "how": how, "entered": entered})
 
-    def _tell(self, told: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         # An engine that has gone is noticed where we listen.
         with contextlib.suppress(OSError):
-            send(self._control, told)
+            send(self._control, message)
 
-    def _end(self) -> None:
+    def _end_workers(self) -> None:
         """Let workers come to their end for as long as the engine said, then kill them."""
         end = time.monotonic() + self._linger_s
         while self._children and time.monotonic() < end:
@@ -210,13 +216,13 @@ class _Zygote:
             os.waitpid(pid, 0)
 
 
-def say_entered(entering: int) -> None:
+def report_entered(entering: int) -> None:
     """Say that this worker is in its box, and agents' code runs from now on."""
     os.write(entering, b"\1")
     os.close(entering)
 
 
-def how_it_ended(status: int) -> str:
+def describe_exit(status: int) -> str:
     """Say in words what a wait status means."""
     code = os.waitstatus_to_exitcode(status)
     if code >= 0:
@@ -229,9 +235,11 @@ def how_it_ended(status: int) -> str:
 # --- control messages ------------------------------------------------------------------------
 
 
-def send(control: socket.socket, told: dict[str, Any], descriptors: tuple[int, ...] = ()) -> None:
+def send(
+    control: socket.socket, message: dict[str, Any], descriptors: tuple[int, ...] = ()
+) -> None:
     """Send one message, with open files."""
-    data = orjson.dumps(told)
+    data = orjson.dumps(message)
     frame = _LENGTH.pack(len(data)) + data
     if not descriptors:
         control.sendall(frame)
@@ -246,7 +254,7 @@ def receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     descriptors: list[int] = []
     data = b""
     while len(data) < _LENGTH.size:
-        more, found = _some(control, _LENGTH.size - len(data))
+        more, found = _receive_some(control, _LENGTH.size - len(data))
         descriptors += found
         if not more:
             return None, descriptors
@@ -254,16 +262,16 @@ def receive(control: socket.socket) -> tuple[dict[str, Any] | None, list[int]]:
     (length,) = _LENGTH.unpack(data)
     data = b""
     while len(data) < length:
-        more, found = _some(control, length - len(data))
+        more, found = _receive_some(control, length - len(data))
         descriptors += found
         if not more:
             return None, descriptors
         data += more
-    told: dict[str, Any] = orjson.loads(data)
-    return told, descriptors
+    message: dict[str, Any] = orjson.loads(data)
+    return message, descriptors
 
 
-def _some(control: socket.socket, most: int) -> tuple[bytes, list[int]]:
+def _receive_some(control: socket.socket, most: int) -> tuple[bytes, list[int]]:
     size = array.array("i").itemsize
     try:
         data, extra, _, _ = control.recvmsg(most, socket.CMSG_SPACE(4 * size))

@@ -13,21 +13,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from vedette.adapters.reasoners.workers.environment import without_secrets
+from vedette.adapters.reasoners.workers.environment import filter_environment
 from vedette.adapters.reasoners.workers.fork_server import send
 from vedette.domain.base.state_folder import open_file
 
 COMMAND = (sys.executable, "-P", "-m", "vedette.app.worker_main")
 LOCK = "workers.lock"
-_GONE_S = 1.0
+_EXIT_TIMEOUT_S = 1.0
 
 
-class Begun:
+class ForkServerProcess:
     """A zygote that serves nobody yet: `hold` makes it an engine's, `abandon` ends it."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         """Start it. Raises OSError."""
-        self._held = False
+        self._is_assigned = False
         self._control, theirs = socket.socketpair()
         try:
             with theirs:
@@ -36,14 +36,14 @@ class Begun:
                     pass_fds=(theirs.fileno(),),
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
-                    env=without_secrets(os.environ),
+                    env=filter_environment(os.environ),
                 )
         except BaseException:
             self._control.close()
             raise
 
-    def hold(
-        self, state: Path, ahead: Sequence[str] = ()
+    def assign(
+        self, state: Path, modules: Sequence[str] = ()
     ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         """Give it the lock that lies in `state`; return what it is spoken to by, and itself.
 
@@ -54,24 +54,24 @@ class Begun:
             state.mkdir(parents=True, exist_ok=True)
             lock = open_file(state / LOCK, os.O_RDWR | os.O_CREAT)
         except BaseException:
-            self.abandon()
+            self.end_unassigned()
             raise
-        self._held = True
+        self._is_assigned = True
         try:
             # One that is gone is found where the pool reads.
             with contextlib.suppress(OSError):
-                send(self._control, {"lock": True, "ahead": list(ahead)}, (lock,))
+                send(self._control, {"lock": True, "ahead": list(modules)}, (lock,))
         finally:
             os.close(lock)
         return self._control, self._process
 
-    def abandon(self) -> None:
+    def end_unassigned(self) -> None:
         """End it if it is nobody's: there was no work for it."""
-        if self._held:
+        if self._is_assigned:
             return
         self._control.close()
         try:
-            self._process.wait(_GONE_S)
+            self._process.wait(_EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -11,13 +11,13 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-_HEAD = struct.Struct("<IIIB")
-HEAD = _HEAD.size
+_HEADER = struct.Struct("<IIIB")
+HEADER_BYTES = _HEADER.size
 
 # The longest frame that is taken from a worker. A checkpoint of the shipped judges is 66 KB.
-MOST = 8 * 1024 * 1024
+MAX_FRAME_BYTES = 8 * 1024 * 1024
 # The engine's own frames carry histories of any length.
-ANY = 2**32 - 1
+UNBOUNDED = 2**32 - 1
 
 
 class BadFrame(ValueError):
@@ -33,12 +33,12 @@ class Frame(NamedTuple):
     blob: bytes
 
 
-def pack(number: int, kind: int, plain: bytes = b"", blob: bytes = b"") -> bytes:
+def pack_frame(number: int, kind: int, plain: bytes = b"", blob: bytes = b"") -> bytes:
     """Return a frame's bytes."""
-    return _HEAD.pack(len(plain), len(blob), number, kind) + plain + blob
+    return _HEADER.pack(len(plain), len(blob), number, kind) + plain + blob
 
 
-class Frames:
+class FrameDecoder:
     """Cuts a stream of bytes into frames."""
 
     __slots__ = ("_data", "_most")
@@ -51,19 +51,24 @@ class Frames:
         """Take in what was read; return the frames that are whole now. Raises BadFrame."""
         self._data += data
         found = []
-        held, at = self._data, 0
-        while len(held) - at >= HEAD:
-            plain, blob, number, kind = _HEAD.unpack_from(held, at)
+        buffer, at = self._data, 0
+        while len(buffer) - at >= HEADER_BYTES:
+            plain, blob, number, kind = _HEADER.unpack_from(buffer, at)
             if plain + blob > self._most:
                 raise BadFrame(f"a frame of {plain + blob} bytes, at most {self._most} are taken")
-            end = at + HEAD + plain + blob
-            if end > len(held):
+            end = at + HEADER_BYTES + plain + blob
+            if end > len(buffer):
                 break
-            middle = at + HEAD + plain
+            middle = at + HEADER_BYTES + plain
             found.append(
-                Frame(number, kind, bytes(held[at + HEAD : middle]), bytes(held[middle:end]))
+                Frame(
+                    number,
+                    kind,
+                    bytes(buffer[at + HEADER_BYTES : middle]),
+                    bytes(buffer[middle:end]),
+                )
             )
             at = end
         if at:
-            del held[:at]
+            del buffer[:at]
         return found

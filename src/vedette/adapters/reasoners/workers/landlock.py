@@ -24,7 +24,7 @@ _SET_NO_NEW_PRIVS = 38
 
 _WRITE_FILE, _READ_FILE, _READ_DIR, _REMOVE_DIR, _REMOVE_FILE = (1 << at for at in range(1, 6))
 _MAKE_DIR, _MAKE_REG = 1 << 7, 1 << 8
-_FIRST = (1 << 13) - 1  # all that ABI 1 knows
+_ABI_1_RIGHTS = (1 << 13) - 1  # all that ABI 1 knows
 _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _BIND, _CONNECT = 1, 2
 _ABSTRACT, _SIGNAL = 1, 2
@@ -32,7 +32,7 @@ _ABSTRACT, _SIGNAL = 1, 2
 _READ = _READ_FILE | _READ_DIR
 # No links by name, pipes, sockets or devices: somebody else might follow or open them.
 _WRITE = _READ | _WRITE_FILE | _REMOVE_DIR | _REMOVE_FILE | _MAKE_DIR | _MAKE_REG | _REFER
-_OF_FILES = _WRITE_FILE | _READ_FILE | _TRUNCATE
+_FILE_RIGHTS = _WRITE_FILE | _READ_FILE | _TRUNCATE
 
 # The ABI from which on each of these is limited.
 FILES, MOVES, PORTS, SIGNALS = 1, 2, 4, 6
@@ -60,38 +60,42 @@ def abi() -> int:
     if sys.platform != "linux":
         return 0
     try:
-        return max(0, _call(_CREATE, None, 0, _VERSION))
+        return max(0, _syscall(_CREATE, None, 0, _VERSION))
     except OSError:
         return 0
 
 
 def restrict(
-    known: int, read: Sequence[str], write: Sequence[str], ports: Sequence[int] = ()
+    abi_version: int, read: Sequence[str], write: Sequence[str], ports: Sequence[int] = ()
 ) -> None:
     """Give up all files but those below `read` and `write`, and all TCP but to `ports`.
 
     `known` is the kernel's ABI, at least 1. A path that is not there is left out. Raises OSError;
     then nothing was given up.
     """
-    files = _FIRST | (_REFER if known >= MOVES else 0) | (_TRUNCATE if known >= 3 else 0)
-    files |= _IOCTL_DEV if known >= 5 else 0
+    files = (
+        _ABI_1_RIGHTS
+        | (_REFER if abi_version >= MOVES else 0)
+        | (_TRUNCATE if abi_version >= 3 else 0)
+    )
+    files |= _IOCTL_DEV if abi_version >= 5 else 0
     rules = _Rules(
         files,
-        _BIND | _CONNECT if known >= PORTS else 0,
-        _ABSTRACT | _SIGNAL if known >= SIGNALS else 0,
+        _BIND | _CONNECT if abi_version >= PORTS else 0,
+        _ABSTRACT | _SIGNAL if abi_version >= SIGNALS else 0,
     )
-    size = 24 if known >= SIGNALS else 16 if known >= PORTS else 8
-    ruleset = _call(_CREATE, ctypes.byref(rules), size, 0)
+    size = 24 if abi_version >= SIGNALS else 16 if abi_version >= PORTS else 8
+    ruleset = _syscall(_CREATE, ctypes.byref(rules), size, 0)
     try:
         for path in read:
             _allow(ruleset, path, _READ & files)
         for path in write:
             _allow(ruleset, path, (_WRITE | _TRUNCATE) & files)
-        if known >= PORTS:
+        if abi_version >= PORTS:
             for port in ports:
-                _call(_ADD, ruleset, _PORT, ctypes.byref(_Port(_CONNECT, port)), 0)
+                _syscall(_ADD, ruleset, _PORT, ctypes.byref(_Port(_CONNECT, port)), 0)
         give_up_privileges()
-        _call(_RESTRICT, ruleset, 0)
+        _syscall(_RESTRICT, ruleset, 0)
     finally:
         os.close(ruleset)
 
@@ -109,15 +113,15 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
         return
     try:
         if not stat.S_ISDIR(os.fstat(opened).st_mode):
-            rights &= _OF_FILES
-        _call(_ADD, ruleset, _BENEATH, ctypes.byref(_Beneath(rights, opened)), 0)
+            rights &= _FILE_RIGHTS
+        _syscall(_ADD, ruleset, _BENEATH, ctypes.byref(_Beneath(rights, opened)), 0)
     finally:
         os.close(opened)
 
 
-def _call(number: int, *arguments: object) -> int:
-    given = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
-    done: int = libc().syscall(ctypes.c_long(number), *given)
+def _syscall(number: int, *arguments: object) -> int:
+    args = [ctypes.c_long(one) if isinstance(one, int) else one for one in arguments]
+    done: int = libc().syscall(ctypes.c_long(number), *args)
     if done < 0:
         raise _error("landlock")
     return done

@@ -12,37 +12,37 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-_WAIT_S = 10.0
+_ANSWER_TIMEOUT_S = 10.0
 
 
 class _Answer:
     def __init__(self) -> None:
-        self.told = threading.Event()
+        self.event = threading.Event()
         self.addresses: Sequence[str] = ()
 
 
-class Names:
+class NameResolver:
     """Stands in for `socket.getaddrinfo` in this process. `ask` sends a host's name."""
 
-    def __init__(self, ask: Callable[[str], None]) -> None:
-        self._ask = ask
-        self._asked: dict[str, _Answer] = {}
+    def __init__(self, send_query: Callable[[str], None]) -> None:
+        self._send_query = send_query
+        self._pending: dict[str, _Answer] = {}
         self._lock = threading.Lock()
-        self._numeric = socket.getaddrinfo
+        self._system_lookup = socket.getaddrinfo
 
     def install(self) -> None:
         """Be asked by everything in this process that looks names up in Python."""
-        socket.getaddrinfo = self.look
+        socket.getaddrinfo = self.resolve
 
-    def told(self, host: str, addresses: Sequence[str]) -> None:
+    def set_addresses(self, host: str, addresses: Sequence[str]) -> None:
         """Take the answer to what was asked."""
         with self._lock:
-            answer = self._asked.pop(host, None)
+            answer = self._pending.pop(host, None)
         if answer is not None:
             answer.addresses = addresses
-            answer.told.set()
+            answer.event.set()
 
-    def look(
+    def resolve(
         self,
         host: Any,
         port: Any,
@@ -53,33 +53,33 @@ class Names:
     ) -> list[Any]:
         """Return what `socket.getaddrinfo` returns. Raises socket.gaierror."""
         name = host.decode("ascii", "replace") if isinstance(host, bytes) else host
-        if not isinstance(name, str) or not name or _is_number(name):
-            return self._numeric(host, port, family, type, proto, flags)
+        if not isinstance(name, str) or not name or _is_ip_address(name):
+            return self._system_lookup(host, port, family, type, proto, flags)
         found: list[Any] = []
-        for address in self._addresses(name):
+        for address in self._query_addresses(name):
             numeric = flags | socket.AI_NUMERICHOST
             # One of the other family than the one that is asked for.
             with suppress(socket.gaierror):
-                found += self._numeric(address, port, family, type, proto, numeric)
+                found += self._system_lookup(address, port, family, type, proto, numeric)
         if not found:
             told = f"{name} is no host of this agent's targets, or is not known"
             raise socket.gaierror(socket.EAI_NONAME, told)
         return found
 
-    def _addresses(self, name: str) -> Sequence[str]:
+    def _query_addresses(self, name: str) -> Sequence[str]:
         with self._lock:
-            answer = self._asked.get(name)
+            answer = self._pending.get(name)
             if answer is None:
-                answer = self._asked[name] = _Answer()
-                self._ask(name)
-        if not answer.told.wait(_WAIT_S):
+                answer = self._pending[name] = _Answer()
+                self._send_query(name)
+        if not answer.event.wait(_ANSWER_TIMEOUT_S):
             with self._lock:
-                self._asked.pop(name, None)
+                self._pending.pop(name, None)
             raise socket.gaierror(socket.EAI_AGAIN, f"{name}: no answer from the engine")
         return answer.addresses
 
 
-def _is_number(host: str) -> bool:
+def _is_ip_address(host: str) -> bool:
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

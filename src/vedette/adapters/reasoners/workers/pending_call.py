@@ -16,22 +16,22 @@ class WorkerLost(Temporary):
     """
 
     code = "worker-lost"
-    charged = False
+    is_culprit = False
 
 
-class Asked:
+class PendingCall:
     """One thing that was asked of a worker. `frame` writes it, again for each worker."""
 
-    __slots__ = ("frame", "future", "key", "kind", "number")
+    __slots__ = ("build_frame", "future", "key", "kind", "number")
 
-    def __init__(self, number: int, kind: int, key: str, frame: Callable[[], bytes]) -> None:
+    def __init__(self, number: int, kind: int, key: str, build_frame: Callable[[], bytes]) -> None:
         self.number = number
         self.kind = kind
         self.key = key
-        self.frame = frame
+        self.build_frame = build_frame
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
-    def settle(self, value: Any) -> None:
+    def resolve(self, value: Any) -> None:
         """Give the answer to whoever still waits for it."""
         if not self.future.done():
             self.future.set_result(value)

@@ -17,7 +17,7 @@ import orjson
 from vedette.adapters.reasoners.workers.frames import BadFrame
 from vedette.domain.origin import Ref
 
-_JSON, _SPELLED = b"j", b"s"
+_JSON, _TAGGED = b"j", b"s"
 _OPTIONS = (
     orjson.OPT_PASSTHROUGH_DATACLASS
     | orjson.OPT_PASSTHROUGH_DATETIME
@@ -30,10 +30,10 @@ def pack_plain(value: Any) -> bytes:
     try:
         data = orjson.dumps(value, option=_OPTIONS)
     except TypeError:
-        return _SPELLED + orjson.dumps(spell(value))
+        return _TAGGED + orjson.dumps(to_tagged(value))
     # orjson writes NaN and the infinities as null.
-    if b"null" in data and _odd(value):
-        return _SPELLED + orjson.dumps(spell(value))
+    if b"null" in data and _has_nonfinite(value):
+        return _TAGGED + orjson.dumps(to_tagged(value))
     return _JSON + data
 
 
@@ -43,25 +43,25 @@ def read_plain(data: bytes) -> Any:
     try:
         if form == _JSON:
             return orjson.loads(text)
-        if form == _SPELLED:
-            return read_spelled(orjson.loads(text))
+        if form == _TAGGED:
+            return from_tagged(orjson.loads(text))
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
         raise BadFrame(f"no plain data: {error}") from error
     raise BadFrame("no plain data")
 
 
-def _odd(value: Any) -> bool:
+def _has_nonfinite(value: Any) -> bool:
     """Say whether a value holds a float that JSON cannot write."""
     if isinstance(value, float):
         return not math.isfinite(value)
     if isinstance(value, dict):
-        return any(map(_odd, value.values()))
+        return any(map(_has_nonfinite, value.values()))
     if isinstance(value, list | tuple):
-        return any(map(_odd, value))
+        return any(map(_has_nonfinite, value))
     return False
 
 
-def spell(value: Any) -> Any:
+def to_tagged(value: Any) -> Any:
     """Return a value in the spelled-out form. Raises TypeError for what is not data."""
     if value is None or isinstance(value, bool):
         return value
@@ -74,17 +74,17 @@ def spell(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return ["b", bytes(value).hex()]
     if isinstance(value, tuple):
-        return ["t", *map(spell, value)]
+        return ["t", *map(to_tagged, value)]
     if isinstance(value, list):
-        return ["l", *map(spell, value)]
+        return ["l", *map(to_tagged, value)]
     if isinstance(value, Ref):
-        return ["r", spell(value.pointer)]
+        return ["r", to_tagged(value.pointer)]
     if hasattr(value, "items"):
-        return ["d", *([spell(name), spell(item)] for name, item in value.items())]
+        return ["d", *([to_tagged(name), to_tagged(item)] for name, item in value.items())]
     raise TypeError(f"{type(value).__name__} is no plain data")
 
 
-def read_spelled(value: Any) -> Any:
+def from_tagged(value: Any) -> Any:
     """Return what `spell` wrote. Raises ValueError."""
     if value is None or isinstance(value, bool):
         return value
@@ -92,7 +92,7 @@ def read_spelled(value: Any) -> Any:
         raise ValueError("a value without a tag")
     tag, *rest = value
     if tag in ("t", "l"):
-        items = [read_spelled(item) for item in rest]
+        items = [from_tagged(item) for item in rest]
         return tuple(items) if tag == "t" else items
     if tag == "d":
         return _dict(rest)
@@ -100,7 +100,7 @@ def read_spelled(value: Any) -> Any:
         raise ValueError("a tag without its value")
     (one,) = rest
     if tag == "r":
-        pointer = read_spelled(one)
+        pointer = from_tagged(one)
         if not isinstance(pointer, str):
             raise ValueError("a reference that is no text")
         return Ref(pointer)
@@ -122,8 +122,8 @@ def _dict(pairs: list[Any]) -> dict[Any, Any]:
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2:
             raise ValueError("a mapping of something else than pairs")
-        name = read_spelled(pair[0])
+        name = from_tagged(pair[0])
         if isinstance(name, list | dict):
             raise ValueError("a name that is no scalar")
-        found[name] = read_spelled(pair[1])
+        found[name] = from_tagged(pair[1])
     return found

@@ -17,17 +17,17 @@ from vedette.adapters.reasoners.workers.plain_data import pack_plain, read_plain
 from vedette.domain.action import Proposal
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.event import Event
-from vedette.domain.judge_state import is_name
-from vedette.domain.memory import KINDS, Briefing, Candidate, Memory
+from vedette.domain.judge_state import is_state_name
+from vedette.domain.memory import MEMORY_KINDS, Briefing, Candidate, Memory
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.domain.tool import Tool
 
 # What the engine asks of a worker.
 MAKE, REASON, RESTORE, FORGET, FOLD, MEMORIES, REGISTRY = range(1, 8)
-PERFORM, ASK, ROWS, MAY, PING, CANCEL, NAMED, ROOT = range(8, 16)
+PERFORM, ASK, ROWS, PERMIT, PING, CANCEL, NAME_ANSWER, ROOT = range(8, 16)
 # What a worker answers.
-DONE, FAILED, NEEDS_STATE, MAY_I, PONG, NAME = range(64, 70)
+DONE, FAILED, NEEDS_STATE, PERMIT_QUERY, PONG, NAME_QUERY = range(64, 70)
 
 _VERSION = 2  # of marshal: the later ones look for shared parts, which costs more than it saves
 
@@ -37,7 +37,7 @@ def pack(value: Any) -> bytes:
     try:
         return marshal.dumps(value, _VERSION)
     except ValueError:
-        return marshal.dumps(builtin(value), _VERSION)
+        return marshal.dumps(to_builtin(value), _VERSION)
 
 
 def read(data: bytes) -> Any:
@@ -45,7 +45,7 @@ def read(data: bytes) -> Any:
     return marshal.loads(data)  # noqa: S302 (the engine's own words)
 
 
-def builtin(value: Any) -> Any:
+def to_builtin(value: Any) -> Any:
     """Return a value made of nothing but built-in types. Raises TypeError if it is not data."""
     if value is None or isinstance(value, bool):
         return value
@@ -58,20 +58,20 @@ def builtin(value: Any) -> Any:
     if isinstance(value, bytes):
         return bytes(value)
     if isinstance(value, Mapping):
-        return {builtin(name): builtin(item) for name, item in value.items()}
+        return {to_builtin(name): to_builtin(item) for name, item in value.items()}
     if isinstance(value, frozenset | set):
-        return frozenset(map(builtin, value))
+        return frozenset(map(to_builtin, value))
     if isinstance(value, tuple):
-        return tuple(map(builtin, value))
+        return tuple(map(to_builtin, value))
     if isinstance(value, Sequence):
-        return list(map(builtin, value))
+        return list(map(to_builtin, value))
     raise TypeError(f"{type(value).__name__} cannot go to a worker process: it is no plain data")
 
 
 # --- engine to worker ------------------------------------------------------------------------
 
 
-def event_out(event: Event) -> tuple[Any, ...]:
+def event_to_tuple(event: Event) -> tuple[Any, ...]:
     """Return an event as built-in types."""
     return (
         event.source, event.id, event.type, event.subject, event.time, event.data, event.hops,
@@ -79,22 +79,22 @@ def event_out(event: Event) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def event_in(told: tuple[Any, ...]) -> Event:
+def event_from_tuple(values: tuple[Any, ...]) -> Event:
     """Return the event that `event_out` told of."""
-    return Event(*told)
+    return Event(*values)
 
 
-def memory_out(memory: Memory) -> tuple[Any, ...]:
+def memory_to_tuple(memory: Memory) -> tuple[Any, ...]:
     """Return a memory as built-in types."""
     return tuple(getattr(memory, name) for name in Memory.__slots__)
 
 
-def memories_in(told: Sequence[tuple[Any, ...]]) -> tuple[Memory, ...]:
+def memories_from_tuples(values: Sequence[tuple[Any, ...]]) -> tuple[Memory, ...]:
     """Return the memories that `memory_out` told of."""
-    return tuple(Memory(*one) for one in told)
+    return tuple(Memory(*one) for one in values)
 
 
-def briefing_out(briefing: Briefing, memories: int) -> tuple[Any, ...]:
+def briefing_to_tuple(briefing: Briefing, memories: int) -> tuple[Any, ...]:
     """Return a briefing as built-in types.
 
     Without its agent, charter and registry, which the worker has; `memories` is the number under
@@ -102,26 +102,26 @@ def briefing_out(briefing: Briefing, memories: int) -> tuple[Any, ...]:
     """
     return (
         briefing.run, briefing.key, briefing.position, briefing.previous, briefing.turn,
-        event_out(briefing.event), memories, dict(briefing.row), briefing.turns,
+        event_to_tuple(briefing.event), memories, dict(briefing.row), briefing.turns,
     )  # fmt: skip
 
 
-def briefing_in(
-    told: tuple[Any, ...],
+def briefing_from_tuple(
+    values: tuple[Any, ...],
     agent: str,
     charter: Mapping[str, Any],
     registry: Mapping[str, Any],
     memories: Mapping[int, tuple[Memory, ...]],
 ) -> Briefing:
     """Return the briefing that `briefing_out` told of."""
-    run, key, position, previous, turn, event, known, row, turns = told
+    run, key, position, previous, turn, event, known, row, turns = values
     return Briefing(
         run, agent, key, position, previous, turn, Event(*event), charter, registry,
         memories[known], row, turns,
     )  # fmt: skip
 
 
-def call_out(call: Call) -> tuple[Any, ...]:
+def call_to_tuple(call: Call) -> tuple[Any, ...]:
     """Return a call as built-in types."""
     return (
         call.tool, dict(call.args), call.key, call.agent, call.run, dict(call.target),
@@ -129,7 +129,7 @@ def call_out(call: Call) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def tool_out(tool: Tool) -> tuple[Any, ...]:
+def tool_to_tuple(tool: Tool) -> tuple[Any, ...]:
     """Return a tool's declaration as built-in types."""
     return (
         tool.name, tool.verb, tool.resource, dict(tool.args), tool.sinks, tool.settles,
@@ -141,7 +141,7 @@ def tool_out(tool: Tool) -> tuple[Any, ...]:
 # --- worker to engine ------------------------------------------------------------------------
 
 
-def thought_out(thought: Thought) -> tuple[bytes, bytes]:
+def pack_judgement(judgement: ReasonerJudgement) -> tuple[bytes, bytes]:
     """Return a thought as a frame's two byte strings. Raises TypeError if it is not data."""
     proposals = [
         [
@@ -152,74 +152,85 @@ def thought_out(thought: Thought) -> tuple[bytes, bytes]:
             # Absent it is left out: whatever else stands here is for the engine to judge.
             *(() if p.confidence is None else (p.confidence,)),
         ]
-        for p in thought.proposals
+        for p in judgement.proposals
     ]
     # An absent number is `false`, so that `null` in the text is rare (see `pack_plain`).
-    told = [
-        thought.label,
-        thought.confidence,
+    values = [
+        judgement.label,
+        judgement.confidence,
         proposals,
-        False if thought.score is None else thought.score,
-        False if thought.threshold is None else thought.threshold,
-        dict(thought.detail),
-        [_candidate_out(candidate) for candidate in thought.candidates],
-        thought.observed,
-        thought.checkpoint is not None,
-        thought.state,
+        False if judgement.score is None else judgement.score,
+        False if judgement.threshold is None else judgement.threshold,
+        dict(judgement.detail),
+        [_candidate_to_list(candidate) for candidate in judgement.candidates],
+        judgement.observed,
+        judgement.checkpoint is not None,
+        judgement.state,
     ]
-    return pack_plain(told), thought.checkpoint or b""
+    return pack_plain(values), judgement.checkpoint or b""
 
 
-def thought_in(plain: bytes, blob: bytes) -> Thought:
+def read_judgement(plain: bytes, blob: bytes) -> ReasonerJudgement:
     """Return the thought that `thought_out` told of. Raises BadFrame.
 
     A confidence comes as it was said: the engine refuses what is none, wherever it was thought.
     """
-    told = read_plain(plain)
-    if not isinstance(told, list) or len(told) != 10:
+    values = read_plain(plain)
+    if not isinstance(values, list) or len(values) != 10:
         raise BadFrame("no thought")
-    label, confidence, proposals, score, threshold, detail, candidates, observed, kept, state = told
-    if not isinstance(state, str) or not is_name(state):
+    (
+        label,
+        confidence,
+        proposals,
+        score,
+        threshold,
+        detail,
+        candidates,
+        observed,
+        has_checkpoint,
+        state,
+    ) = values
+    if not isinstance(state, str) or not is_state_name(state):
         raise BadFrame("a state without a name")
-    return Thought(
+    return ReasonerJudgement(
         label=_text(label),
         confidence=confidence,
-        proposals=tuple(_proposal(one) for one in _list(proposals)),
+        proposals=tuple(_read_proposal(one) for one in _list(proposals)),
         score=None if score is False else _number(score),
         threshold=None if threshold is False else _number(threshold),
         detail=_mapping(detail),
         final=True,
         observed=_truth(observed),
-        checkpoint=blob if _truth(kept) else None,
-        candidates=tuple(_candidate(one) for one in _list(candidates)),
+        checkpoint=blob if _truth(has_checkpoint) else None,
+        candidates=tuple(_read_candidate(one) for one in _list(candidates)),
         state=state,
     )
 
 
-def outcome_out(outcome: Outcome | None) -> bytes:
+def pack_outcome(outcome: Outcome | None) -> bytes:
     """Return an outcome as plain data; None stays None."""
     return pack_plain(None if outcome is None else [outcome.state, outcome.data, outcome.error])
 
 
-def outcome_in(plain: bytes) -> Outcome | None:
+def read_outcome(plain: bytes) -> Outcome | None:
     """Return the outcome that `outcome_out` told of. Raises BadFrame."""
-    told = read_plain(plain)
-    if told is None:
+    values = read_plain(plain)
+    if values is None:
         return None
-    if not isinstance(told, list | tuple) or len(told) != 3:
+    if not isinstance(values, list | tuple) or len(values) != 3:
         raise BadFrame("no outcome")
-    state, data, error = told
+    state, data, error = values
     if state not in ("done", "failed", "retry", "unknown"):
         raise BadFrame("an outcome of no known state")
     return Outcome(state, _mapping(data), _text(error))
 
 
-def rows_out(rows: Sequence[RowWrite]) -> bytes:
+def pack_rows(rows: Sequence[RowWrite]) -> bytes:
     """Return rows as plain data."""
     return pack_plain([[w.collection, w.key, w.row] for w in rows])
 
 
-def rows_in(plain: bytes) -> list[RowWrite]:
+def read_rows(plain: bytes) -> list[RowWrite]:
     """Return the rows that `rows_out` told of. Raises BadFrame."""
     found = []
     for one in _list(read_plain(plain)):
@@ -230,34 +241,45 @@ def rows_in(plain: bytes) -> list[RowWrite]:
     return found
 
 
-def _proposal(told: Any) -> Proposal:
-    if not isinstance(told, list) or len(told) not in (4, 5):
+def _read_proposal(fields: Any) -> Proposal:
+    if not isinstance(fields, list) or len(fields) not in (4, 5):
         raise BadFrame("no proposal")
-    tool, refs, values, why, *said = told
+    tool, refs, values, why, *confidence = fields
     args: dict[str, Any] = {name: Ref(_text(at)) for name, at in _mapping(refs).items()}
     for name, value in _mapping(values).items():
         if name in args:
             raise BadFrame("an argument both by reference and by value")
         args[name] = value
-    return Proposal(_text(tool), args, _text(why), *said)
+    return Proposal(_text(tool), args, _text(why), *confidence)
 
 
-def _candidate_out(c: Candidate) -> list[Any]:
+def _candidate_to_list(candidate: Candidate) -> list[Any]:
     # Absent texts are `false`, as absent numbers are.
-    label, replaces = (False if text is None else text for text in (c.label, c.replaces))
-    return [c.bank, c.scope, c.text, list(c.topics), c.kind, label, list(c.evidence), replaces]
+    label, replaces = (
+        False if text is None else text for text in (candidate.label, candidate.replaces)
+    )
+    return [
+        candidate.bank,
+        candidate.scope,
+        candidate.text,
+        list(candidate.topics),
+        candidate.kind,
+        label,
+        list(candidate.evidence),
+        replaces,
+    ]
 
 
-def _candidate(told: Any) -> Candidate:
-    if not isinstance(told, list) or len(told) != 8:
+def _read_candidate(values: Any) -> Candidate:
+    if not isinstance(values, list) or len(values) != 8:
         raise BadFrame("no candidate")
-    kind = next((known for known in KINDS if known == told[4]), None)
+    kind = next((known for known in MEMORY_KINDS if known == values[4]), None)
     if kind is None:
         raise BadFrame("a candidate of no known kind")
-    topics, evidence = (tuple(_text(item) for item in _list(told[at])) for at in (3, 6))
-    label, replaces = (None if told[at] is False else _text(told[at]) for at in (5, 7))
+    topics, evidence = (tuple(_text(item) for item in _list(values[at])) for at in (3, 6))
+    label, replaces = (None if values[at] is False else _text(values[at]) for at in (5, 7))
     return Candidate(
-        _text(told[0]), _text(told[1]), _text(told[2]), topics, kind=kind, label=label,
+        _text(values[0]), _text(values[1]), _text(values[2]), topics, kind=kind, label=label,
         evidence=evidence, replaces=replaces,
     )  # fmt: skip
 

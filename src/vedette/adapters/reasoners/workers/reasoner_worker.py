@@ -9,13 +9,19 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar, overload
 
 from vedette.adapters.reasoners.workers import protocol
-from vedette.adapters.reasoners.workers.confinement import Note
-from vedette.adapters.reasoners.workers.frames import ANY, MOST, Frame, Frames, pack
+from vedette.adapters.reasoners.workers.confinement import ProgressRecord
+from vedette.adapters.reasoners.workers.frames import (
+    MAX_FRAME_BYTES,
+    UNBOUNDED,
+    Frame,
+    FrameDecoder,
+    pack_frame,
+)
 from vedette.adapters.reasoners.workers.plain_data import pack_plain
 from vedette.domain.base.errors import Temporary
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 from vedette.judging import Judge
 
 # Answers are gathered while more questions lie there, but not for longer than this.
@@ -26,14 +32,14 @@ _READ = 262144
 T = TypeVar("T")
 
 
-class Judges(Protocol):
+class JudgeRunner(Protocol):
     """The part of LocalJudges that a worker needs."""
 
     def judge(self, agent: str) -> Judge: ...
 
-    def think(self, briefing: Briefing) -> Thought: ...
+    def reason_sync(self, briefing: Briefing) -> ReasonerJudgement: ...
 
-    def restore(
+    def restore_state(
         self,
         agent: str,
         key: str,
@@ -42,27 +48,31 @@ class Judges(Protocol):
         since: Sequence[tuple[int, Event]],
     ) -> None: ...
 
-    def forget(self, agent: str, key: str) -> None: ...
+    def drop_state(self, agent: str, key: str) -> None: ...
 
-    def fold(
+    def fold_state(
         self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
     ) -> bytes | None: ...
 
 
 # Makes the judges of a worker: (agent, folder, release, charter, lessons, checkpoint_every).
-MakeJudges = Callable[[str, str, str | None, Mapping[str, Any], Sequence[Memory], int], Judges]
+MakeJudgeRunner = Callable[
+    [str, str, str | None, Mapping[str, Any], Sequence[Memory], int], JudgeRunner
+]
 
 
-def serve_judge(line: socket.socket, note: Note, agent: str, make: MakeJudges) -> None:
+def serve_judge(
+    connection: socket.socket, progress: ProgressRecord, agent: str, make: MakeJudgeRunner
+) -> None:
     """Answer until the engine hangs up."""
-    worker = _JudgeWorker(note, agent, make)
+    worker = _JudgeWorker(progress, agent, make)
     with suppress(ConnectionError):
-        _serve(line, worker)
+        _serve(connection, worker)
 
 
-def _serve(line: socket.socket, worker: _JudgeWorker) -> None:
-    frames = Frames(ANY)
-    while data := line.recv(_READ):
+def _serve(connection: socket.socket, worker: _JudgeWorker) -> None:
+    frames = FrameDecoder(UNBOUNDED)
+    while data := connection.recv(_READ):
         out: list[bytes] = []
         size, began = 0, time.monotonic()
         for frame in frames.feed(data):
@@ -72,19 +82,19 @@ def _serve(line: socket.socket, worker: _JudgeWorker) -> None:
             out.append(answer)
             size += len(answer)
             if size > _GATHER_BYTES or time.monotonic() - began > _GATHER_S:
-                line.sendall(b"".join(out))
+                connection.sendall(b"".join(out))
                 out.clear()
                 size, began = 0, time.monotonic()
         if out:
-            line.sendall(b"".join(out))
+            connection.sendall(b"".join(out))
 
 
 class _JudgeWorker:
-    def __init__(self, note: Note, agent: str, make: MakeJudges) -> None:
-        self._note = note
+    def __init__(self, progress: ProgressRecord, agent: str, make: MakeJudgeRunner) -> None:
+        self._progress = progress
         self._agent = agent
         self._make = make
-        self._judges: Judges
+        self._runner: JudgeRunner
         self._charter: Mapping[str, Any] = {}
         self._registry: Mapping[str, Any] = {}
         self._memories: dict[int, tuple[Memory, ...]] = {0: ()}
@@ -92,61 +102,63 @@ class _JudgeWorker:
     def answer(self, frame: Frame) -> bytes | None:
         """Return the answer to a frame; None for one that needs none."""
         number, kind = frame.number, frame.kind
-        self._note.begin(number)
+        self._progress.begin(number)
         try:
             if kind == protocol.REASON:
                 return self._reason(number, frame.plain)
-            told = protocol.read(frame.plain)
+            payload = protocol.read(frame.plain)
             if kind == protocol.FORGET:
-                self._judges.forget(self._agent, told)
+                self._runner.drop_state(self._agent, payload)
                 return None
             if kind == protocol.MEMORIES:
-                self._memories[told[0]] = protocol.memories_in(told[1])
+                self._memories[payload[0]] = protocol.memories_from_tuples(payload[1])
                 return None
             if kind == protocol.REGISTRY:
-                self._registry = told
+                self._registry = payload
                 return None
-            return self._other(number, kind, told, frame.blob)
+            return self._handle_request(number, kind, payload, frame.blob)
         except BaseException as error:
-            return failed(number, error)
+            return pack_failure(number, error)
 
     def _reason(self, number: int, plain: bytes) -> bytes:
-        briefing = protocol.briefing_in(
+        briefing = protocol.briefing_from_tuple(
             protocol.read(plain), self._agent, self._charter, self._registry, self._memories
         )
-        thought = self._judges.think(briefing)
-        if thought.needs_state:
-            return pack(number, protocol.NEEDS_STATE)
-        data, blob = protocol.thought_out(thought)
-        return bounded(number, data, blob)
+        judgement = self._runner.reason_sync(briefing)
+        if judgement.needs_state:
+            return pack_frame(number, protocol.NEEDS_STATE)
+        data, blob = protocol.pack_judgement(judgement)
+        return pack_answer(number, data, blob)
 
-    def _other(self, number: int, kind: int, told: Any, blob: bytes) -> bytes:
+    def _handle_request(self, number: int, kind: int, payload: Any, blob: bytes) -> bytes:
         if kind == protocol.MAKE:
-            folder, release, self._charter, lessons, every = told
-            memories = protocol.memories_in(lessons)
-            self._judges = self._make(self._agent, folder, release, self._charter, memories, every)
-            self._judges.judge(self._agent)
-            return pack(number, protocol.DONE)
+            folder, release, self._charter, lessons, every = payload
+            memories = protocol.memories_from_tuples(lessons)
+            self._runner = self._make(self._agent, folder, release, self._charter, memories, every)
+            self._runner.judge(self._agent)
+            return pack_frame(number, protocol.DONE)
         if kind == protocol.RESTORE:
-            key, at, kept, since = told
-            events = [(position, protocol.event_in(event)) for position, event in since]
-            steps = _Stepping(events, self._note, number)
-            self._judges.restore(self._agent, key, blob if kept else None, at, steps)
-            return pack(number, protocol.DONE)
+            key, at, has_checkpoint, since = payload
+            events = [(position, protocol.event_from_tuple(event)) for position, event in since]
+            steps = _ProgressSequence(events, self._progress, number)
+            self._runner.restore_state(
+                self._agent, key, blob if has_checkpoint else None, at, steps
+            )
+            return pack_frame(number, protocol.DONE)
         if kind == protocol.FOLD:
-            kept, since = told
-            events = [(position, protocol.event_in(event)) for position, event in since]
-            steps = _Stepping(events, self._note, number)
-            folded = self._judges.fold(self._agent, blob if kept else None, steps)
-            return bounded(number, pack_plain(folded is not None), folded or b"")
+            has_checkpoint, since = payload
+            events = [(position, protocol.event_from_tuple(event)) for position, event in since]
+            steps = _ProgressSequence(events, self._progress, number)
+            folded = self._runner.fold_state(self._agent, blob if has_checkpoint else None, steps)
+            return pack_answer(number, pack_plain(folded is not None), folded or b"")
         raise AssertionError(f"no such question: {kind}")
 
 
-class _Stepping(Sequence[T]):
+class _ProgressSequence(Sequence[T]):
     """A sequence that notes each step of a walk over it: the time limit is one for each event."""
 
-    def __init__(self, items: Sequence[T], note: Note, number: int) -> None:
-        self._items, self._note, self._number = items, note, number
+    def __init__(self, items: Sequence[T], progress: ProgressRecord, number: int) -> None:
+        self._items, self._progress, self._number = items, progress, number
 
     def __len__(self) -> int:
         return len(self._items)
@@ -160,19 +172,19 @@ class _Stepping(Sequence[T]):
 
     def __iter__(self) -> Iterator[T]:
         for item in self._items:
-            self._note.step(self._number)
+            self._progress.advance(self._number)
             yield item
 
 
-def bounded(number: int, plain: bytes, blob: bytes = b"") -> bytes:
+def pack_answer(number: int, plain: bytes, blob: bytes = b"") -> bytes:
     """Return an answer's frame, or an error that says that it is too long."""
-    if len(plain) + len(blob) > MOST:
-        told = f"its answer has {len(plain) + len(blob)} bytes, at most {MOST} are taken"
-        return failed(number, ValueError(told))
-    return pack(number, protocol.DONE, plain, blob)
+    if len(plain) + len(blob) > MAX_FRAME_BYTES:
+        what = f"its answer has {len(plain) + len(blob)} bytes, at most {MAX_FRAME_BYTES} are taken"
+        return pack_failure(number, ValueError(what))
+    return pack_frame(number, protocol.DONE, plain, blob)
 
 
-def failed(number: int, error: BaseException) -> bytes:
+def pack_failure(number: int, error: BaseException) -> bytes:
     """Return what was raised as an answer: its name, its words, and what kind of thing it is."""
     kind = "other"
     if isinstance(error, MemoryError):
@@ -183,4 +195,6 @@ def failed(number: int, error: BaseException) -> bytes:
         words = str(error)
     except Exception:
         words = "an error that cannot say what it is"
-    return pack(number, protocol.FAILED, pack_plain([type(error).__name__, words[:4096], kind]))
+    return pack_frame(
+        number, protocol.FAILED, pack_plain([type(error).__name__, words[:4096], kind])
+    )

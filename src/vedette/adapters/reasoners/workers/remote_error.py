@@ -16,17 +16,21 @@ class Raised(Exception):
     """
 
 
-def raised(plain: bytes) -> tuple[Exception, str]:
+def read_error(plain: bytes) -> tuple[Exception, str]:
     """Return the error that a worker told of, and of which kind it is. Raises BadFrame."""
-    told = read_plain(plain)
-    if not isinstance(told, list) or len(told) != 3 or not all(isinstance(t, str) for t in told):
+    values = read_plain(plain)
+    if (
+        not isinstance(values, list)
+        or len(values) != 3
+        or not all(isinstance(t, str) for t in values)
+    ):
         raise BadFrame("no error where one belongs")
-    name, words, kind = told
+    name, words, kind = values
     if kind == "temporary":
         return Temporary(words), kind
-    return _class_of(name if name.isidentifier() and len(name) < 80 else "Raised")(words), kind
+    return _error_class(name if name.isidentifier() and len(name) < 80 else "Raised")(words), kind
 
 
 @lru_cache(maxsize=256)
-def _class_of(name: str) -> type[Exception]:
+def _error_class(name: str) -> type[Exception]:
     return type(name, (Raised,), {})

@@ -20,56 +20,71 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from vedette.adapters.reasoners.workers import protocol
-from vedette.adapters.reasoners.workers.reasoner_client import Making, WorkerJudges, _JudgeSeat
-from vedette.adapters.reasoners.workers.worker_handle import Seat
+from vedette.adapters.reasoners.workers.reasoner_client import (
+    JudgeSpec,
+    WorkerReasoner,
+    _JudgeHandle,
+)
+from vedette.adapters.reasoners.workers.worker_handle import WorkerHandle
 from vedette.domain.base.errors import Unavailable
 from vedette.domain.conflict import Superseded
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import Thought
+from vedette.domain.ports import ReasonerJudgement
 
 # While no worker of an agent is there so many of its runs wait here, to begin in the moment one
 # comes; the others look again after a while, and take no handler from anybody meanwhile.
-KEPT = 8
-LOOK_AGAIN_US = 1_000_000
-_KEEP_S = 1.0
+MAX_WAITING = 8
+RETRY_AFTER_US = 1_000_000
+_MAX_WAIT_S = 1.0
 # What the way to a worker may take beyond the time of a judgement.
-_WAY_S = 2.0
+_NETWORK_GRACE_S = 2.0
 # A connection that is lost is nobody's fault, but after so many in a row without an answer what
 # was asked first is charged: it may be what ends the worker's whole host.
 LOSSES = 3
 _TICK_S = 0.05
 
 
-class Berth:
+class WorkerSlot:
     """Where a worker of an agent may sit: the far end of a seat's socket, and its note."""
 
-    __slots__ = ("agent", "charge", "how", "line", "memory", "note", "number", "taken")
+    __slots__ = (
+        "agent",
+        "charge",
+        "connection",
+        "exit_reason",
+        "has_ended",
+        "memory",
+        "number",
+        "progress_fd",
+    )
 
-    def __init__(self, number: int, seat: Seat, line: socket.socket, note: int) -> None:
+    def __init__(
+        self, number: int, handle: WorkerHandle, connection: socket.socket, progress_fd: int
+    ) -> None:
         self.number = number
-        self.agent = seat.agent
-        self.memory = seat.memory
-        self.line = line
-        self.note = note
-        self.how = "was let go"
+        self.agent = handle.agent
+        self.memory = handle.memory
+        self.connection = connection
+        self.progress_fd = progress_fd
+        self.exit_reason = "was let go"
         self.charge = True
-        self.taken = False
+        self.has_ended = False
 
     def close(self) -> None:
         """Let go of both files."""
-        self.line.close()
-        if self.note >= 0:
-            os.close(self.note)
-            self.note = -1
+        self.connection.close()
+        if self.progress_fd >= 0:
+            os.close(self.progress_fd)
+            self.progress_fd = -1
 
 
-class Doors(Protocol):
+class SlotServer(Protocol):
     """What the pool needs of the door. Both may be called from any thread."""
 
-    def vacant(self, berth: Berth) -> None: ...
+    def offer(self, slot: WorkerSlot) -> None: ...
 
-    def drop(self, number: int) -> None: ...
+    def withdraw(self, number: int) -> None: ...
 
 
 class RemotePool:
@@ -82,159 +97,165 @@ class RemotePool:
     def __init__(
         self,
         *,
-        told: Callable[[str, str, str], None] = lambda agent, kind, why: None,
-        refused: Callable[[str, str, str], None] = lambda agent, code, what: None,
-        there: Callable[[str, int], None] = lambda agent, number: None,
+        on_worker_lost: Callable[[str, str, str], None] = lambda agent, kind, why: None,
+        on_refusal: Callable[[str, str, str], None] = lambda agent, code, what: None,
+        on_worker_count: Callable[[str, int], None] = lambda agent, number: None,
     ) -> None:
-        self.told = told
-        self.refused = refused
-        self.there = there
-        self.connected: dict[str, int] = {}
-        self._door: Doors | None = None
-        self._early: list[Berth] = []
-        self._seats: dict[int, Seat] = {}
-        self._busy: set[Seat] = set()
-        self._worker = 0
-        self._tick: asyncio.TimerHandle | None = None
+        self.on_worker_lost = on_worker_lost
+        self.on_refusal = on_refusal
+        self.on_worker_count = on_worker_count
+        self.worker_counts: dict[str, int] = {}
+        self._server: SlotServer | None = None
+        self._queued_slots: list[WorkerSlot] = []
+        self._handles: dict[int, WorkerHandle] = {}
+        self._busy_handles: set[WorkerHandle] = set()
+        self._last_number = 0
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        self._words: deque[tuple[Any, ...]] = deque()
-        self._ears: socket.socket | None = None
-        self._mouth: socket.socket | None = None
+        self._messages: deque[tuple[Any, ...]] = deque()
+        self._wake_reader: socket.socket | None = None
+        self._wake_writer: socket.socket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def listen_to(self) -> None:
+    def attach_loop(self) -> None:
         """Be ready for what a door says; before it is opened."""
-        self._ears, self._mouth = socket.socketpair()
-        self._ears.setblocking(False)
-        self._mouth.setblocking(False)
+        self._wake_reader, self._wake_writer = socket.socketpair()
+        self._wake_reader.setblocking(False)
+        self._wake_writer.setblocking(False)
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._ears, self._hear)
+        self._loop.add_reader(self._wake_reader, self._drain_messages)
 
-    def opened(self, door: Doors) -> None:
+    def attach_server(self, server: SlotServer) -> None:
         """Let workers in by this door from now on."""
-        self._door = door
-        for berth in self._early:
-            door.vacant(berth)
-        self._early.clear()
+        self._server = server
+        for slot in self._queued_slots:
+            server.offer(slot)
+        self._queued_slots.clear()
 
     # --- for seats --------------------------------------------------------------------------
 
-    def start(self, seat: Seat, told: dict[str, Any], descriptors: tuple[int, ...]) -> int:
+    def start(
+        self, handle: WorkerHandle, message: dict[str, Any], descriptors: tuple[int, ...]
+    ) -> int:
         """Offer a berth to the next worker of the seat's agent; return its number.
 
         Raises Unavailable once closed.
         """
         if self._closed:
             raise Unavailable("the workers are closed")
-        self._worker += 1
-        line, note = (os.dup(fd) for fd in descriptors)
-        berth = Berth(self._worker, seat, socket.socket(fileno=line), note)
-        berth.line.setblocking(False)
-        self._seats[self._worker] = seat
-        if self._door is None:
-            self._early.append(berth)
+        self._last_number += 1
+        connection, progress_fd = (os.dup(fd) for fd in descriptors)
+        slot = WorkerSlot(self._last_number, handle, socket.socket(fileno=connection), progress_fd)
+        slot.connection.setblocking(False)
+        self._handles[self._last_number] = handle
+        if self._server is None:
+            self._queued_slots.append(slot)
         else:
-            self._door.vacant(berth)
-        return self._worker
+            self._server.offer(slot)
+        return self._last_number
 
-    def move(self, worker: int, seat: Seat) -> None:
+    def reassign(self, worker: int, handle: WorkerHandle) -> None:
         """Let a worker sit in another seat."""
-        self._seats[worker] = seat
+        self._handles[worker] = handle
 
     def kill(self, worker: int) -> None:
         """Have a worker let go; its host ends it."""
-        if self._door is not None:
-            self._door.drop(worker)
+        if self._server is not None:
+            self._server.withdraw(worker)
 
-    def waits_for(self) -> str:
+    def block_reason(self) -> str:
         """Say what keeps workers away."""
         return "none is connected (start `vedette worker`)"
 
-    def busy(self, seat: Seat) -> None:
+    def watch(self, handle: WorkerHandle) -> None:
         """Watch a seat until nothing is asked of it."""
-        self._busy.add(seat)
-        if self._tick is None and not self._closed:
-            self._tick = asyncio.get_running_loop().call_later(_TICK_S, self._watch)
+        self._busy_handles.add(handle)
+        if self._timer is None and not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._check_handles)
 
-    def listen(self, also: Callable[[select.poll], None], seconds: float) -> None:
+    def poll(self, register: Callable[[select.poll], None], seconds: float) -> None:
         """Wait for a word of the door, or of who `also` registers, and take the door's."""
-        waiting = select.poll()
-        mine = -1 if self._ears is None else self._ears.fileno()
-        if self._ears is not None:
-            waiting.register(mine, select.POLLIN)
-        also(waiting)
-        if any(fd == mine for fd, _ in waiting.poll(max(1, seconds * 1000))):
-            self._hear()
+        poller = select.poll()
+        mine = -1 if self._wake_reader is None else self._wake_reader.fileno()
+        if self._wake_reader is not None:
+            poller.register(mine, select.POLLIN)
+        register(poller)
+        if any(fd == mine for fd, _ in poller.poll(max(1, seconds * 1000))):
+            self._drain_messages()
 
-    def _watch(self) -> None:
+    def _check_handles(self) -> None:
         now = time.monotonic()
-        for seat in list(self._busy):
-            if seat.pending:
-                seat.watch(now)
+        for handle in list(self._busy_handles):
+            if handle.pending:
+                handle.check_limits(now)
             else:
-                self._busy.discard(seat)
-        again = asyncio.get_running_loop().call_later
-        self._tick = again(_TICK_S, self._watch) if self._busy else None
+                self._busy_handles.discard(handle)
+        call_later = asyncio.get_running_loop().call_later
+        self._timer = call_later(_TICK_S, self._check_handles) if self._busy_handles else None
 
     # --- for the door -----------------------------------------------------------------------
 
-    def say(self, *word: Any) -> None:
+    def notify(self, *message: Any) -> None:
         """Tell the pool something. May be called from any thread."""
-        self._words.append(word)
-        if self._mouth is not None:
+        self._messages.append(message)
+        if self._wake_writer is not None:
             with suppress(OSError):  # full: it is awake already; closed: nobody listens
-                self._mouth.send(b"\0")
+                self._wake_writer.send(b"\0")
 
-    def _hear(self) -> None:
-        if self._ears is None:
+    def _drain_messages(self) -> None:
+        if self._wake_reader is None:
             return
         with suppress(BlockingIOError):
-            while len(self._ears.recv(4096)) == 4096:
+            while len(self._wake_reader.recv(4096)) == 4096:
                 pass
-        while self._words:
-            kind, *rest = self._words.popleft()
+        while self._messages:
+            kind, *rest = self._messages.popleft()
             if kind == "born":
-                seat = self._seats.get(rest[0])
-                if seat is not None:
-                    seat.born(0)
+                handle = self._handles.get(rest[0])
+                if handle is not None:
+                    handle.on_started(0)
             elif kind == "ended":
-                self._ended(*rest)
+                self._on_worker_exit(*rest)
             elif kind == "refused":
-                self.refused(*rest)
+                self.on_refusal(*rest)
             else:
                 agent = rest[0]
-                number = self.connected.get(agent, 0) + (1 if kind == "came" else -1)
-                self.connected[agent] = number
-                self.there(agent, number)
+                number = self.worker_counts.get(agent, 0) + (1 if kind == "came" else -1)
+                self.worker_counts[agent] = number
+                self.on_worker_count(agent, number)
 
-    def _ended(self, number: int, how: str, charge: bool) -> None:
-        seat = self._seats.pop(number, None)
-        if seat is None:
+    def _on_worker_exit(self, number: int, reason: str, charge: bool) -> None:
+        handle = self._handles.pop(number, None)
+        if handle is None:
             return
-        lost = isinstance(seat, RemoteSeat) and seat.losses + 1 >= LOSSES
-        why = seat.ended(how, charge=charge or lost)
+        lost = isinstance(handle, RemoteJudgeHandle) and handle.losses + 1 >= LOSSES
+        why = handle.on_exit(reason, charge=charge or lost)
         if why and not self._closed:
-            self.told(seat.agent, seat.kind, why)
+            self.on_worker_lost(handle.agent, handle.kind, why)
 
     def close(self) -> None:
         """Hang up on all workers."""
         if self._closed:
             return
         self._closed = True
-        if self._tick is not None:
-            self._tick.cancel()
-        for seat in self._seats.values():
-            seat.close()
-        for berth in self._early:
-            berth.close()
-        if self._ears is not None and self._mouth is not None and self._loop is not None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for handle in self._handles.values():
+            handle.close()
+        for slot in self._queued_slots:
+            slot.close()
+        if (
+            self._wake_reader is not None
+            and self._wake_writer is not None
+            and self._loop is not None
+        ):
             if not self._loop.is_closed():
-                self._loop.remove_reader(self._ears)
-            self._ears.close()
-            self._mouth.close()
+                self._loop.remove_reader(self._wake_reader)
+            self._wake_reader.close()
+            self._wake_writer.close()
 
 
-class RemoteJudges(WorkerJudges):
+class RemoteReasoner(WorkerReasoner):
     """Runs agents' judges in workers that come to us. `make` is asked before each is made.
 
     `expired` is that of `WorkerJudges`.
@@ -243,33 +264,38 @@ class RemoteJudges(WorkerJudges):
     def __init__(
         self,
         pool: RemotePool,
-        make: Callable[[str], Making],
-        expired: Callable[[str], bool] = lambda agent: False,
+        spec_of: Callable[[str], JudgeSpec],
+        is_expired: Callable[[str], bool] = lambda agent: False,
     ) -> None:
-        super().__init__(pool, make, expired=expired)
-        self._remote = pool
+        super().__init__(pool, spec_of, is_expired=is_expired)
+        self._remote_pool = pool
 
-    def _seat(self, agent: str) -> _JudgeSeat:
-        seat = self._seats.get(agent)
-        if seat is None:
-            seat = self._seats[agent] = RemoteSeat(self._remote, agent, self._make, self._beside)
-        return seat
+    def _handle(self, agent: str) -> _JudgeHandle:
+        handle = self._handles.get(agent)
+        if handle is None:
+            handle = self._handles[agent] = RemoteJudgeHandle(
+                self._remote_pool, agent, self._spec_of, self._on_make
+            )
+        return handle
 
-    def _seat_of(self, agent: str, key: str) -> _JudgeSeat:
+    def _handle_for(self, agent: str, key: str) -> _JudgeHandle:
         """Return the agent's seat: another host is not ours to start."""
-        return self._seat(agent)
+        return self._handle(agent)
 
-    async def reason(self, briefing: Briefing) -> Thought:
+    async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Judge one event, as `WorkerJudges.reason` does; the run waits for a worker to come.
 
         Raises Superseded where it is to look again later: enough of its agent wait here.
         """
         agent = briefing.agent
-        if not self._remote.connected.get(agent) and len(self._seat(agent).pending) >= KEPT:
-            raise away(agent)
+        if (
+            not self._remote_pool.worker_counts.get(agent)
+            and len(self._handle(agent).pending) >= MAX_WAITING
+        ):
+            raise retry_later(agent)
         return await super().reason(briefing)
 
-    def fold(
+    def fold_state(
         self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
     ) -> bytes | None:
         """Return the checkpoint after `since`, as `WorkerJudges.fold` does.
@@ -277,26 +303,26 @@ class RemoteJudges(WorkerJudges):
         Raises Unavailable if no worker of the agent is connected, or if it goes and no other one
         comes within a second: the loop waits for it.
         """
-        if not self._remote.connected.get(agent):
-            raise _no_worker(agent)
-        return super().fold(agent, checkpoint, since)
+        if not self._remote_pool.worker_counts.get(agent):
+            raise _no_worker_error(agent)
+        return super().fold_state(agent, checkpoint, since)
 
 
-class RemoteSeat(_JudgeSeat):
+class RemoteJudgeHandle(_JudgeHandle):
     """The seat of an agent whose worker may be away for as long as it likes."""
 
     @property
     def losses(self) -> int:
         """Return how many workers in a row were lost without having answered anything."""
-        return self._deaths
+        return self._failures
 
-    def watch(self, now: float) -> None:
+    def check_limits(self, now: float) -> None:
         """Watch a worker that is there; while there is none only a few runs wait for it."""
-        if self.pending and not self.born_at:
-            if now - self._unborn_at > _KEEP_S:
-                self._send_away()
+        if self.pending and not self.started_at:
+            if now - self._unborn_at > _MAX_WAIT_S:
+                self._shed_calls()
             return
-        super().watch(now)
+        super().check_limits(now)
 
     def fold(self, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]) -> bytes | None:
         """Return the checkpoint after `since`; others may have waited for a worker for longer."""
@@ -308,45 +334,47 @@ class RemoteSeat(_JudgeSeat):
 
         The next one begins with none, and nobody reads a vacant berth: words would pile up there.
         """
-        self._given.pop(key, None)
-        if self.born_at:
+        self._restores.pop(key, None)
+        if self.started_at:
             super().forget(key)
 
-    def overdue(self, now: float) -> str:
+    def overdue_reason(self, now: float) -> str:
         """Say why the worker is to be let go now. Its note comes over the network, and so late."""
-        over = self.stuck(now) > self.seconds + _WAY_S
+        over = self.stalled_s(now) > self.seconds + _NETWORK_GRACE_S
         return f"took longer than {self.seconds:g} s" if over else ""
 
-    def _send_away(self) -> None:
+    def _shed_calls(self) -> None:
         """Have all but a few runs look again later; their states are asked for anew then.
 
         A fold is not made, however few wait: the loop waits for it, and with it every agent.
         """
-        asked = list(self.pending.values())
-        gone = [one for one in asked if one.kind == protocol.FOLD]
-        if len(asked) > KEPT:
-            kept = {one.key for one in [a for a in asked if a.kind == protocol.REASON][:KEPT]}
-            gone += [a for a in asked if a.kind != protocol.FOLD and a.key not in kept]
-        for one in gone:
+        calls = list(self.pending.values())
+        shed = [one for one in calls if one.kind == protocol.FOLD]
+        if len(calls) > MAX_WAITING:
+            kept = {
+                one.key for one in [a for a in calls if a.kind == protocol.REASON][:MAX_WAITING]
+            }
+            shed += [a for a in calls if a.kind != protocol.FOLD and a.key not in kept]
+        for one in shed:
             del self.pending[one.number]
-            self._given.pop(one.key, None)
+            self._restores.pop(one.key, None)
             if one.kind == protocol.FOLD:
-                one.fail(_no_worker(self.agent))
+                one.fail(_no_worker_error(self.agent))
             elif one.kind == protocol.REASON:
-                one.fail(away(self.agent))
+                one.fail(retry_later(self.agent))
             else:
-                one.settle(None)
-        if gone:
+                one.resolve(None)
+        if shed:
             # They are written in the vacant berth, and whoever came to sit there would answer
             # what nobody asks any more. The next berth has the kept ones only.
             self.kill("nobody came", charge=False, quiet=True)
 
 
-def away(agent: str) -> Superseded:
+def retry_later(agent: str) -> Superseded:
     """Return what has a run look again later: its agent's worker is not here."""
-    return Superseded(f"no worker of {agent} is connected", wait_us=LOOK_AGAIN_US)
+    return Superseded(f"no worker of {agent} is connected", wait_us=RETRY_AFTER_US)
 
 
-def _no_worker(agent: str) -> Unavailable:
+def _no_worker_error(agent: str) -> Unavailable:
     mend = f"start one (vedette worker --agent {agent}) and do this again"
     return Unavailable(f"no worker of {agent} is connected", mend=mend)

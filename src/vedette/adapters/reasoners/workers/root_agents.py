@@ -15,13 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from vedette.adapters.reasoners.workers import protocol
-from vedette.adapters.reasoners.workers.confinement import Note
-from vedette.adapters.reasoners.workers.frames import ANY, BadFrame, Frame, Frames, pack
-from vedette.adapters.reasoners.workers.pending_call import Asked
+from vedette.adapters.reasoners.workers.confinement import ProgressRecord
+from vedette.adapters.reasoners.workers.frames import (
+    UNBOUNDED,
+    BadFrame,
+    Frame,
+    FrameDecoder,
+    pack_frame,
+)
+from vedette.adapters.reasoners.workers.pending_call import PendingCall
 from vedette.adapters.reasoners.workers.plain_data import pack_plain, read_plain
-from vedette.adapters.reasoners.workers.reasoner_worker import bounded, failed
-from vedette.adapters.reasoners.workers.remote_error import Raised, raised
-from vedette.adapters.reasoners.workers.worker_handle import Seat
+from vedette.adapters.reasoners.workers.reasoner_worker import pack_answer, pack_failure
+from vedette.adapters.reasoners.workers.remote_error import Raised, read_error
+from vedette.adapters.reasoners.workers.worker_handle import WorkerHandle
 from vedette.adapters.reasoners.workers.worker_start import START_S, Pool
 from vedette.domain.base.errors import BadFleet, VedetteError
 from vedette.domain.base.safe_text import escape_text
@@ -29,116 +35,120 @@ from vedette.domain.base.safe_text import escape_text
 # Imports ADK, which takes 100 MB by itself, and an agent.py.
 _MEMORY = 512 * 1024 * 1024
 _READ = 65536
-_WORDS = 4096  # of what a worker says is wrong
+_MAX_CHARS = 4096  # of what a worker says is wrong
 _CORRECT = "correct the agent's code"
-_AGAIN = (
+_RETRY = (
     "none of its code has run: see what the engine's standard error tells of it, and do it again"
 )
 
 # Returns the root_agent of (folder, release) as plain data; raises BadFleet.
-Describe = Callable[[Path, str | None], dict[str, Any]]
+DescribeFolder = Callable[[Path, str | None], dict[str, Any]]
 
 
 async def describe_in_worker(
-    pool: Pool[Seat], agent: str, folder: Path, release: str | None
+    pool: Pool[WorkerHandle], agent: str, folder: Path, release: str | None
 ) -> dict[str, Any]:
     """Return what the worker of an agent tells of its root_agent: plain data, not to be trusted.
 
     `release` is the digest that the folder's files must have; None reads what lies there. Raises
     BadFleet with what is wrong with the agent's code, also where that ended its worker.
     """
-    seat = _RootSeat(pool, agent, folder, release)
-    where = _place(agent, None)
+    handle = _RootAgentHandle(pool, agent, folder, release)
+    where = _code_location(agent, None)
     try:
-        told = await seat.describe()
+        answer = await handle.describe()
     except VedetteError as error:
-        raise BadFleet(error.what, where=where, mend=error.mend or _AGAIN) from error
+        raise BadFleet(error.what, where=where, mend=error.mend or _RETRY) from error
     except Raised:
-        told = None  # what it answered broke what reads it
+        answer = None  # what it answered broke what reads it
     finally:
-        seat.kill("has told its root_agent", charge=False, quiet=True)
-    match told:
+        handle.kill("has told its root_agent", charge=False, quiet=True)
+    match answer:
         case {"root": dict(root)}:
             return root
         case {"refused": [str(words), str() | None as at]}:
-            what = f"its worker says {_quoted(words)}"
-            raise BadFleet(what, where=_place(agent, at), mend=_CORRECT)
+            what = f"its worker says {_quote(words)}"
+            raise BadFleet(what, where=_code_location(agent, at), mend=_CORRECT)
     raise BadFleet("what its worker told is no root_agent", where=where, mend=_CORRECT)
 
 
-def _quoted(words: str) -> str:
+def _quote(words: str) -> str:
     """Return a worker's words, which may be agents' code's own, with their end where we say."""
-    return escape_text(json.dumps(words[:_WORDS], ensure_ascii=False))
+    return escape_text(json.dumps(words[:_MAX_CHARS], ensure_ascii=False))
 
 
-def _place(agent: str, told: str | None) -> str:
+def _code_location(agent: str, location: str | None) -> str:
     """Return the place in the agent's code that a worker tells of; agent.py if it is none."""
     place = rf"{re.escape(agent)}/(\w{{1,64}}/){{0,8}}\w{{1,64}}\.py(:\d{{1,7}})?"
-    return told if told and re.fullmatch(place, told, re.ASCII) else f"{agent}/agent.py"
+    return location if location and re.fullmatch(place, location, re.ASCII) else f"{agent}/agent.py"
 
 
-class _RootSeat(Seat):
+class _RootAgentHandle(WorkerHandle):
     kind = "model"
 
-    def __init__(self, pool: Pool[Seat], agent: str, folder: Path, release: str | None) -> None:
+    def __init__(
+        self, pool: Pool[WorkerHandle], agent: str, folder: Path, release: str | None
+    ) -> None:
         super().__init__(pool, agent, START_S, _MEMORY)
         self._folder = folder
         self._release = release
 
     async def describe(self) -> Any:
-        number = self.number()
-        asked = Asked(number, protocol.ROOT, "", lambda: pack(number, protocol.ROOT))
-        self.put(asked)
-        return await asked.future
+        number = self.next_number()
+        call = PendingCall(number, protocol.ROOT, "", lambda: pack_frame(number, protocol.ROOT))
+        self.submit(call)
+        return await call.future
 
-    def making(self) -> bytes:
-        return pack(0, protocol.MAKE, protocol.pack((str(self._folder), self._release)))
+    def make_message(self) -> bytes:
+        return pack_frame(0, protocol.MAKE, protocol.pack((str(self._folder), self._release)))
 
-    def reaches(self) -> dict[str, Any]:
+    def sandbox_reach(self) -> dict[str, Any]:
         return {"read": (str(self._folder.resolve()),)}
 
-    def taken(self, frame: Frame, asked: Asked) -> None:
-        self.done(asked)
+    def on_answer(self, frame: Frame, call: PendingCall) -> None:
+        self.remove(call)
         try:
             if frame.kind == protocol.FAILED:
-                error, _ = raised(frame.plain)
-                asked.settle({"refused": [f"{type(error).__name__}: {error}", None]})
+                error, _ = read_error(frame.plain)
+                call.resolve({"refused": [f"{type(error).__name__}: {error}", None]})
             elif frame.kind == protocol.DONE:
-                asked.settle(read_plain(frame.plain))
+                call.resolve(read_plain(frame.plain))
             else:
                 raise BadFrame("of another kind than was asked for")
         except BadFrame:
-            asked.settle(None)
+            call.resolve(None)
 
-    def lost(self, guilty: Asked | None, why: str) -> None:
-        mend = None if guilty is None else _CORRECT
+    def on_loss(self, culprit: PendingCall | None, why: str) -> None:
+        mend = None if culprit is None else _CORRECT
         error = BadFleet(f"its worker {why} while it was imported", mend=mend)
-        for asked in self.pending.values():
-            asked.fail(error)
+        for call in self.pending.values():
+            call.fail(error)
         self.pending.clear()
 
-    def overdue(self, now: float) -> str:
-        return f"took longer than {self.seconds:g} s" if self.stuck(now) > self.seconds else ""
+    def overdue_reason(self, now: float) -> str:
+        return f"took longer than {self.seconds:g} s" if self.stalled_s(now) > self.seconds else ""
 
 
-def serve_root_agent(line: socket.socket, note: Note, describe: Describe) -> None:
+def serve_root_agent(
+    connection: socket.socket, progress: ProgressRecord, describe: DescribeFolder
+) -> None:
     """Tell of one agent's root_agent, until the engine hangs up."""
-    frames, made = Frames(ANY), ("", None)
+    frames, target = FrameDecoder(UNBOUNDED), ("", None)
     with suppress(ConnectionError):
-        while data := line.recv(_READ):
+        while data := connection.recv(_READ):
             for frame in frames.feed(data):
-                note.begin(frame.number)
+                progress.begin(frame.number)
                 if frame.kind == protocol.MAKE:
-                    made = protocol.read(frame.plain)
-                    line.sendall(pack(0, protocol.DONE))
+                    target = protocol.read(frame.plain)
+                    connection.sendall(pack_frame(0, protocol.DONE))
                 else:
-                    line.sendall(_answer(frame.number, *made, describe))
+                    connection.sendall(_build_answer(frame.number, *target, describe))
 
 
-def _answer(number: int, folder: str, release: str | None, describe: Describe) -> bytes:
+def _build_answer(number: int, folder: str, release: str | None, describe: DescribeFolder) -> bytes:
     try:
-        return bounded(number, pack_plain({"root": describe(Path(folder), release)}))
+        return pack_answer(number, pack_plain({"root": describe(Path(folder), release)}))
     except BadFleet as error:
-        return bounded(number, pack_plain({"refused": [error.what, error.where]}))
+        return pack_answer(number, pack_plain({"refused": [error.what, error.where]}))
     except BaseException as error:
-        return failed(number, error)
+        return pack_failure(number, error)

@@ -19,7 +19,7 @@ import zlib
 from pathlib import Path
 
 from vedette.domain.base import failpoint
-from vedette.domain.base.disk_errors import told_of_disk
+from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.state_folder import open_file
 
 FILE = "in_hand"
@@ -29,7 +29,7 @@ _LONGEST = _SLOT - _HEAD.size
 _FIRST_SLOTS = 512
 
 
-class InHand:
+class RunJournal:
     """The runs in hand of one state folder. For one thread of one process at a time.
 
     Hold a run only while agents' code may run for it: what else is held when the process dies is
@@ -41,19 +41,19 @@ class InHand:
         self._path = state / FILE
         self._file = open_file(self._path, os.O_RDWR | os.O_CREAT)
         size = max(os.fstat(self._file).st_size // _SLOT * _SLOT, _FIRST_SLOTS * _SLOT)
-        self._map = self._mapped(size)
+        self._map = self._map_file(size)
         self._slots: dict[str, int] = {}
         self._free: list[int] = []
         for at in range(size - _SLOT, -1, -_SLOT):
-            run = self._read(at)
+            run = self._read_slot(at)
             if run is None or run in self._slots:
                 self._map[at] = 0
                 self._free.append(at)
             else:
                 self._slots[run] = at
-        self._left = list(reversed(self._slots))
+        self._unfinished_runs = list(reversed(self._slots))
 
-    def take(self, run: str) -> None:
+    def begin(self, run: str) -> None:
         """Note that agents' code is about to run for this run. Raises ValueError for no run id."""
         if run in self._slots:
             return
@@ -63,33 +63,33 @@ class InHand:
         if not self._free:
             self._grow()
         at = self._slots[run] = self._free.pop()
-        failpoint.reach("in_hand.take:before")
+        failpoint.hit_failpoint("in_hand.take:before")
         start = at + _HEAD.size
         self._map[start : start + len(name)] = name
         self._map[at + 1 : start] = _HEAD.pack(0, zlib.crc32(name))[1:]
         self._map[at] = len(name)
-        failpoint.reach("in_hand.take:after")
+        failpoint.hit_failpoint("in_hand.take:after")
 
-    def put_back(self, run: str) -> None:
+    def end(self, run: str) -> None:
         """Note that it has come to its end, or that its attempt is charged."""
         at = self._slots.pop(run, None)
         if at is not None:
             self._map[at] = 0
             self._free.append(at)
 
-    def left_over(self) -> list[str]:
+    def unfinished(self) -> list[str]:
         """Return the runs that were in hand when the process before this one died.
 
         They stay on file until they are put back: do that once the attempt is charged durably.
         """
-        return [run for run in self._left if run in self._slots]
+        return [run for run in self._unfinished_runs if run in self._slots]
 
     def close(self) -> None:
         """Let go of the file."""
         self._map.close()
         os.close(self._file)
 
-    def _read(self, at: int) -> str | None:
+    def _read_slot(self, at: int) -> str | None:
         length, check = _HEAD.unpack_from(self._map, at)
         start = at + _HEAD.size
         name = bytes(self._map[start : start + length])
@@ -97,12 +97,12 @@ class InHand:
             return None
         return name.decode()
 
-    def _mapped(self, size: int) -> mmap.mmap:
+    def _map_file(self, size: int) -> mmap.mmap:
         """Map the file at a size whose room is its own.
 
         Where a disk is full, a write into a page that has no room yet ends the process.
         """
-        with told_of_disk(self._path):
+        with convert_disk_errors(self._path):
             os.ftruncate(self._file, size)
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(self._file, 0, size)
@@ -110,7 +110,7 @@ class InHand:
 
     def _grow(self) -> None:
         size = len(self._map)
-        grown = self._mapped(2 * size)
+        grown = self._map_file(2 * size)
         self._map.close()
         self._map = grown
         self._free = list(range(2 * size - _SLOT, size - _SLOT, -_SLOT))

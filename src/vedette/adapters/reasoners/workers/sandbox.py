@@ -45,7 +45,7 @@ _NETWORK = (
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class Sandbox:
     """What a worker may reach beside the interpreter.
 
     `read` and `write` are absolute paths of folders or files, `ports` are TCP ports to connect to;
@@ -69,39 +69,39 @@ class Box:
         }  # fmt: skip
 
     @classmethod
-    def of_json(cls, told: Mapping[str, Any]) -> Box:
+    def from_json(cls, fields: Mapping[str, Any]) -> Sandbox:
         """Return what was told. Raises KeyError, ValueError."""
         return cls(
-            str(told["scratch"]), tuple(told["read"]), tuple(told["write"]),
-            tuple(int(port) for port in told["ports"]), bool(told["datagrams"]),
-            tuple(told["closed"]),
+            str(fields["scratch"]), tuple(fields["read"]), tuple(fields["write"]),
+            tuple(int(port) for port in fields["ports"]), bool(fields["datagrams"]),
+            tuple(fields["closed"]),
         )  # fmt: skip
 
 
-def prepare(box: Box) -> None:
+def prepare(sandbox: Sandbox) -> None:
     """Find out what every box like this one is made of, before the fork: else each worker would.
 
     Changes nothing that anybody else would notice.
     """
     protection()
-    _interpreter(box.closed)
-    if box.ports:
+    _interpreter(sandbox.closed)
+    if sandbox.ports:
         _certificates()
-    seccomp.prepare(connects=bool(box.ports), datagrams=box.datagrams)
+    seccomp.prepare(connects=bool(sandbox.ports), datagrams=sandbox.datagrams)
 
 
-def enter(box: Box, descriptors: Sequence[int]) -> None:
+def enter(sandbox: Sandbox, descriptors: Sequence[int]) -> None:
     """Enter a box for good, with nothing open but standard streams and `descriptors`.
 
     To be called in a process of one thread. Raises OSError: then agents' code must not run. Most of
     what it costs is memory that is touched for the first time after a fork: so it does little here.
     """
-    known = protection()
+    kernel = protection()
     # Landlock passes over what is not there.
-    os.stat(box.scratch)  # noqa: PTH116
-    os.environ["TMPDIR"] = tempfile.tempdir = box.scratch
+    os.stat(sandbox.scratch)  # noqa: PTH116
+    os.environ["TMPDIR"] = tempfile.tempdir = sandbox.scratch
     _close_others(descriptors)
-    _write_only(2)
+    _make_write_only(2)
     if sys.platform != "linux":
         return
     libc = landlock.libc()
@@ -109,13 +109,20 @@ def enter(box: Box, descriptors: Sequence[int]) -> None:
         raise OSError(ctypes.get_errno(), "cannot be kept from other processes")
     _drop_capabilities(libc)
     # Before Linux 5.19 no file could be moved to another folder, which a Maildir lives by.
-    if known.landlock >= landlock.MOVES or (known.landlock and not box.write):
-        read = [*_interpreter(box.closed), *box.read, *(_certificates() if box.ports else ())]
+    if kernel.landlock >= landlock.MOVES or (kernel.landlock and not sandbox.write):
+        read = [
+            *_interpreter(sandbox.closed),
+            *sandbox.read,
+            *(_certificates() if sandbox.ports else ()),
+        ]
         landlock.restrict(
-            known.landlock, read, [box.scratch, "/dev/null", *box.write], ports=box.ports
+            kernel.landlock,
+            read,
+            [sandbox.scratch, "/dev/null", *sandbox.write],
+            ports=sandbox.ports,
         )
-    if known.seccomp:
-        seccomp.restrict(connects=bool(box.ports), datagrams=box.datagrams)
+    if kernel.seccomp:
+        seccomp.restrict(connects=bool(sandbox.ports), datagrams=sandbox.datagrams)
 
 
 def keep_orphans() -> None:
@@ -139,7 +146,7 @@ def _close_others(kept: Sequence[int]) -> None:
                 os.close(one)
 
 
-def _write_only(descriptor: int) -> None:
+def _make_write_only(descriptor: int) -> None:
     """Have a stream that is written to not be read: it may be a person's terminal."""
     if not os.isatty(descriptor):
         return
@@ -186,6 +193,6 @@ def _certificates() -> tuple[str, ...]:
     import ssl
 
     known = ssl.get_default_verify_paths()
-    told = (known.cafile, known.capath, known.openssl_cafile, known.openssl_capath)
+    openssl_paths = (known.cafile, known.capath, known.openssl_cafile, known.openssl_capath)
     named = (os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-    return (*_NETWORK, *filter(None, told + named))
+    return (*_NETWORK, *filter(None, openssl_paths + named))

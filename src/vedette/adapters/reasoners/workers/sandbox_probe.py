@@ -16,7 +16,7 @@ class Protection:
     landlock: int
     seccomp: bool
 
-    def lacks(self) -> list[str]:
+    def gaps(self) -> list[str]:
         """Say what a box leaves open on this kernel, and from which Linux on it does not."""
         found = []
         if not self.seccomp:
@@ -37,11 +37,11 @@ class Protection:
             "files": self.landlock >= landlock.MOVES,
             "ports": self.landlock >= landlock.PORTS,
             "signals": self.seccomp or self.landlock >= landlock.SIGNALS,
-            "open": self.lacks(),
+            "open": self.gaps(),
         }
 
 
 @cache
 def protection() -> Protection:
     """Look at what this kernel can do, once: it is the same until the machine starts again."""
-    return Protection(landlock.abi(), seccomp.available())
+    return Protection(landlock.abi(), seccomp.is_available())

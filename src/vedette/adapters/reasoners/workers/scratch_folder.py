@@ -20,38 +20,38 @@ from uuid import uuid4
 SCRATCH = "scratch"
 
 
-class Scratch:
+class ScratchFolders:
     """The scratch folders of one pool, below `state`."""
 
     def __init__(self, state: Path) -> None:
-        self._place = (state / SCRATCH).absolute()
-        self._made: dict[int, Path] = {}
+        self._root = (state / SCRATCH).absolute()
+        self._folders: dict[int, Path] = {}
 
-    def clear(self) -> None:
+    def remove_leftovers(self) -> None:
         """Begin to remove what earlier runs have left. To be asked by who has the workers' lock."""
         with suppress(OSError):
-            _remove_beside(sorted({*self._place.iterdir()} - {*self._made.values()}))
+            _remove_in_background(sorted({*self._root.iterdir()} - {*self._folders.values()}))
 
-    def make(self, worker: int, agent: str, kind: str) -> Path:
+    def create(self, worker: int, agent: str, kind: str) -> Path:
         """Return a new folder, of no name that there was, for a worker. Raises OSError."""
-        self._place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f"{agent}.{kind}.", dir=self._place))
-        self._made[worker] = made
+        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f"{agent}.{kind}.", dir=self._root))
+        self._folders[worker] = made
         return made
 
-    def drop(self, worker: int) -> None:
+    def remove(self, worker: int) -> None:
         """Begin to remove the folder of a worker that has ended, if it had one."""
-        made = self._made.pop(worker, None)
+        made = self._folders.pop(worker, None)
         if made is not None:
-            _remove_beside([made])
+            _remove_in_background([made])
 
-    def drop_all(self) -> None:
+    def remove_all(self) -> None:
         """Begin to remove the folders of all workers. To be asked once these have ended."""
-        for worker in list(self._made):
-            self.drop(worker)
+        for worker in list(self._folders):
+            self.remove(worker)
 
 
-def _remove_beside(paths: Sequence[Path]) -> None:
+def _remove_in_background(paths: Sequence[Path]) -> None:
     def remove() -> None:
         for path in paths:
             remove_tree(path)

@@ -111,13 +111,13 @@ def _null(argument: int) -> _Form:
 
 def _bounds(connects: bool, datagrams: bool) -> dict[str, list[_Form]]:
     """Return the forms in which each call of `_BOUNDED` is allowed."""
-    itself: list[_Form] = [(_Test(0, _OWN),)]
+    own_process: list[_Form] = [(_Test(0, _OWN),)]
     kind = _ALL ^ _NOT_TYPE
     bounds: dict[str, list[_Form]] = {
-        "kill": itself,
-        "tgkill": itself,
-        "rt_sigqueueinfo": itself,
-        "rt_tgsigqueueinfo": itself,
+        "kill": own_process,
+        "tgkill": own_process,
+        "rt_sigqueueinfo": own_process,
+        "rt_tgsigqueueinfo": own_process,
         "clone": [(_Test(0, _THREAD, _THREAD | _NOT_OF_THREADS),)],
         "prctl": [(_Test(0, option),) for option in _PRCTL],
         "prlimit64": [(_Test(0, 0), *_null(2))],
@@ -141,7 +141,7 @@ def _bounds(connects: bool, datagrams: bool) -> dict[str, list[_Form]]:
     return bounds
 
 
-def available() -> bool:
+def is_available() -> bool:
     """Say whether this kernel and processor take such a filter."""
     if sys.platform != "linux" or sys.maxsize < 2**32 or os.uname().machine not in _MACHINES:
         return False
@@ -157,9 +157,9 @@ def restrict(*, connects: bool, datagrams: bool = False) -> None:
     With `datagrams`, which needs `connects`, UDP sockets as well. Must be called by a process of
     one thread, and by none that is to fork. Raises OSError.
     """
-    code = program(os.uname().machine, os.getpid(), connects=connects, datagrams=datagrams)
-    kept = ctypes.create_string_buffer(code)
-    fprog = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(kept))
+    code = build_program(os.uname().machine, os.getpid(), connects=connects, datagrams=datagrams)
+    buffer = ctypes.create_string_buffer(code)
+    fprog = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
     give_up_privileges()
     if libc().prctl(_SET_SECCOMP, _FILTER, ctypes.c_char_p(fprog), 0, 0) != 0:
         number = ctypes.get_errno()
@@ -168,15 +168,15 @@ def restrict(*, connects: bool, datagrams: bool = False) -> None:
 
 def prepare(*, connects: bool, datagrams: bool = False) -> None:
     """Have the filter of such a box ready for the processes that are forked from this one."""
-    if available():
+    if is_available():
         _template(os.uname().machine, connects, datagrams)
 
 
-def program(machine: str, pid: int, *, connects: bool, datagrams: bool = False) -> bytes:
+def build_program(machine: str, pid: int, *, connects: bool, datagrams: bool = False) -> bytes:
     """Return the filter as the kernel takes it: instructions of 8 bytes, as in <linux/filter.h>."""
-    template, places = _template(machine, connects, datagrams)
+    template, offsets = _template(machine, connects, datagrams)
     code = bytearray(template)
-    for at in places:
+    for at in offsets:
         struct.pack_into("I", code, at, pid)
     return bytes(code)
 
@@ -195,7 +195,7 @@ def _template(machine: str, connects: bool, datagrams: bool) -> tuple[bytes, tup
     answers = dict.fromkeys(_numbers(_ALLOWED, column).values(), allow)
     bounds = _bounds(connects, datagrams)
     for name, number in _numbers(_BOUNDED, column).items():
-        answers[number] = list(_body(bounds.get(name, [])))
+        answers[number] = list(_argument_checks(bounds.get(name, [])))
     newer = [(_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     code += _tree(list(_segments(answers, refuse, newer)))
     places = tuple(8 * at + 4 for at, row in enumerate(code) if row[3] == _OWN)
@@ -227,7 +227,7 @@ def _tree(segments: Sequence[tuple[int, _Code]]) -> _Code:
     return [(_AT_LEAST, 0, 1, segments[half][0]), (_JUMP, 0, 0, len(lower)), *lower, *upper]
 
 
-def _body(forms: Sequence[_Form]) -> Iterator[tuple[int, int, int, int]]:
+def _argument_checks(forms: Sequence[_Form]) -> Iterator[tuple[int, int, int, int]]:
     """Yield what comes of a call whose arguments are to be looked at; always ends with an answer.
 
     Arguments lie as two halves of 32 bits, the lower first: both processors are little-endian.

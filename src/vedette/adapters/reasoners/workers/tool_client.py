@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from vedette.adapters.reasoners.workers import protocol
-from vedette.adapters.reasoners.workers.frames import MOST, BadFrame, Frame, pack
-from vedette.adapters.reasoners.workers.pending_call import Asked, WorkerLost
+from vedette.adapters.reasoners.workers.frames import MAX_FRAME_BYTES, BadFrame, Frame, pack_frame
+from vedette.adapters.reasoners.workers.pending_call import PendingCall, WorkerLost
 from vedette.adapters.reasoners.workers.plain_data import read_plain
-from vedette.adapters.reasoners.workers.remote_error import Raised, raised
-from vedette.adapters.reasoners.workers.worker_handle import Seat
+from vedette.adapters.reasoners.workers.remote_error import Raised, read_error
+from vedette.adapters.reasoners.workers.worker_handle import WorkerHandle
 from vedette.adapters.reasoners.workers.worker_start import Pool
 from vedette.config.reach import Reach
-from vedette.domain.agent import Limits
+from vedette.domain.agent import ResourceLimits
 from vedette.domain.base import failpoint
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.tool import Tool
@@ -30,12 +30,12 @@ _ROWS_START_S = 5.0
 _GRACE_S = 2.0
 _PING_S = 1.0
 # With this many calls of an agent that outlived their time, its worker is ended, and they with it.
-HUNG = 16
+MAX_HUNG = 16
 # How often a call that was not begun is asked of another worker.
 _LOSSES = 3
 
 
-class WorkerHands:
+class WorkerTools:
     """Performs each agent's tools in a process of its own.
 
     `made` is asked before each is made: the agent's folder, the release that its files must be
@@ -45,37 +45,39 @@ class WorkerHands:
 
     def __init__(
         self,
-        pool: Pool[Seat],
-        made: Callable[[str], tuple[str, str | None, Limits]],
-        reach: Callable[[str], Reach] = lambda agent: Reach(),
+        pool: Pool[WorkerHandle],
+        code_of: Callable[[str], tuple[str, str | None, ResourceLimits]],
+        reach_of: Callable[[str], Reach] = lambda agent: Reach(),
     ) -> None:
         self._pool = pool
-        self._made = made
-        self._reach_of = reach
-        self._seats: dict[str, _HandsSeat] = {}
+        self._code_of = code_of
+        self._reach_of = reach_of
+        self._handles: dict[str, _ToolHandle] = {}
 
-    def _seat(self, agent: str) -> _HandsSeat:
-        seat = self._seats.get(agent)
-        if seat is None:
-            seat = self._seats[agent] = _HandsSeat(self._pool, agent, self._made, self._reach_of)
-        return seat
+    def _handle(self, agent: str) -> _ToolHandle:
+        handle = self._handles.get(agent)
+        if handle is None:
+            handle = self._handles[agent] = _ToolHandle(
+                self._pool, agent, self._code_of, self._reach_of
+            )
+        return handle
 
     def renew(self, agent: str) -> None:
         """Have an agent's worker made anew when it is next needed; nothing may be under way.
 
         A call that outlived its time goes with the worker: what came of it is asked of its target.
         """
-        seat = self._seats.get(agent)
-        if seat is not None:
-            seat.kill("was to be made anew", charge=False, quiet=True)
+        handle = self._handles.get(agent)
+        if handle is not None:
+            handle.kill("was to be made anew", charge=False, quiet=True)
 
     def prepare(self, agent: str) -> None:
         """Have an agent's worker made before it is needed."""
-        self._seat(agent).prepare()
+        self._handle(agent).prepare()
 
-    def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
+    def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes. The loop waits for it, `ROWS_S` at most."""
-        return self._seat(call.agent).rows(tool, call, row)
+        return self._handle(call.agent).rows(tool, call, row)
 
     async def perform(
         self, tool: Tool, call: Call, may_start: Callable[[], bool]
@@ -85,136 +87,140 @@ class WorkerHands:
         The worker asks `may_start` immediately before the call, and again if the answer took
         long. If the worker dies, the outcome of a call that was permitted is `unknown`.
         """
-        return await self._seat(call.agent).call(protocol.PERFORM, tool, call, may_start)
+        return await self._handle(call.agent).call(protocol.PERFORM, tool, call, may_start)
 
-    async def ask(self, tool: Tool, call: Call) -> Outcome | None:
+    async def query(self, tool: Tool, call: Call) -> Outcome | None:
         """Say what came of the call's key, as the target says; `unknown` if the worker dies."""
-        return await self._seat(call.agent).call(protocol.ASK, tool, call, lambda: True)
+        return await self._handle(call.agent).call(protocol.ASK, tool, call, lambda: True)
 
     def close(self) -> None:
         """Nothing of its own to close: the pool holds the workers."""
 
 
-class _Calling(Asked):
+class _PendingToolCall(PendingCall):
     """A call that was asked of a worker. `began` is when it was permitted, 0.0 before."""
 
-    __slots__ = ("began", "losses", "may_start", "seconds")
+    __slots__ = ("losses", "may_start", "permitted_at", "seconds")
 
     def __init__(
         self,
         number: int,
         kind: int,
         call: Call,
-        frame: Callable[[], bytes],
+        build_frame: Callable[[], bytes],
         may_start: Callable[[], bool],
     ) -> None:
-        super().__init__(number, kind, call.key, frame)
+        super().__init__(number, kind, call.key, build_frame)
         self.may_start = may_start
         self.seconds = call.timeout_us / 1_000_000
-        self.began = 0.0
+        self.permitted_at = 0.0
         self.losses = 0
 
 
-class _HandsSeat(Seat):
+class _ToolHandle(WorkerHandle):
     kind = "hands"
 
     def __init__(
         self,
-        pool: Pool[Seat],
+        pool: Pool[WorkerHandle],
         agent: str,
-        made: Callable[[str], tuple[str, str | None, Limits]],
-        reach: Callable[[str], Reach],
+        code_of: Callable[[str], tuple[str, str | None, ResourceLimits]],
+        reach_of: Callable[[str], Reach],
     ) -> None:
-        _, _, limits = made(agent)
+        _, _, limits = code_of(agent)
         super().__init__(pool, agent, limits.time_us / 1_000_000, limits.memory)
-        self._made_of = made
-        self._reach_of = reach
+        self._code_of = code_of
+        self._reach_of = reach_of
         self._folder = ""
         self._reach = Reach()
-        self._places: dict[str, tuple[int, int] | None] = {}
-        self._looking: dict[str, asyncio.Task[None]] = {}
-        self._hung = 0
-        self._pinged = 0.0
+        self._folder_ids: dict[str, tuple[int, int] | None] = {}
+        self._lookups: dict[str, asyncio.Task[None]] = {}
+        self._hung_count = 0
+        self._pinged_at = 0.0
         self._silent_since = 0.0
 
     # --- what is asked ----------------------------------------------------------------------
 
     def prepare(self) -> None:
-        if not self.worker and not self.pending:
-            self.sit()
+        if not self.worker_number and not self.pending:
+            self.start_worker()
 
     def rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
-        self._renew()
+        self._end_stale()
         known = None if row is None else dict(row)
-        told = protocol.pack((protocol.tool_out(tool), protocol.call_out(call), known))
-        number = self.number()
-        asked = Asked(number, protocol.ROWS, call.key, lambda: pack(number, protocol.ROWS, told))
-        self.put(asked)
-        self.wait_for(asked, ROWS_S if self.made else _ROWS_START_S)
-        rows: list[RowWrite] = asked.future.result()
+        payload = protocol.pack((protocol.tool_to_tuple(tool), protocol.call_to_tuple(call), known))
+        number = self.next_number()
+        pending = PendingCall(
+            number, protocol.ROWS, call.key, lambda: pack_frame(number, protocol.ROWS, payload)
+        )
+        self.submit(pending)
+        self.wait_for(pending, ROWS_S if self.is_ready else _ROWS_START_S)
+        rows: list[RowWrite] = pending.future.result()
         return rows
 
     async def call(
         self, kind: int, tool: Tool, call: Call, may_start: Callable[[], bool]
     ) -> Outcome | None:
-        if self._hung >= HUNG:
-            told = f"not called: {HUNG} or more calls of {self.agent} have not come back"
-            return Outcome("retry" if kind == protocol.PERFORM else "unknown", error=told)
-        self._renew()
-        told_call = protocol.pack((protocol.tool_out(tool), protocol.call_out(call)))
-        number = self.number()
-        asked = _Calling(number, kind, call, lambda: pack(number, kind, told_call), may_start)
-        self.put(asked)
+        if self._hung_count >= MAX_HUNG:
+            what = f"not called: {MAX_HUNG} or more calls of {self.agent} have not come back"
+            return Outcome("retry" if kind == protocol.PERFORM else "unknown", error=what)
+        self._end_stale()
+        payload = protocol.pack((protocol.tool_to_tuple(tool), protocol.call_to_tuple(call)))
+        number = self.next_number()
+        pending = _PendingToolCall(
+            number, kind, call, lambda: pack_frame(number, kind, payload), may_start
+        )
+        self.submit(pending)
         try:
-            outcome: Outcome | None = await asked.future
+            outcome: Outcome | None = await pending.future
         except asyncio.CancelledError:
             # Whoever asked goes; what was begun goes on until its worker has said what came of it.
-            self.send(pack(number, protocol.CANCEL))
+            self.send(pack_frame(number, protocol.CANCEL))
             raise
         return outcome
 
-    def _renew(self) -> None:
+    def _end_stale(self) -> None:
         """Let a worker go that was born before a folder of its targets was made or replaced.
 
         What a process may reach is bound to what there was when it entered its box.
         """
-        changed = any(_place(path) != known for path, known in self._places.items())
-        if changed and self.worker and not self.pending:
+        changed = any(_folder_id(path) != known for path, known in self._folder_ids.items())
+        if changed and self.worker_number and not self.pending:
             self.kill("was born before its target's folder", charge=False, quiet=True)
 
     # --- as a seat --------------------------------------------------------------------------
 
-    def fresh(self) -> None:
-        self._hung = 0
-        self._pinged = self._silent_since = 0.0
+    def reset(self) -> None:
+        self._hung_count = 0
+        self._pinged_at = self._silent_since = 0.0
 
-    def making(self) -> bytes:
-        folder, release, limits = self._made_of(self.agent)
+    def make_message(self) -> bytes:
+        folder, release, limits = self._code_of(self.agent)
         self._folder = folder
         self.seconds, self.memory = limits.time_us / 1_000_000, limits.memory
-        return pack(0, protocol.MAKE, protocol.pack((folder, release)))
+        return pack_frame(0, protocol.MAKE, protocol.pack((folder, release)))
 
-    def reaches(self) -> dict[str, Any]:
+    def sandbox_reach(self) -> dict[str, Any]:
         self._reach = self._reach_of(self.agent)
-        self._places = {path: _place(path) for path in self._reach.folders}
+        self._folder_ids = {path: _folder_id(path) for path in self._reach.folders}
         read = (str(Path(self._folder).resolve()), *self._reach.files)
         return {
             "read": read,
             "write": self._reach.folders,
             "ports": self._reach.ports,
-            "datagrams": self._reach.datagrams,
+            "datagrams": self._reach.allows_udp,
         }
 
-    def name_asked(self, frame: Frame) -> None:
+    def on_name_query(self, frame: Frame) -> None:
         host = read_plain(frame.plain)
-        if not isinstance(host, str) or len(self._rest) > MOST:
+        if not isinstance(host, str) or len(self._unsent) > MAX_FRAME_BYTES:
             raise BadFrame("a question that is none, or more of them than answers are read")
         if host not in self._reach.hosts:
-            self._tell_name(host, [])
-        elif host not in self._looking:
-            self._looking[host] = asyncio.ensure_future(self._look(host))
+            self._send_addresses(host, [])
+        elif host not in self._lookups:
+            self._lookups[host] = asyncio.ensure_future(self._resolve_name(host))
 
-    async def _look(self, host: str) -> None:
+    async def _resolve_name(self, host: str) -> None:
         found: list[str] = []
         try:
             with suppress(OSError, UnicodeError):
@@ -222,111 +228,113 @@ class _HandsSeat(Seat):
                 rows = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
                 found = list(dict.fromkeys(str(row[4][0]) for row in rows))
         finally:
-            del self._looking[host]
-        self._tell_name(host, found)
+            del self._lookups[host]
+        self._send_addresses(host, found)
 
-    def _tell_name(self, host: str, found: list[str]) -> None:
-        self.send(pack(0, protocol.NAMED, protocol.pack((host, found))))
+    def _send_addresses(self, host: str, addresses: list[str]) -> None:
+        self.send(pack_frame(0, protocol.NAME_ANSWER, protocol.pack((host, addresses))))
 
-    def taken(self, frame: Frame, asked: Asked) -> None:
-        if frame.kind == protocol.MAY_I and isinstance(asked, _Calling):
-            self._decide(asked)
+    def on_answer(self, frame: Frame, call: PendingCall) -> None:
+        if frame.kind == protocol.PERMIT_QUERY and isinstance(call, _PendingToolCall):
+            self._answer_permit(call)
             return
-        self.done(asked)
-        if isinstance(asked, _Calling) and asked.began:
-            failpoint.reach("call:after")
+        self.remove(call)
+        if isinstance(call, _PendingToolCall) and call.permitted_at:
+            failpoint.hit_failpoint("call:after")
         try:
             if frame.kind == protocol.FAILED:
-                error, kind = raised(frame.plain)
-                asked.fail(error)
+                error, kind = read_error(frame.plain)
+                call.fail(error)
                 if kind == "memory":
                     self.kill("went over its memory limit")
             elif frame.kind != protocol.DONE:
                 raise BadFrame("of another kind than was asked for")
-            elif asked.kind == protocol.ROWS:
-                asked.settle(protocol.rows_in(frame.plain))
+            elif call.kind == protocol.ROWS:
+                call.resolve(protocol.read_rows(frame.plain))
             else:
-                self._settle(asked, protocol.outcome_in(frame.plain))
+                self._resolve_call(call, protocol.read_outcome(frame.plain))
         except BadFrame as error:
-            asked.fail(Raised(f"what the tool answered is no answer: {error}"))
+            call.fail(Raised(f"what the tool answered is no answer: {error}"))
 
-    def _decide(self, asked: _Calling) -> None:
+    def _answer_permit(self, call: _PendingToolCall) -> None:
         """Answer a worker that is about to make a call."""
         yes = False
         # Of a call that was begun nobody asks again, but for a worker that slept over the answer.
-        if not asked.future.done():
+        if not call.future.done():
             try:
-                yes = asked.may_start()
+                yes = call.may_start()
             except Exception as error:
-                asked.fail(error)
-        asked.began = time.monotonic() if yes else 0.0
+                call.fail(error)
+        call.permitted_at = time.monotonic() if yes else 0.0
         if yes:
-            failpoint.reach("call:before")
-        self.send(pack(asked.number, protocol.MAY, b"y" if yes else b"n"))
+            failpoint.hit_failpoint("call:before")
+        self.send(pack_frame(call.number, protocol.PERMIT, b"y" if yes else b"n"))
 
-    def _settle(self, asked: Asked, outcome: Outcome | None) -> None:
+    def _resolve_call(self, call: PendingCall, outcome: Outcome | None) -> None:
         late = outcome is not None and outcome.state == "unknown"
-        if late and isinstance(asked, _Calling) and asked.began:
-            self._hung += time.monotonic() - asked.began >= asked.seconds
-        asked.settle(outcome)
+        if late and isinstance(call, _PendingToolCall) and call.permitted_at:
+            self._hung_count += time.monotonic() - call.permitted_at >= call.seconds
+        call.resolve(outcome)
         self._end_hung()
 
     def _end_hung(self) -> None:
         """With too many calls that hang, end them once no other is on its way."""
-        if self._hung >= HUNG and not self.pending:
-            self.kill(f"had {self._hung} calls that did not come back", charge=False)
+        if self._hung_count >= MAX_HUNG and not self.pending:
+            self.kill(f"had {self._hung_count} calls that did not come back", charge=False)
 
-    def lost(self, guilty: Asked | None, why: str) -> None:
-        told = f"the worker of {self.agent} {why}"
-        for asked in list(self.pending.values()):
-            if asked.future.done():
-                del self.pending[asked.number]
-            elif isinstance(asked, _Calling) and asked.kind == protocol.PERFORM:
-                self._lost_call(asked, told, charged=guilty is not None)
-            elif asked.kind == protocol.ASK:
-                del self.pending[asked.number]
-                asked.settle(Outcome("unknown", error=told))
+    def on_loss(self, culprit: PendingCall | None, why: str) -> None:
+        what = f"the worker of {self.agent} {why}"
+        for call in list(self.pending.values()):
+            if call.future.done():
+                del self.pending[call.number]
+            elif isinstance(call, _PendingToolCall) and call.kind == protocol.PERFORM:
+                self._on_lost_call(call, what, charged=culprit is not None)
+            elif call.kind == protocol.ASK:
+                del self.pending[call.number]
+                call.resolve(Outcome("unknown", error=what))
             else:
-                del self.pending[asked.number]
-                asked.fail(WorkerLost(told))
-        self._hung = 0
+                del self.pending[call.number]
+                call.fail(WorkerLost(what))
+        self._hung_count = 0
 
-    def unborn(self, error: Exception) -> None:
+    def fail_calls(self, error: Exception) -> None:
         """No call has begun: it may be made later."""
-        for asked in self.pending.values():
-            if asked.kind == protocol.PERFORM:
-                asked.settle(Outcome("retry", error=f"not called: {error}"))
-            elif asked.kind == protocol.ASK:
-                asked.settle(Outcome("unknown", error=str(error)))
-        super().unborn(error)
+        for call in self.pending.values():
+            if call.kind == protocol.PERFORM:
+                call.resolve(Outcome("retry", error=f"not called: {error}"))
+            elif call.kind == protocol.ASK:
+                call.resolve(Outcome("unknown", error=str(error)))
+        super().fail_calls(error)
 
-    def _lost_call(self, asked: _Calling, told: str, *, charged: bool) -> None:
-        asked.losses += charged
-        if asked.began:
-            del self.pending[asked.number]
-            asked.settle(Outcome("unknown", error=told))
-        elif asked.losses >= _LOSSES:
-            del self.pending[asked.number]
-            asked.settle(Outcome("retry", error=f"not called: {told}"))
+    def _on_lost_call(self, call: _PendingToolCall, what: str, *, charged: bool) -> None:
+        call.losses += charged
+        if call.permitted_at:
+            del self.pending[call.number]
+            call.resolve(Outcome("unknown", error=what))
+        elif call.losses >= _LOSSES:
+            del self.pending[call.number]
+            call.resolve(Outcome("retry", error=f"not called: {what}"))
 
-    def overdue(self, now: float) -> str:
+    def overdue_reason(self, now: float) -> str:
         """A worker says itself that a call is over; one that does not has lost its loop."""
-        begun = [a for a in self.pending.values() if isinstance(a, _Calling) and a.began]
-        for asked in begun:
-            if now - asked.began > asked.seconds + _GRACE_S:
-                return f"did not end a call that took longer than {asked.seconds:g} s"
+        permitted = [
+            a for a in self.pending.values() if isinstance(a, _PendingToolCall) and a.permitted_at
+        ]
+        for call in permitted:
+            if now - call.permitted_at > call.seconds + _GRACE_S:
+                return f"did not end a call that took longer than {call.seconds:g} s"
         if self._silent_since and now - self._silent_since > self.seconds:
             return f"did not answer for {self.seconds:g} s"
-        if not self._silent_since and now - self._pinged > _PING_S:
-            self._pinged = self._silent_since = now
-            self.send(pack(0, protocol.PING))
+        if not self._silent_since and now - self._pinged_at > _PING_S:
+            self._pinged_at = self._silent_since = now
+            self.send(pack_frame(0, protocol.PING))
         return ""
 
-    def pong(self) -> None:
+    def on_pong(self) -> None:
         self._silent_since = 0.0
 
 
-def _place(path: str) -> tuple[int, int] | None:
+def _folder_id(path: str) -> tuple[int, int] | None:
     """Return which folder lies at a path now; None where there is none."""
     try:
         found = Path(path).stat()

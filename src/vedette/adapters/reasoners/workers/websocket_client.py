@@ -21,19 +21,24 @@ from urllib.parse import urlsplit
 import orjson
 
 from vedette.adapters.reasoners.workers import protocol
-from vedette.adapters.reasoners.workers.confinement import read_note
-from vedette.adapters.reasoners.workers.frames import ANY, HEAD, Frames, pack
+from vedette.adapters.reasoners.workers.confinement import read_progress
+from vedette.adapters.reasoners.workers.frames import (
+    HEADER_BYTES,
+    UNBOUNDED,
+    FrameDecoder,
+    pack_frame,
+)
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
 from vedette.adapters.reasoners.workers.websocket_server import (
     CHUNK,
+    INVALID_TOKEN,
     PATH,
-    RELEASE,
-    TOKEN,
     VERSION,
-    quiet,
+    WRONG_RELEASE,
+    silent_logger,
 )
-from vedette.adapters.reasoners.workers.worker_start import fork
-from vedette.config.part import is_here
+from vedette.adapters.reasoners.workers.worker_start import fork_worker
+from vedette.config.settings_table import is_loopback
 from vedette.config.snapshot import Snapshot
 from vedette.domain.base.errors import BadCommand, VedetteError
 
@@ -41,9 +46,9 @@ if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.1, 5.0
-_NOTE_S = 0.05
+_PROGRESS_INTERVAL_S = 0.05
 # Which part of a token's life may pass before the next one is presented.
-_PRESENT = 0.6
+_RENEW_FRACTION = 0.6
 
 
 def gateway_address(url: str) -> tuple[str, str | None]:
@@ -55,7 +60,7 @@ def gateway_address(url: str) -> tuple[str, str | None]:
         return f"ws://localhost{PATH}", url.removeprefix("unix:").removeprefix("//")
     parts = urlsplit(url)
     host = parts.hostname or ""
-    here = is_here(host)
+    here = is_loopback(host)
     if not host or parts.scheme not in ("http", "https"):
         raise BadCommand(f"{url!r} is no gateway", mend="https://HOST, or unix:PATH")
     if parts.scheme == "http" and not here:
@@ -78,18 +83,18 @@ class Relay:
         gateway: str,
         *,
         mint: Callable[[], Awaitable[str]],
-        keep: Callable[[], Snapshot],
+        take_snapshot: Callable[[], Snapshot],
         pool: WorkerPool,
-        told: Callable[[str], None],
+        report: Callable[[str], None],
     ) -> None:
         self._agent = agent
         self._url, self._path = gateway_address(gateway)
         self._mint = mint
-        self._keep = keep
+        self._take_snapshot = take_snapshot
         self._snapshot: Snapshot
         self._pool = pool
-        self._told = told
-        self._said = ""
+        self._report_text = report
+        self._last_report = ""
         self.connections = 0
 
     async def run(self) -> None:
@@ -98,25 +103,25 @@ class Relay:
         while True:
             began = time.monotonic()
             try:
-                await self._once()
+                await self._connect_once()
             except (OSError, VedetteError, TimeoutError) as error:
-                self._tell(f"{type(error).__name__}: {error}")
+                self._report(f"{type(error).__name__}: {error}")
             failures = 0 if time.monotonic() - began > _LAST_WAIT_S else failures + 1
             wait = min(_LAST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(failures, 16))
             # Apart from one another, or all workers of a gateway come back in the same instant.
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
 
-    def _tell(self, told: str) -> None:
-        if told != self._said:
-            self._said = told
-            self._told(told)
+    def _report(self, text: str) -> None:
+        if text != self._last_report:
+            self._last_report = text
+            self._report_text(text)
 
-    async def _once(self) -> None:
+    async def _connect_once(self) -> None:
         from websockets.asyncio.client import connect, unix_connect
         from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
         token = await self._mint()
-        more: dict[str, Any] = {
+        options: dict[str, Any] = {
             "additional_headers": {"Authorization": f"Bearer {token}"},
             "compression": None,
             "max_size": 4 * CHUNK,
@@ -124,65 +129,69 @@ class Relay:
             "ping_timeout": 20,
             "close_timeout": 1,
             "proxy": None,
-            "logger": quiet(),
+            "logger": silent_logger(),
         }
         url = self._url + self._agent
-        opened = unix_connect(self._path, url, **more) if self._path else connect(url, **more)
+        connecting = (
+            unix_connect(self._path, url, **options) if self._path else connect(url, **options)
+        )
         try:
-            async with opened as connection:
+            async with connecting as connection:
                 self.connections += 1
-                self._snapshot = self._keep()
+                self._snapshot = self._take_snapshot()
                 hello = {"v": VERSION, "release": self._snapshot.release}
                 await connection.send(orjson.dumps(hello).decode())
-                await _Connection(self, connection, token).work()
+                await _GatewayConnection(self, connection, token).run()
         except InvalidStatus as error:
             body = (error.response.body or b"").decode("utf-8", "replace").strip()
-            self._tell(f"the gateway refused: {error.response.status_code} {body}")
+            self._report(f"the gateway refused: {error.response.status_code} {body}")
         except InvalidHandshake as error:
-            self._tell(f"no gateway there: {error}")
+            self._report(f"no gateway there: {error}")
         except ConnectionClosed as error:
             code, why = (error.rcvd.code, error.rcvd.reason) if error.rcvd else (0, "lost")
-            if code == RELEASE:
+            if code == WRONG_RELEASE:
                 why = "the gateway has another release of this agent's folder"
-            elif code == TOKEN:
+            elif code == INVALID_TOKEN:
                 why = f"the token is not taken any more: {why}"
-            self._tell(f"the connection ended: {why or code}")
+            self._report(f"the connection ended: {why or code}")
 
     # --- for a connection -------------------------------------------------------------------
 
-    def start(self, number: int, memory: int) -> _Life:
+    def start_judge(self, number: int, memory: int) -> _JudgeProcess:
         """Have the judge's process forked."""
-        life = _Life(self._agent, number)
+        process = _JudgeProcess(self._agent, number)
         reaches = {"read": (str(self._snapshot.folder.resolve()),)}
-        told = {"kind": "judge", "agent": self._agent, "memory": memory, "reaches": reaches}
-        seat: Any = life
-        life.line, life.note, life.worker = fork(self._pool, seat, told)
-        life.line.setblocking(False)
-        return life
+        message = {"kind": "judge", "agent": self._agent, "memory": memory, "reaches": reaches}
+        seat: Any = process
+        process.connection, process.progress_fd, process.worker_number = fork_worker(
+            self._pool, seat, message
+        )
+        process.connection.setblocking(False)
+        return process
 
-    def end(self, life: _Life) -> None:
+    def end_judge(self, process: _JudgeProcess) -> None:
         """End a judge's process."""
-        life.wanted = False
-        life.line.close()
-        self._pool.kill(life.worker)
+        process.wanted = False
+        process.connection.close()
+        self._pool.kill(process.worker_number)
 
     async def mint(self) -> str:
         """Return a new token."""
-        self._said = ""
+        self._last_report = ""
         return await self._mint()
 
-    def made(self, words: bytes) -> bytes:
+    def rewrite_make(self, frames: bytes) -> bytes:
         """Return the words that make a judge with this host's snapshot in them.
 
         The release stays the one that the gateway names: another one is not loaded.
         """
-        (frame,) = Frames(ANY).feed(words)
+        (frame,) = FrameDecoder(UNBOUNDED).feed(frames)
         _, *rest = protocol.read(frame.plain)
-        told = (str(self._snapshot.folder), *rest)
-        return pack(frame.number, frame.kind, protocol.pack(told), frame.blob)
+        values = (str(self._snapshot.folder), *rest)
+        return pack_frame(frame.number, frame.kind, protocol.pack(values), frame.blob)
 
 
-class _Life:
+class _JudgeProcess:
     """One life of the judge's process. To the pool it is a seat."""
 
     kind = "judge"
@@ -192,127 +201,137 @@ class _Life:
         self.agent = agent
         self.number = number
         self.pid = 0
-        self.worker = 0
-        self.note = -1
+        self.worker_number = 0
+        self.progress_fd = -1
         self.wanted = True
         self.charge = True
-        self.born_at = 0.0
-        self.line: socket.socket
-        self.how: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.words: asyncio.Queue[bytes] = asyncio.Queue()
+        self.started_at = 0.0
+        self.connection: socket.socket
+        self.exit_reason: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.input: asyncio.Queue[bytes] = asyncio.Queue()
 
     @property
     def used_at(self) -> float:
         return time.monotonic()
 
-    def born(self, pid: int) -> None:
+    def on_started(self, pid: int) -> None:
         self.pid = pid
 
-    def ended(self, how: str, *, charge: bool = True) -> str:
+    def on_exit(self, reason: str, *, charge: bool = True) -> str:
         self.charge = charge
-        if not self.how.done():
-            self.how.set_result(how)
+        if not self.exit_reason.done():
+            self.exit_reason.set_result(reason)
         return ""
 
     def kill(self, why: str, *, charge: bool = True, quiet: bool = False) -> None:
         """Nobody is let go for idleness here: its gateway says when."""
 
     def close(self) -> None:
-        self.line.close()
+        self.connection.close()
 
-    def at(self) -> list[int]:
+    def progress(self) -> list[int]:
         """Return (question, step) of what it is at."""
-        return list(read_note(self.note))
+        return list(read_progress(self.progress_fd))
 
 
-class _Connection:
+class _GatewayConnection:
     """What goes on while a connection is up."""
 
     def __init__(self, relay: Relay, connection: ClientConnection, token: str) -> None:
         self._relay = relay
         self._connection = connection
         self._token = token
-        self._life: _Life | None = None
+        self._process: _JudgeProcess | None = None
         self._parts: list[asyncio.Task[None]] = []
 
-    async def work(self) -> None:
+    async def run(self) -> None:
         """Do what the gateway asks until the connection ends."""
-        present = asyncio.create_task(self._present())
+        renewal = asyncio.create_task(self._renew_token())
         try:
             async for message in self._connection:
                 if isinstance(message, str):
-                    await self._asked(orjson.loads(message))
+                    await self._handle_message(orjson.loads(message))
                     continue
-                life = self._life
-                if life is not None and int.from_bytes(message[:4], "little") == life.number:
-                    life.words.put_nowait(message[4:])
+                process = self._process
+                if process is not None and int.from_bytes(message[:4], "little") == process.number:
+                    process.input.put_nowait(message[4:])
             # The loop ends quietly on a normal close, and raises what else ended it.
         finally:
-            present.cancel()
-            await self._let_go()
-            await asyncio.gather(present, return_exceptions=True)
+            renewal.cancel()
+            await self._end_judge()
+            await asyncio.gather(renewal, return_exceptions=True)
 
-    async def _asked(self, told: dict[str, Any]) -> None:
-        if "begin" in told:
-            await self._let_go()
-            life = self._life = self._relay.start(int(told["begin"]), int(told["memory"]))
+    async def _handle_message(self, message: dict[str, Any]) -> None:
+        if "begin" in message:
+            await self._end_judge()
+            process = self._process = self._relay.start_judge(
+                int(message["begin"]), int(message["memory"])
+            )
             self._parts = [
-                asyncio.create_task(part(life)) for part in (self._feed, self._answer, self._watch)
+                asyncio.create_task(part(process))
+                for part in (self._forward_input, self._forward_output, self._report_progress)
             ]
-        elif "end" in told:
-            if self._life is not None and told["end"] == self._life.number:
-                await self._let_go()
-            await self._connection.send(orjson.dumps({"gone": told["end"]}).decode())
+        elif "end" in message:
+            if self._process is not None and message["end"] == self._process.number:
+                await self._end_judge()
+            await self._connection.send(orjson.dumps({"gone": message["end"]}).decode())
 
-    async def _let_go(self) -> None:
-        life, self._life = self._life, None
+    async def _end_judge(self) -> None:
+        process, self._process = self._process, None
         for part in self._parts:
             part.cancel()
         await asyncio.gather(*self._parts, return_exceptions=True)
         self._parts = []
-        if life is not None:
-            self._relay.end(life)
-            os.close(life.note)
+        if process is not None:
+            self._relay.end_judge(process)
+            os.close(process.progress_fd)
 
-    async def _feed(self, life: _Life) -> None:
+    async def _forward_input(self, process: _JudgeProcess) -> None:
         """Carry the seat's words to the judge; the first are about what it is made of."""
         loop = asyncio.get_running_loop()
         first, size = b"", 0
         while not size or len(first) < size:
-            first += await life.words.get()
-            if len(first) >= HEAD:
-                size = HEAD + sum(_lengths(first))
+            first += await process.input.get()
+            if len(first) >= HEADER_BYTES:
+                size = HEADER_BYTES + sum(_lengths(first))
         with suppress(OSError):  # it died: `_answer` tells
-            await loop.sock_sendall(life.line, self._relay.made(first[:size]) + first[size:])
+            await loop.sock_sendall(
+                process.connection, self._relay.rewrite_make(first[:size]) + first[size:]
+            )
             while True:
-                await loop.sock_sendall(life.line, await life.words.get())
+                await loop.sock_sendall(process.connection, await process.input.get())
 
-    async def _answer(self, life: _Life) -> None:
+    async def _forward_output(self, process: _JudgeProcess) -> None:
         """Carry the judge's words to its seat, and say how it ended."""
         loop = asyncio.get_running_loop()
-        head = life.number.to_bytes(4, "little")
+        head = process.number.to_bytes(4, "little")
         with suppress(OSError):
-            while data := await loop.sock_recv(life.line, CHUNK):
+            while data := await loop.sock_recv(process.connection, CHUNK):
                 await self._connection.send(head + data)
-        how = await life.how
-        told = {"ended": life.number, "how": how, "note": life.at(), "charge": life.charge}
-        await self._connection.send(orjson.dumps(told).decode())
+        reason = await process.exit_reason
+        message = {
+            "ended": process.number,
+            "how": reason,
+            "note": process.progress(),
+            "charge": process.charge,
+        }
+        await self._connection.send(orjson.dumps(message).decode())
 
-    async def _watch(self, life: _Life) -> None:
+    async def _report_progress(self, process: _JudgeProcess) -> None:
         """Tell the gateway what the judge is at: it keeps the time."""
-        said: list[int] = []
+        reported: list[int] = []
         while True:
-            at = life.at()
-            if at != said:
-                said = at
-                note = {"note": [life.number, *at]}
+            progress = process.progress()
+            if progress != reported:
+                reported = progress
+                note = {"note": [process.number, *progress]}
                 await self._connection.send(orjson.dumps(note).decode())
-            await asyncio.sleep(_NOTE_S)
+            await asyncio.sleep(_PROGRESS_INTERVAL_S)
 
-    async def _present(self) -> None:
+    async def _renew_token(self) -> None:
         """Present a new token before the present one expires."""
         while True:
-            await asyncio.sleep(max(0.2, _left_s(self._token) * _PRESENT))
+            await asyncio.sleep(max(0.2, _remaining_s(self._token) * _RENEW_FRACTION))
             try:
                 self._token = await self._relay.mint()
             except (VedetteError, OSError, TimeoutError):
@@ -320,7 +339,7 @@ class _Connection:
             await self._connection.send(orjson.dumps({"token": self._token}).decode())
 
 
-def _left_s(token: str) -> float:
+def _remaining_s(token: str) -> float:
     """Return for how many seconds a token of our own still holds; 1 if that is not to be read."""
     part = token.split(".")[1] if token.count(".") == 2 else ""
     try:

@@ -27,11 +27,11 @@ from weakref import WeakKeyDictionary
 
 import orjson
 
-from vedette.adapters.reasoners.workers.confinement import _NOTE
-from vedette.adapters.reasoners.workers.remote_reasoner import Berth
-from vedette.domain.base.connections import Connections
+from vedette.adapters.reasoners.workers.confinement import _PROGRESS
+from vedette.adapters.reasoners.workers.remote_reasoner import WorkerSlot
+from vedette.domain.base.connections import ConnectionLimiter
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.domain.ports.tokens import BadToken, Claims, Tokens
+from vedette.domain.ports.tokens import BadToken, Claims, TokenAuthority
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
@@ -41,28 +41,28 @@ PATH = "/v1/workers/"
 VERSION = 2
 CHUNK = 65_536
 # Close codes of our own (4000 and above are free for that): why a worker has to go.
-TOKEN, RELEASE, NOT_GIVEN, PROTOCOL = 4401, 4409, 4403, 4400
+INVALID_TOKEN, WRONG_RELEASE, NOT_ASSIGNED, PROTOCOL_ERROR = 4401, 4409, 4403, 4400
 _HELLO_S = 10.0
-_LOOK_S = 0.2
+_CHECK_INTERVAL_S = 0.2
 # How long a worker that is let go may take to be told so before its connection is cut.
-_HANG_S = 2.0
+_RELEASE_TIMEOUT_S = 2.0
 # Of one agent fewer, or its workers could keep all others out.
-_MOST_GUESTS, _MOST_OF_ONE = 1024, 16
+_MAX_CONNECTIONS, _MAX_PER_AGENT = 1024, 16
 
 
-class Guest:
+class RemoteWorker:
     """A connection whose token was taken."""
 
     def __init__(self, agent: str, claims: Claims) -> None:
         self.agent = agent
         self.claims = claims
-        self.berth: Berth | None = None
+        self.slot: WorkerSlot | None = None
         self.release = ""
-        self.given: set[int] = set()
-        self.gone = asyncio.Event()
+        self.assigned_slots: set[int] = set()
+        self.is_free = asyncio.Event()
 
 
-class _Goes(Exception):
+class _Disconnect(Exception):
     """The connection ends; `code` and `why` are told to the worker."""
 
     def __init__(self, code: int, why: str) -> None:
@@ -70,7 +70,7 @@ class _Goes(Exception):
         self.code = code
 
 
-class Door:
+class WorkerServer:
     """Lets workers in. `releases` is by agent the digest of its folder: who has another is refused.
 
     It may become another while the door is open: who came with the one before has to go.
@@ -81,26 +81,26 @@ class Door:
     def __init__(
         self,
         *,
-        tokens: Tokens,
+        tokens: TokenAuthority,
         releases: Mapping[str, str],
-        say: Callable[..., None],
+        notify: Callable[..., None],
         now_us: Callable[[], int],
         listen: tuple[str, int] | None = None,
         path: Path | None = None,
-        connections: Connections | None = None,
+        connections: ConnectionLimiter | None = None,
     ) -> None:
-        self._connections = connections or Connections(_MOST_GUESTS)
+        self._connections = connections or ConnectionLimiter(_MAX_CONNECTIONS)
         self._tokens = tokens
         self._releases = releases
-        self._say = say
+        self._notify = notify
         self._now_us = now_us
         self._listen = listen
         self._path = path
-        self._vacant: dict[str, deque[Berth]] = {}
-        self._free: dict[str, deque[asyncio.Future[Berth]]] = {}
+        self._vacant_slots: dict[str, deque[WorkerSlot]] = {}
+        self._slot_waiters: dict[str, deque[asyncio.Future[WorkerSlot]]] = {}
         # One whose handshake breaks off is never attended to, and goes by itself.
-        self._guests: WeakKeyDictionary[Any, Guest] = WeakKeyDictionary()
-        self._sitting: dict[int, Any] = {}
+        self._workers: WeakKeyDictionary[Any, RemoteWorker] = WeakKeyDictionary()
+        self._slot_connections: dict[int, Any] = {}
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._ready = threading.Event()
@@ -138,7 +138,7 @@ class Door:
     async def _serve(self) -> None:
         from websockets.asyncio.server import serve, unix_serve
 
-        more: dict[str, Any] = {
+        options: dict[str, Any] = {
             "process_request": self._admit,
             "compression": None,
             "max_size": 4 * CHUNK,
@@ -146,21 +146,23 @@ class Door:
             "ping_timeout": 20,
             "close_timeout": 1,
             "server_header": None,
-            "logger": quiet(),
-            "create_connection": _counted(self._connections),
+            "logger": silent_logger(),
+            "create_connection": _connection_class(self._connections),
         }
         async with AsyncExitStack() as stack:
             if self._path is not None:
                 self._path.unlink(missing_ok=True)
                 old = os.umask(0o177)
                 try:
-                    inside: Any = unix_serve(self._attend, str(self._path), **more)
+                    inside: Any = unix_serve(self._serve_connection, str(self._path), **options)
                     await stack.enter_async_context(inside)
                 finally:
                     os.umask(old)
             if self._listen is not None:
                 host, port = self._listen
-                server = await stack.enter_async_context(serve(self._attend, host, port, **more))
+                server = await stack.enter_async_context(
+                    serve(self._serve_connection, host, port, **options)
+                )
                 host, port = next(iter(server.sockets)).getsockname()[:2]
                 self.address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
             self._ready.set()
@@ -168,48 +170,48 @@ class Door:
 
     # --- berths (called by the pool, from its thread) ----------------------------------------
 
-    def vacant(self, berth: Berth) -> None:
+    def offer(self, slot: WorkerSlot) -> None:
         """Offer a berth to the next worker of its agent that is free."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._offer, berth)
+            self._loop.call_soon_threadsafe(self._offer, slot)
 
-    def drop(self, number: int) -> None:
+    def withdraw(self, number: int) -> None:
         """Take a berth back that nobody sits in; whoever sits in one sees its line's end."""
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._take_back, number)
+            self._loop.call_soon_threadsafe(self._withdraw, number)
 
-    def _offer(self, berth: Berth) -> None:
-        waiting = self._free.get(berth.agent, deque())
+    def _offer(self, slot: WorkerSlot) -> None:
+        waiting = self._slot_waiters.get(slot.agent, deque())
         while waiting:
             first = waiting.popleft()
             if not first.done():
-                first.set_result(berth)
+                first.set_result(slot)
                 return
-        self._vacant.setdefault(berth.agent, deque()).append(berth)
+        self._vacant_slots.setdefault(slot.agent, deque()).append(slot)
 
-    def _take_back(self, number: int) -> None:
-        if number in self._sitting:
-            self._loop.call_later(_HANG_S, self._abort, number)
+    def _withdraw(self, number: int) -> None:
+        if number in self._slot_connections:
+            self._loop.call_later(_RELEASE_TIMEOUT_S, self._abort, number)
             return
-        for berths in self._vacant.values():
-            for berth in berths:
-                if berth.number == number:
-                    berths.remove(berth)
-                    self._end(berth)
+        for slots in self._vacant_slots.values():
+            for slot in slots:
+                if slot.number == number:
+                    slots.remove(slot)
+                    self._end_slot(slot)
                     return
 
     def _abort(self, number: int) -> None:
         """End the connection of a worker that did not go: nothing that is sent gets through."""
-        connection = self._sitting.get(number)
+        connection = self._slot_connections.get(number)
         if connection is not None:
             connection.transport.abort()
 
-    async def _next(self, agent: str) -> Berth:
-        vacant = self._vacant.get(agent)
+    async def _next_slot(self, agent: str) -> WorkerSlot:
+        vacant = self._vacant_slots.get(agent)
         if vacant:
             return vacant.popleft()
-        turn: asyncio.Future[Berth] = self._loop.create_future()
-        self._free.setdefault(agent, deque()).append(turn)
+        turn: asyncio.Future[WorkerSlot] = self._loop.create_future()
+        self._slot_waiters.setdefault(agent, deque()).append(turn)
         try:
             return await turn
         except asyncio.CancelledError:
@@ -217,9 +219,9 @@ class Door:
                 self._offer(turn.result())
             raise
 
-    def _end(self, berth: Berth) -> None:
-        berth.close()
-        self._say("ended", berth.number, berth.how, berth.charge)
+    def _end_slot(self, slot: WorkerSlot) -> None:
+        slot.close()
+        self._notify("ended", slot.number, slot.exit_reason, slot.charge)
 
     # --- who may come in ---------------------------------------------------------------------
 
@@ -234,209 +236,211 @@ class Door:
                 raise BadToken("no-token", "there is no token")
             _, claims = await self._tokens.verify(token.strip(), agent)
         except BadToken as error:
-            self._say("refused", agent, error.code, error.what)
+            self._notify("refused", agent, error.code, error.what)
             answer = connection.respond(HTTPStatus.UNAUTHORIZED, f"{error.code}: {error.what}\n")
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
         except (Unavailable, BadFleet) as error:
             # Whoever cannot be checked is not let in; a worker tries again.
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, f"{error.what}\n")
-        mine = sum(guest.agent == agent for guest in self._guests.values())
-        if len(self._guests) >= _MOST_GUESTS or mine >= _MOST_OF_ONE:
+        mine = sum(guest.agent == agent for guest in self._workers.values())
+        if len(self._workers) >= _MAX_CONNECTIONS or mine >= _MAX_PER_AGENT:
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many workers\n")
-        self._guests[connection] = Guest(agent, claims)
+        self._workers[connection] = RemoteWorker(agent, claims)
         return None
 
     # --- one connection ----------------------------------------------------------------------
 
-    async def _attend(self, connection: ServerConnection) -> None:
+    async def _serve_connection(self, connection: ServerConnection) -> None:
         from websockets.exceptions import ConnectionClosed
 
-        guest = self._guests[connection]
-        came = False
+        worker = self._workers[connection]
+        is_announced = False
         try:
-            await self._greet(connection, guest)
-            self._say("came", guest.agent)
-            came = True
-            parts = [
+            await self._receive_hello(connection, worker)
+            self._notify("came", worker.agent)
+            is_announced = True
+            tasks = [
                 asyncio.ensure_future(part)
                 for part in (
-                    self._read(connection, guest),
-                    self._lend(connection, guest),
-                    self._mind(guest),
+                    self._receive_messages(connection, worker),
+                    self._assign_slots(connection, worker),
+                    self._watch_token(worker),
                 )
             ]
             try:
-                done, _ = await asyncio.wait(parts, return_when=asyncio.FIRST_COMPLETED)
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for part in parts:
+                for part in tasks:
                     part.cancel()
-                await asyncio.gather(*parts, return_exceptions=True)
+                await asyncio.gather(*tasks, return_exceptions=True)
             for part in done:
                 part.result()
-        except _Goes as why:
+        except _Disconnect as why:
             await connection.close(why.code, str(why)[:120])
         except ConnectionClosed:
             pass
         finally:
-            self._guests.pop(connection, None)
-            if came:
-                self._say("left", guest.agent)
+            self._workers.pop(connection, None)
+            if is_announced:
+                self._notify("left", worker.agent)
 
-    async def _greet(self, connection: ServerConnection, guest: Guest) -> None:
+    async def _receive_hello(self, connection: ServerConnection, worker: RemoteWorker) -> None:
         try:
             async with asyncio.timeout(_HELLO_S):
-                told = _object(await connection.recv())
+                hello = _parse_object(await connection.recv())
         except (TimeoutError, ValueError) as error:
-            raise _Goes(PROTOCOL, "no greeting") from error
-        if told.get("v") != VERSION:
-            raise _Goes(PROTOCOL, f"version {VERSION} is spoken here")
-        guest.release = str(told.get("release"))
-        self._same_release(guest)
+            raise _Disconnect(PROTOCOL_ERROR, "no greeting") from error
+        if hello.get("v") != VERSION:
+            raise _Disconnect(PROTOCOL_ERROR, f"version {VERSION} is spoken here")
+        worker.release = str(hello.get("release"))
+        self._check_release(worker)
 
-    def _same_release(self, guest: Guest) -> None:
-        if guest.release != self._releases[guest.agent]:
+    def _check_release(self, worker: RemoteWorker) -> None:
+        if worker.release != self._releases[worker.agent]:
             what = "its folder is not the one that the gateway has"
-            self._say("refused", guest.agent, "other-release", what)
-            raise _Goes(RELEASE, what)
+            self._notify("refused", worker.agent, "other-release", what)
+            raise _Disconnect(WRONG_RELEASE, what)
 
-    async def _mind(self, guest: Guest) -> None:
+    async def _watch_token(self, worker: RemoteWorker) -> None:
         """End the connection when its token does, or is revoked."""
         while True:
-            self._same_release(guest)
-            if self._now_us() >= guest.claims.expires_us:
-                self._say("refused", guest.agent, "expired", "its token expired on the connection")
-                raise _Goes(TOKEN, "expired")
-            if self._tokens.revoked(guest.claims):
-                self._say("refused", guest.agent, "revoked", "it was revoked while connected")
-                raise _Goes(TOKEN, "revoked")
-            await asyncio.sleep(_LOOK_S)
+            self._check_release(worker)
+            if self._now_us() >= worker.claims.expires_us:
+                self._notify(
+                    "refused", worker.agent, "expired", "its token expired on the connection"
+                )
+                raise _Disconnect(INVALID_TOKEN, "expired")
+            if self._tokens.is_revoked(worker.claims):
+                self._notify("refused", worker.agent, "revoked", "it was revoked while connected")
+                raise _Disconnect(INVALID_TOKEN, "revoked")
+            await asyncio.sleep(_CHECK_INTERVAL_S)
 
-    async def _lend(self, connection: ServerConnection, guest: Guest) -> None:
+    async def _assign_slots(self, connection: ServerConnection, worker: RemoteWorker) -> None:
         """Give the worker one berth after the other, and carry what its seat says."""
         while True:
-            berth = await self._next(guest.agent)
+            slot = await self._next_slot(worker.agent)
             try:
-                self._same_release(guest)
-            except _Goes:
-                self._offer(berth)
+                self._check_release(worker)
+            except _Disconnect:
+                self._offer(slot)
                 raise
-            guest.berth = berth
-            guest.given.add(berth.number)
-            guest.gone.clear()
-            self._sitting[berth.number] = connection
+            worker.slot = slot
+            worker.assigned_slots.add(slot.number)
+            worker.is_free.clear()
+            self._slot_connections[slot.number] = connection
             try:
-                self._say("born", berth.number)
-                begin = {"begin": berth.number, "memory": berth.memory}
+                self._notify("born", slot.number)
+                begin = {"begin": slot.number, "memory": slot.memory}
                 await connection.send(orjson.dumps(begin).decode())
-                head = berth.number.to_bytes(4, "little")
-                while data := await self._loop.sock_recv(berth.line, CHUNK):
+                head = slot.number.to_bytes(4, "little")
+                while data := await self._loop.sock_recv(slot.connection, CHUNK):
                     await connection.send(head + data)
-                if not berth.taken:
-                    await connection.send(orjson.dumps({"end": berth.number}).decode())
+                if not slot.has_ended:
+                    await connection.send(orjson.dumps({"end": slot.number}).decode())
             except OSError:
                 pass
             except BaseException:
                 # The connection is gone, and maybe not through any fault of what was asked.
-                berth.how, berth.charge = "lost its connection", False
+                slot.exit_reason, slot.charge = "lost its connection", False
                 raise
             finally:
-                guest.berth = None
-                del self._sitting[berth.number]
-                self._end(berth)
-            if not berth.taken:
-                await self._let_go(guest)
+                worker.slot = None
+                del self._slot_connections[slot.number]
+                self._end_slot(slot)
+            if not slot.has_ended:
+                await self._wait_until_free(worker)
 
-    async def _let_go(self, guest: Guest) -> None:
+    async def _wait_until_free(self, worker: RemoteWorker) -> None:
         """Wait until a worker says that it is free again: one that hangs gets no other berth."""
         try:
-            async with asyncio.timeout(_HANG_S):
-                await guest.gone.wait()
+            async with asyncio.timeout(_RELEASE_TIMEOUT_S):
+                await worker.is_free.wait()
         except TimeoutError as error:
-            raise _Goes(PROTOCOL, "it did not let go") from error
+            raise _Disconnect(PROTOCOL_ERROR, "it did not let go") from error
 
-    async def _read(self, connection: ServerConnection, guest: Guest) -> None:
+    async def _receive_messages(self, connection: ServerConnection, worker: RemoteWorker) -> None:
         """Carry what the worker says to its seat. Ends with the connection."""
         async for message in connection:
             if isinstance(message, str):
-                await self._told(_object(message), guest)
+                await self._handle_message(_parse_object(message), worker)
                 continue
             number = int.from_bytes(message[:4], "little")
-            if number not in guest.given:
+            if number not in worker.assigned_slots:
                 what = "it answered what was asked of somebody else"
-                self._say("refused", guest.agent, "not-given", what)
-                raise _Goes(NOT_GIVEN, what)
-            berth = guest.berth
-            if berth is not None and berth.number == number and not berth.taken:
+                self._notify("refused", worker.agent, "not-given", what)
+                raise _Disconnect(NOT_ASSIGNED, what)
+            slot = worker.slot
+            if slot is not None and slot.number == number and not slot.has_ended:
                 with suppress(OSError):  # the seat hung up: its last words are not wanted
-                    await self._loop.sock_sendall(berth.line, message[4:])
+                    await self._loop.sock_sendall(slot.connection, message[4:])
 
-    async def _told(self, told: Mapping[str, Any], guest: Guest) -> None:
-        if "gone" in told:
-            guest.gone.set()
-        elif "token" in told:
+    async def _handle_message(self, message: Mapping[str, Any], worker: RemoteWorker) -> None:
+        if "gone" in message:
+            worker.is_free.set()
+        elif "token" in message:
             try:
-                _, claims = await self._tokens.verify(str(told["token"]), guest.agent)
+                _, claims = await self._tokens.verify(str(message["token"]), worker.agent)
             except BadToken as error:
-                self._say("refused", guest.agent, error.code, error.what)
-                raise _Goes(TOKEN, error.code) from error
+                self._notify("refused", worker.agent, error.code, error.what)
+                raise _Disconnect(INVALID_TOKEN, error.code) from error
             except Unavailable:
                 return  # the present one holds for as long as it does
-            guest.claims = claims
+            worker.claims = claims
             return
-        berth = guest.berth
-        number = told.get("ended")
-        if number is None and isinstance(told.get("note"), list):
-            number, *note = told["note"]
+        slot = worker.slot
+        number = message.get("ended")
+        if number is None and isinstance(message.get("note"), list):
+            number, *progress = message["note"]
         else:
-            note = told.get("note", [])
-        if berth is None or berth.number != number or berth.taken:
+            progress = message.get("note", [])
+        if slot is None or slot.number != number or slot.has_ended:
             return
-        if len(note) == 2 and all(isinstance(n, int) and 0 <= n < 2**63 for n in note):
-            os.pwrite(berth.note, _NOTE.pack(*note), 0)
-        if "ended" in told:
-            berth.how, berth.taken = str(told.get("how"))[:200], True
-            berth.charge = told.get("charge") is not False
+        if len(progress) == 2 and all(isinstance(n, int) and 0 <= n < 2**63 for n in progress):
+            os.pwrite(slot.progress_fd, _PROGRESS.pack(*progress), 0)
+        if "ended" in message:
+            slot.exit_reason, slot.has_ended = str(message.get("how"))[:200], True
+            slot.charge = message.get("charge") is not False
             with suppress(OSError):
-                berth.line.shutdown(2)
+                slot.connection.shutdown(2)
 
 
-def quiet() -> logging.Logger:
+def silent_logger() -> logging.Logger:
     """Return a log for connections that says nothing: at its finest it would write tokens down."""
     log = logging.getLogger("vedette.websockets")
     log.setLevel(logging.CRITICAL + 1)
     return log
 
 
-def _object(message: str | bytes) -> dict[str, Any]:
+def _parse_object(message: str | bytes) -> dict[str, Any]:
     """Return a message's JSON object; an empty one for anything else that is JSON."""
     try:
-        told = orjson.loads(message)
+        value = orjson.loads(message)
     except ValueError as error:
-        raise _Goes(PROTOCOL, "no JSON") from error
-    return told if isinstance(told, dict) else {}
+        raise _Disconnect(PROTOCOL_ERROR, "no JSON") from error
+    return value if isinstance(value, dict) else {}
 
 
-def _counted(connections: Connections) -> type[ServerConnection]:
+def _connection_class(connections: ConnectionLimiter) -> type[ServerConnection]:
     """Return a connection that is cut off where there is no room: before its handshake, too."""
     from websockets.asyncio.server import ServerConnection
 
-    class Counted(ServerConnection):
+    class CountedConnection(ServerConnection):
         _peer: str | None = None
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             super().connection_made(transport)
             address = self.remote_address
             peer = str(address[0]) if isinstance(address, tuple) else ""
-            if connections.enter(peer):
+            if connections.acquire(peer):
                 self._peer = peer
             else:
                 self.transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
             if self._peer is not None:
-                connections.leave(self._peer)
+                connections.release(self._peer)
                 self._peer = None
             super().connection_lost(exc)
 
-    return Counted
+    return CountedConnection

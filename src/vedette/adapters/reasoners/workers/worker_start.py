@@ -9,53 +9,57 @@ import tempfile
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from vedette.adapters.reasoners.workers.confinement import NOTE_BYTES
+from vedette.adapters.reasoners.workers.confinement import PROGRESS_BYTES
 
 # How long a worker may take from its birth until its agent's code is imported and trained.
 START_S = 60.0
 # How long what is asked may wait for a worker that is not there yet.
-BIRTH_S = 60.0
+WORKER_WAIT_S = 60.0
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.05, 5.0
 
-Sitter = TypeVar("Sitter", contravariant=True)
+Handle = TypeVar("Sitter", contravariant=True)
 
 
-class Pool(Protocol[Sitter]):
+class Pool(Protocol[Handle]):
     """What a seat needs of the pool."""
 
-    def start(self, seat: Sitter, told: dict[str, Any], descriptors: tuple[int, ...]) -> int: ...
+    def start(
+        self, handle: Handle, message: dict[str, Any], descriptors: tuple[int, ...]
+    ) -> int: ...
 
     def kill(self, worker: int) -> None: ...
 
-    def move(self, worker: int, seat: Sitter) -> None: ...
+    def reassign(self, worker: int, handle: Handle) -> None: ...
 
-    def waits_for(self) -> str: ...
+    def block_reason(self) -> str: ...
 
-    def busy(self, seat: Sitter) -> None: ...
+    def watch(self, handle: Handle) -> None: ...
 
-    def listen(self, also: Callable[[select.poll], None], seconds: float) -> None: ...
+    def poll(self, register: Callable[[select.poll], None], seconds: float) -> None: ...
 
 
-def fork(pool: Pool[Sitter], seat: Sitter, told: dict[str, Any]) -> tuple[socket.socket, int, int]:
+def fork_worker(
+    pool: Pool[Handle], handle: Handle, message: dict[str, Any]
+) -> tuple[socket.socket, int, int]:
     """Have a worker forked; return our end of its line, its note, and its number.
 
     What can fail for want of files comes before the fork. Raises OSError, and Unavailable once the
     pool is closed.
     """
     ours, theirs = socket.socketpair()
-    kept = -1
+    progress_fd = -1
     try:
         with theirs, tempfile.TemporaryFile(buffering=0) as note:
-            note.truncate(NOTE_BYTES)
-            kept = os.dup(note.fileno())
-            return ours, kept, pool.start(seat, told, (theirs.fileno(), note.fileno()))
+            note.truncate(PROGRESS_BYTES)
+            progress_fd = os.dup(note.fileno())
+            return ours, progress_fd, pool.start(handle, message, (theirs.fileno(), note.fileno()))
     except BaseException:
         ours.close()
-        if kept >= 0:
-            os.close(kept)
+        if progress_fd >= 0:
+            os.close(progress_fd)
         raise
 
 
-def wait_s(failures: int) -> float:
+def backoff_s(failures: int) -> float:
     """Return for how many seconds the next fork waits after so many failures in a row."""
     return min(_LAST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(failures, 16)) if failures > 1 else 0.0

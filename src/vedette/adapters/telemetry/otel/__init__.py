@@ -13,7 +13,7 @@ from vedette.domain.base.errors import BadFleet
 from vedette.ledger.history.trace import Span
 
 
-class OtlpSpans:
+class OtlpExporter:
     """One collector. `endpoint` is its base address or the whole path, as OTLP has it.
 
     Raises BadFleet if the exporter is not installed.

@@ -19,11 +19,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from vedette.config.reserved import reserved
+from vedette.config.reserved import reserved_attribute
 from vedette.domain import cloudevents
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadEvent
-from vedette.domain.event import HOPS, LINEAGE, READERS, VOUCHES, Event
+from vedette.domain.event import HOPS, LINEAGE, READERS, VOUCH_LEVELS, Event
 from vedette.domain.ports import Refused
 
 # Of a message that was refused this much is kept.
@@ -35,7 +35,7 @@ _CONTENT_TYPE = "content-type"
 _LENGTH = len(_CONTENT_TYPE)
 
 # Takes attributes, data, when the broker took the message (µs), and what to call it.
-Scheduled = Callable[[Mapping[str, str], bytes, int, str], Event | Refused]
+TickDecoder = Callable[[Mapping[str, str], bytes, int, str], Event | Refused]
 
 
 class Decoder:
@@ -54,13 +54,13 @@ class Decoder:
         type: str | None = None,
         vouches: str = "envelope",
         max_bytes: int = 262_144,
-        scheduled: Scheduled | None = None,
+        decode_tick: TickDecoder | None = None,
     ) -> None:
         self.source = f"pubsub:{name}"
         self._type = type
-        self._vouched = VOUCHES[vouches]
+        self._vouched = VOUCH_LEVELS[vouches]
         self._max_bytes = max_bytes
-        self._scheduled = scheduled
+        self._decode_tick = decode_tick
 
     def decode(
         self,
@@ -71,9 +71,9 @@ class Decoder:
         published_us: int,
     ) -> Event | Refused:
         """Return the event of a message, or why it is none. `id` is its message id."""
-        if self._scheduled is not None:
+        if self._decode_tick is not None:
             where = f"{self.source} message {id}"
-            return self._scheduled(attributes, data, published_us, where)
+            return self._decode_tick(attributes, data, published_us, where)
         try:
             if len(data) > self._max_bytes:
                 raise BadEvent(
@@ -81,7 +81,7 @@ class Decoder:
                     mend="send a reference instead of the content, or raise max_event_bytes",
                 )
             event = self._event(id, data, attributes, ordering_key, published_us)
-            claimed = reserved(event, own=self.source)
+            claimed = reserved_attribute(event, own_source=self.source)
             if claimed is not None:
                 raise BadEvent(
                     f"attribute {claimed!r} is the engine's or another source's own",
@@ -104,7 +104,7 @@ class Decoder:
     ) -> Event:
         media = _content_type(attributes)
         if media.startswith("application/cloudevents"):
-            if cloudevents.form_of([("content-type", media)]) != "structured":
+            if cloudevents.content_mode([("content-type", media)]) != "structured":
                 raise BadEvent(
                     f"content type {media[:64]!r} is not one event in JSON and UTF-8",
                     mend=f"send one event a message, as {cloudevents.STRUCTURED}",

@@ -16,25 +16,30 @@ from typing import Any
 import orjson
 
 from vedette.domain.action import action_id
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.budget import FLEET
 from vedette.domain.bundle import bundle_digest
 from vedette.domain.effect import state_after
-from vedette.domain.entry import ANSWERS
+from vedette.domain.entry import HOLD_ANSWERS
 from vedette.domain.event import Event, subject_of
-from vedette.domain.policy_wasm import NAME, unpacked
-from vedette.domain.row_proof import ANEW, REDRIVEN, compare_record, write_duties
-from vedette.domain.run import run_of
+from vedette.domain.policy_wasm import META_PREFIX, unpack_wasm
+from vedette.domain.row_proof import (
+    OUTDATED_REVISION,
+    REDRIVEN_RULE,
+    compare_record,
+    format_obligations,
+)
+from vedette.domain.run import event_run_id
 from vedette.store.dialect import Database
-from vedette.store.readmodel.tables import differing
+from vedette.store.readmodel.tables import find_differences
 from vedette.store.schema import tag
 
 _TIMING = "when and how often it is tried; each try is decided again before anything is called"
 _COUNTER = "a counter for limits; every decision's own counts are in its question, and replayed"
 _STATE = "a judge's state; `vedette replay --judges` makes it again of the events"
 # (table, column) -> what an edit could do, and why the ledger does not tell it.
-UNTOLD: Mapping[tuple[str, str], str] = {
+UNCHECKED: Mapping[tuple[str, str], str] = {
     ("meta", "name"): "which values the engine keeps for itself; those that decide are checked",
     ("meta", "value"): "the tree, the fleet's name, the key and the policy's Wasm are checked",
     ("refused", "subject"): "under whose name content is found to be erased",
@@ -80,54 +85,54 @@ UNTOLD: Mapping[tuple[str, str], str] = {
 }  # fmt: skip
 # Proved by checkpoints, salted digests and the keys: `vedette.ledger.verify` and the ledger's
 # columns.
-PROVED = frozenset({"entry", "body", "checkpoint"})
+PROVED_TABLES = frozenset({"entry", "body", "checkpoint"})
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
+class RowMismatch:
     """A row that is not what the entries come to; None says that there is, or should be, none."""
 
     table: str
     row: str
     column: str
-    says: Any
-    should: Any
+    actual: Any
+    expected: Any
 
     def __str__(self) -> str:
         place = f"{self.table} {self.row}: {self.column}"
-        return f"{place} says {_short(self.says)}, and should say {_short(self.should)}"
+        return f"{place} says {_shorten(self.actual)}, and should say {_shorten(self.expected)}"
 
 
-def audit(database: Database) -> Iterator[Odd]:
+def find_mismatches(database: Database) -> Iterator[RowMismatch]:
     """Yield every column of a row that the entries contradict. Reads the whole ledger once."""
-    told = _Told()
+    expected = _ExpectedRows()
     first = 1
     sql = (
         "SELECT e.seq, e.about, e.bytes, b.data FROM entry e "
         "LEFT JOIN body b ON b.seq=e.seq ORDER BY e.seq"
     )
-    for at, (seq, about, raw, data) in enumerate(database.each(sql)):
+    for at, (seq, about, raw, data) in enumerate(database.iterate_rows(sql)):
         first = int(seq) if at == 0 else first
         # Entries of before they said themselves what they are about: their store knows.
         entry = {"about": about, **orjson.loads(raw)}
         try:
-            told.take(int(seq), entry, data)
+            expected.add_entry(int(seq), entry, data)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             # It may be signed all the same: whoever has the key can write what is no entry.
             why = f"{type(error).__name__}: {error}"
-            yield Odd("entry", str(seq), "bytes", why, f"what a {entry['kind']} says")
-    yield from _policies(database, told, whole=first == 1)
-    yield from _wasm(database, told)
+            yield RowMismatch("entry", str(seq), "bytes", why, f"what a {entry['kind']} says")
+    yield from _policies(database, expected, whole=first == 1)
+    yield from _wasm(database, expected)
     if first == 1:
-        yield from _keyed(database, "stop", "scope,name", ("seq",), told.stops)
+        yield from _check_table(database, "stop", "scope,name", ("seq",), expected.stops)
         columns = ("name", "amount", "until_us")
-        yield from _keyed(database, "raised", "seq,unit,span", columns, told.raised)
-        for name, id, column, says, should in differing(database):
-            yield Odd("view", f"{name} {id}".strip(), column, says, should)
-    yield from _events(database, told, first)
-    yield from _runs(database, told, first)
-    yield from _actions(database, told, first)
-    yield from _rows(database, told, first)
+        yield from _check_table(database, "raised", "seq,unit,span", columns, expected.raised)
+        for name, id, column, says, should in find_differences(database):
+            yield RowMismatch("view", f"{name} {id}".strip(), column, says, should)
+    yield from _events(database, expected, first)
+    yield from _runs(database, expected, first)
+    yield from _actions(database, expected, first)
+    yield from _rows(database, expected, first)
 
 
 @dataclass(slots=True)
@@ -140,7 +145,7 @@ class _Action:
     rule: str | None = None
     policy_rev: int | None = None
     # What the row says of it by now: no room makes of a permit a hold, a change a denial.
-    stands: str | None = None
+    row_outcome: str | None = None
     held: bool = False
     answer: str | None = None
     answers: list[tuple[str, str | None]] = field(default_factory=list)
@@ -154,24 +159,24 @@ class _Action:
         """Take in what became of the action: only a permit plans an effect
         (`vedette.engine.held_actions`).
         """
-        self.stands = outcome
+        self.row_outcome = outcome
         if self.effect not in ("done", "failed"):
             self.effect = "intended" if outcome == "permit" else None
 
-    def end(self, effect: str) -> None:
+    def set_effect(self, effect: str) -> None:
         """Take in a change of its effect.
 
         One that was planned, and is held or denied by now, is not what may be tried again: the
         entry says whether it may have happened, and the row that it is not to be.
         """
-        if effect in ("cancelled", "unknown") and self.stands in ("hold", "deny"):
-            self.effect = None if self.stands == "hold" else "cancelled"
+        if effect in ("cancelled", "unknown") and self.row_outcome in ("hold", "deny"):
+            self.effect = None if self.row_outcome == "hold" else "cancelled"
         else:
             self.effect = effect
 
 
 @dataclass(slots=True)
-class _Told:
+class _ExpectedRows:
     """What the entries come to, as far as rows say the same."""
 
     policies: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)
@@ -182,17 +187,17 @@ class _Told:
     subjects: dict[int, str | None] = field(default_factory=dict)
     refused: dict[int, str | None] = field(default_factory=dict)
     runs: dict[str, list[Any]] = field(default_factory=dict)
-    buried: set[str] = field(default_factory=set)
-    redriven: dict[str, int] = field(default_factory=dict)
+    dead_runs: set[str] = field(default_factory=set)
+    redrives: dict[str, int] = field(default_factory=dict)
     actions: dict[str, _Action] = field(default_factory=dict)
     # The runs that wrote rows of this content.
-    written: dict[bytes, set[str]] = field(default_factory=dict)
-    unread: bool = False
+    row_writers: dict[bytes, set[str]] = field(default_factory=dict)
+    has_erased_body: bool = False
 
-    def take(self, seq: int, entry: Mapping[str, Any], data: bytes | None) -> None:
+    def add_entry(self, seq: int, entry: Mapping[str, Any], data: bytes | None) -> None:
         kind = entry["kind"]
         if "body" in entry and data is None:
-            self.unread = True
+            self.has_erased_body = True
         if kind == "ledger.archived":
             self.wasm |= set((entry.get("wasm") or {}).values())
         if kind == "policy.published":
@@ -216,7 +221,7 @@ class _Told:
                 self.raised[(seq, unit, span)] = of
         elif kind == "event.accepted":
             self.events[seq] = entry["event"]
-            event = None if data is None else _event(data)
+            event = None if data is None else _parse_event(data)
             # Our own events stand under the name of the event that they come of.
             if event is not None and not event.source.startswith("vedette:"):
                 self.subjects[seq] = subject_of(event)
@@ -224,25 +229,27 @@ class _Told:
             self.refused[seq] = entry.get("event")
         # A claim and a note of a hold name its action and no run: they change no row.
         if entry.get("run") is not None:
-            self._run(seq, entry, kind)
+            self._add_run_entry(seq, entry, kind)
             if entry.get("action") is not None:
-                self._action(seq, entry, kind, data)
+                self._add_action_entry(seq, entry, kind, data)
 
-    def _run(self, seq: int, entry: Mapping[str, Any], kind: str) -> None:
+    def _add_run_entry(self, seq: int, entry: Mapping[str, Any], kind: str) -> None:
         known = self.runs.setdefault(entry["run"], [entry["about"], entry["agent"], "", 0, 0, 0])
         known[3], known[4] = entry["n"], seq
         if kind in ("run.closed", "run.dropped"):
             known[2] = "done"
         elif kind == "run.dead":
             known[2] = "dead"
-            self.buried.add(entry["run"])
+            self.dead_runs.add(entry["run"])
         elif kind == "run.redriven":
             known[2] = ""
-            self.redriven[entry["run"]] = seq
+            self.redrives[entry["run"]] = seq
         elif kind == "turn.reasoned":
             known[5] = entry["turn"]
 
-    def _action(self, seq: int, entry: Mapping[str, Any], kind: str, data: bytes | None) -> None:
+    def _add_action_entry(
+        self, seq: int, entry: Mapping[str, Any], kind: str, data: bytes | None
+    ) -> None:
         id = entry["action"]
         fixed = {"run": entry["run"], "agent": entry["agent"], "position": entry["about"]}
         known = self.actions.setdefault(id, _Action({**fixed, "tool": entry["tool"]}))
@@ -257,12 +264,12 @@ class _Told:
             known.obliges = None
             if isinstance(decision := body.get("decision"), dict):
                 duties = decision.get("obligations") or ()
-                known.obliges = write_duties(duties)
+                known.obliges = format_obligations(duties)
             question = body.get("question")
             if isinstance(question, dict) and known.question is None:
                 # The first: later ones are asked of what the row says by then.
                 known.question = question
-        elif kind in ANSWERS:
+        elif kind in HOLD_ANSWERS:
             known.answers.append((kind.removeprefix("hold."), entry.get("actor")))
             known.until_us = entry.get("until") or 0
         elif kind == "budget.refused":
@@ -270,36 +277,36 @@ class _Told:
         elif kind == "action.refused":
             known.decide("deny")
         elif kind.startswith("effect."):
-            known.end(state_after(kind))
+            known.set_effect(state_after(kind))
             known.outcome = data
             if data is not None and known.effect == "done":
                 value = orjson.loads(data).get("data")
                 rows = value.get("rows") if isinstance(value, dict) else None
                 for row in rows if isinstance(rows, list) else ():
-                    self.written.setdefault(canonical(row), set()).add(entry["run"])
+                    self.row_writers.setdefault(canonical_json(row), set()).add(entry["run"])
 
 
-def _event(body: bytes) -> Event | None:
+def _parse_event(body: bytes) -> Event | None:
     """Return the event of a body; None for one that is no event: it is another, and found so."""
     try:
-        return Event.from_payload(orjson.loads(body))
+        return Event.from_body(orjson.loads(body))
     except (LookupError, TypeError, ValueError):
         return None
 
 
-def _policies(database: Database, told: _Told, *, whole: bool) -> Iterator[Odd]:
+def _policies(database: Database, expected: _ExpectedRows, *, whole: bool) -> Iterator[RowMismatch]:
     rows = {
         (row[0],): row[1:]
         for row in database.rows("SELECT number, digest, seq, at FROM policy ORDER BY number")
     }
-    for key in sorted(rows.keys() | told.policies.keys()):
-        if not whole and key not in told.policies:
+    for key in sorted(rows.keys() | expected.policies.keys()):
+        if not whole and key not in expected.policies:
             continue
-        yield from _compared(
-            "policy", key, ("digest", "seq", "at"), rows.get(key), told.policies.get(key)
+        yield from _compare_row(
+            "policy", key, ("digest", "seq", "at"), rows.get(key), expected.policies.get(key)
         )
     kept = set()
-    for digest, files in database.each("SELECT digest, files FROM bundle ORDER BY digest"):
+    for digest, files in database.iterate_rows("SELECT digest, files FROM bundle ORDER BY digest"):
         kept.add(digest)
         try:
             value = {path: text.encode() for path, text in orjson.loads(files).items()}
@@ -307,100 +314,106 @@ def _policies(database: Database, told: _Told, *, whole: bool) -> Iterator[Odd]:
         except (ValueError, AttributeError) as error:
             found = f"unreadable: {error}"
         if found != digest:
-            yield Odd("bundle", digest[:12], "files", found, digest)
-    for digest, _, _ in told.policies.values():
+            yield RowMismatch("bundle", digest[:12], "files", found, digest)
+    for digest, _, _ in expected.policies.values():
         if digest not in kept:
-            yield Odd("bundle", digest[:12], "digest", None, digest)
+            yield RowMismatch("bundle", digest[:12], "digest", None, digest)
 
 
-def _wasm(database: Database, told: _Told) -> Iterator[Odd]:
+def _wasm(database: Database, expected: _ExpectedRows) -> Iterator[RowMismatch]:
     """Yield the compiled policies that are not what the entries name, and those that are gone."""
     sql = "SELECT name, value FROM meta WHERE name LIKE ? ORDER BY name"
-    rows = database.each(sql, (f"{NAME}%",))  # one by one: each is up to 16 MiB
-    digests = {name.removeprefix(NAME): sha256_hex(unpacked(value)) for name, value in rows}
-    for digest in sorted(digests.keys() | told.wasm):
+    rows = database.iterate_rows(sql, (f"{META_PREFIX}%",))  # one by one: each is up to 16 MiB
+    digests = {
+        name.removeprefix(META_PREFIX): sha256_hex(unpack_wasm(value)) for name, value in rows
+    }
+    for digest in sorted(digests.keys() | expected.wasm):
         says = digests.get(digest)
         if says != digest:
-            yield Odd("meta", f"{NAME}{digest[:12]}", "value", says, digest)
+            yield RowMismatch("meta", f"{META_PREFIX}{digest[:12]}", "value", says, digest)
 
 
-def _keyed(
+def _check_table(
     database: Database,
     table: str,
     key: str,
     columns: tuple[str, ...],
-    told: Mapping[tuple[Any, ...], tuple[Any, ...]],
-) -> Iterator[Odd]:
+    expected: Mapping[tuple[Any, ...], tuple[Any, ...]],
+) -> Iterator[RowMismatch]:
     width = key.count(",") + 1
     sql = f"SELECT {key},{','.join(columns)} FROM {table}"
     rows = {tuple(row[:width]): tuple(row[width:]) for row in database.rows(sql)}
-    for each in sorted(rows.keys() | told.keys()):
-        yield from _compared(table, each, columns, rows.get(each), told.get(each))
+    for each in sorted(rows.keys() | expected.keys()):
+        yield from _compare_row(table, each, columns, rows.get(each), expected.get(each))
 
 
-def _compared(
+def _compare_row(
     table: str, key: tuple[Any, ...], columns: tuple[str, ...], row: Any, should: Any
-) -> Iterator[Odd]:
+) -> Iterator[RowMismatch]:
     name = " ".join(str(part) for part in key)
     if row is None or should is None:
-        yield Odd(table, name, "*", row, should)
+        yield RowMismatch(table, name, "*", row, should)
         return
     for column, says, right in zip(columns, row, should, strict=True):
         if says != right:
-            yield Odd(table, name, column, says, right)
+            yield RowMismatch(table, name, column, says, right)
 
 
-def _events(database: Database, told: _Told, first: int) -> Iterator[Odd]:
+def _events(database: Database, expected: _ExpectedRows, first: int) -> Iterator[RowMismatch]:
     seen = set()
     sql = "SELECT seq, tag, key, subject FROM event ORDER BY seq"
-    for seq, number, key, subject in database.each(sql):
+    for seq, number, key, subject in database.iterate_rows(sql):
         seen.add(seq)
         if seq < first:
             continue
-        should = told.events.get(seq)
+        should = expected.events.get(seq)
         if key != should:
-            yield Odd("event", str(seq), "key", key, should)
+            yield RowMismatch("event", str(seq), "key", key, should)
         elif number != tag(key):
-            yield Odd("event", str(seq), "tag", number, tag(key))
-        elif seq in told.subjects and subject != told.subjects[seq]:
-            yield Odd("event", str(seq), "subject", subject, told.subjects[seq])
+            yield RowMismatch("event", str(seq), "tag", number, tag(key))
+        elif seq in expected.subjects and subject != expected.subjects[seq]:
+            yield RowMismatch("event", str(seq), "subject", subject, expected.subjects[seq])
     refused: dict[int, str | None] = dict(database.rows("SELECT seq, key FROM refused"))
-    for seq in sorted(refused.keys() | told.refused.keys()):
-        if seq >= first and (seq not in refused or seq not in told.refused):
-            yield Odd("refused", str(seq), "seq", refused.get(seq), told.refused.get(seq))
-        elif seq >= first and refused[seq] != told.refused[seq]:
-            yield Odd("refused", str(seq), "key", refused[seq], told.refused[seq])
-    for seq in sorted(told.events.keys() - seen):
-        yield Odd("event", str(seq), "*", None, told.events[seq])
+    for seq in sorted(refused.keys() | expected.refused.keys()):
+        if seq >= first and (seq not in refused or seq not in expected.refused):
+            yield RowMismatch(
+                "refused", str(seq), "seq", refused.get(seq), expected.refused.get(seq)
+            )
+        elif seq >= first and refused[seq] != expected.refused[seq]:
+            yield RowMismatch("refused", str(seq), "key", refused[seq], expected.refused[seq])
+    for seq in sorted(expected.events.keys() - seen):
+        yield RowMismatch("event", str(seq), "*", None, expected.events[seq])
 
 
-def _runs(database: Database, told: _Told, first: int) -> Iterator[Odd]:
+def _runs(database: Database, expected: _ExpectedRows, first: int) -> Iterator[RowMismatch]:
     old = {id for (id,) in database.rows("SELECT id FROM old_id")}
     seen = set()
     sql = "SELECT id, position, agent, state, entries, last, turn FROM run ORDER BY position, agent"
-    for id, position, agent, state, entries, last, turn in database.each(sql):
+    for id, position, agent, state, entries, last, turn in database.iterate_rows(sql):
         seen.add(id)
         if position < first:
             continue
-        event = told.events.get(position)
-        if event is None or (id not in old and id != run_of(event, agent)):
-            yield Odd("run", id, "id", id, None if event is None else run_of(event, agent))
+        event = expected.events.get(position)
+        if event is None or (id not in old and id != event_run_id(event, agent)):
+            yield RowMismatch(
+                "run", id, "id", id, None if event is None else event_run_id(event, agent)
+            )
             continue
-        should = told.runs.get(id, [position, agent, "", 0, position, 0])
+        should = expected.runs.get(id, [position, agent, "", 0, position, 0])
         for column, says, right in zip(
             ("position", "agent", "entries", "last"), (position, agent, entries, last),
             (*should[:2], *should[3:5]), strict=True,
         ):  # fmt: skip
             if says != right:
-                yield Odd("run", id, column, says, right)
+                yield RowMismatch("run", id, column, says, right)
         if state not in ((should[2],) if should[2] else ("ready", "waiting")):
-            yield Odd("run", id, "state", state, should[2] or "ready or waiting")
+            yield RowMismatch("run", id, "state", state, should[2] or "ready or waiting")
         # A last turn that came to nothing is told by the end of its run alone.
         if turn - should[5] not in ((0, 1) if state == "done" else (0,)):
-            yield Odd("run", id, "turn", turn, should[5])
-    for id in sorted(told.runs.keys() - seen):
-        if told.runs[id][0] >= first:
-            yield Odd("run", id, "*", None, told.runs[id][0])
+            yield RowMismatch("run", id, "turn", turn, should[5])
+    for id in sorted(expected.runs.keys() - seen):
+        if expected.runs[id][0] >= first:
+            yield RowMismatch("run", id, "*", None, expected.runs[id][0])
 
 
 _ROW = (
@@ -409,36 +422,38 @@ _ROW = (
 )  # fmt: skip
 
 
-def _actions(database: Database, told: _Told, first: int) -> Iterator[Odd]:
+def _actions(database: Database, expected: _ExpectedRows, first: int) -> Iterator[RowMismatch]:
     old = {id for (id,) in database.rows("SELECT id FROM old_id")}
     seen = set()
     sql = f"SELECT {','.join(_ROW)} FROM action ORDER BY position, agent, turn, ordinal"
-    for values in database.each(sql):
+    for values in database.iterate_rows(sql):
         row = dict(zip(_ROW, values, strict=True))
         seen.add(row["id"])
         if row["position"] < first:
             continue
         made = action_id(row["run"], row["turn"], row["ordinal"])
         if row["id"] != made and row["run"] not in old:
-            yield Odd("action", row["id"], "id", row["id"], made)
-        known = told.actions.get(row["id"])
+            yield RowMismatch("action", row["id"], "id", row["id"], made)
+        known = expected.actions.get(row["id"])
         if known is None:
             # Planned in a turn whose later entries are to come: nothing may be said of it yet.
             for column in ("decided", "hold", "approver", "effect", "answer"):
                 if row[column] is not None:
-                    yield Odd("action", row["id"], column, row[column], None)
+                    yield RowMismatch("action", row["id"], column, row[column], None)
             continue
         # Nothing was said of it since its run was taken up again: it is to be decided anew.
-        again = told.redriven.get(row["run"], 0) > known.seq
-        for column, says, right in _facts(row, known, row["run"] in told.buried, again):
-            yield Odd("action", row["id"], column, says, right)
-    for id in sorted(told.actions.keys() - seen):
-        if told.actions[id].fixed["position"] >= first:
-            yield Odd("action", id, "*", None, told.actions[id].fixed["tool"])
+        reopened = expected.redrives.get(row["run"], 0) > known.seq
+        for column, says, right in _check_action(
+            row, known, row["run"] in expected.dead_runs, reopened
+        ):
+            yield RowMismatch("action", row["id"], column, says, right)
+    for id in sorted(expected.actions.keys() - seen):
+        if expected.actions[id].fixed["position"] >= first:
+            yield RowMismatch("action", id, "*", None, expected.actions[id].fixed["tool"])
 
 
-def _facts(
-    row: Mapping[str, Any], known: _Action, buried: bool, again: bool
+def _check_action(
+    row: Mapping[str, Any], known: _Action, is_dead: bool, reopened: bool
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield (column, what it says, what it should say) of an action's row."""
     for column, right in known.fixed.items():
@@ -447,25 +462,31 @@ def _facts(
     last, by = known.answers[-1] if known.answers else (None, None)
     cancelled = known.effect == "cancelled"
     # What is to be decided again, was refused for lack of room, or was ended with its run.
-    ended = buried or last in ("denied", "expired")
+    ended = is_dead or last in ("denied", "expired")
     if row["decided"] not in (
         known.decided,
         None,
         "hold",
-        *(("deny",) if _less(known, ended) else ()),
+        *(("deny",) if _may_deny(known, ended) else ()),
     ):
         yield "decided", row["decided"], known.decided
-    elif row["decided"] == known.decided == "permit" and row["rule"] not in (known.rule, REDRIVEN):
+    elif row["decided"] == known.decided == "permit" and row["rule"] not in (
+        known.rule,
+        REDRIVEN_RULE,
+    ):
         yield "rule", row["rule"], known.rule
-    if row["decided"] == "permit" and row["policy_rev"] not in (known.policy_rev, ANEW):
+    if row["decided"] == "permit" and row["policy_rev"] not in (
+        known.policy_rev,
+        OUTDATED_REVISION,
+    ):
         yield "policy_rev", row["policy_rev"], known.policy_rev
-    if row["hold"] is not None or not again:
-        yield from _answered(row, known, last, by)
+    if row["hold"] is not None or not reopened:
+        yield from _check_hold(row, known, last, by)
     if row["hold"] == "approved" and last == "approved" and row["until_us"] != known.until_us:
         yield "until_us", row["until_us"], known.until_us
     if known.obliges is not None and row["obliges"] != known.obliges:
         yield "obliges", row["obliges"], known.obliges
-    if row["effect"] not in ((known.effect, None) if again and cancelled else (known.effect,)):
+    if row["effect"] not in ((known.effect, None) if reopened and cancelled else (known.effect,)):
         yield "effect", row["effect"], known.effect
     if row["answer"] is not None and known.outcome is not None and row["answer"] != known.outcome:
         yield "answer", bytes(row["answer"]), known.outcome
@@ -485,12 +506,12 @@ _HOLDS: Mapping[str | None, frozenset[str]] = {
 }
 
 
-def _less(known: _Action, ended: bool) -> bool:
+def _may_deny(known: _Action, ended: bool) -> bool:
     """Say whether a row may say deny though the last decision did not."""
-    return ended or known.stands == "deny" or known.effect in ("cancelled", "failed")
+    return ended or known.row_outcome == "deny" or known.effect in ("cancelled", "failed")
 
 
-def _answered(
+def _check_hold(
     row: Mapping[str, Any], known: _Action, last: str | None, by: str | None
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield what a row says of a hold and its answer that no person's entry says."""
@@ -508,34 +529,38 @@ def _answered(
         yield "approver", None, by
 
 
-def _rows(database: Database, told: _Told, first: int) -> Iterator[Odd]:
-    if told.unread:
+def _rows(database: Database, expected: _ExpectedRows, first: int) -> Iterator[RowMismatch]:
+    if expected.has_erased_body:
         return  # content was erased, and with it what was written
     sql = (
         'SELECT collection, key, data FROM "row" '
         "WHERE seq>=? AND collection NOT LIKE 'vedette:%' ORDER BY collection, key"
     )
-    written = _written_keys(database, told)
-    for collection, key, data in database.each(sql, (first,)):
+    written = _written_keys(database, expected)
+    for collection, key, data in database.iterate_rows(sql, (first,)):
         keys = written.get(bytes(data))
         if keys is None:
-            yield Odd("row", f"{collection} {key}", "data", bytes(data), "what a tool wrote")
+            yield RowMismatch(
+                "row", f"{collection} {key}", "data", bytes(data), "what a tool wrote"
+            )
         elif key not in keys:
-            yield Odd("row", f"{collection} {key}", "key", key, " or ".join(sorted(keys)))
+            yield RowMismatch("row", f"{collection} {key}", "key", key, " or ".join(sorted(keys)))
 
 
-def _written_keys(database: Database, told: _Told) -> dict[bytes, set[str]]:
+def _written_keys(database: Database, expected: _ExpectedRows) -> dict[bytes, set[str]]:
     """Return the keys of the runs that wrote rows of each content."""
-    if not told.written:
+    if not expected.row_writers:
         return {}
     sql = "SELECT position, agent, key FROM run"
-    keys = {(position, agent): str(key) for position, agent, key in database.each(sql)}
+    keys = {(position, agent): str(key) for position, agent, key in database.iterate_rows(sql)}
     return {
-        content: {keys.get((told.runs[run][0], told.runs[run][1]), "a run's key") for run in runs}
-        for content, runs in told.written.items()
+        content: {
+            keys.get((expected.runs[run][0], expected.runs[run][1]), "a run's key") for run in runs
+        }
+        for content, runs in expected.row_writers.items()
     }
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = "nothing" if value is None else ascii(value)
     return text if len(text) <= 120 else f"{text[:120]}..."

@@ -11,13 +11,13 @@ from vedette.domain.base.clock import duration_us
 NAME = r"^[a-z][a-z0-9_-]{0,62}$"
 
 
-def no_flag(value: Any) -> Any:
+def reject_bool(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"must be a number, found {str(value).lower()}")
     return value
 
 
-def duration(text: str) -> str:
+def check_duration(text: str) -> str:
     try:
         length = duration_us(text)
     except ValueError as error:
@@ -27,14 +27,14 @@ def duration(text: str) -> str:
     return text
 
 
-def address(text: str) -> str:
+def check_address(text: str) -> str:
     host, _, port = text.rpartition(":")
     if text and not (host and port.isdigit() and int(port) < 65536):
         raise ValueError(f"{text!r} is no address | write host:port, for example 127.0.0.1:8088")
     return text
 
 
-def is_here(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     """Say whether a host is this machine, by an address of the loopback or by its usual name."""
     try:
         return ip_address(host).is_loopback
@@ -42,15 +42,15 @@ def is_here(host: str) -> bool:
         return host == "localhost"
 
 
-Whole = Annotated[int, BeforeValidator(no_flag)]
-Number = Annotated[float, BeforeValidator(no_flag)]
-Duration = Annotated[str, AfterValidator(duration)]
+Whole = Annotated[int, BeforeValidator(reject_bool)]
+Number = Annotated[float, BeforeValidator(reject_bool)]
+Duration = Annotated[str, AfterValidator(check_duration)]
 
 
-class Part(Shape):
+class SettingsTable(Shape):
     """Base of all tables. Not strict, since the environment knows only text."""
 
     strict: ClassVar[bool] = False
 
 
-Address = Annotated[str, AfterValidator(address)]
+Address = Annotated[str, AfterValidator(check_address)]

@@ -34,7 +34,7 @@ def source_kinds() -> tuple[str, ...]:
 SOURCE_PREFIXES = tuple(f"{kind}:" for kind in source_kinds())
 
 
-def reserved(event: Event, *, own: str | None = None) -> str | None:
+def reserved_attribute(event: Event, *, own_source: str | None = None) -> str | None:
     """Return the attribute in which an event from outside claims what it may not; None if none.
 
     The engine's own attributes, types and sources are nobody else's. The sources that adapters
@@ -47,4 +47,8 @@ def reserved(event: Event, *, own: str | None = None) -> str | None:
         return "type"
     if event.source.startswith(_ENGINE_SOURCES):
         return "source"
-    return "source" if event.source.startswith(SOURCE_PREFIXES) and event.source != own else None
+    return (
+        "source"
+        if event.source.startswith(SOURCE_PREFIXES) and event.source != own_source
+        else None
+    )

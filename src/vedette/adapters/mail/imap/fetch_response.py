@@ -16,7 +16,7 @@ _UID = re.compile(rb"\bUID (\d+)", re.IGNORECASE)
 _SIZE = re.compile(rb"\bRFC822\.SIZE (\d+)", re.IGNORECASE)
 _DATE = re.compile(rb'\bINTERNALDATE "([^"]*)"', re.IGNORECASE)
 _SHORT = re.compile(rb'BODY\[\](?:<0>)? (?:NIL|"((?:[^"\\]|\\.)*)")', re.IGNORECASE)
-_BEGINS = re.compile(rb"\d+ \(")
+_MESSAGE_START = re.compile(rb"\d+ \(")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Mail:
     content: bytes | None = None
 
 
-def mails_of(told: Iterable[Any]) -> dict[int, Mail]:
+def mails_of(response: Iterable[Any]) -> dict[int, Mail]:
     """Return the mails of an answer by UID.
 
     A server may say of any mail, at any time, that its flags changed: what says no UID is left out,
@@ -42,10 +42,10 @@ def mails_of(told: Iterable[Any]) -> dict[int, Mail]:
     """
     found: dict[int, Mail] = {}
     text, content = b"", None
-    for part in [*told, b"0 ("]:
+    for part in [*response, b"0 ("]:
         head = part[0] if isinstance(part, tuple) else part or b""
-        if _BEGINS.match(head):
-            _add(found, text, content)
+        if _MESSAGE_START.match(head):
+            _merge_mail(found, text, content)
             text, content = b"", None
         text += head + b" "
         if isinstance(part, tuple):
@@ -64,7 +64,7 @@ def uid_set(uids: Iterable[int]) -> str:
     return ",".join(f"{a}:{b}" if a != b else str(a) for a, b in parts)
 
 
-def _add(found: dict[int, Mail], text: bytes, content: bytes | None) -> None:
+def _merge_mail(found: dict[int, Mail], text: bytes, content: bytes | None) -> None:
     flags = _FLAGS.search(text)
     # A keyword may be called as an item is; the list is cut out before others are looked for.
     rest = text if flags is None else text[: flags.start()] + text[flags.end() :]

@@ -19,7 +19,7 @@ from typing import Any
 from vedette.adapters.mail.facts import mail_facts
 from vedette.adapters.mail.html import strip_html
 from vedette.domain.event import READERS
-from vedette.domain.readers import Readers, read_readers
+from vedette.domain.readers import Readers, parse_readers
 
 TEXT_LIMIT = 20_000  # characters of text kept
 HEADER_LIMIT = 2_000  # characters of one header kept
@@ -58,7 +58,7 @@ def parse_mail(raw: bytes) -> dict[str, Any]:
         "to": [address for _, address in _addresses(message, "to", defects)],
         "cc": [address for _, address in _addresses(message, "cc", defects)],
         "reply_to": reply_to or None,
-        "subject": _decoded(_raw_header(message, "subject", defects), defects),
+        "subject": _decode_words(_raw_header(message, "subject", defects), defects),
         "date": date,
         "text": text,
         "attachments": attachments,
@@ -95,7 +95,7 @@ def mail_readers(raw: bytes) -> Readers:
         told = _raw_header(BytesHeaderParser().parsebytes(raw[:65_536]), READERS, defects)
         if not told:
             return None  # the word stands in its text alone
-        return frozenset() if defects else read_readers(",".join(map(str.strip, told.split(","))))
+        return frozenset() if defects else parse_readers(",".join(map(str.strip, told.split(","))))
     except Exception:
         return frozenset()
 
@@ -183,20 +183,20 @@ def _content(
         defects.append(f"content not readable ({type(error).__name__})")
         if not plain and not html:
             plain.append(raw.decode("utf-8", "replace"))
-    text = _joined("\n".join(plain), "\n".join(html), defects)
+    text = _merge_texts("\n".join(plain), "\n".join(html), defects)
     if len(text) > TEXT_LIMIT:
         defects.append("text cut")
         text = text[:TEXT_LIMIT]
     return text, attachments
 
 
-def _joined(plain: str, html: str, defects: list[str]) -> str:
+def _merge_texts(plain: str, html: str, defects: list[str]) -> str:
     """Return the plain text, and after it the lines that only the HTML part has.
 
     People read the HTML part, machines often only the other: a judge must see both, or a mail
     says one thing to each.
     """
-    plain, html = _squeezed(plain), _squeezed(html)
+    plain, html = _collapse_space(plain), _collapse_space(html)
     if not plain or not html:
         return plain or html
     known = set(_WORDS.findall(plain.lower()))
@@ -211,7 +211,7 @@ def _joined(plain: str, html: str, defects: list[str]) -> str:
     return plain + "\n\n" + "\n".join(extra)
 
 
-def _squeezed(text: str) -> str:
+def _collapse_space(text: str) -> str:
     lines = (_SPACES.sub(" ", line).rstrip() for line in tidy(text).split("\n"))
     return _LINES.sub("\n\n", "\n".join(lines)).strip()
 
@@ -235,7 +235,7 @@ def _is_attachment(part: Message, kind: str) -> bool:
 
 def _attachment(part: Message, kind: str, defects: list[str]) -> dict[str, Any]:
     try:
-        name = _decoded(str(part.get_filename() or ""), defects)
+        name = _decode_words(str(part.get_filename() or ""), defects)
     except Exception:
         name = ""
         defects.append("attachment with a name that cannot be read")
@@ -290,7 +290,11 @@ def _raw_header(message: Message, name: str, defects: list[str]) -> str:
             continue
         text = str(value)
         if not text.isascii():
-            data = text.encode("ascii", "surrogateescape") if _escaped(text) else text.encode()
+            data = (
+                text.encode("ascii", "surrogateescape")
+                if _is_surrogate_escaped(text)
+                else text.encode()
+            )
             try:
                 text = data.decode("utf-8")
             except UnicodeDecodeError:
@@ -303,11 +307,11 @@ def _raw_header(message: Message, name: str, defects: list[str]) -> str:
     return ""
 
 
-def _escaped(text: str) -> bool:
+def _is_surrogate_escaped(text: str) -> bool:
     return all(char < "\x80" or "\udc80" <= char <= "\udcff" for char in text)
 
 
-def _decoded(text: str, defects: list[str]) -> str:
+def _decode_words(text: str, defects: list[str]) -> str:
     """Decode RFC 2047 words of an unstructured header or a display name."""
     if "=?" not in text:
         return tidy(text)[:HEADER_LIMIT]
@@ -343,7 +347,7 @@ def _addresses(message: Message, name: str, defects: list[str]) -> list[tuple[st
             if address:
                 defects.append(f"header {name} holds no valid address")
             continue
-        found.append((_decoded(display, defects)[:200], address))
+        found.append((_decode_words(display, defects)[:200], address))
     return found
 
 

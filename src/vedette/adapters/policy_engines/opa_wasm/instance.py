@@ -19,20 +19,20 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from vedette.adapters.policy_engines.opa_wasm.machine_code import MachineCode
+from vedette.adapters.policy_engines.opa_wasm.machine_code import MachineCodeCache
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import EngineFailed
 
 PAGE = 1 << 16
 # What lies between the data and the heap of a decision: the longest question there may be.
-ROOM = 4 << 20
-_ENDLESS = 1 << 62
+MAX_REQUEST_BYTES = 4 << 20
+_UNLIMITED_FUEL = 1 << 62
 # Modules that are compiled: the live bundle's, the one before it, and two that are tried.
-_KEPT = 4
+_MAX_MODULES = 4
 
 # What OPA's Wasm asks of its host. In Wasm too: nothing calls back into Python. A built-in
 # function that is not in the module ends the decision; the engine refuses such a module before.
-_HOST = """(module
+_HOST_SOURCE = """(module
   (global (export "said") (mut i32) (i32.const 0))
   (func (export "opa_abort") (param i32) (global.set 0 (local.get 0)) unreachable)
   (func (export "opa_println") (param i32))
@@ -57,7 +57,7 @@ def runtime() -> Any:
     return wasmtime.Engine(config)
 
 
-def compiled(wasm: bytes, code: MachineCode | None) -> Any:
+def load_module(wasm: bytes, code_cache: MachineCodeCache | None) -> Any:
     """Return a module as machine code, made at most once in this process (0.2 to 0.4 s of CPU).
 
     `code` is where it is kept from one process to the next. Raises EngineFailed for bytes that are
@@ -68,23 +68,23 @@ def compiled(wasm: bytes, code: MachineCode | None) -> Any:
     name = sha256_hex(wasm)
     with _LOCK:
         found = _MODULES.get(name)
-        if found is None and code is not None:
-            found = _deserialized(code.read(name))
+        if found is None and code_cache is not None:
+            found = _deserialize(code_cache.read(name))
         if found is None:
             try:
                 found = wasmtime.Module(runtime(), wasm)
             except wasmtime.WasmtimeError as error:
                 raise EngineFailed(_first_line(error)) from error.with_traceback(None)
-            if code is not None:
-                code.write(name, bytes(found.serialize()))
+            if code_cache is not None:
+                code_cache.write(name, bytes(found.serialize()))
         _MODULES[name] = found
         _MODULES.move_to_end(name)
-        while len(_MODULES) > _KEPT:
+        while len(_MODULES) > _MAX_MODULES:
             _MODULES.popitem(last=False)
         return found
 
 
-def _deserialized(code: bytes | None) -> Any:
+def _deserialize(code: bytes | None) -> Any:
     import wasmtime
 
     if code is None:
@@ -112,56 +112,60 @@ class Instance:
         self._fuel = fuel
         self._trap = wasmtime.Trap
         self._store = wasmtime.Store(runtime())
-        self._store.set_fuel(_ENDLESS)
-        host: Any = wasmtime.Instance(self._store, _host(), []).exports(self._store)
-        self._said: Any = host["said"]
+        self._store.set_fuel(_UNLIMITED_FUEL)
+        host: Any = wasmtime.Instance(self._store, _host_module(), []).exports(self._store)
+        self._abort_address: Any = host["said"]
         self._memory = wasmtime.Memory(
-            self._store, wasmtime.MemoryType(wasmtime.Limits(_least(module), pages))
+            self._store, wasmtime.MemoryType(wasmtime.Limits(_min_pages(module), pages))
         )
-        given = [
-            self._memory if each.name == "memory" else _of(host, each.name)
+        imports = [
+            self._memory if each.name == "memory" else _host_export(host, each.name)
             for each in module.imports
         ]
         try:
-            made = wasmtime.Instance(self._store, module, given)
+            made = wasmtime.Instance(self._store, module, imports)
             exports: Any = made.exports(self._store)
             self._exports = exports
             self._base = ctypes.addressof(self._memory.data_ptr(self._store).contents)
-            self.builtins: dict[str, int] = self._told("builtins")
+            self.builtins: dict[str, int] = self._read_table("builtins")
             self.abi = tuple(
                 exports[name].value(self._store)
                 for name in ("opa_wasm_abi_version", "opa_wasm_abi_minor_version")
             )
-            self._data = self._parse(data)
-            self._heap = self._do("opa_heap_ptr_get")
-            self._entry = self._told("entrypoints")[entry]
-            lacks = self._heap + ROOM - self._memory.data_len(self._store)
+            self._data = self._parse_data(data)
+            self._heap = self._invoke("opa_heap_ptr_get")
+            self._entry = self._read_table("entrypoints")[entry]
+            lacks = self._heap + MAX_REQUEST_BYTES - self._memory.data_len(self._store)
             if lacks > 0:
                 self._memory.grow(self._store, -(-lacks // PAGE))
         except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
-            raise EngineFailed(self._why(error)) from error.with_traceback(None)
+            raise EngineFailed(self._describe_error(error)) from error.with_traceback(None)
         except KeyError as error:
             raise EngineFailed(f"is none that opa compiled: {error} is missing") from error
-        self._room = (ctypes.c_ubyte * ROOM).from_address(self._base + self._heap)
-        self._view = memoryview(self._room).cast("B")
-        self._call = self._direct() or self._plain
+        self._request_buffer = (ctypes.c_ubyte * MAX_REQUEST_BYTES).from_address(
+            self._base + self._heap
+        )
+        self._request_view = memoryview(self._request_buffer).cast("B")
+        self._call = self._build_direct_call() or self._public_call
 
-    def ask(self, question: bytes) -> bytes:
+    def evaluate(self, request: bytes) -> bytes:
         """Return what the entry point says: a JSON list of one object, or of none if undefined.
 
         A question that is not JSON is taken for none at all. Raises EngineFailed.
         """
-        size = len(question)
-        if size > ROOM:
-            raise EngineFailed(f"the question has {size} bytes, and {ROOM} at most have room")
-        self._view[:size] = question
+        size = len(request)
+        if size > MAX_REQUEST_BYTES:
+            raise EngineFailed(
+                f"the question has {size} bytes, and {MAX_REQUEST_BYTES} at most have room"
+            )
+        self._request_view[:size] = request
         return ctypes.string_at(self._base + self._call(size))
 
     # --- the two ways to call ---------------------------------------------------------------
 
-    def _direct(self) -> Callable[[int], int] | None:
+    def _build_direct_call(self) -> Callable[[int], int] | None:
         """Return the call that keeps the interpreter lock; None where wasmtime has it no more."""
-        found = _unchecked()
+        found = _load_unchecked_call()
         if found is None:
             return None
         refuel, evaluate, values = found
@@ -182,35 +186,35 @@ class Instance:
             words[20] = (heap + size) & ~7
             failed = evaluate(context, at_function, at_values, 7, at_trap)
             if failed or held[2].value:
-                raise self._failed(failed, held[2].value)
+                raise self._direct_call_error(failed, held[2].value)
             return words[0]
 
         return call
 
-    def _plain(self, size: int) -> int:
+    def _public_call(self, size: int) -> int:
         """Call as everybody may."""
         import wasmtime
 
         self._store.set_fuel(self._fuel)
         end = (self._heap + size + 15) & ~7
         try:
-            return self._do("opa_eval", 0, self._entry, self._data, self._heap, size, end, 0)
+            return self._invoke("opa_eval", 0, self._entry, self._data, self._heap, size, end, 0)
         except (wasmtime.Trap, wasmtime.WasmtimeError) as error:
-            raise EngineFailed(self._why(error)) from error.with_traceback(None)
+            raise EngineFailed(self._describe_error(error)) from error.with_traceback(None)
 
-    def _failed(self, error: Any, trap: Any) -> EngineFailed:
+    def _direct_call_error(self, error: Any, trap: Any) -> EngineFailed:
         """Return the error of a direct call, and free what the machine made for it."""
         from wasmtime import WasmtimeError, _ffi
 
         if trap:
             made = ctypes.cast(trap, ctypes.POINTER(_ffi.wasm_trap_t))
-            return EngineFailed(self._why(self._trap._from_ptr(made)))
+            return EngineFailed(self._describe_error(self._trap._from_ptr(made)))
         broken = ctypes.cast(error, ctypes.POINTER(_ffi.wasmtime_error_t))
-        return EngineFailed(self._why(WasmtimeError._from_ptr(broken)))
+        return EngineFailed(self._describe_error(WasmtimeError._from_ptr(broken)))
 
-    def _why(self, error: Exception) -> str:
+    def _describe_error(self, error: Exception) -> str:
         """Return what went wrong: OPA's own words if it said any."""
-        address = self._said.value(self._store)
+        address = self._abort_address.value(self._store)
         if address:
             return (
                 ctypes.string_at(self._base + address, 1000)
@@ -224,44 +228,44 @@ class Instance:
 
     # --- before the first question ----------------------------------------------------------
 
-    def _do(self, name: str, *given: int) -> int:
-        done: int = self._exports[name](self._store, *given)
+    def _invoke(self, name: str, *args: int) -> int:
+        done: int = self._exports[name](self._store, *args)
         return done
 
-    def _told(self, name: str) -> dict[str, int]:
+    def _read_table(self, name: str) -> dict[str, int]:
         import orjson
 
-        address = self._do("opa_json_dump", self._do(name))
-        told: dict[str, int] = orjson.loads(ctypes.string_at(self._base + address))
-        return told
+        address = self._invoke("opa_json_dump", self._invoke(name))
+        table: dict[str, int] = orjson.loads(ctypes.string_at(self._base + address))
+        return table
 
-    def _parse(self, data: bytes) -> int:
-        address = self._do("opa_malloc", len(data))
+    def _parse_data(self, data: bytes) -> int:
+        address = self._invoke("opa_malloc", len(data))
         ctypes.memmove(self._base + address, data, len(data))
-        return self._do("opa_json_parse", address, len(data))
+        return self._invoke("opa_json_parse", address, len(data))
 
 
 @cache
-def _host() -> Any:
+def _host_module() -> Any:
     import wasmtime
 
-    return wasmtime.Module(runtime(), _HOST)
+    return wasmtime.Module(runtime(), _HOST_SOURCE)
 
 
-def _of(host: Any, name: str) -> Any:
+def _host_export(host: Any, name: str) -> Any:
     try:
         return host[name]
     except KeyError as error:
         raise EngineFailed(f"asks its host for {name}, which none of OPA's does") from error
 
 
-def _least(module: Any) -> int:
+def _min_pages(module: Any) -> int:
     """Return how many pages of memory a module asks for at first."""
     found = [each.type.limits.min for each in module.imports if each.name == "memory"]
     return int(found[0]) if found else 1
 
 
-def _unchecked() -> tuple[Any, Any, Any] | None:
+def _load_unchecked_call() -> tuple[Any, Any, Any] | None:
     """Return what sets the fuel, what calls, and seven values for a call; None if one is gone."""
     try:
         from wasmtime import _ffi

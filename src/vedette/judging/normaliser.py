@@ -62,25 +62,25 @@ class Normaliser:
 
         `unknown` are letters to treat as never seen, whatever the tables say: for trials.
         """
-        self._strange = frozenset(unknown)
+        self._unknown_letters = frozenset(unknown)
         counts = Counter(word.casefold() for word in vocabulary)
         for place, word in enumerate(dict.fromkeys(COMMON)):
             counts[word] += max(1, 3_000 // (place + 3))
         self._counts = {word: n for word, n in counts.items() if len(word) <= _LONGEST}
         total = sum(self._counts.values())
         self._cost = {word: math.log(total / n) for word, n in self._counts.items()}
-        self._unknown = math.log(total) + 2.0
+        self._unknown_cost = math.log(total) + 2.0
         self._longest = max(map(len, self._counts))
-        self._swapped: dict[str, str] = {}
+        self._by_scramble: dict[str, str] = {}
         self._by_length: dict[int, list[str]] = {}
         for word in sorted(self._counts, key=lambda word: (-self._counts[word], word)):
             self._by_length.setdefault(len(word), []).append(word)
             if len(word) > 3 and word.isalpha():
-                self._swapped.setdefault(_key(word), word)
-        self._bones: dict[str, list[str]] = {}
+                self._by_scramble.setdefault(_key(word), word)
+        self._by_skeleton: dict[str, list[str]] = {}
         for word in sorted(self._counts, key=lambda word: (-self._counts[word], word)):
-            self._bones.setdefault(word.translate(_BONES), []).append(word)
-        self._known: dict[str, str] = {}
+            self._by_skeleton.setdefault(word.translate(_BONES), []).append(word)
+        self._cache: dict[str, str] = {}
 
     @classmethod
     def of(cls, texts: Iterable[str], least: int = 1, unknown: Collection[str] = ()) -> Normaliser:
@@ -97,15 +97,15 @@ class Normaliser:
             # Before the case is folded: a capital may look like another letter than its small one.
             text = "".join(char if char < "\x80" else self._letter(char) for char in text)
         text = text.casefold()
-        text = _SPELLED.sub(lambda match: self._rejoined(match[0]), text)
+        text = _SPELLED.sub(lambda match: self._rejoin_letters(match[0]), text)
         hard: set[str] = set()
-        return _CHUNK.sub(lambda match: self._bounded(match[0], hard), text)
+        return _CHUNK.sub(lambda match: self._mend_bounded(match[0], hard), text)
 
     def _letter(self, char: str) -> str:
         """Return what a character beyond ASCII stands for; itself where nobody can tell."""
         if unicodedata.combining(char):
             return ""
-        if char in self._strange:
+        if char in self._unknown_letters:
             return char
         found = latin(char)
         if found is not None:
@@ -113,7 +113,7 @@ class Normaliser:
         bare = unicodedata.normalize("NFKD", char)[0]
         return bare if bare.isascii() else latin(bare) or char
 
-    def _bounded(self, chunk: str, hard: set[str]) -> str:
+    def _mend_bounded(self, chunk: str, hard: set[str]) -> str:
         """Mend a chunk at a cost that its writer cannot choose; `hard` holds what cost much so far.
 
         What counts is the text alone and not what is in the cache: the same text, the same answer.
@@ -123,7 +123,7 @@ class Normaliser:
                 return chunk
             pieces = _PIECES.findall(chunk)
             return "".join(
-                piece if len(piece) > _LONGEST * 3 else self._bounded(piece, hard)
+                piece if len(piece) > _LONGEST * 3 else self._mend_bounded(piece, hard)
                 for piece in pieces
             )
         if chunk.isalpha() and chunk.isascii():
@@ -138,22 +138,22 @@ class Normaliser:
         return next(
             (
                 known
-                for known in self._bones.get(word.translate(_BONES), ())
+                for known in self._by_skeleton.get(word.translate(_BONES), ())
                 if all(own in _LEET.get(sign, sign) for own, sign in zip(known, word, strict=True))
             ),
             None,
         )
 
     def _chunk(self, chunk: str) -> str:
-        known = self._known.get(chunk)
+        known = self._cache.get(chunk)
         if known is None:
-            known = chunk if _PLAIN.fullmatch(chunk) else self._mended(chunk)
-            if len(self._known) >= _CACHE:
-                self._known.clear()
-            self._known[chunk] = known
+            known = chunk if _PLAIN.fullmatch(chunk) else self._mend_chunk(chunk)
+            if len(self._cache) >= _CACHE:
+                self._cache.clear()
+            self._cache[chunk] = known
         return known
 
-    def _mended(self, chunk: str) -> str:
+    def _mend_chunk(self, chunk: str) -> str:
         edges = _EDGES.fullmatch(chunk)
         assert edges is not None  # every part of the pattern may be empty
         before, core, after = edges.groups()
@@ -179,15 +179,15 @@ class Normaliser:
         if len(word) < 3 or len(word) > _LONGEST * 3:
             return None
         if any(char in _WILD or char > "\x7f" for char in word):
-            return self._matched(word) or self._matched(_RUN.sub(r"\1", word))
+            return self._match_wildcards(word) or self._match_wildcards(_RUN.sub(r"\1", word))
         readings = list(islice(_readings(word), _READINGS))
         best = self._best(readings)
         if best is None:
-            spelled = (s for reading in readings[:8] for s in _single(reading))
+            spelled = (s for reading in readings[:8] for s in _spellings(reading))
             best = self._best(islice(spelled, _SPELLINGS))
         if best is None:
             for reading in readings:
-                best = self._swapped.get(_key(reading)) if reading.isalpha() else None
+                best = self._by_scramble.get(_key(reading)) if reading.isalpha() else None
                 if best is not None:
                     break
         if best is None and readings[0] != word:
@@ -206,7 +206,7 @@ class Normaliser:
             default=None,
         )
 
-    def _matched(self, word: str) -> str | None:
+    def _match_wildcards(self, word: str) -> str | None:
         """Return the most common word of this length that fits around the wild cards."""
         if len(word) not in self._by_length:
             return None
@@ -219,7 +219,7 @@ class Normaliser:
         fits = re.compile(pattern)
         return next((w for w in self._by_length.get(len(word), ()) if fits.fullmatch(w)), None)
 
-    def _rejoined(self, run: str) -> str:
+    def _rejoin_letters(self, run: str) -> str:
         """Cut a run of single letters into the likeliest words (Viterbi over unigrams)."""
         letters = _BETWEEN.sub("", run)
         if letters.isdigit():
@@ -230,10 +230,10 @@ class Normaliser:
             cheapest = (math.inf, 0)
             for start in range(max(0, end - self._longest), end):
                 price = self._cost.get(letters[start:end])
-                if price is None and bones and bones[start:end] in self._bones:
-                    price = self._disguised(letters[start:end])
+                if price is None and bones and bones[start:end] in self._by_skeleton:
+                    price = self._disguise_cost(letters[start:end])
                 if price is None:
-                    price = self._unknown + 1.5 * (end - start)
+                    price = self._unknown_cost + 1.5 * (end - start)
                 elif end - start == 1 and letters[start] not in "ai":
                     price += 2.0
                 option = best[start][0] + price
@@ -248,7 +248,7 @@ class Normaliser:
             end = start
         return " ".join(reversed(words))
 
-    def _disguised(self, word: str) -> float | None:
+    def _disguise_cost(self, word: str) -> float | None:
         """Return what it costs to read `word` as one of the vocabulary, or None."""
         meant = self._leet(word) if not word.isalpha() else None
         return None if meant is None else self._cost[meant] + 1.0
@@ -263,7 +263,7 @@ def _readings(word: str) -> Iterator[str]:
         yield "".join(letters)
 
 
-def _single(word: str) -> Iterator[str]:
+def _spellings(word: str) -> Iterator[str]:
     """Yield the word with each run of a letter as one or as two."""
     runs = [match[0] for match in re.finditer(r"(.)\1*", word)]
     options = [(run[0], run[0] * 2) if len(run) > 1 else (run,) for run in runs]

@@ -14,11 +14,11 @@ from typing import Any
 import apsw
 
 from vedette.domain.base import failpoint
-from vedette.domain.base.canonical import canonical, sha256_hex
+from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.clock import MICROS, iso
 from vedette.domain.base.errors import Permanent
-from vedette.domain.memory import BankPlan, Candidate, Memory, unfit
-from vedette.domain.memory_state import Learned
+from vedette.domain.memory import BankPlan, Candidate, Memory, find_candidate_fault
+from vedette.domain.memory_state import LedgerMemory
 
 _COLUMNS = "id, bank, scope, text, topics, agent, run, event, kind, label, evidence, replaces"
 _MIGRATION = {
@@ -33,7 +33,7 @@ _MIGRATION = {
 _DAY_US = 86_400 * MICROS
 
 
-class Curated:
+class CandidateStore:
     """Part of `SqliteBank`, which has the connection, the lock and the postings."""
 
     _db: apsw.Connection
@@ -52,12 +52,12 @@ class Curated:
     ) -> None:
         raise NotImplementedError
 
-    def _held(self, bank: str, id: str) -> tuple[Memory, str] | None:
+    def _find_memory(self, bank: str, id: str) -> tuple[Memory, str] | None:
         raise NotImplementedError
 
     # --- candidates -------------------------------------------------------------------------
 
-    def takes(self, bank: str, scope: str, agent: str | None) -> str:
+    def find_refusal(self, bank: str, scope: str, agent: str | None) -> str:
         """Say why a bank takes no candidate of an agent (None: a person's) for a scope; "" if so.
 
         What bank.yaml says of its writers, as it was loaded.
@@ -81,14 +81,14 @@ class Curated:
         with self._lock:
             return [_candidate(row) for row in list(self._db.execute(statement, (bank,)))]
 
-    def unfit(self, of: Candidate) -> str:
+    def find_fault(self, of: Candidate) -> str:
         """Say why what is proposed for a scope that takes it is not kept as it is; "" if it is."""
-        why = unfit(of, self.topics(of.bank))
-        if why or of.replaces is None or self._stands_in(of.bank, of.scope, of.replaces):
+        why = find_candidate_fault(of, self.topics(of.bank))
+        if why or of.replaces is None or self._has_memory(of.bank, of.scope, of.replaces):
             return why
         return f"{of.bank}/{of.scope} has no memory {str(of.replaces)[:40]!r} to replace"
 
-    def _stands_in(self, bank: str, scope: str, id: object) -> bool:
+    def _has_memory(self, bank: str, scope: str, id: object) -> bool:
         if not isinstance(id, str):
             return False
         with self._lock:
@@ -100,7 +100,7 @@ class Curated:
                 for table in ("memory", "candidate")
             )
 
-    def keeps_us(self, bank: str) -> int:
+    def retention_us(self, bank: str) -> int:
         """Return for how many microseconds a bank keeps what was learned; 0 for an unknown one."""
         plan = self._plans.get(bank)
         return 0 if plan is None else plan.retention_days * _DAY_US
@@ -122,7 +122,7 @@ class Curated:
             of.key, of.bank, of.scope, of.text, json.dumps(of.topics), of.agent, of.run, of.event,
             "candidate", now_us, of.kind, of.label, json.dumps(of.evidence), of.replaces,
         )  # fmt: skip
-        failpoint.reach("candidate:before")
+        failpoint.hit_failpoint("candidate:before")
         with self._lock:
             self._db.execute(
                 "INSERT INTO candidate (id, bank, scope, text, topics, agent, run, event, state,"
@@ -130,7 +130,7 @@ class Curated:
                 " VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT DO NOTHING",
                 values,
             )
-        failpoint.reach("candidate:after")
+        failpoint.hit_failpoint("candidate:after")
 
     def forget(self, events: Collection[str], kept: Collection[Candidate] = ()) -> int:
         """Delete what was learned of erased events, except what is `kept`; return how many.
@@ -138,7 +138,7 @@ class Curated:
         Promoted or not: what they said is overwritten in the file and cut out of its log.
         """
         keep = {candidate.key for candidate in kept}
-        failpoint.reach("forget:before")
+        failpoint.hit_failpoint("forget:before")
         with self._lock:
             with self._db:
                 held: list[Any] = [
@@ -149,21 +149,21 @@ class Curated:
                     )
                 ]
                 gone = [(bank, id, was) for bank, id, was in held if id not in keep]
-                self._delete(gone)
+                self._delete_candidates(gone)
             if gone:
-                failpoint.reach("forget:mid")
+                failpoint.hit_failpoint("forget:mid")
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        failpoint.reach("forget:after")
+        failpoint.hit_failpoint("forget:after")
         return len(gone)
 
-    def _delete(self, gone: Sequence[tuple[str, str, str | None]]) -> None:
+    def _delete_candidates(self, gone: Sequence[tuple[str, str, str | None]]) -> None:
         """Delete candidates and, of those that were promoted, the memories; bring others back."""
         for bank, id, _ in gone:
-            held = self._held(bank, id)
+            held = self._find_memory(bank, id)
             if held is not None:
                 memory, state = held
                 if state == "active":
-                    version = self._grow(bank)
+                    version = self._bump_version(bank)
                     self._retire(bank, id, memory.revision + 1, memory.digest, version)
                 for table in ("memory", "memory_body"):
                     self._db.execute(
@@ -171,11 +171,11 @@ class Curated:
                         (bank, id),
                     )
             self._db.execute("DELETE FROM candidate WHERE id = ?", (id,))
-        self._bring((bank, was) for bank, _, was in gone if was is not None)
+        self._sync_memories((bank, was) for bank, _, was in gone if was is not None)
 
     # --- where memories stand ---------------------------------------------------------------
 
-    def settle(self, learned: Iterable[Learned]) -> set[str]:
+    def sync_states(self, learned: Iterable[LedgerMemory]) -> set[str]:
         """Bring memories to where the ledger says they stand; return the banks that changed.
 
         In one transaction; what stands there already is left alone. A candidate that the bank does
@@ -185,21 +185,21 @@ class Curated:
         for one in wanted:
             if one.candidate is not None:
                 self.propose(one.candidate, one.proposed_us)
-        failpoint.reach("settle:before")
+        failpoint.hit_failpoint("settle:before")
         before = dict(self._versions)
         with self._lock:
             try:
                 with self._db:
-                    erased = self._settle(wanted)
+                    erased = self._write_states(wanted)
             except BaseException:
                 self._versions.clear()  # they grew in what did not stand
                 raise
             if erased:
                 self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        failpoint.reach("settle:after")
+        failpoint.hit_failpoint("settle:after")
         return {bank for bank, number in self._versions.items() if number != before.get(bank)}
 
-    def _settle(self, wanted: Sequence[Learned]) -> bool:
+    def _write_states(self, wanted: Sequence[LedgerMemory]) -> bool:
         """Write where memories stand; say whether the content of any had to go."""
         names: list[tuple[str, str]] = []
         gone = []
@@ -222,27 +222,27 @@ class Curated:
             names.append((one.bank, one.id))
             if row is not None and row[0] is not None:
                 names.append((one.bank, str(row[0])))
-        self._delete(gone)
-        self._bring(names)
+        self._delete_candidates(gone)
+        self._sync_memories(names)
         return bool(gone)
 
-    def _bring(self, names: Iterable[tuple[str, str]]) -> None:
+    def _sync_memories(self, names: Iterable[tuple[str, str]]) -> None:
         for bank, id in names:
-            learned = self._promoted(bank, id)
-            held = self._held(bank, id)
+            learned = self._find_promoted(bank, id)
+            held = self._find_memory(bank, id)
             if learned is None and (held is None or held[1] == "retired"):
                 continue  # a candidate that waits, or a file that is not there any more
             memory = learned or (held[0] if held is not None else None)
             assert memory is not None
             revision = held[0].revision if held is not None else 0
             present = held[1] if held is not None else ""
-            if not self.hidden(bank, id):
+            if not self.is_hidden(bank, id):
                 if present != "active":
-                    self._activate(memory, revision + 1, self._grow(bank))
+                    self._activate(memory, revision + 1, self._bump_version(bank))
             elif present == "active":
-                self._retire(bank, id, revision + 1, memory.digest, self._grow(bank), "off")
+                self._retire(bank, id, revision + 1, memory.digest, self._bump_version(bank), "off")
 
-    def hidden(self, bank: str, id: str) -> bool:
+    def is_hidden(self, bank: str, id: str) -> bool:
         """Say whether a memory is kept from recall: taken back, never promoted, or replaced."""
         ask = self._db.execute
         if ask("SELECT 1 FROM taken_back WHERE bank = ? AND id = ?", (bank, id)).fetchone():
@@ -253,7 +253,7 @@ class Curated:
         over = "SELECT 1 FROM candidate WHERE bank = ? AND replaces = ? AND state = 'active'"
         return ask(over, (bank, id)).fetchone() is not None
 
-    def _promoted(self, bank: str, id: str) -> Memory | None:
+    def _find_promoted(self, bank: str, id: str) -> Memory | None:
         """Return the memory that a promoted candidate is; None if it is none."""
         row = self._db.execute(
             f"SELECT {_COLUMNS}, decided_by, decided_us, promoted_us FROM candidate"
@@ -263,11 +263,11 @@ class Curated:
         if row is None:
             return None
         *of, by, at_us, promoted_us = row
-        keeps_us = self.keeps_us(bank)
+        keeps_us = self.retention_us(bank)
         ends_us = int(promoted_us) + keeps_us if promoted_us and keeps_us else 0
         return learned_memory(_candidate(of), str(by), int(at_us), ends_us)
 
-    def _age(self, plan: BankPlan) -> None:
+    def _update_expiry(self, plan: BankPlan) -> None:
         """Have what was learned end when the bank's retention says now."""
         keeps_us = plan.retention_days * _DAY_US
         promoted = self._db.execute(
@@ -283,7 +283,7 @@ class Curated:
                     (ends_us, plan.name, id),
                 )
 
-    def _grow(self, bank: str) -> int:
+    def _bump_version(self, bank: str) -> int:
         number = self.version(bank) + 1
         self._db.execute("UPDATE bank SET version = ? WHERE name = ?", (number, bank))
         self._versions[bank] = number
@@ -291,7 +291,7 @@ class Curated:
 
     # --- looking ----------------------------------------------------------------------------
 
-    def listed(self, bank: str | None = None) -> list[dict[str, Any]]:
+    def list_memories(self, bank: str | None = None) -> list[dict[str, Any]]:
         """Return every candidate and memory, or a bank's, as data; retired files are left out."""
         where, values = ("WHERE bank = ?", (bank,)) if bank is not None else ("", ())
         with self._lock:
@@ -306,7 +306,7 @@ class Curated:
                 )
             }
             memories = [
-                self._held(of, id)
+                self._find_memory(of, id)
                 for of, id in list(
                     self._db.execute(
                         f"SELECT bank, id FROM memory {where} ORDER BY bank, id",
@@ -314,10 +314,10 @@ class Curated:
                     )
                 )
             ]
-        told = [_reviewed(*held) for held in memories if held is not None]
+        told = [_memory_object(*held) for held in memories if held is not None]
         found = [one for one in told if one["state"] != "retired" and one["trust"] == "reviewed"]
         for candidate, state, proposed_us, by, at_us in proposed.values():
-            found.append(_proposed(candidate, state, proposed_us, by, at_us))
+            found.append(_candidate_object(candidate, state, proposed_us, by, at_us))
         return sorted(found, key=lambda one: (one["bank"], one["proposed_at"] or 0, one["id"]))
 
 
@@ -340,7 +340,7 @@ def learned_memory(candidate: Candidate, by: str, at_us: int, ends_us: int) -> M
 
     From `ends_us` on its bank does not keep it (0: always).
     """
-    facts = {"by": by, "on": iso(at_us)[:10], **candidate.body()}
+    facts = {"by": by, "on": iso(at_us)[:10], **candidate.to_json()}
     return Memory(
         id=candidate.key,
         bank=candidate.bank,
@@ -349,7 +349,7 @@ def learned_memory(candidate: Candidate, by: str, at_us: int, ends_us: int) -> M
         kind=candidate.kind,
         topics=candidate.topics,
         text=candidate.text,
-        digest=sha256_hex(canonical(facts)),
+        digest=sha256_hex(canonical_json(facts)),
         reviewed_by=by,
         reviewed_on=iso(at_us)[:10],
         expires_us=ends_us,
@@ -366,7 +366,7 @@ def _candidate(row: Sequence[Any]) -> Candidate:
     )  # fmt: skip
 
 
-def _reviewed(memory: Memory, state: str) -> dict[str, Any]:
+def _memory_object(memory: Memory, state: str) -> dict[str, Any]:
     return {
         "id": memory.id, "bank": memory.bank, "scope": memory.scope, "state": state,
         "kind": memory.kind, "label": memory.label, "topics": list(memory.topics),
@@ -376,7 +376,7 @@ def _reviewed(memory: Memory, state: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _proposed(
+def _candidate_object(
     candidate: Candidate, state: str, proposed_us: int, by: str, at_us: int
 ) -> dict[str, Any]:
     return {

@@ -22,25 +22,25 @@ from vedette.domain.base.errors import BadPolicy, EngineFailed, Unavailable
 from vedette.domain.bundle import ENTRYPOINT, Bundle
 from vedette.policy.bundle_data import mount
 
-UP_S = 20.0
-ANSWER_S = 10.0
+START_TIMEOUT_S = 20.0
+ANSWER_TIMEOUT_S = 10.0
 _PATH = "/v1/" + ENTRYPOINT.replace(".", "/")
 # What a program needs to start; no secret of this process is among it.
 _ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TMPDIR")
 
 
-class OwnServer:
+class LocalOpaServer:
     """Makes engines that decide by the program `opa`. Use it in a `with`: the server ends there."""
 
     def __init__(self, opa: str) -> None:
         self._opa = opa
         self._folder = tempfile.TemporaryDirectory(prefix="vedette-opa-")
         self._process: subprocess.Popen[bytes] | None = None
-        self._serving: str | None = None
+        self._served_digest: str | None = None
         self._connection: _Connection | None = None
         self.version = _version(opa)
 
-    def __enter__(self) -> OwnServer:
+    def __enter__(self) -> LocalOpaServer:
         return self
 
     def __exit__(
@@ -52,23 +52,23 @@ class OwnServer:
         self._stop()
         self._folder.cleanup()
 
-    def load(self, bundle: Bundle) -> ServedBundle:
+    def load(self, bundle: Bundle) -> LocalOpaEngine:
         """Return an engine of a bundle. Raises BadPolicy if opa does not take it."""
-        engine = ServedBundle(self, bundle)
+        engine = LocalOpaEngine(self, bundle)
         self.serve(bundle)
         return engine
 
     def serve(self, bundle: Bundle) -> http.client.HTTPConnection:
         """Have the server serve a bundle; return the connection to ask by. Raises BadPolicy."""
-        if self._connection is None or self._serving != bundle.digest:
+        if self._connection is None or self._served_digest != bundle.digest:
             self._stop()
-            where = Path(self._folder.name) / "opa.sock"
-            self._start(bundle, where)
-            self._serving = bundle.digest
-            self._connection = _Connection(where)
+            socket_path = Path(self._folder.name) / "opa.sock"
+            self._start(bundle, socket_path)
+            self._served_digest = bundle.digest
+            self._connection = _Connection(socket_path)
         return self._connection
 
-    def _start(self, bundle: Bundle, where: Path) -> None:
+    def _start(self, bundle: Bundle, socket_path: Path) -> None:
         folder = Path(self._folder.name) / bundle.digest
         if not folder.is_dir():
             files = {path: text.encode() for path, text in bundle.modules().items()}
@@ -77,11 +77,11 @@ class OwnServer:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(raw)
         command = [
-            self._opa, "run", "--server", "--addr", f"unix://{where}", "--disable-telemetry",
+            self._opa, "run", "--server", "--addr", f"unix://{socket_path}", "--disable-telemetry",
             "--log-level", "error", "--v1-compatible", str(folder),
         ]  # fmt: skip
-        said = Path(self._folder.name) / "said"
-        with said.open("wb") as out:
+        log = Path(self._folder.name) / "said"
+        with log.open("wb") as out:
             self._process = subprocess.Popen(  # noqa: S603 - the opa that the settings lead to
                 command,
                 cwd=folder,
@@ -90,16 +90,16 @@ class OwnServer:
                 stdout=out,
                 stderr=subprocess.STDOUT,
             )
-        end = time.monotonic() + UP_S
-        while not _answers(where):
+        end = time.monotonic() + START_TIMEOUT_S
+        while not _is_healthy(socket_path):
             if self._process.poll() is not None or time.monotonic() > end:
                 self._stop()
-                words = " ".join(said.read_text("utf-8", "replace").split())[:400]
+                words = " ".join(log.read_text("utf-8", "replace").split())[:400]
                 raise BadPolicy(f"opa does not serve the bundle: {words}")
             time.sleep(0.01)
 
     def _stop(self) -> None:
-        process, self._process, self._serving = self._process, None, None
+        process, self._process, self._served_digest = self._process, None, None
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -113,23 +113,23 @@ class OwnServer:
             process.wait()
 
 
-class ServedBundle:
+class LocalOpaEngine:
     """The PolicyEngine of one bundle, decided by the server's `opa`. For one thread."""
 
-    def __init__(self, server: OwnServer, bundle: Bundle) -> None:
+    def __init__(self, server: LocalOpaServer, bundle: Bundle) -> None:
         self.name = f"opa/{server.version} server"
         self.digest = bundle.digest
         self._server = server
         self._bundle = bundle
 
-    def decide(self, question: bytes) -> object:
+    def decide(self, request: bytes) -> object:
         """Return what the entry point says of a canonical question; None if undefined.
 
         Raises EngineFailed for another status, Unavailable if the server is gone.
         """
         connection = self._server.serve(self._bundle)
         try:
-            body = b'{"input":%b}' % question
+            body = b'{"input":%b}' % request
             connection.request("POST", _PATH, body, {"Content-Type": "application/json"})
             answer = connection.getresponse()
             raw = answer.read()
@@ -145,18 +145,18 @@ class ServedBundle:
 
 
 class _Connection(http.client.HTTPConnection):
-    def __init__(self, where: Path) -> None:
-        super().__init__("localhost", timeout=ANSWER_S)
-        self._where = where
+    def __init__(self, socket_path: Path) -> None:
+        super().__init__("localhost", timeout=ANSWER_TIMEOUT_S)
+        self._socket_path = socket_path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._where))
+        self.sock.connect(str(self._socket_path))
 
 
-def _answers(where: Path) -> bool:
-    connection = _Connection(where)
+def _is_healthy(socket_path: Path) -> bool:
+    connection = _Connection(socket_path)
     try:
         connection.request("GET", "/health")
         return connection.getresponse().status == 200
@@ -169,7 +169,7 @@ def _answers(where: Path) -> bool:
 def _version(opa: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603 - as above
-            [opa, "version"], capture_output=True, timeout=UP_S, check=True, text=True
+            [opa, "version"], capture_output=True, timeout=START_TIMEOUT_S, check=True, text=True
         )
     except (OSError, subprocess.SubprocessError) as error:
         mend = "name another in VEDETTE_OPA"

@@ -13,15 +13,15 @@ from contextlib import suppress
 _DROP, _DELIVER = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
-def drop_unsent(line: socket.socket) -> None:
+def drop_unsent(connection: socket.socket) -> None:
     """Have what is not sent dropped with the connection (SO_LINGER of no time)."""
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DROP)
 
 
-def deliver_unsent(line: socket.socket) -> None:
+def deliver_unsent(connection: socket.socket) -> None:
     """Have what is not sent delivered after the connection was closed, as is usual.
 
     Never raises: it is said of a connection whose answer has come, which stands.
     """
     with suppress(OSError):
-        line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DELIVER)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _DELIVER)

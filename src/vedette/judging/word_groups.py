@@ -171,7 +171,7 @@ class Term(NamedTuple):
     end: int
 
 
-def find(folded: str) -> list[Term]:
+def find_terms(folded: str) -> list[Term]:
     """Return the terms of every group in a folded text (`text.fold`), in order of the text."""
     read = folded[:READ]
     found = [
@@ -182,7 +182,7 @@ def find(folded: str) -> list[Term]:
     return sorted(found, key=lambda term: (term.start, term.end, term.group))
 
 
-def near(terms: list[Term], left: str, right: str, reach: int = NEAR) -> bool:
+def are_near(terms: list[Term], left: str, right: str, reach: int = NEAR) -> bool:
     """Say whether a term of each group stand within `reach` characters of one another."""
     spans = sorted((term.start, term.end) for term in terms if term.group == right)
     starts = [start for start, _ in spans]
@@ -200,7 +200,7 @@ def features(text: str) -> tuple[float, ...]:
     """Return the numbers of FEATURES for a text as it was written (not folded)."""
     raw = text[:READ]
     folded = fold(raw)[:READ]  # one character may fold to eighteen
-    terms = find(folded)
+    terms = find_terms(folded)
     words = len(_WORD.findall(folded))
     damp = math.log(math.e + words / 20)
     counts = dict.fromkeys(GROUPS, 0)
@@ -212,7 +212,7 @@ def features(text: str) -> tuple[float, ...]:
     return (
         *value.values(),
         *(value[left] * value[right] for left, right in _PRODUCTS),
-        *(float(near(terms, left, right)) for left, right in _PAIRS),
+        *(float(are_near(terms, left, right)) for left, right in _PAIRS),
         math.log1p(words) / 5,
         capitals / letters if letters >= 8 else 0.0,
         math.log1p(raw.count("!") + raw.count("?")) / 2,
@@ -226,20 +226,20 @@ def vocabulary() -> frozenset[str]:
     """Return every whole word of the lists, for a normaliser: what disguise is meant to hide."""
     found: set[str] = set()
     for words in _LISTS.values():
-        for phrase in _spelled(words):
+        for phrase in _expand_pattern(words):
             found.update(_WORD.findall(phrase))
     return frozenset(word for word in found if len(word) > 1 or word in "aiu")
 
 
-def _spelled(pattern: str) -> set[str]:
+def _expand_pattern(pattern: str) -> set[str]:
     """Return what a pattern of the lists matches: groups, alternatives and `?` spelled out.
 
     What has no end to it (`\\w*`, a class of letters) is left out with its alternative.
     """
-    return set().union(*(_spell(part) for part in _parts(pattern)))
+    return set().union(*(_expand_part(part) for part in _split_alternatives(pattern)))
 
 
-def _parts(pattern: str) -> list[str]:
+def _split_alternatives(pattern: str) -> list[str]:
     parts, depth, start = [], 0, 0
     for at, character in enumerate(pattern):
         depth += (character == "(") - (character == ")")
@@ -249,7 +249,7 @@ def _parts(pattern: str) -> list[str]:
     return [*parts, pattern[start:]]
 
 
-def _spell(part: str) -> set[str]:
+def _expand_part(part: str) -> set[str]:
     found, at = {""}, 0
     while at < len(part):
         if part[at] in "\\[+*":
@@ -261,7 +261,7 @@ def _spell(part: str) -> set[str]:
             while depth:
                 depth += (part[end] == "(") - (part[end] == ")")
                 end += 1
-            inner = _spelled(part[at + 3 : end - 1])
+            inner = _expand_pattern(part[at + 3 : end - 1])
         at = end
         if part[at : at + 1] == "?":
             inner, at = inner | {""}, at + 1

@@ -15,14 +15,20 @@ import time
 from contextlib import suppress
 
 _READ = 65_536
-_LINE = 16 * 1024 * 1024  # a SEARCH of a million mails is one line
+_MAX_LINE = 16 * 1024 * 1024  # a SEARCH of a million mails is one line
 
 
-class Wire(imaplib.IMAP4):
+class ImapConnection(imaplib.IMAP4):
     """One connection. Not for two threads at once, but `interrupt`."""
 
     def __init__(
-        self, host: str, port: int, context: ssl.SSLContext | None, *, timeout_s: float, most: int
+        self,
+        host: str,
+        port: int,
+        context: ssl.SSLContext | None,
+        *,
+        timeout_s: float,
+        max_bytes: int,
     ) -> None:
         """Connect; with a `context` in TLS from the first byte on.
 
@@ -31,14 +37,14 @@ class Wire(imaplib.IMAP4):
         """
         self._context = context
         self._buffer = bytearray()
-        self._timeout_s, self._most = timeout_s, most
-        self.begin()
+        self._timeout_s, self._max_bytes = timeout_s, max_bytes
+        self.reset_limits()
         super().__init__(host, port, timeout_s)
 
-    def begin(self) -> None:
+    def reset_limits(self) -> None:
         """Let the time and the bytes of the next command begin."""
-        self._end = time.monotonic() + self._timeout_s
-        self._left = self._most
+        self._deadline = time.monotonic() + self._timeout_s
+        self._bytes_left = self._max_bytes
 
     def interrupt(self) -> None:
         """Break the connection off, from whatever thread: who waits for it fails."""
@@ -51,7 +57,7 @@ class Wire(imaplib.IMAP4):
         if self.state != "NONAUTH" or "STARTTLS" not in self.capabilities:
             # Logged in already, without TLS: so would whoever stands in between have it.
             raise self.error("the server offers no STARTTLS")
-        self.begin()
+        self.reset_limits()
         kind, _ = self._simple_command("STARTTLS")
         if kind != "OK" or self._buffer:
             # What came before TLS and would be read after it is from whoever is in between.
@@ -66,23 +72,23 @@ class Wire(imaplib.IMAP4):
         """
         tag = self._new_tag()
         self.tagged_commands.pop(tag, None)
-        self.begin()
+        self.reset_limits()
         self.send(tag + b" IDLE\r\n")
         news = False
-        while not (line := self._line()).startswith(b"+"):
+        while not (line := self._read_line()).startswith(b"+"):
             if line.startswith(tag):
                 raise self.error(f"IDLE refused: {line[:200]!r}")
             news |= _is_news(line)
         end = time.monotonic() + seconds
         while not news and self._readable(max(0.0, end - time.monotonic())):
-            self.begin()
-            line = self._line()
+            self.reset_limits()
+            line = self._read_line()
             if line.startswith(b"* BYE"):
                 raise self.abort("the server ended the connection")
             news = _is_news(line)
-        self.begin()
+        self.reset_limits()
         self.send(b"DONE\r\n")
-        while not self._line().startswith(tag):
+        while not self._read_line().startswith(tag):
             pass
         return news
 
@@ -97,8 +103,8 @@ class Wire(imaplib.IMAP4):
 
     def read(self, size: int) -> bytes:
         """Read a literal of `size` bytes."""
-        if size > self._left:
-            raise self.abort(f"an answer of {size} bytes, the limit is {self._most}")
+        if size > self._bytes_left:
+            raise self.abort(f"an answer of {size} bytes, the limit is {self._max_bytes}")
         while len(self._buffer) < size:
             self._fill()
         return self._cut(size)
@@ -108,7 +114,7 @@ class Wire(imaplib.IMAP4):
         searched = 0
         while (at := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
-            if searched > _LINE:
+            if searched > _MAX_LINE:
                 raise self.abort("a line without end")
             self._fill()
         return self._cut(at + 1)
@@ -130,16 +136,16 @@ class Wire(imaplib.IMAP4):
             raise
 
     def _fill(self) -> None:
-        left = self._end - time.monotonic()
+        left = self._deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(f"no answer within {self._timeout_s:g} s")
         self.sock.settimeout(left)
         data = self.sock.recv(_READ)
         if not data:
             raise self.abort("the server ended the connection")
-        self._left -= len(data)
-        if self._left < 0:
-            raise self.abort(f"an answer of more than {self._most} bytes")
+        self._bytes_left -= len(data)
+        if self._bytes_left < 0:
+            raise self.abort(f"an answer of more than {self._max_bytes} bytes")
         self._buffer += data
 
     def _cut(self, size: int) -> bytes:
@@ -147,7 +153,7 @@ class Wire(imaplib.IMAP4):
         del self._buffer[:size]
         return found
 
-    def _line(self) -> bytes:
+    def _read_line(self) -> bytes:
         return self.readline().rstrip(b"\r\n")
 
     def _readable(self, seconds: float) -> bool:

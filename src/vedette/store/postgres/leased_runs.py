@@ -8,19 +8,19 @@ from vedette.domain.event import Event
 from vedette.domain.run import Run
 from vedette.store.postgres.leases import Leases
 from vedette.store.postgres.schema import SHARDS
-from vedette.store.read_runs import Reads, read_event
-from vedette.store.row_mapper import RUNS, to_run
+from vedette.store.read_runs import StoreReader, read_event
+from vedette.store.row_mapper import SELECT_RUNS, to_run
 from vedette.store.schema import tag
 
 
-class OwnRuns(Reads):
+class LeasedRuns(StoreReader):
     """Reads that find only the runs whose keys this worker has leased."""
 
     leases: Leases
 
-    def _ours(self) -> tuple[str, list[int]]:
+    def _shard_condition(self) -> tuple[str, list[int]]:
         """Return a condition on `r.shard`, with its values."""
-        shards = sorted(self.leases.epochs.keys() - self.leases.leaving)
+        shards = sorted(self.leases.epochs.keys() - self.leases.drain_shards)
         if len(shards) == SHARDS:
             return "", []
         if not shards:
@@ -29,19 +29,17 @@ class OwnRuns(Reads):
         shards += shards[-1:] * (SHARDS - len(shards))
         return f" AND r.shard IN ({','.join('?' * SHARDS)})", shards
 
-    def backlog(self, after: int, limit: int, agent: str | None = None) -> list[Run]:
+    def ready_runs(self, after: int, limit: int, agent: str | None = None) -> list[Run]:
         """Return our ready runs with position > `after`, oldest first; of one agent, or of all."""
-        ours, shards = self._ours()
+        ours, shards = self._shard_condition()
         one = " AND r.agent=?" if agent is not None else ""
-        sql = (
-            f"{RUNS} WHERE r.state='ready' AND r.position>?{one}{ours} ORDER BY r.position LIMIT ?"
-        )
+        sql = f"{SELECT_RUNS} WHERE r.state='ready' AND r.position>?{one}{ours} ORDER BY r.position LIMIT ?"
         of = [] if agent is None else [agent]
         return [to_run(row) for row in self._rows(sql, after, *of, *shards, limit)]
 
-    def backlogged(self) -> dict[str, int]:
+    def ready_counts(self) -> dict[str, int]:
         """Return how many runs of ours are ready, for each agent that has any."""
-        ours, shards = self._ours()
+        ours, shards = self._shard_condition()
         sql = f"SELECT r.agent, COUNT(*) FROM run r WHERE r.state='ready'{ours} GROUP BY r.agent"
         return {str(agent): int(number) for agent, number in self._rows(sql, *shards)}
 
@@ -53,12 +51,12 @@ class OwnRuns(Reads):
         )
         return read_event(self._rows(sql, tag(key), key))
 
-    def due(self, now_us: int, limit: int, without: Collection[str] = ()) -> list[Run]:
+    def due_runs(self, now_us: int, limit: int, without: Collection[str] = ()) -> list[Run]:
         """Return our waiting runs whose instant has come, but those of the agents of `without`."""
-        ours, shards = self._ours()
+        ours, shards = self._shard_condition()
         none = f" AND r.agent NOT IN ({','.join('?' * len(without))})" if without else ""
         sql = (
-            f"{RUNS} WHERE r.state='waiting' AND r.wake_us>0 AND r.wake_us<=?{none}{ours} "
+            f"{SELECT_RUNS} WHERE r.state='waiting' AND r.wake_us>0 AND r.wake_us<=?{none}{ours} "
             "ORDER BY r.wake_us LIMIT ?"
         )
         return [to_run(row) for row in self._rows(sql, now_us, *without, *shards, limit)]
