@@ -126,7 +126,7 @@ async def request_in_thread(
             return await asyncio.to_thread(
                 request, method, url, headers, body,
                 # The task is over first, and takes the connection along.
-                seconds=timeout_s + 1.0, most_bytes=max_bytes, may_send=may_send,
+                timeout_s=timeout_s + 1.0, max_bytes=max_bytes, may_send=may_send,
             )  # fmt: skip
     finally:
         with lock:

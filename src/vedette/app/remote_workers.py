@@ -218,5 +218,5 @@ def gateway_settings(settings: Settings) -> Settings:
     All of them, if the table names none.
     """
     plan = settings.deployment.gateway
-    gateway = replace(plan, apart=True, agents=plan.agents or ("*",))
-    return replace(settings, edges=replace(settings.deployment, gateway=gateway))
+    gateway = replace(plan, is_gateway=True, agents=plan.agents or ("*",))
+    return replace(settings, deployment=replace(settings.deployment, gateway=gateway))

@@ -415,7 +415,7 @@ class RunContext:
         found = build_difference_entry(
             decision_record, "permit", action=row.id, tool=row.tool, **about
         )
-        return replace(found, back=back)
+        return replace(found, cause_offset=back)
 
     def effect_entry(
         self, kind: str, row: ActionRow, back: int, body: Body | None = None, **more: Any

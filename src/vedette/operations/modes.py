@@ -100,7 +100,7 @@ async def _set_mode(
     if done["ok"] and path is not None and mine is not None:
         if replace_file(path, wanted.files[GRANTS], "mode-file", mine.files[GRANTS]):
             # So that the watcher of the folder finds nothing new in it.
-            await remember_folder(cast("Remembers", store), wanted.digest, commands.rollout.live)
+            await remember_folder(cast("MetaStore", store), wanted.digest, commands.rollout.live)
         else:
             mode_result["folder"] = (
                 f"{path} was saved meanwhile and is left as it is: write `mode: {mode}` below "

@@ -73,7 +73,7 @@ async def offer_folder(
     result = None
     if bundle.digest != live.digest:
         try:
-            result = await rollout.publish(bundle, replace(request, expects=live.number))
+            result = await rollout.publish(bundle, replace(request, expected_revision=live.number))
         except WriteConflict:  # then the folder waits, as after any publication from elsewhere
             return f"another revision was published meanwhile: {_PUBLISH_HINT}"
     why_not = refusal_reason(result)

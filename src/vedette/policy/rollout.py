@@ -138,7 +138,7 @@ class Rollout:
         async with self._publish_lock:
             done, upload = await self._retry_publish(bundle, request, command)
         # Whoever publishes next need not wait for the shelf.
-        return replace(done, told=await self._await_upload(upload)) if done.changed else done
+        return replace(done, message=await self._await_upload(upload)) if done.changed else done
 
     async def _retry_publish(
         self, bundle: Bundle, request: PublishRequest, command: str | None
@@ -186,7 +186,7 @@ class Rollout:
         self.metrics.observe("publish_seconds", took / 1e6)
         digest = archive.digest if archive else None
         result = replace(
-            done, took_us=took, still_calling=left, trial_us=tried, archive=digest, behind=behind
+            done, took_us=took, open_calls=left, trial_us=tried, archive=digest, lagging_workers=behind
         )
         return result, upload
 

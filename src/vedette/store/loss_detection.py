@@ -97,7 +97,7 @@ def find_loss(
     found = _compare_witness(database, witness, key, may_join)
     if found.loss is None and _has_moved(database):
         head, at = _last_entry(database)
-        return replace(found, loss=Loss(head, (), at, has_moved=True), apart=True)
+        return replace(found, loss=Loss(head, (), at, has_moved=True), has_diverged=True)
     return found
 
 

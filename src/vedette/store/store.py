@@ -530,7 +530,7 @@ class SqlStore(StoreMaintenance):
             )  # fmt: skip
 
         erased = await self.writer.submit(self._commands.deduplicate(command, work))
-        return replace(erased, scrubbed=self.is_scrubbed)
+        return replace(erased, is_scrubbed=self.is_scrubbed)
 
 
 # How many bytes are as much work as a step.

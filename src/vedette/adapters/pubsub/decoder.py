@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from vedette.config.reserved import reserved_attribute
+from vedette.config.reserved_names import reserved_attribute
 from vedette.domain import cloudevents
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadEvent

@@ -375,15 +375,15 @@ class PostgresStore(LeasedRuns, SqlStore):
         *,
         command: str | None = None,
         number: int | None = None,
-        marks: Mapping[str, str] | None = None,
-        expects: int | None = None,
+        meta: Mapping[str, str] | None = None,
+        expected_revision: int | None = None,
         released: int | None = None,
     ) -> int:
         """Make a bundle the live revision, and tell the other workers."""
         commands = self._commands
 
         def work() -> int:
-            published = commands.publish(bundle, drafts, number, marks, expects, released)
+            published = commands.publish(bundle, drafts, number, meta, expected_revision, released)
             self._write.execute_script(f"NOTIFY {NOTIFY_CHANNEL}")
             return published
 

@@ -180,9 +180,9 @@ class _ConditionReader:
         other, rule = self._rules.get(path, (None, None))
         if other is None or rule is None:
             return []
-        body = next((body for body, _ in rule.values() if body is not None), None)
+        body = next((body for body, _ in rule.body_values() if body is not None), None)
         found = self.conditions(other, body, base, depth - 1) if body else []
-        return [each._replace(own=False) for each in found]
+        return [each._replace(is_direct=False) for each in found]
 
 
 class _ExpressionReader:
@@ -339,7 +339,7 @@ def _near_values(value: Any) -> tuple[Any, ...]:
 
 
 def _negate(condition: Condition) -> Condition:
-    return condition._replace(holds=condition.failing_values, fails=condition.passing_values)
+    return condition._replace(passing_values=condition.failing_values, failing_values=condition.passing_values)
 
 
 def _value_at(request: Any, path: InputPath) -> Any:

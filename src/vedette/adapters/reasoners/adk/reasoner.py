@@ -132,7 +132,7 @@ class AdkReasoner:
         # Workers import ADK too, at the same time.
         descriptions, _ = await asyncio.gather(describe(wanted), asyncio.to_thread(import_adk))
         descriptions = {name: descriptions[name] for name in folders}
-        made = cls(folders, bounds=bounds, releases=releases, told=descriptions)
+        made = cls(folders, bounds=bounds, releases=releases, descriptions=descriptions)
         made._describe = describe
         return made
 

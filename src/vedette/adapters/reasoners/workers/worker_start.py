@@ -17,7 +17,7 @@ START_S = 60.0
 WORKER_WAIT_S = 60.0
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.05, 5.0
 
-Handle = TypeVar("Sitter", contravariant=True)
+Handle = TypeVar("Handle", contravariant=True)
 
 
 class Pool(Protocol[Handle]):
