@@ -4,7 +4,7 @@ A module is a package `vedette.policy.gateway` with a rule `decision`, over the 
 `rego_grammar`. The server and the Wasm get a hundred at a time, each under a package of its own
 name; the compiled program gets each for itself. What a module answers a question is a value,
 UNDEFINED or FAILED; lists under a key that begins with `bag` are compared as what they are, without
-their order (`read_decision` sorts what it takes from such lists).
+their order (`parse_decision` sorts what it takes from such lists).
 """
 
 from __future__ import annotations

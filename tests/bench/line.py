@@ -42,7 +42,7 @@ STALLED_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is put through: `rate` events a second, or 0 for as fast as `in_flight` allows."""
+    """What is put through: `rate` events a second, or 0 for as fast as `count_in_flight` allows."""
 
     events: int = 20_000
     in_flight: int = 2048

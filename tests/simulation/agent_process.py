@@ -1,6 +1,6 @@
 """The processes of agents, as an engine sees them: what is asked of them, and their death.
 
-Agents' code runs in the engine's process here (`LocalHands`, `LocalJudges`). When the process of an
+Agents' code runs in the engine's process here (`InProcessTools`, `InProcessReasoner`). When the process of an
 agent dies its engine is told what the worker pool tells it: a judgement or a transactional tool
 that was asked gives no answer, of a call that had begun the outcome is unknown, and the judge's
 states are gone. The next one comes up at once.

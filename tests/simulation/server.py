@@ -1,7 +1,7 @@
 """A stand-in for a PostgreSQL server: SQLite underneath, the server's sessions and locks above.
 
 The product's own PostgresStore, Leases and OwnRuns run on it; PostgresDatabase alone, a connection,
-is replaced (`in_place`). What makes it sound is how the product uses the server: whatever writes
+is replaced (`is_mutable`). What makes it sound is how the product uses the server: whatever writes
 more than one statement takes the fleet's advisory lock first, so such transactions stand one
 behind the other anyway. The waiting lies before BEGIN's answer (the lock is held, nothing is
 written) and after COMMIT (durable, not answered); what is written between the two is written in one

@@ -96,7 +96,7 @@ class RLock:
         return self._holder is not None
 
     def give_up(self) -> int:
-        """Give the lock back however often it was taken; return how often, for `take_up`."""
+        """Give the lock back however often it was taken; return how often, for `reopen_action`."""
         depth, self._depth = self._depth, 1
         self.release()
         return depth

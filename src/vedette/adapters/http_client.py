@@ -6,8 +6,8 @@ httpcore, the transport of httpx, speaks HTTP/1.1 on it. It follows no redirect,
 unpacks no body and keeps no cookie, so none of that has to be switched off; every read and write
 gets what is left of the time of the whole, so nobody holds a request by a byte now and then.
 
-Two errors keep apart what must never be confused: after `NotSent` nothing was sent, after
-`NoAnswer` nobody knows what the server did.
+Two errors keep apart what must never be confused: after `SendFailure` nothing was sent, after
+`NoResponse` nobody knows what the server did.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _BODY_METHODS = frozenset({"POST", "PUT", "PATCH"})
 
 
 class SendFailure(Exception):
-    """Nothing was sent. `passes`: it may be different the next time."""
+    """Nothing was sent. `transient`: it may be different the next time."""
 
     def __init__(self, what: str, *, transient: bool = True) -> None:
         super().__init__(what)
@@ -48,7 +48,7 @@ class NoResponse(Exception):
 class Response:
     """What came back. `headers` have lower-case names; `body` is as it came over the wire.
 
-    `cut` says that there was more of the body than is kept, or that it broke off.
+    `truncated` says that there was more of the body than is kept, or that it broke off.
     """
 
     status: int
@@ -71,8 +71,8 @@ def request(
 ) -> Response:
     """Make a request of `http://` or `https://` and return the answer, whatever its status. Blocks.
 
-    All of it takes `seconds` at most, but for the name of the host; connecting, and each wait for
-    more, `read_timeout_s`. Of the body `most_bytes` are kept. `tls` says whom to trust, by default
+    All of it takes `timeout_s` at most, but for the name of the host; connecting, and each wait for
+    more, `read_timeout_s`. Of the body `max_bytes` are kept. `tls` says whom to trust, by default
     whom the system trusts. `may_send` is asked with the connection just before the first byte.
     Raises NotSent, NoAnswer, and ValueError for what no request can be made of (then nothing was
     sent, and never will be).
@@ -109,7 +109,7 @@ async def request_in_thread(
 ) -> Response:
     """Make a request from an event loop, on a thread whose connection ends with the task.
 
-    Raises as `request` does, and TimeoutError after `seconds`, however long a name takes to be
+    Raises as `request` does, and TimeoutError after `timeout_s`, however long a name takes to be
     resolved: then nothing more is sent.
     """
     import asyncio
@@ -145,7 +145,7 @@ def connect(
 ) -> socket.socket:
     """Return a connection to a host, secured by `tls` if that is given.
 
-    `refused` says why an address is none to go to; one such address refuses the host. `end` is when
+    `refusal_reason` says why an address is none to go to; one such address refuses the host. `deadline` is when
     it has to be there, by the monotonic clock. Raises NotSent, and UnicodeError for a host that is
     no name.
     """
@@ -254,7 +254,7 @@ def exchange(
 
 
 class _Stream(httpcore.NetworkStream):
-    """A connection as httpcore takes it. `used`: bytes may have been sent.
+    """A connection as httpcore takes it. `has_written`: bytes may have been sent.
 
     Its errors are OSErrors: httpcore passes over its own WriteError, and would take an answer to
     half a request.
@@ -293,7 +293,7 @@ def shut_down(sock: socket.socket) -> None:
 
 
 def _remaining_s(deadline: float, limit: float | None = None) -> float:
-    """Return the seconds that are left, at most `most`. Raises TimeoutError if none are."""
+    """Return the seconds that are left, at most `limit`. Raises TimeoutError if none are."""
     left = deadline - machine.monotonic_s()
     if left <= 0:
         raise TimeoutError("the time is over")

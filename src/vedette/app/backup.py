@@ -258,7 +258,7 @@ def _verify_copy(source: Path, building: Path, checkpoints: list[str]) -> tuple[
 def _find_signing_key(
     source: Path, state: Path, key: Path | None, building: Path, *, verifier_key: str
 ) -> SigningKey:
-    """Find the signing key whose verifier key is `line`, and put it into the new state.
+    """Find the signing key whose verifier key is `verifier_key`, and put it into the new state.
 
     Raises BadCommand.
     """

@@ -86,7 +86,7 @@ class App:
     """One opened fleet. Owns the store until `close`.
 
     `troubles` are what a person should see of how it came up, `identity` the state folder that it
-    was opened on. `fed` is the entry up to which the
+    was opened on. `banks_position` is the entry up to which the
     banks were brought to the ledger.
     """
 
@@ -149,9 +149,9 @@ async def open_app(
     second_engine: Callable[[Bundle], PolicyEngine | None] | None = None,
     fork_server: ForkServerProcess | None = None,
 ) -> App:
-    """Open the fleet that `settings` describe; what is given or `begun` replaces the usual part.
+    """Open the fleet that `settings` describe; what is given or `fork_server` replaces the usual part.
 
-    `stage` takes the embedded engine's place, `second` makes the engine of the second opinion.
+    `stage` takes the embedded engine's place, `second_engine` makes the engine of the second opinion.
 
     The policy folder is tried out and made live if it differs from the live revision; if it is
     refused or cannot be read, the last good revision stays and `App.troubles` says so; without

@@ -54,7 +54,7 @@ class CheckResult:
 
 
 def check_machine(settings: Settings, *, is_running: bool) -> Iterator[CheckResult]:
-    """Look at this machine: Python, disk, sync, another run, ports. `runs`: a fleet answers."""
+    """Look at this machine: Python, disk, sync, another run, ports. `is_running`: a fleet answers."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     if sys.version_info >= PYTHON:
         yield CheckResult("python", "ok", version)

@@ -41,7 +41,7 @@ def rejudge_store(
     """Make every judgement of a store again (`vedette.operations.judge_replay`). Runs its own event
     loop.
 
-    `read` is the fleet as `read_fleet` found it; without it, it is read.
+    `contents` is the fleet as `read_fleet` found it; without it, it is read.
     """
 
     async def work() -> JudgeReport:
@@ -108,7 +108,7 @@ class JudgeReleases:
         return known is None or known.reasoner == "judge"
 
     def find(self, agent: str, digest: str, at_us: int) -> JudgeRelease | None:
-        """Return the judge that is made of what `made` names; None if it is not at hand."""
+        """Return the judge that is made of what `digest` names; None if it is not at hand."""
         if (agent, digest) not in self._made:
             self._made[(agent, digest)] = self._find(agent, digest, at_us)
         return self._made[(agent, digest)]

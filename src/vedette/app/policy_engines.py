@@ -111,7 +111,7 @@ def engine_reason(stage: Any) -> str:
 def wasm_trouble(reason: str) -> str | None:
     """Say what a person should see if OPA's Wasm was to decide and cannot; else None.
 
-    `reason` is what `reason_of` said of the engine that decides.
+    `reason` is what `engine_reason` said of the engine that decides.
     """
     from vedette.adapters.policy_engines.opa_wasm.stage import MEND, NO_OPA
 

@@ -52,7 +52,7 @@ class FolderSigner:
     def read(self, raw: bytes, public: str | None = None) -> tuple[int, str]:
         """Return the number and bundle digest of an archive that a key signed: the one here.
 
-        `public` is the PEM of another. Raises BadPolicy, BadStore if the key here is none.
+        `public_key` is the PEM of another. Raises BadPolicy, BadStore if the key here is none.
         """
         from vedette.adapters.bundles import unpack
 

@@ -65,7 +65,7 @@ _FIXED_FIELDS = ("reasoner", "order_by", "collection", "schedules")
 
 @dataclass(slots=True)
 class ChangedAgent:
-    """An agent whose folder is not the release that runs any more. `now` is its digest."""
+    """An agent whose folder is not the release that runs any more. `digest` is its digest."""
 
     agent: str
     release: str
@@ -383,7 +383,7 @@ class Releases:
         trouble(f"{name}: release {release[:12]} was taken up")
 
     def _report_unbounded(self, trouble: Callable[[str], None]) -> None:
-        """Tell once of each agent that `pause_unbounded` has begin nothing."""
+        """Tell once of each agent that `pause_unbounded_agents` has begin nothing."""
         found = (
             (a.name, find_budget_gap(self.services.budgets, a))
             for a in self.services.fleet.agents.values()

@@ -36,7 +36,7 @@ def open_pool(
 ) -> WorkerPool | None:
     """Make the pool of workers, if the settings want them; it comes up beside the engine.
 
-    Its zygote is the one that was `begun`, if there is one.
+    Its zygote is the one that was `fork_server`, if there is one.
     """
     if not settings.isolation.use_processes:
         return None
@@ -57,7 +57,7 @@ class Containment:
     """How tightly agents' code is closed in.
 
     `protection` is what the kernel does, None where nothing is asked of it and `why` says so.
-    `datagrams` names agents whose tools may use UDP.
+    `udp_agents` names agents whose tools may use UDP.
     """
 
     protection: Protection | None
@@ -236,7 +236,7 @@ def build_root_describer(settings: Settings) -> Describe:
 
 
 async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None:
-    """Make the judge of a release once, where `judges` would run it, and let it go again.
+    """Make the judge of a release once, where `build_judge_reasoner` would run it, and let it go again.
 
     The judges that run stay as they are. Raises what making it raises. What runs elsewhere, or is
     no code of the agent's folder, is not tried.

@@ -99,7 +99,7 @@ def read_bank(
 ) -> tuple[BankPlan | None, list[Problem]]:
     """Return the bank of a folder and every problem of it; None if bank.yaml itself is wrong.
 
-    `known` maps the ids of all memories read so far to their files and is added to: a briefing
+    `known_ids` maps the ids of all memories read so far to their files and is added to: a briefing
     cites memories of several banks by id. With `now_us` 0 expiry is not looked at.
     """
     file = f"{relative_path}/bank.yaml"

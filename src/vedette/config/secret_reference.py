@@ -1,7 +1,7 @@
 """Secrets by reference: no file of the fleet holds one, a table names where it is.
 
 `NAME_env` names an environment variable, `NAME_file` a file, `NAME_secret` a version of a secret
-in Secret Manager (`projects/P/secrets/S/versions/V`). Who reads the third is given by `read_with`:
+in Secret Manager (`projects/P/secrets/S/versions/V`). Who reads the third is given by `set_secret_fetcher`:
 this floor knows no vendor.
 """
 

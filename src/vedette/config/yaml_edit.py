@@ -56,7 +56,7 @@ def set_value(text: str, path: Sequence[str], value: str) -> str:
 
 
 def set_line(text: str, path: Sequence[str], value: str) -> str:
-    """Return `text` with whatever stands on the one line of `path` replaced by `written`.
+    """Return `text` with whatever stands on the one line of `path` replaced by `value`.
 
     Raises NotPlain if the value is not on that line, or there is none.
     """
@@ -82,7 +82,7 @@ def copy_block(text: str, path: Sequence[str], name: str) -> str:
 
 
 def add_list_item(text: str, item: str, neighbour: str, keys: Sequence[str]) -> str:
-    """Return `text` with `item` added to every list under one of `keys` that names `beside`.
+    """Return `text` with `item` added to every list under one of `keys` that names `neighbour`.
 
     Lists in brackets on one line, and lists of one item a line. Items that are there stay.
     """

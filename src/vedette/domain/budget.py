@@ -97,7 +97,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """A limit that a step may not pass. `used` is what counts beside the store's own total."""
+    """A limit that a step may not pass. `actual_use` is what counts beside the store's own total."""
 
     scope: Literal["run", "agent", "fleet"]
     unit: str
@@ -173,7 +173,7 @@ class Alert:
 
 @dataclass(slots=True)
 class ActionSlots:
-    """The room for actions while a step is made: all there may be, or what `short` has left."""
+    """The room for actions while a step is made: all there may be, or what `shortage` has left."""
 
     shortage: Shortage | None = None
     count: int = 0
@@ -349,7 +349,7 @@ def _token_use(
 class SpendCounters:
     """How much an agent spent, by minute: the sums a decision needs, in constant time.
 
-    `add` takes units spent at an instant, `give_back` returns them to it. Sums are over calendar
+    `add` takes units spent at an instant, `refund` returns them to it. Sums are over calendar
     windows. The owner restores it from the store by adding what the store knows.
     """
 

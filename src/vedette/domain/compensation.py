@@ -77,7 +77,7 @@ def undo_event(
 ) -> Event:
     """Return the event that takes back what an action did.
 
-    `of` is the run the action belongs to and its event, `tools` its tool and the inverse, as they
+    `run_and_event` is the run the action belongs to and its event, `tools` its tool and the inverse, as they
     are declared now. Raises BadCommand if the record has no value for an argument of the inverse.
     """
     run, event = run_and_event

@@ -140,7 +140,7 @@ _LINK = {"at": str, "link": str, "host": str, "origin": str}
 
 
 def check_request(request: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a question's shape, or None if it is a `vedette.question/2`.
+    """Return what is wrong with a question's shape, or None if it is a `vedette.request/2`.
 
     One of an older schema, as the ledger may hold it, is checked for the shape that it had.
     """

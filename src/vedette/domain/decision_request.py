@@ -59,7 +59,7 @@ class DecisionRecord:
     """A decision with all that is needed to make it again: the exact question and the bundle.
 
     `answers` are there where two engines were asked and differed: whose decision it would have
-    been first. The decision is then the deny that `differing` makes of them.
+    been first. The decision is then the deny that `build_difference_denial` makes of them.
     """
 
     decision: Decision

@@ -48,7 +48,7 @@ def format_event_line(
 ) -> str:
     """Return what is shown of an event in one line: from whom, about what, its first words.
 
-    Of more than `most` columns it has the first.
+    Of more than `max_columns` columns it has the first.
     """
     if about["erased"]:
         return f"{front}(erased)"

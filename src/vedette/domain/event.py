@@ -106,7 +106,7 @@ class Event:
 
     @classmethod
     def from_body(cls, value: Mapping[str, Any]) -> Event:
-        """Rebuild an event from the parsed bytes of `payload`.
+        """Rebuild an event from the parsed bytes of `to_body`.
 
         Fractions in `data` come back as decimal strings: this is the form in which reasoners,
         policies and the ledger see every event, on its first delivery too.
@@ -188,7 +188,7 @@ def subject_of(event: Event) -> str | None:
 def metric_value(data: object) -> float | None:
     """Return the finite number `value` of a metric's data, None if it has none.
 
-    Fractions come as decimal strings (see `Event.from_payload`).
+    Fractions come as decimal strings (see `Event.from_body`).
     """
     value = data.get("value") if isinstance(data, Mapping) else None
     if isinstance(value, bool) or not isinstance(value, int | float | str):

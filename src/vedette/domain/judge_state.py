@@ -47,12 +47,12 @@ def advance_digest_all(digest: bytes, positions: Iterable[int]) -> bytes:
 
 
 def format_state_name(judge: str, digest: bytes | None) -> str:
-    """Return how an entry names the state that was judged from; `seen` is None without one."""
+    """Return how an entry names the state that was judged from; `digest` is None without one."""
     return judge if digest is None else judge + digest.hex()
 
 
 def parse_state_name(state: str) -> tuple[str, str]:
-    """Return (what the judge was made of, what its state had seen) of `name_state`."""
+    """Return (what the judge was made of, what its state had seen) of `format_state_name`."""
     return state[:_JUDGE_DIGITS], state[_JUDGE_DIGITS:]
 
 

@@ -21,7 +21,7 @@ from vedette.domain.effect import FINAL_STATES
 from vedette.domain.entry import HOLD_ANSWERS
 from vedette.domain.run import ActionRow
 
-# What is read of an action; `Told` is one of these entries and its body, None if that is gone.
+# What is read of an action; `EntryRecord` is one of these entries and its body, None if that is gone.
 # An effect that was made, or given up, is over for good. A cancelled one is not: a person may take
 # its run up again, and what is held again after a permit was cancelled, too.
 _FINAL_EFFECTS = ("effect.done", "effect.failed")
@@ -146,7 +146,7 @@ def format_obligations(obligations: Sequence[Mapping[str, str]]) -> str:
 def compare_record(record: bytes, request: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield (column, says, should) of what a row's record says that was not asked of it.
 
-    `question` is the one of its action's first decision.
+    `request` is the one of its action's first decision.
     """
     action, context = request.get("action"), request.get("context", {})
     if not isinstance(action, dict) or not isinstance(context, dict):

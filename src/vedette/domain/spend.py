@@ -68,7 +68,7 @@ class SpendCache:
     """Running totals by (name, unit), read when first asked for and written at the group's end.
 
     Not a sum over entries: what a check costs does not grow with what was spent. `read` gives a
-    total as the transaction under way has it, `raised` the raises in force at an instant.
+    total as the transaction under way has it, `raises` the raises in force at an instant.
     """
 
     def __init__(

@@ -42,9 +42,9 @@ class UnrecordedStop:
 class StopState:
     """What is stopped. `epoch` grows with every change; older steps are refused.
 
-    `ends` are those that lift themselves. A stop that is on its way to the store is *coming*: no
+    `timed_stops` are those that lift themselves. A stop that is on its way to the store is *coming*: no
     call starts any more, and nothing is decided by it yet. `unrecorded` are on their way until the
-    store takes writes again. `heard` is the last entry that lifted a stop as far as this process
+    store takes writes again. `last_lift_seq` is the last entry that lifted a stop as far as this process
     has heard.
     """
 
@@ -94,7 +94,7 @@ class StopState:
         return bool(self._pending) and any(scope in self._pending for scope in scopes)
 
     def announce(self, scope: StopScope) -> None:
-        """Let no call start under a scope from now on; `settle` follows, whatever happens."""
+        """Let no call start under a scope from now on; `withdraw` follows, whatever happens."""
         self._pending.append(scope)
 
     def withdraw(self, scope: StopScope) -> None:

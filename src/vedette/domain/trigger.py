@@ -26,7 +26,7 @@ UNDO_TRIGGER = "undo"
 class Subscription:
     """Wakes the agent on events whose attributes match all given patterns (fnmatch, case kept).
 
-    Without a name it is called by its patterns (`called`), as policy is told what woke a run.
+    Without a name it is called by its patterns (`trigger_name`), as policy is told what woke a run.
     """
 
     types: tuple[str, ...]

@@ -344,7 +344,7 @@ async def record_outcome(
 ) -> None:
     """Record what came of a call. It happened, so no fence may refuse to record it.
 
-    `sure` says that it is the target's word, not only the tool's. Only this process knows it: a
+    `verified` says that it is the target's word, not only the tool's. Only this process knows it: a
     store that cannot commit is waited for, as a call of the same key again would be the price.
     """
     wait_s = _RECORD_S

@@ -38,8 +38,8 @@ async def handle(
 ) -> RunContext | None:
     """Take a run through its first turn: judged, decided and durable.
 
-    Returns the case if there is more to do (`see_through` does it, beside the key's next run),
-    None if the run is done or waits (for its budget, too). `event` spares reading it again. `sent`
+    Returns the case if there is more to do (`run_to_completion` does it, beside the key's next run),
+    None if the run is done or waits (for its budget, too). `event` spares reading it again. `on_sent`
     is told when the key's next event may be judged, which for a judge is before the commit has
     stood.
 

@@ -106,7 +106,7 @@ def hold_for_budget(
 ) -> None:
     """Let a permitted action wait for a budget; an approval it had stands as it did.
 
-    `was` is its hold, approver and end as they were before it was permitted.
+    `hold_before` is its hold, approver and end as they were before it was permitted.
     """
     row.decided, row.rule, row.waits = "hold", shortage.rule, "budget"
     row.effect, row.not_before_us = None, shortage.until_us

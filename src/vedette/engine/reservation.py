@@ -26,7 +26,7 @@ async def reserve_budget(services: Services, context: RunContext, now: int) -> b
     """Book a turn's worst case; False if there is no room, then the run waits for its budget.
 
     Raises Permanent if the run has had all the turns that its agent may take, Superseded if its
-    turns have no worst case in what is limited by now (`pause_unbounded`).
+    turns have no worst case in what is limited by now (`pause_unbounded_agents`).
     """
     agent = context.agent
     if agent.reasoner == "judge" or is_undo(context.event):

@@ -39,11 +39,11 @@ from vedette.engine.tool_calls import answer_data
 
 @dataclass(slots=True)
 class RunContext:
-    """One run being handled. `rows` are all its actions, oldest first, as the store has them.
+    """One run being handled. `actions` are all its actions, oldest first, as the store has them.
 
-    `previous` is the position of the key's event that was judged before this one; `briefed` cites
+    `previous` is the position of the key's event that was judged before this one; `citations_by_turn` cites
     what each recorded turn was briefed with; `reservation` is this turn's worst case, booked;
-    `places` is the room for actions of the step that is being made. `fresh` has the origins of
+    `places` is the room for actions of the step that is being made. `fresh_origins` has the origins of
     the actions that were decided here, by id, with the registry they were bound under.
     """
 
@@ -250,7 +250,7 @@ class RunContext:
     ) -> DecisionContext:
         """Return what the engine knows while one action is decided.
 
-        `rows` are the run's actions; of several copies of one the last counts. `told` are the
+        `actions` are the run's actions; of several copies of one the last counts. `entries` are the
         entries of the action.
         """
         latest = {other.id: other for other in rows if other.id != row.id}
@@ -300,7 +300,7 @@ class RunContext:
     def rebuild_action(self, row: ActionRow, entries: Sequence[EntryRecord] = ()) -> Action:
         """Rebuild the exact action of a row, with its origins as they are today.
 
-        `told` are its entries (`read_told`), which one that was decided here does not need.
+        `entries` are its entries (`read_entries`), which one that was decided here does not need.
 
         Raises Superseded if its tool was declared anew, or if charter or registry no longer say
         what an argument was drawn from, or if the row is not what its entries say: then it is not
@@ -480,7 +480,7 @@ class RunContext:
     async def commit(self, step: Step, on_sent: Callable[[], None] | None = None) -> None:
         """Make a step durable and move on. Raises Fenced, OverBudget or Superseded.
 
-        `sent` is called once the step is on its way: then the key's next event may be judged,
+        `on_sent` is called once the step is on its way: then the key's next event may be judged,
         as if this step stood.
         """
         answer = self.services.store.send(step)

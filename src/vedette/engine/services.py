@@ -45,12 +45,12 @@ _NOTHING = nullcontext()
 class Services:
     """One fleet at work. Belongs to the event loop it was made on.
 
-    `heads` is the position of the last observed event of every (agent, key) seen so far; what is
-    known of a key holds under the lease under which it was learned (`lead`) and no other. `in_hand`
-    remembers, beyond the death of this process, whose judge was at work. `called` are actions
-    whose call was let go here and whose outcome is not durable; `since` is the ledger's last entry
+    `positions` is the position of the last observed event of every (agent, key) seen so far; what is
+    known of a key holds under the lease under which it was learned (`adopt_lease`) and no other. `run_journal`
+    remembers, beyond the death of this process, whose judge was at work. `unrecorded_calls` are actions
+    whose call was let go here and whose outcome is not durable; `start_seq` is the ledger's last entry
     before this process. `scope_readers` are those to whom a scope of a bank may be told.
-    `catch_up` makes the policy live that the store says is: its commit stood although it raised.
+    `catch_up_policy` makes the policy live that the store says is: its commit stood although it raised.
     """
 
     fleet: Fleet
@@ -205,7 +205,7 @@ class Services:
         """Hold a slot for one call; the call counts as in flight under `policy_rev`.
 
         Slots are an agent's own at each target: what hangs takes none from anybody else. Its key
-        counts as calling (`keys_calling`) until the key's effects are let go of (`in_order`).
+        counts as calling (`keys_with_calls`) until the key's effects are let go of (`effects_lock`).
         """
         agent_slots = self._agent_slots.get((run.agent, target))
         if agent_slots is None:

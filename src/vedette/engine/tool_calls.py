@@ -40,8 +40,8 @@ def find_precondition(
 ) -> Precondition:
     """Say what has to happen before the call may be made.
 
-    `mine` tells a `started` that this handler wrote itself a moment ago from one that was found
-    after a crash: the latter is an unknown outcome. In `doubt` even an effect that was never
+    `own_start` tells a `started` that this handler wrote itself a moment ago from one that was found
+    after a crash: the latter is an unknown outcome. In `in_loss_window` even an effect that was never
     started may have happened, in history that a restore lost: whoever can be asked is asked, and
     where a repeat under the same key is no harm it is left to the target.
     """
@@ -87,7 +87,7 @@ def build_call(
 def call_time_us(tool: Tool | None, entries: Sequence[EntryRecord]) -> int:
     """Return how long a call that may be on its way takes at most (microseconds).
 
-    `told` are the action's entries: a start says what the tool was given then, which may be more
+    `entries` are the action's entries: a start says what the tool was given then, which may be more
     than it is given today. The tool may be gone by now (None).
     """
     given = [entry.get("timeout") or 0 for entry, _ in entries if entry["kind"] == STARTED_KIND]

@@ -142,7 +142,7 @@ def decide_action(
 ) -> list[Draft]:
     """Ask the gateway about one action; write the answer into its row and return the entries.
 
-    `told` are the entries that it has already; an approval counts as far as they have it.
+    `entries` are the entries that it has already; an approval counts as far as they have it.
     A rule's stop that stands as it did, under the same revision, has none. Raises what `write_rows`
     raises; the action is not counted then.
     """
@@ -210,8 +210,8 @@ def hold_for_policy(
 ) -> bool:
     """Leave a denied action that may have happened open for a while; False if that is over.
 
-    It may be repeated under its key, so no more than that is in the way of knowing. `was` is its
-    hold as it was before it was denied, `told` its entries if the last of them is this denial.
+    It may be repeated under its key, so no more than that is in the way of knowing. `hold_before` is its
+    hold as it was before it was denied, `entries` its entries if the last of them is this denial.
     """
     since = [int(entry["at"]) for entry, _ in entries if entry["kind"] == DECIDED_KIND]
     until = held_actions.denial_retry_at(since[-1] if since else now, now)

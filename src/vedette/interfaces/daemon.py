@@ -479,7 +479,7 @@ class Daemon:
             self.report_trouble(f"policy revision {live} is live")
 
     def _compare_folder(self, *, report: bool) -> None:
-        """Gauge whether the policy folder says what is live; `tell` it where it has to wait."""
+        """Gauge whether the policy folder says what is live; `report` it where it has to wait."""
         from vedette.adapters.policy_engines.regorus.stage import read_bundle
 
         app = self.app

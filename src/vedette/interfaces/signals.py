@@ -37,7 +37,7 @@ class Signals:
     def set_handler(self, handler: Callable[[], object]) -> None:
         """Say what the first signal does; it is called at once if that has come already.
 
-        `how` is called between any two instructions of the main thread.
+        `handler` is called between any two instructions of the main thread.
         """
         self._handler = handler
         if self.first is not None:

@@ -73,7 +73,7 @@ class KernelSVM:
     def add(self, similar: Floats, itself: float, lam: float) -> None:
         """Add one row: its kernel with the rows that are there, and with itself.
 
-        Call `settle` when done.
+        Call `fit` when done.
         """
         inverse = self._inverse
         reach = inverse @ similar
@@ -87,7 +87,7 @@ class KernelSVM:
         self.lam = np.append(self.lam, lam)
 
     def remove(self, row: int) -> None:
-        """Remove one row. Call `settle` when done."""
+        """Remove one row. Call `fit` when done."""
         keep = np.arange(len(self.lam)) != row
         column = self._inverse[keep, row]
         rest = self._inverse[row, row]

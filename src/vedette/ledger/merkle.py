@@ -301,7 +301,7 @@ def _check_text(text: str) -> None:
 
 
 def sign_note(body: str, name: str, key: SigningKey, signer_id: bytes = b"") -> str:
-    """Return the signed note of `body`, which must end in a newline; `named` is the key's id.
+    """Return the signed note of `body`, which must end in a newline; `signer_id` is the key's id.
 
     Raises ProofError for a body or a key name that the format does not allow.
     """

@@ -43,8 +43,8 @@ T = TypeVar("T")
 class Recall:
     """Reads banks for agents. `drafts` of new decisions wait to be written with the next step.
 
-    `behind` says why the banks lack something that is durable, or cannot be read; "" if they are
-    well. `closed` says that what they lack may be an order to forget; `bring_up` makes up for it.
+    `lag_reason` says why the banks lack something that is durable, or cannot be read; "" if they are
+    well. `is_closed` says that what they lack may be an order to forget; `rebuild_banks` makes up for it.
     """
 
     banks: BankStore
@@ -95,7 +95,7 @@ class Recall:
         return True
 
     async def await_commit(self, commit: Awaitable[T], *, order: bool) -> T:
-        """Return what a commit answers that the banks have to follow (`order` as in `follow`).
+        """Return what a commit answers that the banks have to follow (`order` as in `update_banks`).
 
         Raises what it raises. Unless it was refused it may stand unheard, and a second order would
         find nothing left to do: then the banks are behind until the ledger was read.
@@ -117,7 +117,7 @@ class Recall:
                 read()
                 del self._failed_reads[place]
             self.lag_reason = ""
-        except Exception as error:  # as in `follow`
+        except Exception as error:  # as in `update_banks`
             self.lag_reason = _error_text(error)
 
     def _mark_behind(self, error: BaseException, *, order: bool) -> None:

@@ -1,7 +1,7 @@
 """Curate: what a person sees before a memory is promoted, and what curators are handed.
 
-`flips` says which recorded events would be judged otherwise with a memory than without it;
-`gather` what people and the line made of runs in a stretch of the record. Both only look.
+`find_flips` says which recorded events would be judged otherwise with a memory than without it;
+`collect_patterns` what people and the line made of runs in a stretch of the record. Both only look.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def add_lesson(lessons: Sequence[Memory], candidate: Mapping[str, Any]) -> list[
 
 
 class RunHistory(Protocol):
-    """What `gather` asks of the record."""
+    """What `collect_patterns` asks of the record."""
 
     def seq_at(self, at_us: int) -> int: ...
 

@@ -28,7 +28,7 @@ ReadableScopes = Mapping[str, tuple[tuple[str, str], ...]]
 
 @dataclass(slots=True)
 class Lessons:
-    """What each of `agents` may be taught. Nobody is taught anything before `take`."""
+    """What each of `agents` may be taught. Nobody is taught anything before `adopt`."""
 
     banks: BankStore
     agents: dict[str, Agent]
@@ -43,7 +43,7 @@ class Lessons:
     ) -> tuple[ReadableScopes, list[Draft]]:
         """Ask `gate` about every scope; return what may be read and the entries that say so.
 
-        With `made`, a release that is to come, for it instead of the agent of its name. Changes
+        With `release`, a release that is to come, for it instead of the agent of its name. Changes
         nothing: the answer is in force once its entries are durable and it is taken.
         """
         readable: dict[str, tuple[tuple[str, str], ...]] = {}
@@ -114,7 +114,7 @@ class Lessons:
         return [name for name, scopes in self._readable.items() if (bank, scope) in scopes]
 
     def preview_lessons(self, agent: str, now_us: int) -> list[Memory]:
-        """Return what `of` would teach, for somebody who looks and makes no judge of it."""
+        """Return what `load_lessons` would teach, for somebody who looks and makes no judge of it."""
         return [
             memory
             for bank, scope in self._readable.get(agent, ())

@@ -37,7 +37,7 @@ _RECENT_ENTRIES = 200
 
 
 class EventAcceptor(Protocol):
-    """What this asks of the intake (`vedette.engine.ingest.LineIntake`)."""
+    """What this asks of the intake (`vedette.engine.ingest.EventIntake`)."""
 
     async def accept_with(self, event: Event, subject: str | None, commit: Any) -> Receipt: ...
 

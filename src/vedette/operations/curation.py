@@ -2,7 +2,7 @@
 
 The ledger is written first and the bank brought to it, then every judge that was taught what
 changed is made anew: an order is in force for the next recall when it is answered. A runner that
-was killed in between does the same at its start (`feed`), other workers when they hear of it.
+was killed in between does the same at its start (`sync_banks`), other workers when they hear of it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ENTRY_KINDS = {
 
 
 class MemoryLedger(Protocol):
-    """What `feed` asks of the store."""
+    """What `sync_banks` asks of the store."""
 
     def last_seq(self) -> int: ...
 

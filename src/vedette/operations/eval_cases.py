@@ -63,7 +63,7 @@ class CaseFile(Shape):
 def read_evals(agent: Agent, relative_path: str) -> tuple[list[EvalCase], list[Problem]]:
     """Return an agent's cases, file by file, and everything that is wrong with them.
 
-    `shown` is how problems name the agent's folder.
+    `relative_path` is how problems name the agent's folder.
     """
     cases: list[EvalCase] = []
     problems: list[Problem] = []

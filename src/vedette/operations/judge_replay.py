@@ -94,7 +94,7 @@ class JudgeProvider(Protocol):
         ...
 
     def find(self, agent: str, digest: str, at_us: int) -> JudgeRelease | None:
-        """Return the judge that is made of what `made` names, as of an instant; None without."""
+        """Return the judge that is made of what `digest` names, as of an instant; None without."""
         ...
 
     def reasoner(self, judge: JudgeRelease, attempt: int) -> Reasoner:
@@ -121,7 +121,7 @@ class _KeyState:
 
     `observed` are positions in order, `judged` the entries that judged them. `base` is the last
     checkpoint's position (0: none) with its bytes, if they are known; `digest` is what the ledger
-    says of them. `held` is (judge, position) of the state that the reasoner holds. `before` says
+    says of them. `reasoner_state` is (judge, position) of the state that the reasoner holds. `has_unnamed` says
     that there are judgements whose states have no name, or whose entries are archived.
     """
 
@@ -232,7 +232,7 @@ class _RecordedJudgement:
 
 
 def _has_judgement(entry: Mapping[str, Any]) -> bool:
-    """Say whether an entry of `_JUDGED` holds a judgement; a run may be closed long after its."""
+    """Say whether an entry of `_JUDGEMENT_KINDS` holds a judgement; a run may be closed long after its."""
     return entry["kind"] == "turn.reasoned" or "label" in entry
 
 

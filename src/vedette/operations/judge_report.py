@@ -46,7 +46,7 @@ class JudgeReport:
     """What came of it. `answers` are turns that a model, or the engine itself, answered.
 
     `states` counts the kept states that were compared. `unrecomputable` counts judgements by why
-    they could not be made again; those not of `LAWFUL` are faults.
+    they could not be made again; those not of `EXPECTED_REASONS` are faults.
     """
 
     judgements: int = 0

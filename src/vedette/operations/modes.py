@@ -39,7 +39,7 @@ NEEDED = {"mode": "agent"}
 async def dispatch(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
     """Set an agent's mode; answer when no worker starts or commits anything under the old one.
 
-    Returns what a publication tells, with `agent`, `was`, `mode`, `requested`, `in_force` and, as
+    Returns what a publication tells, with `agent`, `was`, `mode`, `requested`, `effective_mode` and, as
     `folder`, what became of the file. Raises Forbidden for another role; NotFound for what is no
     agent; BadCommand for what is no mode, for a folder that says more than what is live, and for
     grants that cannot be edited by lines; Outrun if others publish all the time.
@@ -159,7 +159,7 @@ def replace_mode(files: Mapping[str, bytes], agent: str, mode: str) -> Bundle:
 
 
 def replace_file(path: Path, raw: bytes, point: str, expected: bytes) -> bool:
-    """Put a file in the place of one that holds `was`, durably: whoever reads sees one, whole.
+    """Put a file in the place of one that holds `expected`, durably: whoever reads sees one, whole.
 
     Returns False, and writes nothing, where it holds something else by now: somebody saved it.
     Raises OSError. Its mode bits stay; hidden files beside it are passed over by whoever reads.

@@ -43,7 +43,7 @@ _TRUSTED: Origin = "trusted"
 class PermissionQuery:
     """Who is asked about and by which engine, with the data that is live in it.
 
-    `acting` is the same policy but for the agent's mode, which is act there. `walls` reads a cron
+    `act_engine` is the same policy but for the agent's mode, which is act there. `cron_walls` reads a cron
     expression (`vedette.domain.schedule`).
     """
 

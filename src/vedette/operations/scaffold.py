@@ -42,7 +42,7 @@ CheckFleet = Callable[["Settings"], list["Problem"]]
 class NewAgent:
     """What a new agent takes. `files` are new texts by path, `before` what each was made of.
 
-    `look` are lines of its code that have a word which is also the other's name or collection.
+    `review_lines` are lines of its code that have a word which is also the other's name or collection.
     """
 
     name: str

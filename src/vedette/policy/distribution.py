@@ -45,7 +45,7 @@ class ForeignArchive:
 class BundleDistributor:
     """Makes the archives of one fleet and brings them to its shelf, if it has one.
 
-    `ahead` is the highest number seen on the shelf: after a restore the record may be behind it,
+    `highest_seen` is the highest number seen on the shelf: after a restore the record may be behind it,
     and the next revision goes above it. It is kept in the record too, as who is told to publish
     again may do so in another process. `live` is the archive of the live revision, None while
     there is none that the fleet's key signed.
@@ -172,7 +172,7 @@ class BundleDistributor:
     async def upload(self, archive: Archive) -> str | None:
         """Bring an archive to the shelf; return what a person should know of it, if anything.
 
-        Never raises for the shelf's sake: the revision is live, and `keep` tries again.
+        Never raises for the shelf's sake: the revision is live, and `maintain` tries again.
         """
         if self.repository is None:
             return None

@@ -24,7 +24,7 @@ from vedette.policy.second_opinion import SecondOpinion
 class Gateway:
     """Decides under the live revision. `swap` is the only thing that changes what is live.
 
-    `second` is what another engine says of the same bundle; None where there is no other.
+    `second_opinion` is what another engine says of the same bundle; None where there is no other.
     """
 
     engine: PolicyEngine

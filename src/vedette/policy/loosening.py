@@ -32,7 +32,7 @@ Document = Mapping[str, Any]
 class Loosening:
     """What a bundle loosens against another, in words; empty where nothing is.
 
-    `between` are the digests of both bundles. `evidence` tells what recorded questions would be
+    `bundle_digests` are the digests of both bundles. `evidence` tells what recorded questions would be
     answered under both; it is shown, and is no part of the digest, as other questions are recorded
     meanwhile.
     """

@@ -47,7 +47,7 @@ class PublishRequest:
     """Who wants a bundle live and why; `commit` is where it comes from, as they told.
 
     `back_to` is the number of the revision whose content it is, for a rollback. `new_key` signs
-    with the key that is here though another signed before. `expects` is the number of the revision
+    with the key that is here though another signed before. `expected_revision` is the number of the revision
     that the bundle was made from: where another is live by then, nothing is published. `confirmed`
     is the digest of the loosening that was shown to them: without it nothing that loosens is.
     """
@@ -66,11 +66,11 @@ class PublishResult:
     """What came of a publication.
 
     `took_us` is the time from the wish until no call starts and no step commits under anything
-    older, `trial_us` the part of it that the trial took; `still_calling` how many calls of older
+    older, `trial_us` the part of it that the trial took; `open_calls` how many calls of older
     revisions had not ended when the bound for waiting was reached (0 is the rule). `archive` is
-    the digest of the signed archive; `told` is what a person should know of it or of the shelf.
-    `behind` are workers that had not said in time that they start nothing older (none is the rule).
-    `loosens` is what the bundle loosens; where that was not confirmed, nothing was published.
+    the digest of the signed archive; `message` is what a person should know of it or of the shelf.
+    `lagging_workers` are workers that had not said in time that they start nothing older (none is the rule).
+    `loosening` is what the bundle loosens; where that was not confirmed, nothing was published.
     """
 
     revision: Revision
@@ -97,13 +97,13 @@ class Rollout:
 
     `prepare` decides under a bundle, as the revision it would get, what must be decided before
     it is live; its entries become durable with the publication. `swap` makes it live here.
-    `released` returns the agents of the releases that the fleet runs, and the ledger's entry up to
-    which that is so (None where nobody else releases); `admits` says what of a bundle does not fit
+    `load_releases` returns the agents of the releases that the fleet runs, and the ledger's entry up to
+    which that is so (None where nobody else releases); `check_agents` says what of a bundle does not fit
     them. `swap_lock` is held from there to the swap, and likewise by who puts a release in place:
-    what one decides of the other stays true until it is live. `shelving` signs it and hands it to
-    others. `opinions` makes what another engine says of it; a bundle that the other refuses is
-    refused. `why` says for people why the engine of the live bundle decides, which `swap` sets.
-    `loosens` says what a bundle loosens against the live one, `evidence` what recorded questions
+    what one decides of the other stays true until it is live. `distributor` signs it and hands it to
+    others. `second_opinions` makes what another engine says of it; a bundle that the other refuses is
+    refused. `engine_reason` says for people why the engine of the live bundle decides, which `swap` sets.
+    `find_loosening` says what a bundle loosens against the live one, `evidence` what recorded questions
     would be answered by its engine.
     """
 
@@ -275,7 +275,7 @@ class Rollout:
     ) -> tuple[int, Archive | None]:
         """Make the revision durable under its number, with its archive and what it decides.
 
-        `live` is the number of the revision that it was compared with, `released` the entry up to
+        `live` is the number of the revision that it was compared with, `load_releases` the entry up to
         which releases were. Raises Outrun if another is live by now.
         """
         details = {"loosens": list(loosening.statements)} if loosening.statements else {}

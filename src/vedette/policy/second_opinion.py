@@ -94,7 +94,7 @@ class SecondOpinion:
     def review(self, decision_record: DecisionRecord, *, outward: bool) -> DecisionRecord:
         """Return a decision as it is, or the deny where a permit meets a difference.
 
-        What is no permit, or not `outward`, is left for the sample, unless a difference was found
+        What is no permit, or not `is_outward`, is left for the sample, unless a difference was found
         before.
         """
         permitted = decision_record.decision.outcome == "permit"

@@ -41,7 +41,7 @@ class Loss:
 
     `heads` are the last (size, root) of every stretch that the witness saw beyond; none if no
     witness tells. `since_us` is when entry `size` was written, `seen_us` when the witness was shown
-    a head last; 0 where that is not known. `moved` says that the store is another instance of its
+    a head last; 0 where that is not known. `has_moved` says that the store is another instance of its
     database than it was.
     """
 
@@ -76,7 +76,7 @@ class Loss:
 class WitnessComparison:
     """What came of holding a store against its witness.
 
-    `loss` is what is lost and was not told before; `last` the last head of both. `apart` says that
+    `loss` is what is lost and was not told before; `last` the last head of both. `has_diverged` says that
     the witness, or what else lies beside it, may be of a history that the store does not hold.
     """
 
@@ -90,7 +90,7 @@ def find_loss(
 ) -> WitnessComparison:
     """Hold a store against its witness file, and its database against the instance that it was.
 
-    `key` is the verifier key in force. `joins` says whether a folder without a witness may go on
+    `key` is the verifier key in force. `may_join` says whether a folder without a witness may go on
     all the same, as others vouch for the store. Only the last note is compared, at the cost of one
     row; `vedette ledger verify` compares all. Raises BadStore if the witness is of another store.
     """

@@ -1,6 +1,6 @@
 """Upkeep of a store: rotating the key, letting archived entries go, expiring content, restoring.
 
-The functions write inside the writer's transaction; `Keeping` hands them to the writer.
+The functions write inside the writer's transaction; `StoreMaintenance` hands them to the writer.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ class StoreMaintenance(StoreReader):
     async def expire(
         self, rows: Sequence[Row], draft: Draft, *, stateless: Collection[str] = ()
     ) -> ErasureResult:
-        """Delete bodies that `expiring` found and that may still go; record their digests.
+        """Delete bodies that `expiring_bodies` found and that may still go; record their digests.
 
         What judges have observed goes if a kept state holds it, or the agent is `stateless`.
         """

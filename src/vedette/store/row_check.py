@@ -2,7 +2,7 @@
 
 Entries are proved by checkpoints; rows are what the engine and people go by. For each row the value
 that the entries come to is made again, as far as they tell it. What they do not tell is listed in
-`UNTOLD` with what an edit of it could do: a column is in one of the two, and a test sees to it.
+`UNCHECKED` with what an edit of it could do: a column is in one of the two, and a test sees to it.
 
 Rows of entries that were archived are not looked at: what they came to is proved by the archive.
 """

@@ -268,7 +268,7 @@ class SqlStore(StoreMaintenance):
 
     @property
     def lagging_workers(self) -> Sequence[str]:
-        """Return the workers that `everywhere` would wait for; this one if it sees no others."""
+        """Return the workers that `wait_for_barrier` would wait for; this one if it sees no others."""
         return ()
 
     def close(self) -> None:
@@ -291,7 +291,7 @@ class SqlStore(StoreMaintenance):
     async def accept_undo(
         self, action: str, arrival: Arrival, *, command: str | None = None
     ) -> AcceptResult:
-        """Accept the event that takes an action's effect back; see `curated.undo`."""
+        """Accept the event that takes an action's effect back; see `curated.accept_undo`."""
         return await self.writer.submit(
             self._commands.deduplicate(
                 command, lambda: accept_undo(self._write, self._step_writer, action, arrival)
@@ -329,9 +329,9 @@ class SqlStore(StoreMaintenance):
     ) -> int:
         """Make a bundle the live revision; steps made under older ones are refused from here on.
 
-        `drafts` are written with the new number in their `policy_rev`; `marks` are kept in the
+        `drafts` are written with the new number in their `policy_rev`; `meta` are kept in the
         same commit. Returns the number. Raises Outrun if `number` is no higher than what is live,
-        if another number than `expects` is, or if an agent was released after the entry `released`.
+        if another number than `expected_revision` is, or if an agent was released after the entry `released`.
         """
         commands = self._commands
 

@@ -111,7 +111,7 @@ class WriteBuffer:
         )  # fmt: skip
 
     def mark(self) -> tuple[int, int, int]:
-        """Return how much was accepted so far: what `take_back` goes back to."""
+        """Return how much was accepted so far: what `rollback_to` goes back to."""
         return len(self.events), len(self.refusals), len(self.runs)
 
     def rollback_to(self, mark: tuple[int, int, int]) -> None:
@@ -186,7 +186,7 @@ class WriteBuffer:
         self._new_actions.clear()
 
     def clear(self, keep: int = 0) -> None:
-        """Forget everything gathered; new actions after the first `numbered` have no number."""
+        """Forget everything gathered; new actions after the first `new_action_count` have no number."""
         for gathered in (
             self.events, self.refusals, self.runs, self.steps, self.relinks, self.stale_states,
             self._actions,

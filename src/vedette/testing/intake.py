@@ -13,7 +13,7 @@ from vedette.domain.ports import Receipt, Refused
 class ListIntake:
     """Records deliveries, knows an event by its key, and keeps positions.
 
-    `failing` is raised by `accept` before anything is kept. While `gate` is not set, `accept`
+    `failure` is raised by `accept` before anything is kept. While `gate` is not set, `accept`
     waits, as a loaded fleet does.
     """
 

@@ -138,7 +138,7 @@ def decision_entry(
 
 
 def decision_request(run: Run, row: ActionRow, *, now_us: int = 1) -> dict[str, Any]:
-    """Return a `vedette.question/1` about an action."""
+    """Return a `vedette.decision_request/1` about an action."""
     record = orjson.loads(row.record)
     return {
         "schema": "vedette.question/1",

@@ -61,8 +61,8 @@ class ScriptedModel:
     Which turn it is shows in what it is asked, as with any model: asked again after a crash, it
     answers the same turn again. With `reword` (names of arguments) it never says the same twice:
     every text given bare in one of these arguments ends in another number each time it is asked,
-    counting on from `asked_before`, which a test that starts anew after a crash sets higher.
-    Hand `model_for` to AdkReasoner. `asked` holds all that it was asked.
+    counting on from `prompts_before`, which a test that starts anew after a crash sets higher.
+    Hand `model_for` to AdkReasoner. `prompts` holds all that it was asked.
     """
 
     def __init__(

@@ -168,7 +168,7 @@ class World:
     """What the calling tools reach. It keeps its own record, apart from the ledger.
 
     `answer` may replace what a call brings: an Outcome, an exception to raise, or None for the
-    usual (done). What raised or was `retry` is no effect unless `after` is set: then the effect
+    usual (done). What raised or was `retry` is no effect unless `loses_answer` is set: then the effect
     happened and the answer was lost.
     """
 
@@ -351,7 +351,7 @@ def intercept_commits(fleet: FleetHarness, work: Callable[[Step], Awaitable[Step
     Only until the fleet is opened anew.
     """
     store: Any = fleet.app.store
-    # Where every step passes: `commit` is made of `send` where a store has both.
+    # Where every step passes: `commit` is made of `send_proposal` where a store has both.
     method_name = "send" if hasattr(store, "send") else "commit"
     onward = getattr(store, method_name)
 

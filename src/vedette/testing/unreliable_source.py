@@ -31,9 +31,9 @@ _YIELDS = 40  # at most so many turns of the loop go by while a delivery is dela
 class UnreliableSource:
     """Fits `ports.Source`; ends once every event is acknowledged.
 
-    `often` is the chance of each fault at each delivery (0: a plain source), `did` counts those
-    that happened. `between` is called after each delivery, with the draw: there a test sets clocks
-    or stops agents. What the intake raises counts as no acknowledgement and is kept in `refused`.
+    `fault_rate` is the chance of each fault at each delivery (0: a plain source), `fault_counts` counts those
+    that happened. `after_delivery` is called after each delivery, with the draw: there a test sets clocks
+    or stops agents. What the intake raises counts as no acknowledgement and is kept in `errors`.
     """
 
     name: str

@@ -425,7 +425,7 @@ async def test_more_requests_than_may_wait_are_sent_away(
 
 
 async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
-    """Whatever door lets somebody in: past it, and past `carry_out`, the answer is the same."""
+    """Whatever door lets somebody in: past it, and past `dispatch`, the answer is the same."""
     nobody = Order(Principal("person", "kim", frozenset({"viewer"})), "because")
     who, why = nobody.principal, nobody.reason
     async with FleetHarness(tmp_path) as fleet:

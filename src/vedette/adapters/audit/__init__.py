@@ -17,7 +17,7 @@ from vedette.ledger.history.audit import Mail, TargetEffect
 class TargetRecord:
     """What one target says: effects by key, or the mails of a mailbox.
 
-    `keeps_us` is for how long it keeps what it has, in microseconds; None if for good.
+    `retention_us` is for how long it keeps what it has, in microseconds; None if for good.
     """
 
     items: Iterable[TargetEffect] | None = None

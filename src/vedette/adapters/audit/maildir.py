@@ -1,6 +1,6 @@
 """The mails of a Maildir++ mailbox: where each lies, how it is flagged, since when.
 
-`emptied = ["Outbox"]` in the target names the folders that others take mails out of.
+`drained_folders = ["Outbox"]` in the target names the folders that others take mails out of.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class QueryPendingError(Exception):
 
 
 class Query:
-    """A query and its parameters. For one caller at a time; only `give_up` is for any thread."""
+    """A query and its parameters. For one caller at a time; only `request_cancel` is for any thread."""
 
     def __init__(
         self, text: str, parameters: Sequence[Parameter], *, location: str | None = None
@@ -45,7 +45,7 @@ class Query:
     def rows(self, client: Client, *, page_size: int | None = None) -> Iterator[Mapping[str, Any]]:
         """Wait for the query, some twenty seconds at most; yield its rows, fetched page by page.
 
-        May be called again after any error until `over`. Raises RunningError while it is not done,
+        May be called again after any error until `failed`. Raises RunningError while it is not done,
         and what the client raises.
         """
         from google.api_core.exceptions import ClientError, NotFound

@@ -25,7 +25,7 @@ class RowMapper:
     written twice is one event, however far apart the two are. Without it the id is the hash of
     the whole row, its instant included.
 
-    Whoever writes rows chooses what is in them: see `vouched_in_row`. The instant is vouched for: a
+    Whoever writes rows chooses what is in them: see `vouched_attributes`. The instant is vouched for: a
     row is not read before it, and a restore asks for no more.
     """
 

@@ -170,7 +170,7 @@ class Shipper:
         """Close the stream of a mark and move the mark to what is in the table."""
         assert mark.stream is not None
         taken = await asyncio.to_thread(self.warehouse.close_stream, mark.stream)
-        # One that is gone is old, or went with its table: `_there` finds out.
+        # One that is gone is old, or went with its table: `_resume_mark` finds out.
         if taken is not None and taken < mark.offset:
             what = f"{mark.to} has {taken} rows of {mark.offset} that it acknowledged"
             raise BadStore(what, where="[audit]", mend="ship into a new dataset")
@@ -276,7 +276,7 @@ async def follow(
 ) -> None:
     """Ship every `every_us` until cancelled; a failure is told and tried again, later each time.
 
-    `leads` says whether this worker is the one to ship, `head` what the last entry is.
+    `is_leader` says whether this worker is the one to ship, `last_seq` what the last entry is.
     """
     tries = 0
     while True:

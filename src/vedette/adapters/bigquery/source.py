@@ -54,7 +54,7 @@ class BigQuerySource:
 
     With `watch` it stays; without, it asks once and ends. `begin` (in the plan) says where a
     source starts that was never here before: at the present instant, or at the table's first row.
-    `leads` says whether this worker still runs the fleet's sources.
+    `is_leader` says whether this worker still runs the fleet's sources.
     """
 
     def __init__(

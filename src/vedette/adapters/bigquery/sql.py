@@ -64,7 +64,7 @@ def dataset_name(project: str, dataset: str) -> str:
 def build_query(plan: BigQueryPlan, *, limit: int, after_row: bool) -> str:
     """Return the query for new rows in order. Its parameters are microseconds, but for @row.
 
-    @after and @until bound the instants; `onward` goes on behind the row at (@last, @row) instead
+    @after and @until bound the instants; `after_row` goes on behind the row at (@last, @row) instead
     of from @after. A watermark is open at its start and closed at its end; APPENDS is the other
     way round (docs.cloud.google.com, time series functions). Raises BadFleet.
     """

@@ -36,9 +36,9 @@ async def watch_folder(folder: Path) -> AsyncIterator[None]:
 
 
 async def _watch_until_gone(folder: Path, *, notify_first: bool) -> AsyncIterator[None]:
-    """Yield as `saved` does, until the folder is gone.
+    """Yield as `watch_folder` does, until the folder is gone.
 
-    One that is there `again` is told once it is watched: nothing is saved between the two.
+    One that is there `notify_first` is told once it is watched: nothing is saved between the two.
     """
     from watchdog import events
     from watchdog.observers import Observer

@@ -90,7 +90,7 @@ def send_request(
 ) -> Response | None:
     """Make a request and return the answer; None if `may_send` said no, just before the first byte.
 
-    `end` is when it has to be over, by the monotonic clock. Raises NotSent, NoAnswer.
+    `deadline` is when it has to be over, by the monotonic clock. Raises NotSent, NoAnswer.
     """
     given = {**request.headers, **headers, "Accept": "application/json"}
     body = b""

@@ -39,7 +39,7 @@ _Key = tuple[str, str, str]
 
 @dataclass(slots=True, eq=False)
 class _Attempt:
-    """One request. `sent` and `unwanted` exclude each other: whoever is first has its way."""
+    """One request. `sent` and `cancelled` exclude each other: whoever is first has its way."""
 
     deadline: float
     lock: machine.Lock = field(default_factory=lambda: machine.Lock())

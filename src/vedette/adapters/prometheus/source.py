@@ -28,7 +28,7 @@ FIRST_US, LAST_US = 500_000, 60_000_000  # backoff while Prometheus does not ans
 class PrometheusSource:
     """Points of one server. Events are `metric.point` of source `prometheus:NAME`.
 
-    With `watch` it stays; without, it asks once and ends. `leads` says whether this worker still
+    With `watch` it stays; without, it asks once and ends. `is_leader` says whether this worker still
     runs the fleet's sources.
     """
 

@@ -88,7 +88,7 @@ async def send_batch(send: Send, ack_ids: Sequence[str]) -> tuple[list[str], lis
 
 
 class Acknowledger:
-    """Settles the deliveries of one source. `over` is told the ids that need no more care.
+    """Settles the deliveries of one source. `on_done` is told the ids that need no more care.
 
     Acknowledgements and what is given back are queued, and sent by `run`; `flush` waits for them.
     """

@@ -37,7 +37,7 @@ _STORE_FIRST_S, _STORE_LAST_S = 0.1, 5.0
 class PoisonMessages:
     """The messages that were no event, by message id: each is recorded once.
 
-    `most` are remembered. `topic` says that the subscription ought to have dead letters.
+    `limit` are remembered. `topic` says that the subscription ought to have dead letters.
     """
 
     topic: str | None
@@ -55,8 +55,8 @@ class PoisonMessages:
 class BatchDelivery:
     """Hands over the batches of one inbox until it ends.
 
-    `leads` says whether this worker still runs the fleet's sources: while the store fails,
-    whoever does not lets go. `tell` is told what a person has to mend.
+    `is_leader` says whether this worker still runs the fleet's sources: while the store fails,
+    whoever does not lets go. `report` is told what a person has to mend.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class BatchDelivery:
         self._report = report
 
     async def run(self, order_lock: asyncio.Lock) -> None:
-        """Hand over batches; where order is kept, one hand of all that share `turn` at a time.
+        """Hand over batches; where order is kept, one hand of all that share `order_lock` at a time.
 
         Raises StoreFailed if the store fails and another worker leads.
         """

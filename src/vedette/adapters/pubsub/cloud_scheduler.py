@@ -61,7 +61,7 @@ class ScheduleIndex:
     ) -> None:
         """Plan all schedules. `walls` matches a cron expression's wall-clock times.
 
-        `known` says whether an event was accepted, by its key; it may raise StoreFailed.
+        `is_known` says whether an event was accepted, by its key; it may raise StoreFailed.
         Raises BadFleet naming the agent and the schedule.
         """
         self._fleet = fleet.name

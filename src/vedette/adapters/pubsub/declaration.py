@@ -40,7 +40,7 @@ _DEAD_LETTER_DEADLINE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """Topics and subscriptions by their full names. `why_not`: what keeps one from being made."""
+    """Topics and subscriptions by their full names. `blockers`: what keeps one from being made."""
 
     topics: tuple[str, ...]
     subscriptions: Mapping[str, Fields]

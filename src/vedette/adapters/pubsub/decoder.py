@@ -43,7 +43,7 @@ class Decoder:
 
     `type` is that of bare data, None where there is none. `vouches` is a word of VOUCHES. Data
     of more than `max_bytes` are refused unread: strict JSON of a message of 10 MB takes a second.
-    With `scheduled` the messages are a scheduler's: it says which tick each of them stands for,
+    With `decode_tick` the messages are a scheduler's: it says which tick each of them stands for,
     and may raise StoreFailed.
     """
 

@@ -25,7 +25,7 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message as it came; `era` says in which of the broker's lives its ack id means it.
+    """One message as it came; `generation` says in which of the broker's lives its ack id means it.
 
     `attempts` is how often the broker delivered it, 0 where the broker does not count.
     """
@@ -39,7 +39,7 @@ class Delivery:
 class Inbox:
     """Takes what streams receive, and gives it out in batches.
 
-    `path` is the subscription's full name, `most` and `most_octets` are the bounds. `ordered`
+    `path` is the subscription's full name, `max_deliveries` and `max_octets` are the bounds. `ordered`
     turns true when the broker says that it keeps an order.
     """
 
@@ -115,7 +115,7 @@ class Inbox:
         await self._has_deliveries.wait()
 
     def next_batch(self, limit: int) -> list[Delivery]:
-        """Return what is queued, up to `most`. Each has to be acknowledged or given back once."""
+        """Return what is queued, up to `limit`. Each has to be acknowledged or given back once."""
         queue = self._queue
         found = [queue.popleft() for _ in range(min(limit, len(queue)))]
         if not queue and not self.closed:

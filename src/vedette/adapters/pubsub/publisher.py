@@ -154,7 +154,7 @@ _lock = threading.Lock()
 
 
 def _client(*, own_token: bool) -> Any:
-    """Return the client of this process; `own` is for calls that bring their own token."""
+    """Return the client of this process; `own_token` is for calls that bring their own token."""
     host = os.environ.get(EMULATOR_HOST, "")
     # A forked process must not use its parent's channel.
     at = (os.getpid(), host, own_token)

@@ -39,7 +39,7 @@ _FINISH_S = 0.5
 class Limits:
     """How a source behaves in time; seconds.
 
-    `longest_s`: a delivery is not extended any more after so long. `drain_s`: how long batches on
+    `max_lease_s`: a delivery is not extended any more after so long. `drain_s`: how long batches on
     their way may take at the end, and then as long again for the broker to be told.
     """
 
@@ -51,7 +51,7 @@ class Limits:
 class PubsubSource:
     """One subscription, pulled. Never ends; on cancel what was not handed over is given back.
 
-    `leads` says whether this worker still runs the fleet's sources.
+    `is_leader` says whether this worker still runs the fleet's sources.
     """
 
     finite = False

@@ -47,10 +47,10 @@ class StreamEnd(Exception):
 
 
 class PullStream:
-    """Reads one stream while `leases` have room. `take` gets each response.
+    """Reads one stream while `leases` have room. `on_response` gets each response.
 
-    `first` are the fields of the opening request. `tell` is told when something has to be mended,
-    and that it was; `ended` gets the code of each stream that is over.
+    `first` are the fields of the opening request. `report` is told when something has to be mended,
+    and that it was; `on_end` gets the code of each stream that is over.
     """
 
     def __init__(

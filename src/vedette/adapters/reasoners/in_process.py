@@ -35,10 +35,10 @@ class _JudgeState:
 
 
 class InProcessReasoner:
-    """Runs each agent's judge. Judges are made on first use by `make`.
+    """Runs each agent's judge. Judges are made on first use by `make_judge`.
 
-    `expired` says, once, that an agent's is to be made anew: what it was taught holds no longer.
-    `made` is asked after `make`: the digest of what the agent's judge was made of.
+    `is_expired` says, once, that an agent's is to be made anew: what it was taught holds no longer.
+    `digest_of` is asked after `make_judge`: the digest of what the agent's judge was made of.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ _MAX_MARKS = 16
 class Watermark:
     """Up to where a table was read, and when.
 
-    `begin` is the number behind which everything is ours, None for the first row. `asked_us` is
+    `begin` is the number behind which everything is ours, None for the first row. `polled_us` is
     when the last whole asking began. `marks` are (when it had been read, number), oldest first.
     `refused` are the ids of rows that were no events, so that each is told once.
     """

@@ -43,8 +43,8 @@ _Answer = tuple[Any, BaseException | None]
 class _RunningCall:
     """One call that has not come back.
 
-    `began` is when its function was entered (monotonic seconds), None before. `unwanted` keeps
-    it from being entered. `hung` says that its time is over, `kept` that its answer comes when
+    `started_at` is when its function was entered (monotonic seconds), None before. `is_cancelled` keeps
+    it from being entered. `is_hung` says that its time is over, `keeps_answer` that its answer comes when
     nobody waits for it.
     """
 
@@ -240,7 +240,7 @@ class InProcessTools:
                 answer = (None, error)
             self._finish_call(call, running, answer)
 
-        # It is entered before whoever waits for it goes on (`_in_time`), so it always comes to its
+        # It is entered before whoever waits for it goes on (`_finishes_in_time`), so it always comes to its
         # end, though it may be cancelled.
         running.task = asyncio.create_task(run())
 

@@ -72,7 +72,7 @@ class Batch:
 class TraceSender:
     """Sends traces from an entry on, in batches that the collector takes.
 
-    `look` returns the next batch after an entry, with at most so many spans, but one run whole.
+    `next_batch` returns the next batch after an entry, with at most so many spans, but one run whole.
     """
 
     def __init__(

@@ -121,7 +121,7 @@ def utc_time(at_us: int) -> str:
 def local_time(at_us: int) -> str:
     """Write an instant to the second in this machine's time zone, with its offset.
 
-    Where that is UTC, or has no such day, it reads as `utc_second` writes it.
+    Where that is UTC, or has no such day, it reads as `utc_time` writes it.
     """
     try:
         moment = _utc(at_us // MICROS).astimezone()

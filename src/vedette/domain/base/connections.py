@@ -62,7 +62,7 @@ class ConnectionLimiter:
 
 
 def connection_capacity(limit: int = MAX_CONNECTIONS) -> int:
-    """Return how many connections this process has descriptors for, at most `most`.
+    """Return how many connections this process has descriptors for, at most `limit`.
 
     Raises BadFleet (`too-few-descriptors`) if that is next to none.
     """

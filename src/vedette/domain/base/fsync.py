@@ -32,7 +32,7 @@ def create_atomic(path: Path, raw: bytes, point: str) -> None:
 
 
 def replace_atomic(path: Path, raw: bytes, point: str) -> None:
-    """Write a file as `create_whole` does, in the place of what is there; needs no hard links."""
+    """Write a file as `create_atomic` does, in the place of what is there; needs no hard links."""
     _write_atomic(path, raw, point, os.replace)
 
 

@@ -49,7 +49,7 @@ class AcceptResult:
 class ErasureResult:
     """What was erased: the digests of the bodies, and the keys of the events they belonged to.
 
-    `scrubbed` is false while a reader keeps older pages of the store's files from being cut.
+    `is_scrubbed` is false while a reader keeps older pages of the store's files from being cut.
     """
 
     digests: tuple[str, ...]
@@ -60,7 +60,7 @@ class ErasureResult:
 class StateHistory(NamedTuple):
     """What a judge's state of a key is made of: a checkpoint, and the events observed since.
 
-    `at` is the checkpoint's position (0: there is none), `last` that of the last event that was
+    `checkpoint_position` is the checkpoint's position (0: there is none), `last_position` that of the last event that was
     observed, be its content there or not.
     """
 
@@ -74,7 +74,7 @@ class StateHistory(NamedTuple):
 class ErasureSurvey:
     """What an erasure would find: keys of events, their runs, contents, and what waits on them.
 
-    `bodies` are the entries (seq) whose content would go, in order; `open` the runs that have not
+    `bodies` are the entries (seq) whose content would go, in order; `open_runs` the runs that have not
     ended, `holds` the actions of those that are held. It would have to deny these, or is refused.
     """
 
@@ -134,7 +134,7 @@ class Store(Protocol):
 
     @property
     def lease_rev(self) -> int:
-        """Return a number that grows whenever what `lease` answers may have changed for any run."""
+        """Return a number that grows whenever what `lease_epoch` answers may have changed for any run."""
         ...
 
     @property
@@ -182,7 +182,7 @@ class Store(Protocol):
 
     @property
     def lagging_workers(self) -> Sequence[str]:
-        """Return the workers that `everywhere` would wait for; this one if it sees no others."""
+        """Return the workers that `wait_for_barrier` would wait for; this one if it sees no others."""
         ...
 
     @property
@@ -243,9 +243,9 @@ class Store(Protocol):
     ) -> int:
         """Make a bundle the live revision; no step made under an older one commits after this.
 
-        Without `number` it is the next one. `marks` are kept in the same commit, as `remember`
+        Without `number` it is the next one. `meta` are kept in the same commit, as `remember`
         keeps one. Raises Outrun if a revision of that number or a higher one is there, if another
-        than `expects` is live, or if an agent was released after the entry `released`.
+        than `expected_revision` is live, or if an agent was released after the entry `released`.
         """
         ...
 

@@ -32,7 +32,7 @@ _STUCK_US = 2_000_000
 class Bounds:
     """How much is in memory, and how much may be accepted and not finished; events and bytes.
 
-    `most` is how many events of an agent that finishes nothing are accepted nevertheless.
+    `max_stuck_events` is how many events of an agent that finishes nothing are accepted nevertheless.
     """
 
     room: int = 8192
@@ -52,10 +52,10 @@ class LoadedRun:
 
 
 class RunBuffer:
-    """The runs of a dispatcher. `put` is called with each run that comes into memory.
+    """The runs of a dispatcher. `enqueue` is called with each run that comes into memory.
 
-    `later` says that the dispatcher reads a run by itself when its key's turn comes. Up to
-    `_after` an agent's ready runs are in memory, are read so, or are away with their agent.
+    `defer` says that the dispatcher reads a run by itself when its key's turn comes. Up to
+    `_read_positions` an agent's ready runs are in memory, are read so, or are away with their agent.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class RunBuffer:
         self._read_positions: dict[str, int] = {}
         # The leases under which this was read; with others nothing is read before `start`.
         self._lease_rev = services.store.lease_rev
-        # Up to where other workers' commits were looked through (see `look_for_news`).
+        # Up to where other workers' commits were looked through (see `load_changes`).
         self._change_counter, self._scan_position = services.store.change_counter, 0
         # Stopped agents that may have ready runs in the store.
         self._stopped_agents: set[str] = set()
@@ -116,7 +116,7 @@ class RunBuffer:
         """Take a run that was just accepted, for which a credit was taken."""
         agent = run.agent
         if agent in self._stopped_agents or self._services.stops.is_agent_stopped(agent):
-            # Older ones are away, also between the resume and `fetch_back`, which reads them all.
+            # Older ones are away, also between the resume and `reload_resumed`, which reads them all.
             self._stopped_agents.add(agent)
             self.credits.release(agent, octets)
             return
@@ -262,7 +262,7 @@ class RunBuffer:
     # --- out --------------------------------------------------------------------------------
 
     def unload(self, run: Run) -> None:
-        """Drop a run from memory that is read again with its key (`read_on`)."""
+        """Drop a run from memory that is read again with its key (`load_key`)."""
         self._unload(run)
 
     def release_run(self, run: Run) -> None:

@@ -1,7 +1,7 @@
 """Dispatch: which run next. Order is kept per (agent, key) here, not by the broker.
 
 Every key has a lane, and runs of a lane are judged one after the other. A judge's next event may be
-judged while the commit of the one before is still on its way (`AHEAD` bounds how many): commits
+judged while the commit of the one before is still on its way (`MAX_AHEAD` bounds how many): commits
 stay in order, and if one does not stand, those behind it are refused by the store; then the lane
 waits until all have come back and goes on from what is durable. Once a run's first turn is durable
 it leaves its lane: its effects are performed, in the order of the key, beside the key's next event.
@@ -68,10 +68,10 @@ SHARED_HANDLERS = 6
 
 @dataclass(slots=True)
 class Lane:
-    """The runs of one key. `busy` are being judged or committed, oldest first.
+    """The runs of one key. `in_progress` are being judged or committed, oldest first.
 
-    `again_us` is set when one of them has to be tried again: then no other is begun before all
-    have come back. `queued` says that the lane waits for a handler. `judged` is the run whose step
+    `retry_at_us` is set when one of them has to be tried again: then no other is begun before all
+    have come back. `is_queued` says that the lane waits for a handler. `unsent_run` is the run whose step
     is not sent yet: its reasoner may be in another process, and the next run is briefed after it.
     """
 
@@ -101,7 +101,7 @@ class BusyHandler:
 class Dispatcher:
     """Hands ready runs to handlers. `start` and `close` bound its life on one event loop.
 
-    `room` bounds how many runs are held in memory, `bounds` all that is bounded; see `supply`.
+    `room` bounds how many runs are held in memory, `bounds` all that is bounded; see `buffer`.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Dispatcher:
     def start(self, on_failure: Callable[[str, BaseException | None], None] | None = None) -> None:
         """Load what the store has waiting and begin to handle it.
 
-        `failed` is told if a task of ours breaks: runs that it had in hand are never done then.
+        `on_failure` is told if a task of ours breaks: runs that it had in hand are never done then.
         """
         self._on_failure, self._closing = on_failure, False
         if self._services.run_journal is not None:
@@ -195,7 +195,7 @@ class Dispatcher:
     def is_idle(self) -> bool:
         """Say whether there is nothing to handle now.
 
-        Lanes of stopped agents, and lanes parked until a later instant, are aside; see `soon`.
+        Lanes of stopped agents, and lanes parked until a later instant, are aside; see `is_due_soon`.
         """
         services, now = self._services, self._services.clock.now_us()
         aside = sum(

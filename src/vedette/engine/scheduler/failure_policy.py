@@ -32,7 +32,7 @@ class FailurePolicy:
     """Does the work of runs so that nothing it raises comes out. Belongs to a dispatcher."""
 
     def __init__(self, services: Services, on_overtake: Callable[[Run], None]) -> None:
-        """Tell `passed` of a run that would have gone before an earlier one of its key."""
+        """Tell `on_overtake` of a run that would have gone before an earlier one of its key."""
         self._services, self._on_overtake = services, on_overtake
         # By id: the run, and why a store refused its last attempt.
         self.refused_runs: dict[str, tuple[Run, str]] = {}

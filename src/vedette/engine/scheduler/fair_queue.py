@@ -1,8 +1,8 @@
 """Fairness between agents: who gets the next handler, and how much may be in hand for whom.
 
-Two rules, both pure arithmetic. `Room` bounds what is in hand, in events and in bytes: an agent
+Two rules, both pure arithmetic. `MemoryQuota` bounds what is in hand, in events and in bytes: an agent
 may have as much as is free (the dynamic threshold of Choudhury and Hahne, 1998), so one alone
-takes half, and there is always room for one that comes later. `Turns` is deficit round robin
+takes half, and there is always room for one that comes later. `FairScheduler` is deficit round robin
 (Shreedhar and Varghese, 1995) over the agents that want a handler, with a bound on the handlers
 of one agent.
 """
@@ -74,7 +74,7 @@ class MemoryQuota:
 class IntakeCredits:
     """What has been accepted and is not finished, in memory or in the store: intake waits on it.
 
-    Runs that a store had before are counted as `backlog`, and one by one when they are `seen`.
+    Runs that a store had before are counted as `add_backlog`, and one by one when they are `add_loaded`.
     """
 
     quota: MemoryQuota
@@ -144,9 +144,9 @@ class _Agent(Generic[K]):
 class FairScheduler(Generic[K]):
     """Who gets the next handler. `cost` says what a queued thing costs (1 for a small one).
 
-    One agent may have three quarters of the `hands`; while another that asks for little was heard
-    of within half a second it may have `beside` only, and one while the other has a handler, so
-    that commits and calls of the first do not stand in the other's way. A `slow` one stands in
+    One agent may have three quarters of the `handlers`; while another that asks for little was heard
+    of within half a second it may have `shared_limit` only, and one while the other has a handler, so
+    that commits and calls of the first do not stand in the other's way. A `mark_slow` one stands in
     nobody's way: it waits.
     """
 
@@ -213,7 +213,7 @@ class FairScheduler(Generic[K]):
         self._agents[agent].slow_handlers += 1
 
     def release_handler(self, agent: str, *, was_slow: bool = False) -> None:
-        """Take a handler back; `slow` says that it was counted as such."""
+        """Take a handler back; `mark_slow` says that it was counted as such."""
         mine = self._agents[agent]
         mine.handlers -= 1
         mine.slow_handlers -= was_slow

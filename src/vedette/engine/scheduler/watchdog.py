@@ -60,9 +60,9 @@ class _Observation:
 
 
 class Watchdog:
-    """Watches one dispatcher. `look` is called often; it looks at the store a few times a bound.
+    """Watches one dispatcher. `check` is called often; it looks at the store a few times a bound.
 
-    `has_worker` says whether an agent's judge has a process to run in; `far`, whether that is on
+    `has_worker` says whether an agent's judge has a process to run in; `is_remote`, whether that is on
     another host, which may be away for as long as it likes.
     """
 

@@ -97,7 +97,7 @@ class OutputClosed(Exception):
 
 
 class UnknownVerb(click.UsageError):
-    """There is no such verb; `nearest` is the one that was probably meant."""
+    """There is no such verb; `suggestion` is the one that was probably meant."""
 
     def __init__(self, name: str, ctx: click.Context) -> None:
         from difflib import get_close_matches

@@ -271,7 +271,7 @@ def code_problems(
 
 
 def _check_code(display_path: Path, name: str, load: Callable[[], Any]) -> list[Problem]:
-    """Return what keeps `do` from being done, by the line of the agent's own code."""
+    """Return what keeps `load` from being done, by the line of the agent's own code."""
     from vedette.config import Problem
 
     try:
@@ -312,7 +312,7 @@ def _missing_functions(agent: Agent, module: ModuleType, display_path: Path) -> 
 def policy_findings(
     folder: Path, display_path: str, settings: Settings | None = None
 ) -> list[dict[str, Any]]:
-    """Return what keeps a policy folder from becoming live; files are named below `shown`.
+    """Return what keeps a policy folder from becoming live; files are named below `display_path`.
 
     With `settings` also what the engine that they name has to say of it.
     """

@@ -19,7 +19,7 @@ def find_flips(
 ) -> dict[str, Any]:
     """Return which of an agent's latest runs a candidate would have labelled otherwise.
 
-    The judge is made twice here, of what the fleet makes it of (`taught`: folder, charter and
+    The judge is made twice here, of what the fleet makes it of (`training`: folder, charter and
     lessons); nothing of it is stored.
     """
     from vedette.config import load_module

@@ -32,7 +32,7 @@ def fit_text(text: str, width: int | None, verbatim: str = "\0") -> str:
 
     What goes on stands further in than its line, and of a stranger's line behind the bar again, so
     it cannot be taken for one of its own. Left as they are: words that are wider, such as ids and
-    paths, and lines with `whole` in them outside of backticks: a command to copy.
+    paths, and lines with `verbatim` in them outside of backticks: a command to copy.
     """
     if width is None:
         return text

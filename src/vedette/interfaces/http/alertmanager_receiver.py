@@ -86,7 +86,7 @@ def alert_routes(app: App) -> list[Route]:
 def routes(
     intake: Intake, endpoints: Sequence[AlertEndpoint], limits: AlertLimits | None = None
 ) -> list[Route]:
-    """Return the route that takes alerts through `doors`."""
+    """Return the route that takes alerts through `endpoints`."""
     from starlette.routing import Route
 
     alerts = _AlertReceiver(intake, endpoints, limits or AlertLimits())

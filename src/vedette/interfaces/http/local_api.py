@@ -156,7 +156,7 @@ class _LocalApi:
 
 
 class NoSuchVerb(Exception):
-    """There is no such verb; `told` is the error object."""
+    """There is no such verb; `error` is the error object."""
 
     def __init__(self, verb: str) -> None:
         super().__init__(verb)
@@ -204,7 +204,7 @@ async def serve_local(
 ) -> AsyncIterator[Path]:
     """Serve the local API of an opened fleet in its state folder for as long as the block runs.
 
-    Yields the socket's path; `mind` is given the server's task. Raises Unavailable if it cannot
+    Yields the socket's path; `supervise` is given the server's task. Raises Unavailable if it cannot
     listen.
     """
     from starlette.applications import Starlette

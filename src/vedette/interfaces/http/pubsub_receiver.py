@@ -144,7 +144,7 @@ def routes(
     metrics: Metrics,
     limits: PushLimits | None = None,
 ) -> list[Route]:
-    """Return the route that takes what is pushed through `doors`."""
+    """Return the route that takes what is pushed through `endpoints`."""
     from starlette.routing import Route
 
     push = _PushReceiver(intake, endpoints, metrics, limits or PushLimits())

@@ -90,7 +90,7 @@ async def serve_http(
 ) -> AsyncIterator[str | None]:
     """Serve for as long as the context lasts; yields the address, None if none is configured.
 
-    `mind` is given the server's task. Raises BadFleet if the port is taken and no other may be
+    `supervise` is given the server's task. Raises BadFleet if the port is taken and no other may be
     used.
     """
     if app.settings.http is None:

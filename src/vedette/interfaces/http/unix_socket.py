@@ -68,7 +68,7 @@ def open_socket(state: Path) -> tuple[socket.socket, Path]:
 
 
 def remove_socket(state: Path, path: Path) -> None:
-    """Remove what `listen` left in the file system."""
+    """Remove what `open_socket` left in the file system."""
     path.unlink(missing_ok=True)
     (state / POINTER).unlink(missing_ok=True)
 

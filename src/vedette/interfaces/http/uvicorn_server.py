@@ -30,7 +30,7 @@ async def serve(
 ) -> AsyncIterator[None]:  # fmt: skip
     """Serve on a bound socket for as long as the context lasts, in a task called `name`.
 
-    `mind` is given that task. At the end open connections have `grace_s` to close, without it as
+    `supervise` is given that task. At the end open connections have `grace_s` to close, without it as
     long as the configuration gives them. Raises Unavailable if the server does not start.
     """
     import uvicorn

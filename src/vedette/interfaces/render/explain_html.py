@@ -1,6 +1,6 @@
 """The explain object as one self-contained HTML page: no script, no link out, nothing loaded.
 
-Everything of a stranger goes through `inert`: escaped, set apart from the direction of the text
+Everything of a stranger goes through `inert_html`: escaped, set apart from the direction of the text
 around it, and with what cannot be seen (control, zero-width and bidirectional characters) spelled
 out. Status is a shape and a word; colour only repeats it.
 """
@@ -77,7 +77,7 @@ border-left:2px solid var(--rule)}dd dt{margin-top:0}}
 
 
 def explain_page(explanation: Mapping[str, Any], format_time: TimeFormat, now_us: int) -> str:
-    """Return an explain object as an HTML document; `when` writes an instant for its reader."""
+    """Return an explain object as an HTML document; `format_time` writes an instant for its reader."""
     title = safe_text(str(explanation["id"]))
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"

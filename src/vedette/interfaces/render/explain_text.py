@@ -44,7 +44,7 @@ def explain_text(
     """Return the lines of an explain object: what was decided, what it is about; then event,
     memories, judgement, proposals, decisions, effects, outcomes, in this order for each run.
 
-    `when` writes an instant for its reader.
+    `format_time` writes an instant for its reader.
     """
     token = _TIME_FORMAT.set(format_time)
     try:

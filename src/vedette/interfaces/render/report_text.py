@@ -31,7 +31,7 @@ def would_lines(report: Mapping[str, Any]) -> list[str]:
 
 
 def report_text(report: Mapping[str, Any], format_time: TimeFormat = utc_time) -> list[str]:
-    """Return the lines of a report; `when` writes an instant for its reader."""
+    """Return the lines of a report; `format_time` writes an instant for its reader."""
     return [
         f"REPORT {safe_text(report['fleet'])}  {_time_text(report['from'], format_time)} to {_time_text(report['to'], format_time)}",
         *_traffic(report["traffic"]),
@@ -170,7 +170,7 @@ def reconstruction_text(
 ) -> Iterator[str]:
     """Yield the lines of a reconstruction: each agent's timeline, what is open, what is wrong.
 
-    `when` writes an instant for its reader.
+    `format_time` writes an instant for its reader.
     """
     begun, ended = (
         _time_text(at, format_time)

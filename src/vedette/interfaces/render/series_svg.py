@@ -53,7 +53,7 @@ text{fill:var(--ink)}.dim{fill:var(--dim);font-size:12px}.head{font-size:17px;fo
 
 
 def picture(series: Mapping[str, Any], format_time: Callable[[int], str]) -> str:
-    """Return the SVG of what `plot` told; `when` writes instants for the reader."""
+    """Return the SVG of what `plot` told; `format_time` writes instants for the reader."""
     points = series["points"]
     x_scale = _Scale(series["from"], series["to"], _LEFT, WIDTH - _RIGHT)
     values = [point["value"] for point in points]
@@ -145,7 +145,7 @@ def _padded_range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _ticks(low: float, high: float, max_ticks: int = 5) -> list[float]:
-    """Return round numbers within a range: at most `most` and one."""
+    """Return round numbers within a range: at most `max_ticks` and one."""
     raw = (high / 2 - low / 2) / max_ticks * 2
     if not math.isfinite(raw) or raw <= 0:
         return [low]

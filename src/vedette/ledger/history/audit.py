@@ -90,7 +90,7 @@ class Mail:
 class RecordedEffects:
     """Every effect the ledger knows, by key, in the order of their last entries.
 
-    `first_us` is the instant of the oldest entry that is here; `cut` says that older ones are
+    `first_us` is the instant of the oldest entry that is here; `is_truncated` says that older ones are
     archived, so what is older cannot be held against anything.
     """
 

@@ -90,9 +90,9 @@ def add(table: State, name: str, amount: int) -> None:
 class Projection:
     """Folds entries into rows.
 
-    `fetch` gives a row as it is stored, or None; `again` the entries of a run before a seq.
-    `rows` are those in memory, `changed` those that differ from what is stored; `gone` must be
-    deleted before `changed` is written, and minutes before `first_minute` after it. `runs` has the
+    `fetch` gives a row as it is stored, or None; `earlier_entries` the entries of a run before a seq.
+    `rows` are those in memory, `changed_keys` those that differ from what is stored; `dropped_keys` must be
+    deleted before `changed_keys` is written, and minutes before `first_minute` after it. `runs` has the
     state of runs that have entries and have not ended, as far as it is known.
     """
 

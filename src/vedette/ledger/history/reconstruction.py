@@ -61,7 +61,7 @@ class AgentTimeline:
 class Reconstruction:
     """The fleet's work in a window. `intents` are the histories of actions, by their ids.
 
-    `events` are those that the window's runs belong to. `cut` are runs whose beginning is not in
+    `events` are those that the window's runs belong to. `truncated_runs` are runs whose beginning is not in
     the record (it was archived): what is told of them is not complete.
     """
 

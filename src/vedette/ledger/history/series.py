@@ -63,7 +63,7 @@ class _Point:
 
 @dataclass(slots=True)
 class _IncidentEnd:
-    """An end of an incident: `word` is open or close, `seq` the entry of the effect that did it."""
+    """An end of an incident: `kind` is open or close, `seq` the entry of the effect that did it."""
 
     at: int
     seq: int
@@ -77,7 +77,7 @@ class _IncidentEnd:
 class _SeriesRecord:
     """What was read. An effect has two names: the id of its action, and its entry, which stands for
     it where the content of an undo was erased. `undos` holds what each undo is to take back,
-    `backs` the effects of undos, in order, each with what it took back.
+    `undo_effects` the effects of undos, in order, each with what it took back.
     """
 
     points: deque[_Point]

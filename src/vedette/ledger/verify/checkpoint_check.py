@@ -30,7 +30,7 @@ WITNESS = "witness"
 
 @dataclass(slots=True)
 class _CheckpointNote:
-    """A note with the checkpoint that it claims to be; `good` once its signature held."""
+    """A note with the checkpoint that it claims to be; `is_signed` once its signature held."""
 
     source: str
     number: int

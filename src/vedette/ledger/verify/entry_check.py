@@ -28,7 +28,7 @@ class BodyLookup(Protocol):
 class EntryChecker:
     """Reads entry after entry; keeps what later entries, and the checkpoints, are compared with.
 
-    `after` is the size of an archived beginning: a run or a cause may reach back into it.
+    `prefix_size` is the size of an archived beginning: a run or a cause may reach back into it.
     """
 
     def __init__(self, findings: Findings, bodies: BodyLookup | None, prefix_size: int = 0) -> None:

@@ -102,7 +102,7 @@ class PostgresDatabase:
     `hold_ms` bounds how long a transaction may wait for its client, `statement_ms` how long one
     statement may take (0: no bound). With `patience_s` a query outside of a transaction outlasts a
     server that is away for so long; then it raises StoreFailed. Then also no statement is waited
-    for beyond `silent_s`.
+    for beyond `answer_timeout_s`.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class PostgresDatabase:
     ) -> None:
         """Connect. Raises Unavailable if there is no server, BadFleet for what is no URL.
 
-        `greet` is given a way to ask each new connection, before anything else does; what it
+        `check_connection` is given a way to ask each new connection, before anything else does; what it
         raises is raised instead of what was asked.
         """
         psycopg = _psycopg()
@@ -357,7 +357,7 @@ class PostgresDatabase:
     def begin(self) -> None:
         """Begin a group's transaction, alone among all writers of this fleet, on any host.
 
-        The lock goes with the transaction, and with its session. Then `looked` says what the
+        The lock goes with the transaction, and with its session. Then `fleet_state` says what the
         others did: (count of lease changes, live revision, stop epoch, head, number of workers).
         """
         key = self._lock_key()

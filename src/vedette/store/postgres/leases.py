@@ -38,7 +38,7 @@ class Leases:
 
     Everything is read from the event loop and the writer's thread, and written by this object's
     thread alone, by replacing whole values. `rev` grows whenever the set of shards changed,
-    `news` whenever another worker committed something. `failure` is what ended the thread: no
+    `change_counter` whenever another worker committed something. `failure` is what ended the thread: no
     lease is renewed after it.
     """
 
@@ -56,7 +56,7 @@ class Leases:
     ) -> None:
         """Take over a connection. `own_head` is the last seq that this worker knows of.
 
-        `show` is given the newest signed head whenever another worker has committed.
+        `add_checkpoint` is given the newest signed head whenever another worker has committed.
 
         A visitor sees the others and takes no keys.
         """
@@ -78,7 +78,7 @@ class Leases:
         self._expires_at = self._beat_at = self._drain_at = self._seen_at = 0
         self._known_rev, self._head, self._acknowledged = -1, 0, (0, 0)
         self._listen_connection: Any = None
-        # Called on our thread once `rev`, `news` or `seen` is another.
+        # Called on our thread once `rev`, `change_counter` or `live_versions` is another.
         self.listeners: list[Callable[[], None]] = []
         self.failure: BadStore | None = None
         self._stop_event, self._closed = machine.Event(), False
@@ -270,7 +270,7 @@ class Leases:
     def _acknowledge(self) -> None:
         """Tell the others once no call starts here any more under something older.
 
-        From the moment it is seen none does (`current`), whatever the event loop is busy with;
+        From the moment it is seen none does (`is_current`), whatever the event loop is busy with;
         those on their way are waited for within a bound.
         """
         if self._acknowledged == self.live_versions:

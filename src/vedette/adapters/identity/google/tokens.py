@@ -16,7 +16,7 @@ GOOGLE_ISSUER = "https://accounts.google.com"
 class GoogleTokens:
     """Checks service accounts' ID tokens. `pattern` names an agent's account: {agent}@PROJECT….
 
-    In an account's name `-` stands for the `_` of an agent's. `refuse` raises BadToken for an
+    In an account's name `-` stands for the `_` of an agent's. `check_agent` raises BadToken for an
     agent that is revoked here. `verifier` is set by who makes both.
     """
 

@@ -75,7 +75,7 @@ class FolderPosition:
 class ImapSource:
     """Reads the folders of one mailbox; with `watch` it stays and waits for more.
 
-    `leads` says whether this worker still runs the fleet's sources.
+    `is_leader` says whether this worker still runs the fleet's sources.
     """
 
     def __init__(

@@ -129,7 +129,7 @@ class OpaConnection:
             self._probe_task = self._schedule(self._probe())
 
     def mark_unreachable(self, digest: str) -> None:
-        """As `missed`, of a server that gave no answer at all."""
+        """As `start_probing`, of a server that gave no answer at all."""
         self._reachable = False
         self.start_probing(digest)
 

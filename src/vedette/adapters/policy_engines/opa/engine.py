@@ -38,7 +38,7 @@ class OpaEngine:
         metrics: Metrics,
         digest: str,
     ):
-        """Ask by `link`; `behind` decides what the server does not."""
+        """Ask by `connection`; `fallback` decides what the server does not."""
         self.digest = digest
         self._fallback = fallback
         self._connection = connection
@@ -87,7 +87,7 @@ def _is_exact(result: object) -> bool:
 class OpaStage:
     """Tries bundles as the stage within does, and loads them for an OPA server.
 
-    `otherwise` says who decides what the server does not: `embedded` or (by nobody) `deny`.
+    `fallback` says who decides what the server does not: `embedded` or (by nobody) `deny`.
     """
 
     def __init__(

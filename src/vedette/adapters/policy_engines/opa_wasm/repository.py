@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class WasmRepository:
-    """Finds the Wasm of a bundle: first `recall`, then `find`.
+    """Finds the Wasm of a bundle: first `load_recorded`, then `find`.
 
     `opa` is the program that compiles; without one, only what was compiled before is found.
     """

@@ -27,9 +27,9 @@ class WasmStage:
     """Tries bundles as the stage within does, and decides by the Wasm of their rules.
 
     Where there is none, and nothing to make it with, the engine within decides; with `required` the
-    bundle is refused. Before a bundle is admitted both engines are asked what it `granted`, which
-    they must answer, and its `branches`; what it `must_deny` is put to each engine that is made,
-    and one that does not deny it decides nothing. `why` says for people why the engine that was
+    bundle is refused. Before a bundle is admitted both engines are asked what it `granted_requests`, which
+    they must answer, and its `branch_requests`; what it `forbidden_requests` is put to each engine that is made,
+    and one that does not deny it decides nothing. `choice_reason` says for people why the engine that was
     loaded last decides.
     """
 

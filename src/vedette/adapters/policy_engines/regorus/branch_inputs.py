@@ -47,7 +47,7 @@ MISSING = Missing()
 class Condition(NamedTuple):
     """A place in the question, values for which a condition holds there, and for which not.
 
-    `own` is false for what a rule that the body names asks: that is varied where it stands.
+    `is_direct` is false for what a rule that the body names asks: that is varied where it stands.
     """
 
     path: InputPath

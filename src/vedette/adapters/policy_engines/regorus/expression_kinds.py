@@ -58,7 +58,7 @@ _GUARD = "ask for it before, in the same body: {0}({1})"
 class Scope:
     """What is known at one place of a body.
 
-    `loaded` is which of input and data were named before, `doubtful` which of them were first named
+    `loaded_roots` is which of input and data were named before, `doubtful_roots` which of them were first named
     where evaluation may not have come by: within a comprehension.
     """
 

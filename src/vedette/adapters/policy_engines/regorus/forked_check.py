@@ -23,7 +23,7 @@ _CHUNK = 1 << 16
 class ForkedCheck:
     """Runs `work` in a fork of this process, which must have one thread only.
 
-    What the fork says by `say` comes out here if it dies, so that the last step is known.
+    What the fork says by `emit` comes out here if it dies, so that the last step is known.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 
 Everything of the question and of the data is `json`: any value, but never a set. A `bag` is an
 array whose order is that of a set or an object that was gone through, which is not the same to
-every engine. The fields that every question has (`check_question` refuses others before any engine
+every engine. The fields that every question has (`check_request` refuses others before any engine
 is asked) have their kind.
 """
 
@@ -15,7 +15,7 @@ from typing import NamedTuple
 class Kind(NamedTuple):
     """A kind of values.
 
-    `of` is that of the elements, `fields` those of a literal object, `options` the kinds of which
+    `element_kind` is that of the elements, `fields` those of a literal object, `options` the kinds of which
     a value is one.
     """
 
@@ -158,7 +158,7 @@ class Builtin(NamedTuple):
 
     A parameter is a text of kinds, `array` meaning one of plain values; besides: `text` a literal
     that is not empty, `texts` an array of strings, `plain` anything that is
-    no set, `keys` a set of strings. A result `element` is an element of the first argument.
+    no set, `keys` a set of strings. A result `element_kind` is an element of the first argument.
     """
 
     params: tuple[str, ...]

@@ -36,7 +36,7 @@ TrialResult = tuple[int, bytes, bytes]
 class Trial:
     """One trial, on its way as soon as it is made.
 
-    Without `compare` the evaluators are not compared. `ended` becomes its exit code (negative: the
+    Without `compare` the evaluators are not compared. `result` becomes its exit code (negative: the
     signal it died of), its output and its errors.
     """
 

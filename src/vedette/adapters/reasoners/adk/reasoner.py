@@ -83,7 +83,7 @@ class AdkReasoner:
     is not among them is tried as it lies there). `model_for` gives the model of an agent in place
     of the one that its root_agent names (tests, rehearsals). `timeout_s` bounds one turn, `bounds`
     the tokens that a call of an agent may read and write: what may be more is not asked. Who is in
-    `told` is made of what a worker told of its root_agent (`read_root_agent`), and none of its code
+    `descriptions` is made of what a worker told of its root_agent (`read_root_agent`), and none of its code
     runs here; of the others `agent.py` is imported. Raises BadFleet at construction if a root_agent
     could do more than propose (`check_root_agent`).
     """

@@ -87,7 +87,7 @@ class DeclaredTool(BaseTool):
         return {name: _read_value(value, self.kinds.get(name, "")) for name, value in args.items()}
 
     def write(self, args: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Return recorded arguments (see `write_given`) as the model gave them."""
+        """Return recorded arguments (see `encode_argument`) as the model gave them."""
         return write_args(args, self.kinds)
 
 
@@ -193,7 +193,7 @@ class ToolRequest:
 class Capture(BasePlugin):
     """Takes down every tool call of one turn and answers it, so that no tool ever runs.
 
-    One instance serves one turn. `model_calls` counts what was asked of the model. `why` says
+    One instance serves one turn. `model_calls` counts what was asked of the model. `refusal` says
     what was refused, should the request to the model carry anything but declared functions.
     """
 

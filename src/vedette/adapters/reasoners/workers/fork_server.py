@@ -41,7 +41,7 @@ _REPORT_AFTER_S = 1.0
 _FIRST_POLL_MS, _NEXT_POLL_MS = 5, 50
 
 # What a worker is for (`kind`), how to serve it: (socket, descriptors of the note, of the lock and
-# of what `say_entered` takes, start message).
+# of what `report_entered` takes, start message).
 Serve = Callable[[socket.socket, int, int, int, dict[str, Any]], None]
 # Imports modules of `vedette` by name; without names, what most judges need.
 Preload = Callable[[Sequence[str]], None]

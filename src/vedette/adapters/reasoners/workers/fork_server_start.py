@@ -23,7 +23,7 @@ _EXIT_TIMEOUT_S = 1.0
 
 
 class ForkServerProcess:
-    """A zygote that serves nobody yet: `hold` makes it an engine's, `abandon` ends it."""
+    """A zygote that serves nobody yet: `assign` makes it an engine's, `end_unassigned` ends it."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         """Start it. Raises OSError."""
@@ -47,7 +47,7 @@ class ForkServerProcess:
     ) -> tuple[socket.socket, subprocess.Popen[bytes]]:
         """Give it the lock that lies in `state`; return what it is spoken to by, and itself.
 
-        `ahead` are modules of `vedette` that it imports before it forks. Raises OSError;
+        `modules` are modules of `vedette` that it imports before it forks. Raises OSError;
         then it is ended.
         """
         try:

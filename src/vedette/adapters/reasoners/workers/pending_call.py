@@ -12,7 +12,7 @@ from vedette.domain.base.errors import Temporary
 class WorkerLost(Temporary):
     """The worker that was at this work was ended, or ended itself.
 
-    `charged` says that it was this work which ended it, as far as is known.
+    `is_culprit` says that it was this work which ended it, as far as is known.
     """
 
     code = "worker-lost"
@@ -20,7 +20,7 @@ class WorkerLost(Temporary):
 
 
 class PendingCall:
-    """One thing that was asked of a worker. `frame` writes it, again for each worker."""
+    """One thing that was asked of a worker. `build_frame` writes it, again for each worker."""
 
     __slots__ = ("build_frame", "future", "key", "kind", "number")
 

@@ -85,7 +85,7 @@ def to_tagged(value: Any) -> Any:
 
 
 def from_tagged(value: Any) -> Any:
-    """Return what `spell` wrote. Raises ValueError."""
+    """Return what `to_tagged` wrote. Raises ValueError."""
     if value is None or isinstance(value, bool):
         return value
     if not isinstance(value, list) or not value:

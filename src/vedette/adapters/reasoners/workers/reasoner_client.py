@@ -55,11 +55,11 @@ class WorkerReasoner:
     """Runs each agent's judge in a process of its own.
 
     A question that takes long keeps that process, and the agent's others get a fresh one. A key
-    whose question ended a worker is asked of one apart until it is answered. `make` is asked before
+    whose question ended a worker is asked of one apart until it is answered. `spec_of` is asked before
     each is made.
 
-    `beside` is told of an agent whose judge is about to be made: its tools may be wanted soon.
-    `expired` says, once, that an agent's is to be made anew: what it was taught holds no longer.
+    `on_make` is told of an agent whose judge is about to be made: its tools may be wanted soon.
+    `is_expired` says, once, that an agent's is to be made anew: what it was taught holds no longer.
     """
 
     def __init__(

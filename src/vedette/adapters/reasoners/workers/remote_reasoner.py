@@ -90,8 +90,8 @@ class SlotServer(Protocol):
 class RemotePool:
     """The seats of agents whose workers connect to us. Belongs to one event loop.
 
-    `told` is told of each worker that was lost (agent, kind, why); `refused` of whoever was turned
-    away (agent, code, what); `there` of how many workers an agent has.
+    `on_worker_lost` is told of each worker that was lost (agent, kind, why); `on_refusal` of whoever was turned
+    away (agent, code, what); `on_worker_count` of how many workers an agent has.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class RemotePool:
             self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._check_handles)
 
     def poll(self, register: Callable[[select.poll], None], seconds: float) -> None:
-        """Wait for a word of the door, or of who `also` registers, and take the door's."""
+        """Wait for a word of the door, or of who `register` registers, and take the door's."""
         poller = select.poll()
         mine = -1 if self._wake_reader is None else self._wake_reader.fileno()
         if self._wake_reader is not None:
@@ -256,9 +256,9 @@ class RemotePool:
 
 
 class RemoteReasoner(WorkerReasoner):
-    """Runs agents' judges in workers that come to us. `make` is asked before each is made.
+    """Runs agents' judges in workers that come to us. `spec_of` is asked before each is made.
 
-    `expired` is that of `WorkerJudges`.
+    `is_expired` is that of `WorkerReasoner`.
     """
 
     def __init__(
@@ -283,7 +283,7 @@ class RemoteReasoner(WorkerReasoner):
         return self._handle(agent)
 
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:
-        """Judge one event, as `WorkerJudges.reason` does; the run waits for a worker to come.
+        """Judge one event, as `WorkerReasoner.reason` does; the run waits for a worker to come.
 
         Raises Superseded where it is to look again later: enough of its agent wait here.
         """
@@ -298,7 +298,7 @@ class RemoteReasoner(WorkerReasoner):
     def fold_state(
         self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
     ) -> bytes | None:
-        """Return the checkpoint after `since`, as `WorkerJudges.fold` does.
+        """Return the checkpoint after `since`, as `WorkerReasoner.fold_state` does.
 
         Raises Unavailable if no worker of the agent is connected, or if it goes and no other one
         comes within a second: the loop waits for it.

@@ -23,7 +23,7 @@ from vedette.adapters.reasoners.workers import landlock, seccomp
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
 from vedette.domain.base.dataclass import dataclass
 
-# The exit code of a worker that could not enter its box. After `say_entered` it is one like any.
+# The exit code of a worker that could not enter its box. After `report_entered` it is one like any.
 NOT_ENTERED = 97
 _SET_DUMPABLE = 4
 _SET_CHILD_SUBREAPER = 36

@@ -41,8 +41,8 @@ class WorkerPool:
     """Worker processes of one engine; their lock lies in `state`. Belongs to one event loop.
 
     The zygote is started at once, so that it is ready when the first work comes; or it is the one
-    that has `begun` before. `ahead` are modules of `vedette` that many workers need.
-    Workers enter a box unless `boxed` is false; `closed` are folders of the fleet, see `Box`.
+    that has `fork_server` before. `preload` are modules of `vedette` that many workers need.
+    Workers enter a box unless `sandboxed` is false; `closed_folders` are folders of the fleet, see `Box`.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class WorkerPool:
             self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._check_handles)
 
     def poll(self, register: Callable[[select.poll], None], seconds: float) -> None:
-        """Wait for a word of the zygote, or of who `also` registers, and take the zygote's."""
+        """Wait for a word of the zygote, or of who `register` registers, and take the zygote's."""
         poller = select.poll()
         mine = -1
         if self._control is not None:
@@ -210,7 +210,7 @@ class WorkerPool:
     # --- the zygote -------------------------------------------------------------------------
 
     def _on_message(self) -> None:
-        # The loop may have planned this before `listen` took the word it was planned for: reading
+        # The loop may have planned this before `poll` took the word it was planned for: reading
         # on would keep the loop until the zygote speaks again.
         if self._control is None or not _is_readable(self._control):
             return

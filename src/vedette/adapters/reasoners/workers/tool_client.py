@@ -38,8 +38,8 @@ _LOSSES = 3
 class WorkerTools:
     """Performs each agent's tools in a process of its own.
 
-    `made` is asked before each is made: the agent's folder, the release that its files must be
-    (None tries what lies there), and its limits. So is `reach`: what of the world its targets
+    `code_of` is asked before each is made: the agent's folder, the release that its files must be
+    (None tries what lies there), and its limits. So is `reach_of`: what of the world its targets
     declare; in a box there is nothing else.
     """
 
@@ -98,7 +98,7 @@ class WorkerTools:
 
 
 class _PendingToolCall(PendingCall):
-    """A call that was asked of a worker. `began` is when it was permitted, 0.0 before."""
+    """A call that was asked of a worker. `permitted_at` is when it was permitted, 0.0 before."""
 
     __slots__ = ("losses", "may_start", "permitted_at", "seconds")
 

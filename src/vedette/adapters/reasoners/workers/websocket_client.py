@@ -71,10 +71,10 @@ def gateway_address(url: str) -> tuple[str, str | None]:
 
 
 class Relay:
-    """One agent's worker host. `mint` returns a token, `keep` a snapshot of the agent's folder.
+    """One agent's worker host. `mint` returns a token, `take_snapshot` a snapshot of the agent's folder.
 
     It is taken anew for each connection, and says with its digest which release this host has.
-    `told` is told what a person should see.
+    `report` is told what a person should see.
     """
 
     def __init__(
@@ -294,7 +294,7 @@ class _GatewayConnection:
             first += await process.input.get()
             if len(first) >= HEADER_BYTES:
                 size = HEADER_BYTES + sum(_lengths(first))
-        with suppress(OSError):  # it died: `_answer` tells
+        with suppress(OSError):  # it died: `_forward_output` tells
             await loop.sock_sendall(
                 process.connection, self._relay.rewrite_make(first[:size]) + first[size:]
             )

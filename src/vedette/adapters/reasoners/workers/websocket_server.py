@@ -75,7 +75,7 @@ class WorkerServer:
 
     It may become another while the door is open: who came with the one before has to go.
 
-    `say` tells the pool; `listen` is a host and port, `path` a Unix socket; either may be None.
+    `notify` tells the pool; `listen` is a host and port, `path` a Unix socket; either may be None.
     """
 
     def __init__(

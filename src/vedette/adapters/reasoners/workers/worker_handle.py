@@ -83,7 +83,7 @@ class WorkerHandle:
         raise NotImplementedError
 
     def sandbox_reach(self) -> dict[str, Any]:
-        """Return what a worker may reach, by the fields of `Box`; asked after `making`."""
+        """Return what a worker may reach, by the fields of `Box`; asked after `make_message`."""
         raise NotImplementedError
 
     def on_answer(self, frame: Frame, call: PendingCall) -> None:
@@ -91,7 +91,7 @@ class WorkerHandle:
         raise NotImplementedError
 
     def on_loss(self, culprit: PendingCall | None, why: str) -> None:
-        """Settle what cannot be asked of the next worker; `guilty` was being worked on."""
+        """Settle what cannot be asked of the next worker; `culprit` was being worked on."""
         raise NotImplementedError
 
     def fail_calls(self, error: Exception) -> None:
