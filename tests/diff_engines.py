@@ -23,7 +23,7 @@ from tests.questions import BUNDLE, SEED, decide, questions
 from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision
-from vedette.domain.ports import PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 
 _BATCH = 500
 KEPT = 20

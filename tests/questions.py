@@ -19,7 +19,7 @@ from vedette.adapters.policy_engines.regorus.golden_inputs import (
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.base.errors import EngineFailed
 from vedette.domain.decision import Decision, build_denial, parse_decision
-from vedette.domain.ports import PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.bundle_data import mount
 
 BUNDLE = read_bundle(Path(__file__).parents[1] / "policies")

@@ -11,7 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vedette.config import agent_schema, bank_schema, settings_schema
+from vedette.config.agent_file import agent_schema
+from vedette.config.bank import bank_schema
+from vedette.config.settings_file import settings_schema
 from vedette.interfaces.cli.error_codes import EXPLANATIONS
 
 _WRITTEN = "Written by `UPDATE=1 pytest tests/acceptance/test_reference_docs.py`; a test compares."

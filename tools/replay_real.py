@@ -55,7 +55,7 @@ def main() -> int:
 async def replay(laid: Laid) -> dict[str, object]:
     """Run the fleet until it is idle; return its summary."""
     from vedette.app.composition_root import open_app
-    from vedette.config import load_settings
+    from vedette.config.settings import load_settings
     from vedette.interfaces.daemon import Daemon, summary
 
     app = await open_app(load_settings(laid.config))

@@ -99,14 +99,14 @@ __all__ = [
 _NAMES_BY_MODULE = {
     "vedette.adapters.reasoners.adk.tools": ("declared_tools",),
     "vedette.adapters.mail.imap.address": (
-        "MailAddress:Address",
-        "read_mail_address:read_address",
+        "MailAddress",
+        "read_mail_address",
     ),
-    "vedette.adapters.mail.imap.pool": ("mail_session:session_of",),
-    "vedette.adapters.mail.imap.session": ("MAX_MAIL", "MailSession:Session", "NoFolder"),
-    "vedette.adapters.mail.smtp": ("Unanswered", "send_mail:deliver"),
+    "vedette.adapters.mail.imap.pool": ("mail_session",),
+    "vedette.adapters.mail.imap.session": ("MAX_MAIL", "MailSession", "NoFolder"),
+    "vedette.adapters.mail.smtp": ("Unanswered", "send_mail"),
     "vedette.domain.base.clock": ("Clock", "duration_us"),
-    "vedette.domain.base.failpoint": ("failpoint:reach",),
+    "vedette.domain.base.failpoint": ("failpoint:hit_failpoint",),
     "vedette.domain.effect": ("Call", "Outcome", "RowWrite"),
     "vedette.domain.base.errors": (
         "BadFleet",
@@ -118,7 +118,7 @@ _NAMES_BY_MODULE = {
     ),
     "vedette.domain.event": ("Event",),
     "vedette.config.field": ("Field",),
-    "vedette.config.settings_table": ("Duration", "Table:Part"),
+    "vedette.config.settings_table": ("Duration", "Table:SettingsTable"),
     "vedette.config.secret_reference": ("read_secret",),
     "vedette.domain.ports.plugin": (
         "NotifierPlugin",

@@ -23,8 +23,8 @@ from tests.imap import Kept, Mailbox, server
 from tests.small import AGENT, small
 
 from vedette.adapters.mail.imap import ImapSource
-from vedette.config import load_settings
 from vedette.config.mail_servers import ImapPlan
+from vedette.config.settings import load_settings
 from vedette.domain.base.clock import SystemClock
 from vedette.ledger.history.report import report
 from vedette.operations.modes import GRANTS

@@ -20,7 +20,7 @@ from vedette.domain.action import Proposal
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Reasoner, ReasonerJudgement
+from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain

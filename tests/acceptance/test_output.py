@@ -135,8 +135,8 @@ def scene(berlin: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) 
         common.print_result(as_json, value, text)
 
     for module in every_module():
-        if module is not common and getattr(module, "say", None) is common.print_result:
-            berlin.setattr(module, "say", say)
+        if module is not common and getattr(module, "print_result", None) is common.print_result:
+            berlin.setattr(module, "print_result", say)
     folder = tmp_path_factory.mktemp("output") / "harbour"
     begun = Scene(folder.parent, told)
     begun.do("init", str(folder))

@@ -26,7 +26,7 @@ from tests.opa import find_opa
 from tests.said import START, environment, vedette
 from tests.said import said as look
 
-from vedette.config import Settings
+from vedette.config.settings import Settings
 from vedette.domain.base.errors import BadCommand, StoreBusy
 from vedette.interfaces.cli.reset import wipe_state
 from vedette.interfaces.http.unix_socket import socket_of

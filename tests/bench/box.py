@@ -25,7 +25,7 @@ from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec, Worker
 from vedette.adapters.reasoners.workers.sandbox import Sandbox, enter, prepare
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
-from vedette.config import parse_yaml
+from vedette.config.yaml import parse_yaml
 from vedette.domain.memory import Briefing
 
 ROUNDS, BIRTHS, ENTRIES = 6, 10, 50

@@ -24,7 +24,7 @@ from vedette.domain.action import action_id
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import ENVELOPE, Event, subject_of
-from vedette.domain.ports import Arrival
+from vedette.domain.ports.store import Arrival
 from vedette.domain.run import ActionRow, CommitResult, CommitStatus, Run, Step
 from vedette.store.store import SqlStore
 from vedette.testing.harness import FleetHarness
@@ -157,7 +157,7 @@ class Copy:
             order=None if of.order is None else (self._key, -1, run.position),
             actions=[self._row(row) for row in of.actions],
             rows=[RowWrite(row.collection, self._text(row.key), row.row) for row in of.rows],
-            spend={}, limits=(), returns=[],
+            spend={}, limits=(), refunds=[],
             checkpoint=None if of.order is None or checkpoint is None
             else (self._key, run.position, checkpoint),
         )  # fmt: skip

@@ -48,7 +48,7 @@ from vedette.domain.budget import SpendCounters
 from vedette.domain.decision_request import DecisionContext, NullPolicyEngine
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.judging import Proposal, Ref
 from vedette.operations.evaluation import first_roots
 from vedette.policy.bundle_data import mount

@@ -27,7 +27,7 @@ from vedette.domain.decision_request import DecisionContext
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.domain.ports import PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.operations.evaluation import first_roots
 from vedette.policy.gateway import Gateway
 from vedette.policy.second_opinion import ONE_IN, Samples, SecondOpinion

@@ -17,9 +17,9 @@ def without_fence() -> None:
     async def at_once(store: PostgresStore) -> None:
         return None
 
-    setattr(PostgresStore, "holds", lambda store, epoch: True)  # noqa: B010 (mypy: a method)
-    setattr(PostgresStore, "everywhere", at_once)  # noqa: B010
-    setattr(PostgresStore, "current", property(lambda store: True))  # noqa: B010
+    setattr(PostgresStore, "is_lease_valid", lambda store, epoch: True)  # noqa: B010 (mypy: a method)
+    setattr(PostgresStore, "wait_for_barrier", at_once)  # noqa: B010
+    setattr(PostgresStore, "is_current", property(lambda store: True))  # noqa: B010
 
 
 def main() -> None:

@@ -170,7 +170,7 @@ async def redrive(laid: Laid) -> int:
 
     From here, as the fleet runs here: of a process that it started it would take no command.
     """
-    from vedette.config import load_settings
+    from vedette.config.settings import load_settings
     from vedette.interfaces.cli.common import submit_command
 
     why, args = "the source says now what bare data is", {"source": f"s{POISONED}", "most": 1000}
@@ -192,7 +192,7 @@ async def receive(
     `beside` is done once, while the fleet runs.
     """
     from vedette.app.composition_root import open_app
-    from vedette.config import load_settings
+    from vedette.config.settings import load_settings
     from vedette.interfaces.daemon import Daemon, summary
 
     app = await open_app(load_settings(laid.config))

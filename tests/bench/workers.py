@@ -24,8 +24,8 @@ from vedette.adapters.reasoners.in_process import InProcessReasoner
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec, WorkerReasoner
 from vedette.adapters.reasoners.workers.supervisor import WorkerPool
-from vedette.config import parse_yaml
 from vedette.config.agent_loader import load_judge
+from vedette.config.yaml import parse_yaml
 from vedette.domain.agent import ResourceLimits
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing

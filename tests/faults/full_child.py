@@ -29,8 +29,8 @@ def events() -> list[Event]:
     tools = ("wire.send", "order.place")
     return [
         job(
-            f"f{n}", send_proposal(f"f{n}", tool=tools[n % 2]), note_proposal(f"f{n}"), key=f"k{n % 7}", value=n,
-            padding=PADDING,
+            f"f{n}", send_proposal(f"f{n}", tool=tools[n % 2]), note_proposal(f"f{n}"),
+            key=f"k{n % 7}", value=n, padding=PADDING,
         )
         for n in range(EVENTS)
     ]  # fmt: skip

@@ -19,9 +19,8 @@ from typing import Any
 from tests.faults.auditor import Plan, Wanted
 from tests.faults.world import FileWorld
 
-from vedette.config import Isolation, Settings, read_fleet
-from vedette.config.fleet import FleetContents
-from vedette.config.settings import StorePlan
+from vedette.config.fleet import FleetContents, read_fleet
+from vedette.config.settings import Isolation, Settings, StorePlan
 from vedette.domain.base.errors import AlreadyDone
 from vedette.domain.budget import DAY_US
 from vedette.domain.effect import Call, Outcome

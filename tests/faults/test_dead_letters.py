@@ -125,6 +125,6 @@ def test_a_redrive_without_its_command_id_would_be_seen(
                 fleet.order("twice"), [run.id for run in fleet.runs(EVENT)]
             )
 
-    monkeypatch.setattr(dead_letters, "_found", careless)
+    monkeypatch.setattr(dead_letters, "_find_letter", careless)
     forked(again, folder, base)
     assert "AssertionError" in forked(check, folder, base).error

@@ -135,7 +135,7 @@ def test_a_stopped_runner_keeps_its_store_and_goes_on_when_it_wakes(tmp_path: Pa
     So there are never two, and a zombie's commits are those of the only owner. (Leases that run
     out while their holder sleeps are PostgreSQL's, and tested there.)
     """
-    child = ROOT / "tests" / "contract" / "store_child.py"
+    child = ROOT / "tests" / "contract" / "store" / "store_child.py"
     command = [sys.executable, str(child), "loop", str(tmp_path)]
     runner = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert runner.stdout is not None

@@ -24,7 +24,7 @@ from vedette.domain.decision_request import DecisionContext
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Memory
 from vedette.domain.origin import Roots
-from vedette.judging import Judge
+from vedette.judging import Judge, word_groups
 from vedette.judging.text import fold
 from vedette.policy.gateway import Gateway
 
@@ -354,16 +354,17 @@ def test_eval(case: dict[str, Any]) -> None:
         assert sorted(outcome.tools(verdict)) == sorted(expect[name]), outcome.verdicts
 
 
-# --- the lexicon ---------------------------------------------------------------------------------
+# --- the word_groups
+# ---------------------------------------------------------------------------------
 
 
 def feature(text: str) -> Mapping[str, float]:
-    return dict(zip(lexicon.FEATURES, lexicon.features(text), strict=True))
+    return dict(zip(word_groups.FEATURES, word_groups.features(text), strict=True))
 
 
 def test_the_lexicon_reads_32_features_of_any_text() -> None:
-    assert len(lexicon.FEATURES) == len(set(lexicon.FEATURES)) == 32
-    assert not any(lexicon.features(""))
+    assert len(word_groups.FEATURES) == len(set(word_groups.FEATURES)) == 32
+    assert not any(word_groups.features(""))
     insult = feature("You are an IDIOT, and I mean it!")
     assert insult["insult"] > 0
     assert insult["second~insult"] == 1
@@ -374,16 +375,16 @@ def test_the_lexicon_reads_32_features_of_any_text() -> None:
 
 def test_words_are_found_where_they_stand_and_only_whole() -> None:
     text = fold("The idiotically good captain said: you fool!")
-    found = [term for term in lexicon.find_terms(text) if term.group in ("insult", "second")]
+    found = [term for term in word_groups.find_terms(text) if term.group in ("insult", "second")]
     assert [(term.group, text[term.start : term.end]) for term in found] == [
         ("second", "you"), ("insult", "fool"),
     ]  # fmt: skip
-    assert lexicon.are_near(found, "second", "insult")
-    assert not lexicon.are_near(found, "second", "insult", reach=-10)
+    assert word_groups.are_near(found, "second", "insult")
+    assert not word_groups.are_near(found, "second", "insult", reach=-10)
 
 
 def test_the_vocabulary_spells_out_what_the_lists_match() -> None:
-    words = lexicon.vocabulary()
+    words = word_groups.vocabulary()
     assert {"idiot", "idiots", "clowns", "halfwits", "burned", "gypsies", "know", "u"} <= words
     assert not {"wom", "s", "ed", "(", "porn"} & words
     assert len(words) > 400

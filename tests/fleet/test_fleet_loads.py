@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from vedette.config import LoadedFleet, build_judge, check_fleet, load_fleet, load_settings
+from vedette.config.agent_loader import build_judge
+from vedette.config.fleet import LoadedFleet, check_fleet, load_fleet
+from vedette.config.settings import load_settings
 from vedette.operations.eval_cases import read_evals
 
 ROOT = Path(__file__).parents[2]

@@ -23,7 +23,7 @@ from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, VedetteError
 from vedette.domain.event import Event
 from vedette.domain.memory import Candidate
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Run
 from vedette.interfaces.cli.memory_flips import find_flips
 from vedette.interfaces.http.command_dispatch import dispatch

@@ -15,7 +15,7 @@ from vedette.adapters.policy_engines.regorus import stage as policy_stage
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
-from vedette.domain.ports import Finding
+from vedette.domain.ports.policy_engine import Finding
 from vedette.policy.bundle_data import mount, read_data
 
 ROOT = Path(__file__).parents[2]

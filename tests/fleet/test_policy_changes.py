@@ -21,7 +21,7 @@ from vedette.adapters.policy_engines.regorus.golden_inputs import build_read_req
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision, parse_decision
-from vedette.domain.ports import PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.bundle_data import mount
 
 POLICIES = Path(__file__).parents[2] / "policies"

@@ -22,7 +22,7 @@ from vedette.domain.base import failpoint
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, StoreFailed, VedetteError
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Run
 from vedette.interfaces.daemon import Daemon
 from vedette.testing.clock import ManualClock

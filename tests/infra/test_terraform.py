@@ -19,8 +19,8 @@ from tests.infra.plans import ROOT, Checked, check, copy, edit, need_terraform, 
 from vedette.adapters.bigquery.tables import CLUSTER_COLUMNS, VIEWS
 from vedette.adapters.identity.google import GoogleTokens, IamCredentials, MetadataServer
 from vedette.adapters.reasoners.workers.websocket_server import PATH
-from vedette.config import load_settings
 from vedette.config.deployment import PubsubPlan
+from vedette.config.settings import load_settings
 from vedette.interfaces.cli import cli
 from vedette.interfaces.http.operator_api import PATH_PREFIX
 

@@ -1,9 +1,9 @@
 """The processes of agents, as an engine sees them: what is asked of them, and their death.
 
-Agents' code runs in the engine's process here (`InProcessTools`, `InProcessReasoner`). When the process of an
-agent dies its engine is told what the worker pool tells it: a judgement or a transactional tool
-that was asked gives no answer, of a call that had begun the outcome is unknown, and the judge's
-states are gone. The next one comes up at once.
+Agents' code runs in the engine's process here (`InProcessTools`, `InProcessReasoner`). When the
+process of an agent dies its engine is told what the worker pool tells it: a judgement or a
+transactional tool that was asked gives no answer, of a call that had begun the outcome is unknown,
+and the judge's states are gone. The next one comes up at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.tool import Tool
 
 

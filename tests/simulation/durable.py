@@ -16,7 +16,7 @@ from tests.simulation.server import Server
 
 from vedette.adapters.ledger_export import Archive
 from vedette.app.backup import back_up, restore
-from vedette.config import Settings
+from vedette.config.settings import Settings
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.identity import Principal
 

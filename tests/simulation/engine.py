@@ -21,13 +21,13 @@ from tests.simulation.agent_process import AgentProcesses
 from tests.simulation.clock import SimClock
 from tests.simulation.loop import OWNER, Owner, SimLoop
 
-from vedette import config
 from vedette.adapters.policy_engines.regorus import stage
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.app.composition_root import App, open_app
-from vedette.config import Isolation, Settings, agent_loader
+from vedette.config import agent_loader
+from vedette.config import fleet as fleet_loader
 from vedette.config.fleet import LoadedFleet
-from vedette.config.settings import StorePlan
+from vedette.config.settings import Isolation, Settings, StorePlan
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
 from vedette.engine.cluster import catch_up, follow_cluster
@@ -85,7 +85,7 @@ def settings_of(
     policy = replace(settings.deployment.policy, engine="embedded")
     return replace(
         settings,
-        edges=replace(settings.deployment, policy=policy),
+        deployment=replace(settings.deployment, policy=policy),
         state=state,
         policies=content / "policies",
         targets={"world": {"kind": "world", "world": target}},
@@ -209,7 +209,7 @@ _CODE: dict[tuple[str, bytes], CodeType] = {}
 _BUNDLES: dict[Path, Bundle] = {}
 _FILES: dict[Path, dict[str, bytes]] = {}
 _ANSWERS: dict[tuple[str, bytes], bytes] = {}
-_really_load, _really_read = config.load_fleet, bundle_data.read_data
+_really_load, _really_read = fleet_loader.load_fleet, bundle_data.read_data
 _MODULES: Any = agent_loader
 _CODE_LOADER: Any = agent_loader._BytesLoader
 _ENGINE: Any = RegorusEngine
@@ -227,14 +227,14 @@ def read_once() -> None:
     _ANSWERS.clear()
     _ENGINE.decide = _decide
     stage.read_bundle, _MODULES.read_files = _read_bundle, _read_files
-    config.load_fleet = _load_fleet
+    fleet_loader.load_fleet = _load_fleet
     bundle_data.read_data = _read_data
     _CODE_LOADER.source_to_code = _compile
 
 
 def read_anew() -> None:
     """Let lives read for themselves again."""
-    config.load_fleet, bundle_data.read_data = _really_load, _really_read
+    fleet_loader.load_fleet, bundle_data.read_data = _really_load, _really_read
     _CODE_LOADER.source_to_code = _really_compile
     _ENGINE.decide = _really_decide
     stage.read_bundle, _MODULES.read_files = _really_read_bundle, _really_read_files

@@ -145,9 +145,9 @@ def connect(
 ) -> socket.socket:
     """Return a connection to a host, secured by `tls` if that is given.
 
-    `refusal_reason` says why an address is none to go to; one such address refuses the host. `deadline` is when
-    it has to be there, by the monotonic clock. Raises NotSent, and UnicodeError for a host that is
-    no name.
+    `refusal_reason` says why an address is none to go to; one such address refuses the host.
+    `deadline` is when it has to be there, by the monotonic clock. Raises NotSent, and UnicodeError
+    for a host that is no name.
     """
     why = "it has no address"
     for address in _resolve_host(host, port, refusal_reason):

@@ -32,7 +32,7 @@ from vedette.ledger.merkle import ProofError, read_notes
 from vedette.store.loss_detection import Loss, heads_beyond, size_of
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.ledger.merkle import SigningKey
 
 SCHEMA = "vedette.backup/1"

@@ -49,7 +49,8 @@ from vedette.domain.bundle import Bundle, Revision, find_bundle
 from vedette.domain.display import DISPLAYS_KEY
 from vedette.domain.entry import Draft
 from vedette.domain.identity import ENGINE
-from vedette.domain.ports import Finding, PolicyEngine, PolicyStage, Reasoner, ToolExecutor
+from vedette.domain.ports.policy_engine import Finding, PolicyEngine, PolicyStage
+from vedette.domain.ports.reasoner import Reasoner, ToolExecutor
 from vedette.domain.stop import StopState
 from vedette.engine.ingest import EventIntake
 from vedette.engine.kill_switch import jump_entry, reload_stops
@@ -72,7 +73,8 @@ if TYPE_CHECKING:
     from vedette.adapters.reasoners.workers.fork_server_start import ForkServerProcess
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
     from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-    from vedette.config import LoadedFleet, Settings
+    from vedette.config.fleet import LoadedFleet
+    from vedette.config.settings import Settings
     from vedette.store.banks import SqliteBank
     from vedette.store.store import SqlStore
 
@@ -149,9 +151,11 @@ async def open_app(
     second_engine: Callable[[Bundle], PolicyEngine | None] | None = None,
     fork_server: ForkServerProcess | None = None,
 ) -> App:
-    """Open the fleet that `settings` describe; what is given or `fork_server` replaces the usual part.
+    """Open the fleet that `settings` describe; what is given or `fork_server` replaces the usual
+    part.
 
-    `stage` takes the embedded engine's place, `second_engine` makes the engine of the second opinion.
+    `stage` takes the embedded engine's place, `second_engine` makes the engine of the second
+    opinion.
 
     The policy folder is tried out and made live if it differs from the live revision; if it is
     refused or cannot be read, the last good revision stays and `App.troubles` says so; without
@@ -174,7 +178,7 @@ async def _open_app(
 ) -> App:
     from vedette.adapters.identity.secrets import register_secret_manager, with_secrets
     from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-    from vedette.config import load_fleet
+    from vedette.config.fleet import load_fleet
     from vedette.store.banks import SqliteBank
 
     register_secret_manager()

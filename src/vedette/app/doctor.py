@@ -25,10 +25,10 @@ from vedette.domain.base.errors import VedetteError
 from vedette.operations.permissions import next_ticks
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
     from vedette.domain.bundle import Bundle
-    from vedette.domain.ports import PolicyEngine
+    from vedette.domain.ports.policy_engine import PolicyEngine
 
 State = Literal["ok", "warn", "fail", "untested"]
 
@@ -54,7 +54,7 @@ class CheckResult:
 
 
 def check_machine(settings: Settings, *, is_running: bool) -> Iterator[CheckResult]:
-    """Look at this machine: Python, disk, sync, another run, ports. `is_running`: a fleet answers."""
+    """Check Python, disk, sync, another run, ports. `is_running`: a fleet answers."""
     version = ".".join(str(part) for part in sys.version_info[:3])
     if sys.version_info >= PYTHON:
         yield CheckResult("python", "ok", version)

@@ -21,7 +21,7 @@ from vedette.domain.base.errors import VedetteError
 from vedette.domain.ports.plugin import NOTIFIERS, SOURCES, Plan
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
 WAIT_S = 5.0
 

@@ -23,7 +23,8 @@ from vedette.domain.decision_request import DecisionContext
 from vedette.domain.event import Event
 from vedette.domain.labels import unpack_row
 from vedette.domain.memory import Briefing, Memory
-from vedette.domain.ports import ReasonerJudgement, StateHistory
+from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.ports.store import StateHistory
 from vedette.domain.readers import ReaderRule, Readers, event_readers
 from vedette.domain.run import ActionRow, Run
 from vedette.judging import Judge

@@ -21,13 +21,13 @@ from vedette.config.snapshot import RELEASES_FOLDER, find_snapshot
 from vedette.domain.agent import Agent
 from vedette.domain.base.clock import Clock
 from vedette.domain.judge_state import judge_digest
-from vedette.domain.ports import Reasoner
+from vedette.domain.ports.reasoner import Reasoner
 from vedette.operations.judge_replay import JudgeRelease, replay_judges
 from vedette.operations.judge_report import JudgeReport
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
     from vedette.config.fleet import FleetContents
+    from vedette.config.settings import Settings
     from vedette.domain.memory import BankPlan, Memory
     from vedette.store.read_runs import StoreReader
 
@@ -56,7 +56,7 @@ def open_judges(
     settings: Settings, store: StoreReader, clock: Clock, contents: FleetContents | None = None
 ) -> Iterator[JudgeReleases]:
     """Yield the judges that are at hand; their workers are ended after it."""
-    from vedette.config import read_fleet
+    from vedette.config.fleet import read_fleet
 
     agents, banks, _ = contents or read_fleet(settings.root, settings, now_us=clock.now_us())
     with ExitStack() as stack:
@@ -141,7 +141,7 @@ class JudgeReleases:
 
     def _load_release(self, name: str, release: str) -> Agent | None:
         """Return a release of an agent as its snapshot declares it; None if it is not kept."""
-        from vedette.config import read_fleet
+        from vedette.config.fleet import read_fleet
 
         present = self._agents.get(name)
         if present is not None and present.release == release:
@@ -176,7 +176,7 @@ class JudgeReleases:
         agent = judge.agent
         if not self._pools:
             from vedette.adapters.reasoners.in_process import InProcessReasoner
-            from vedette.config import build_judge
+            from vedette.config.agent_loader import build_judge
 
             return InProcessReasoner(
                 lambda _: build_judge(agent, judge.lessons), checkpoint_every=_NO_CHECKPOINT

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from vedette.adapters.bigquery.shipper import MetaStore, Shipper
     from vedette.adapters.bigquery.warehouse import Warehouse
     from vedette.app.composition_root import App
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
 
 def build_followers(
@@ -38,9 +38,14 @@ def build_followers(
 
         services, store = app.services, app.store
         work = follow(
-            build_shipper(app.settings, store), services.clock, app.settings.deployment.audit.every_us,
-            services.metrics, lambda: store.is_leader, store.last_seq, trouble,
-        )  # fmt: skip
+            build_shipper(app.settings, store),
+            services.clock,
+            app.settings.deployment.audit.every_us,
+            services.metrics,
+            lambda: store.is_leader,
+            store.last_seq,
+            trouble,
+        )
         found.append(("shipper", work))
     return found
 

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from vedette.domain.base.errors import BadPolicy
-from vedette.domain.ports import Metrics, PolicyEngine, PolicyStage
+from vedette.domain.ports.policy_engine import PolicyEngine, PolicyStage
+from vedette.domain.ports.reasoner import Metrics
 
 if TYPE_CHECKING:
     from vedette.adapters.policy_engines.opa_wasm import WasmRepository
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.domain.bundle import Bundle
     from vedette.domain.policy_wasm import WasmRecord
 
@@ -29,7 +30,7 @@ def policy_stage(
     plan = settings.deployment.policy
     if plan.engine == "opa":
         from vedette.adapters.policy_engines.opa import OpaConnection, OpaStage
-        from vedette.config import read_secret
+        from vedette.config.secret_reference import read_secret
 
         table = {"token_env": plan.opa_token_env, "token_file": plan.opa_token_file}
         table["token_secret"] = plan.opa_token_secret
@@ -98,14 +99,14 @@ def wasm_maker(settings: Settings, record: WasmRecord) -> Callable[[Bundle], Pol
 
 def build_other_engine(stage: Any, bundle: Bundle) -> PolicyEngine | None:
     """Make the engine that does not decide under an admitted bundle; None where there is none."""
-    other = getattr(stage, "other", None)
+    other = getattr(stage, "second_engine", None)
     made: PolicyEngine | None = other(bundle) if other is not None else None
     return made
 
 
 def engine_reason(stage: Any) -> str:
     """Say for people why the engine that a stage loaded last decides."""
-    return getattr(stage, "why", "") or "as [policy] engine says"
+    return getattr(stage, "choice_reason", "") or "as [policy] engine says"
 
 
 def wasm_trouble(reason: str) -> str | None:

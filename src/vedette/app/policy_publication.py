@@ -12,8 +12,8 @@ from vedette.policy.distribution import BundleDistributor
 
 if TYPE_CHECKING:
     from vedette.adapters.bundles import PolicyKey
-    from vedette.config import Settings
-    from vedette.domain.ports import BundleRepository
+    from vedette.config.settings import Settings
+    from vedette.domain.ports.bundle_repository import BundleRepository
     from vedette.policy.distribution import ArchiveStore
 
 
@@ -92,8 +92,11 @@ def build_distributor(
 ) -> BundleDistributor:
     """Return what signs this fleet's revisions and hands them to others."""
     distributor = BundleDistributor(
-        record, FolderSigner(settings.state), open_bundle_repository(settings), bundle_name(settings.fleet),
+        record,
+        FolderSigner(settings.state),
+        open_bundle_repository(settings),
+        bundle_name(settings.fleet),
         now_us,
-    )  # fmt: skip
+    )
     distributor.refresh()
     return distributor

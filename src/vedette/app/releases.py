@@ -51,7 +51,8 @@ from vedette.operations.commands import Commands, Order
 from vedette.policy.rollout import Rollout
 
 if TYPE_CHECKING:
-    from vedette.config import LoadedFleet, Settings
+    from vedette.config.fleet import LoadedFleet
+    from vedette.config.settings import Settings
 
 VERBS: Mapping[str, Mapping[str, type]] = {"agent_release": {"agent": str}}
 NEEDED = {"agent_release": "agent"}
@@ -139,7 +140,7 @@ class Releases:
 
     def _read_folder(self, name: str) -> Agent:
         """Return the agent that the folder holds now, as a snapshot. Raises BadCommand."""
-        from vedette.config import read_fleet
+        from vedette.config.fleet import read_fleet
 
         settings = self.settings
         now_us = self.services.clock.now_us()
@@ -402,7 +403,7 @@ class Releases:
 
         Raises BadCommand.
         """
-        from vedette.config import read_fleet
+        from vedette.config.fleet import read_fleet
 
         settings = self.settings
         snapshot = find_snapshot(settings.state, release, name)

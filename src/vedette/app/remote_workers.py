@@ -15,14 +15,14 @@ from vedette.domain.base.clock import Clock
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import Reasoner, ReasonerJudgement, ToolExecutor
+from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement, ToolExecutor
 from vedette.domain.ports.tokens import TokenAuthority
 from vedette.memory.training_set import Lessons
 
 if TYPE_CHECKING:
     from vedette.adapters.identity.spiffe import Issuer
     from vedette.adapters.reasoners.workers.remote_reasoner import RemotePool, RemoteReasoner
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
 _GOOGLE_LIFE_US = 3_600_000_000
 
@@ -60,10 +60,15 @@ def build_tokens(settings: Settings, now_us: Callable[[], int]) -> TokenAuthorit
             check_agent=issuer.check_agent,
         )
         google.verifier = Verifier(
-            keys=keys, issuer=(GOOGLE_ISSUER, GOOGLE_ISSUER.removeprefix("https://")), audience=issuer.audience,
-            now_us=now_us, algorithms=("RS256",), max_life_us=_GOOGLE_LIFE_US,
-            required=("exp", "iat", "aud", "sub", "email"), check_revocation=google.check_revocation,
-        )  # fmt: skip
+            keys=keys,
+            issuer=(GOOGLE_ISSUER, GOOGLE_ISSUER.removeprefix("https://")),
+            audience=issuer.audience,
+            now_us=now_us,
+            algorithms=("RS256",),
+            max_life_us=_GOOGLE_LIFE_US,
+            required=("exp", "iat", "aud", "sub", "email"),
+            check_revocation=google.check_revocation,
+        )
         return google
     from vedette.adapters.identity.spiffe import MAX_LIFE_US, SvidTokens
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from vedette.domain.ports import Source
 from vedette.domain.ports.plugin import SOURCES, Plan, SourceContext
+from vedette.domain.ports.sources import Source
 
 if TYPE_CHECKING:
     from vedette.app.composition_root import App

@@ -21,7 +21,7 @@ from vedette.store.read_runs import StoreReader
 from vedette.store.schema import TABLES
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.store.dialect import Database
     from vedette.store.postgres.database import PostgresDatabase
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.ledger.merkle import SigningKey
     from vedette.store.read_runs import StoreReader
     from vedette.store.store import SqlStore

@@ -16,7 +16,7 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.judge_state import judge_digest
 from vedette.domain.memory import Memory
-from vedette.domain.ports import Metrics, Reasoner, RunJournal, ToolExecutor
+from vedette.domain.ports.reasoner import Metrics, Reasoner, RunJournal, ToolExecutor
 from vedette.memory.training_set import Lessons
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vedette.adapters.reasoners.workers.fork_server_start import ForkServerProcess
     from vedette.adapters.reasoners.workers.sandbox_probe import Protection
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.judging import Judge
 
 # What an agent's code imports of the judging kit.
@@ -47,9 +47,14 @@ def open_pool(
 
     idle_s = settings.isolation.idle_us / 1_000_000
     return WorkerPool(
-        settings.state, idle_s=idle_s, on_worker_lost=count_death, fork_server=fork_server, preload=_kit(fleet),
-        sandboxed=settings.isolation.sandbox, closed_folders=settings.protected_folders,
-    )  # fmt: skip
+        settings.state,
+        idle_s=idle_s,
+        on_worker_lost=count_death,
+        fork_server=fork_server,
+        preload=_kit(fleet),
+        sandboxed=settings.isolation.sandbox,
+        closed_folders=settings.protected_folders,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,7 @@ def _build_code_executor(
     """Return what calls the functions of agents' tools.py."""
     if pool is None:
         from vedette.adapters.tools.in_process import InProcessTools
-        from vedette.config import load_module
+        from vedette.config.agent_loader import load_module
 
         def tools_of(name: str) -> ModuleType:
             agent = fleet.agents[name]
@@ -174,7 +179,7 @@ def build_judge_reasoner(
 
     if pool is None:
         from vedette.adapters.reasoners.in_process import InProcessReasoner
-        from vedette.config import build_judge
+        from vedette.config.agent_loader import build_judge
 
         made: dict[str, str] = {}
 
@@ -236,7 +241,8 @@ def build_root_describer(settings: Settings) -> Describe:
 
 
 async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None:
-    """Make the judge of a release once, where `build_judge_reasoner` would run it, and let it go again.
+    """Make the judge of a release once, where `build_judge_reasoner` would run it, and let it go
+    again.
 
     The judges that run stay as they are. Raises what making it raises. What runs elsewhere, or is
     no code of the agent's folder, is not tried.
@@ -244,8 +250,7 @@ async def try_judge(judges: Any, agent: Agent, taught: Sequence[Memory]) -> None
     from vedette.adapters.reasoners.in_process import InProcessReasoner
 
     if isinstance(judges, InProcessReasoner):
-        from vedette.config import build_judge
-        from vedette.config.agent_loader import isolate_imports
+        from vedette.config.agent_loader import build_judge, isolate_imports
 
         isolate_imports(agent.name, lambda: build_judge(agent, taught))
         return

@@ -48,7 +48,8 @@ class FleetContext:
 def read_agent(
     folder: Path, relative_path: str, context: FleetContext
 ) -> tuple[Agent | None, list[Problem]]:
-    """Return the agent of a folder, or None and every problem. `relative_path` is the folder's name.
+    """Return the agent of a folder, or None and every problem. `relative_path` is the folder's
+    name.
 
     Its release is that of the folder before anything else of it was read: whoever takes a snapshot
     finds out by it whether it was changed meanwhile.

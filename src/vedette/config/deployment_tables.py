@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from vedette.config.field import Field
-from vedette.config.secret_reference import SECRET_VERSION
+from vedette.config.secret_reference import VERSION_PATTERN
 from vedette.config.settings_table import NAME, Address, Duration, Number, SettingsTable, Whole
 
 # What BigQuery calls its things by; nothing else goes into a query as a name.
@@ -108,7 +108,7 @@ class PolicyFile(SettingsTable):
     opa_url: str = Field(default="http://127.0.0.1:8181", description="the OPA server")
     opa_token_env: str | None = None
     opa_token_file: str | None = None
-    opa_token_secret: str | None = Field(default=None, pattern=SECRET_VERSION)
+    opa_token_secret: str | None = Field(default=None, pattern=VERSION_PATTERN)
     timeout: Duration = Field(
         default="50ms", description="how long a decision waits for the OPA server"
     )
@@ -126,7 +126,7 @@ class PolicyFile(SettingsTable):
         default=None, description="what readers of GET /v1/bundles/FLEET.tar.gz must show"
     )
     bundle_token_file: str | None = None
-    bundle_token_secret: str | None = Field(default=None, pattern=SECRET_VERSION)
+    bundle_token_secret: str | None = Field(default=None, pattern=VERSION_PATTERN)
 
 
 class TokensFile(SettingsTable):

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from vedette.config.field import Field
 from vedette.config.problem import Problem
-from vedette.config.secret_reference import SECRET_VERSION
+from vedette.config.secret_reference import VERSION_PATTERN
 from vedette.config.settings_table import NAME, Duration, SettingsTable, Whole
 from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
@@ -42,7 +42,7 @@ class ImapFile(SettingsTable):
     )
     password_file: str | None = Field(default=None, description="the file with the password")
     password_secret: str | None = Field(
-        default=None, pattern=SECRET_VERSION, description="the password in Secret Manager"
+        default=None, pattern=VERSION_PATTERN, description="the password in Secret Manager"
     )
     ca_file: str | None = Field(
         default=None, description="certificates to trust instead of the system's"

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from vedette.config.field import AfterValidator, Field, Tagged
 from vedette.config.plugins import PluginTables, plugins
 from vedette.config.problem import Problem
-from vedette.config.secret_reference import SECRET_VERSION, read_secret
+from vedette.config.secret_reference import VERSION_PATTERN, read_secret
 from vedette.config.settings_table import NAME, Duration, SettingsTable, is_loopback
 from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
@@ -40,7 +40,7 @@ class WebhookFile(SettingsTable):
     )
     token_file: str | None = Field(default=None, description="the file with its bearer token")
     token_secret: str | None = Field(
-        default=None, pattern=SECRET_VERSION, description="its bearer token in Secret Manager"
+        default=None, pattern=VERSION_PATTERN, description="its bearer token in Secret Manager"
     )
 
 

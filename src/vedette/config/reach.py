@@ -30,8 +30,8 @@ _DEFAULT_TLS = {"imap": "implicit", "smtp": "starttls"}
 class Reach:
     """What the tools of an agent reach. `folders` are written to, `files` are read.
 
-    `target_addresses` are (host, TCP port). Paths are absolute. `allows_udp` says that a library among
-    them asks name servers by itself (gRPC does), so that UDP has to be open.
+    `target_addresses` are (host, TCP port). Paths are absolute. `allows_udp` says that a library
+    among them asks name servers by itself (gRPC does), so that UDP has to be open.
     """
 
     folders: tuple[str, ...] = ()

@@ -37,8 +37,8 @@ SOURCE_PREFIXES = tuple(f"{kind}:" for kind in source_kinds())
 def reserved_attribute(event: Event, *, own_source: str | None = None) -> str | None:
     """Return the attribute in which an event from outside claims what it may not; None if none.
 
-    The engine's own attributes, types and sources are nobody else's. The sources that adapters
-    make events under are theirs: `own_source` is the one whole source of the adapter that delivers it.
+    The engine's own attributes, types and sources are nobody else's. The sources that adapters make
+    events under are theirs: `own_source` is the one whole source of the adapter that delivers it.
     """
     claimed = sorted(ENGINE_ATTRIBUTES & event.extensions.keys())
     if claimed:

@@ -1,8 +1,8 @@
 """Secrets by reference: no file of the fleet holds one, a table names where it is.
 
-`NAME_env` names an environment variable, `NAME_file` a file, `NAME_secret` a version of a secret
-in Secret Manager (`projects/P/secrets/S/versions/V`). Who reads the third is given by `set_secret_fetcher`:
-this floor knows no vendor.
+`NAME_env` names an environment variable, `NAME_file` a file, `NAME_secret` a version of a secret in
+Secret Manager (`projects/P/secrets/S/versions/V`). Who reads the third is given by
+`set_secret_fetcher`: this floor knows no vendor.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from vedette.domain.base.errors import BadFleet
 SecretFetcher = Callable[[str], str]
 
 _LITERAL = re.compile(r"(^|_)(token|secret|password|passwd|passphrase|api_?key|credentials?)\Z")
-SECRET_VERSION = (
+VERSION_PATTERN = (
     r"^projects/[a-z0-9][a-z0-9.:-]{0,99}/secrets/[A-Za-z0-9_-]{1,255}/versions/"
     r"([0-9]{1,19}|[A-Za-z][A-Za-z0-9_-]{0,62})$"
 )
-_VERSION = re.compile(SECRET_VERSION)
+_VERSION = re.compile(VERSION_PATTERN)
 _KINDS = ("env", "file", "secret")
 _fetchers: list[SecretFetcher] = []
 

@@ -135,7 +135,8 @@ class StorePlan:
 class Isolation:
     """Whether agents' code runs in worker processes, and how long an idle one is kept.
 
-    `sandbox` closes them in a box, `require_sandbox` refuses a fleet that would run any of it outside one.
+    `sandbox` closes them in a box, `require_sandbox` refuses a fleet that would run any of it
+    outside one.
     """
 
     use_processes: bool

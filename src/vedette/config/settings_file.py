@@ -20,7 +20,7 @@ from vedette.config.field import AfterValidator, Field, Tagged, json_schema
 from vedette.config.kinds import Errors
 from vedette.config.notify import NotifyFile
 from vedette.config.plugins import PluginTables
-from vedette.config.secret_reference import SECRET_VERSION
+from vedette.config.secret_reference import VERSION_PATTERN
 from vedette.config.settings_table import NAME, Address, Duration, Number, SettingsTable, Whole
 from vedette.config.yaml import KeyPath
 from vedette.domain.ports.plugin import SOURCES
@@ -69,7 +69,7 @@ class SenderFile(SettingsTable):
     )
     token_file: str | None = Field(default=None, description="the file with its token")
     token_secret: str | None = Field(
-        default=None, pattern=SECRET_VERSION, description="its token in Secret Manager"
+        default=None, pattern=VERSION_PATTERN, description="its token in Secret Manager"
     )
     prefix: str | None = Field(default=None, description="what all its sources begin with")
     vouches: Literal["envelope", "event", "none"] = Field(
@@ -148,7 +148,7 @@ class StoreFile(SettingsTable):
     )
     url_file: str | None = Field(default=None, description="the file with the database's URL")
     url_secret: str | None = Field(
-        default=None, pattern=SECRET_VERSION, description="the database's URL in Secret Manager"
+        default=None, pattern=VERSION_PATTERN, description="the database's URL in Secret Manager"
     )
     lease: Duration = Field(
         default="5s", description="how long a worker that is not heard of keeps its keys"

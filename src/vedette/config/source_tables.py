@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from vedette.config.field import AfterValidator, Field
-from vedette.config.secret_reference import SECRET_VERSION, read_secret
+from vedette.config.secret_reference import VERSION_PATTERN, read_secret
 from vedette.config.settings_table import NAME, Duration, SettingsTable, Whole, is_loopback
 from vedette.config.yaml import KeyPath
 from vedette.domain.base.clock import duration_us
@@ -45,7 +45,7 @@ class SqlFile(SettingsTable):
     )
     url_file: str | None = Field(default=None, description="the file with the URL")
     url_secret: str | None = Field(
-        default=None, pattern=SECRET_VERSION, description="the URL in Secret Manager"
+        default=None, pattern=VERSION_PATTERN, description="the URL in Secret Manager"
     )
     table: Identifier = Field(description="the table or view; SCHEMA.TABLE on PostgreSQL")
     type: str = Field(description="the type of its events", min_length=1)
@@ -112,7 +112,7 @@ class PrometheusFile(SettingsTable):
         default=None, description="the environment variable with its bearer token"
     )
     token_file: str | None = Field(default=None, description="the file with its bearer token")
-    token_secret: str | None = Field(default=None, pattern=SECRET_VERSION)
+    token_secret: str | None = Field(default=None, pattern=VERSION_PATTERN)
     ca_file: str | None = Field(
         default=None, description="certificates to trust instead of the system's"
     )
@@ -127,7 +127,7 @@ class AlertmanagerFile(SettingsTable):
         default=None, description="the environment variable with the token it must show"
     )
     token_file: str | None = Field(default=None, description="the file with that token")
-    token_secret: str | None = Field(default=None, pattern=SECRET_VERSION)
+    token_secret: str | None = Field(default=None, pattern=VERSION_PATTERN)
     vouches: Literal["envelope", "event", "none"] = "envelope"
 
 
@@ -235,11 +235,19 @@ def prometheus_plan(table: PrometheusFile, context: TableContext) -> PrometheusP
         QueryPlan(query.name, query.expr, duration_us(query.step)) for query in table.queries
     )
     return PrometheusPlan(
-        table.name, table.url, queries, duration_us(table.delay),
-        duration_us(table.every) if table.every else None, duration_us(table.lookback),
-        table.most, tuple(table.vouched), table.token_env, _optional_path(context, table.token_file),
-        table.token_secret, _optional_path(context, table.ca_file),
-    )  # fmt: skip
+        table.name,
+        table.url,
+        queries,
+        duration_us(table.delay),
+        duration_us(table.every) if table.every else None,
+        duration_us(table.lookback),
+        table.most,
+        tuple(table.vouched),
+        table.token_env,
+        _optional_path(context, table.token_file),
+        table.token_secret,
+        _optional_path(context, table.ca_file),
+    )
 
 
 def alertmanager_plan(table: AlertmanagerFile, context: TableContext) -> AlertmanagerPlan:

@@ -97,7 +97,7 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """A limit that a step may not pass. `actual_use` is what counts beside the store's own total."""
+    """A limit that a step may not pass. `used` is what counts beside the store's own total."""
 
     scope: Literal["run", "agent", "fleet"]
     unit: str
@@ -195,7 +195,7 @@ class ActionSlots:
         if permits:
             parts["spend"] = {ACTIONS: permits}
         if self.refusals:
-            parts["lacking"] = {ACTIONS: 1}
+            parts["shortfall"] = {ACTIONS: 1}
         return parts
 
 

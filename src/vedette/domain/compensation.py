@@ -21,7 +21,7 @@ from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import ENVELOPE, PRINCIPAL, REASON, UNDO_ACTION, Event, subject_of
 from vedette.domain.labels import argument_readers, unpack_row
 from vedette.domain.origin import Ref, escape_pointer
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.readers import meet
 from vedette.domain.run import ActionRow, Run, event_run_id
 from vedette.domain.tool import Tool
@@ -77,8 +77,9 @@ def undo_event(
 ) -> Event:
     """Return the event that takes back what an action did.
 
-    `run_and_event` is the run the action belongs to and its event, `tools` its tool and the inverse, as they
-    are declared now. Raises BadCommand if the record has no value for an argument of the inverse.
+    `run_and_event` is the run the action belongs to and its event, `tools` its tool and the
+    inverse, as they are declared now. Raises BadCommand if the record has no value for an argument
+    of the inverse.
     """
     run, event = run_and_event
     tool, inverse = tools

@@ -13,7 +13,8 @@ from vedette.domain.base.errors import BadConfidence
 
 
 def check_confidence(value: object, subject: str) -> float:
-    """Return `value` as a probability, 0..1. Raises BadConfidence, which says whose it is (`subject`).
+    """Return `value` as a probability, 0..1. Raises BadConfidence, which says whose it is
+    (`subject`).
 
     A bool is no number here, and neither is the text of one.
     """

@@ -116,8 +116,8 @@ class Body:
 class Draft:
     """An entry before it has its place.
 
-    `cause` is the seq of an earlier entry; `cause_offset` (>= 1) instead means the entry that many places
-    before this one in the same step. An accepted event and a person's command have neither.
+    `cause` is the seq of an earlier entry; `cause_offset` (>= 1) instead means the entry that many
+    places before this one in the same step. An accepted event and a person's command have neither.
     """
 
     kind: str

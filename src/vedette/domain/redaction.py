@@ -24,7 +24,9 @@ MAX_ERROR_CHARS = 4096
 
 
 class SecretRedactor:
-    """Replaces secrets by `placeholder`. Those of fewer than `MIN_SECRET_CHARS` characters are left alone."""
+    """Replaces secrets by `placeholder`. Those of fewer than `MIN_SECRET_CHARS` characters are left
+    alone.
+    """
 
     def __init__(self, secrets: Iterable[str], placeholder: str = "[secret]") -> None:
         found = {

@@ -21,9 +21,9 @@ from vedette.domain.effect import FINAL_STATES
 from vedette.domain.entry import HOLD_ANSWERS
 from vedette.domain.run import ActionRow
 
-# What is read of an action; `EntryRecord` is one of these entries and its body, None if that is gone.
-# An effect that was made, or given up, is over for good. A cancelled one is not: a person may take
-# its run up again, and what is held again after a permit was cancelled, too.
+# What is read of an action; `EntryRecord` is one of these entries and its body, None if that is
+# gone. An effect that was made, or given up, is over for good. A cancelled one is not: a person may
+# take its run up again, and what is held again after a permit was cancelled, too.
 _FINAL_EFFECTS = ("effect.done", "effect.failed")
 _EFFECT_ENDS = (*_FINAL_EFFECTS, "effect.cancelled")
 DECIDED_KIND = "action.decided"

@@ -136,19 +136,19 @@ _values: Callable[[ActionRow], tuple[Any, ...]] = attrgetter(*ActionRow.__slots_
 class Step:
     """All that one turn of the line makes durable, in one transaction.
 
-    `expected_steps` is the run's step count before it: a step that comes twice is answered *duplicate*.
-    `epoch`, `policy_rev` and `stop_epoch` are those it was made under; the store refuses older
-    ones. `spend` is by unit; the store refuses what would go beyond one of `limits`. `refunds`
-    gives back (unit, when it was spent, amount). A step that makes a run wait for a budget says in
-    `shortfall` what it has no room for beside `spend`: it is refused if there is room by now. `order`
-    is (key, the position the judge's state was at, the position it is at now): events of a key
-    may be judged ahead of the commits before them, and the store refuses a step whose predecessor
-    did not stand, or that passes over an event which still waits to be judged. The step with which
-    a run becomes observed has one; -1 before stands for whatever came before, or waits. `wait_stop_epoch` is
-    the stop epoch as of which it says that its run waits for a resume: as of an older one the run
-    is due at once, as that resume may have been. A step without `run` (a person's command, a
-    publication) is fenced by nothing.
-    `position` is the run's; 0 lets the store look it up.
+    `expected_steps` is the run's step count before it: a step that comes twice is answered
+    *duplicate*. `epoch`, `policy_rev` and `stop_epoch` are those it was made under; the store
+    refuses older ones. `spend` is by unit; the store refuses what would go beyond one of `limits`.
+    `refunds` gives back (unit, when it was spent, amount). A step that makes a run wait for a
+    budget says in `shortfall` what it has no room for beside `spend`: it is refused if there is
+    room by now. `order` is (key, the position the judge's state was at, the position it is at now):
+    events of a key may be judged ahead of the commits before them, and the store refuses a step
+    whose predecessor did not stand, or that passes over an event which still waits to be judged.
+    The step with which a run becomes observed has one; -1 before stands for whatever came before,
+    or waits. `wait_stop_epoch` is the stop epoch as of which it says that its run waits for a
+    resume: as of an older one the run is due at once, as that resume may have been. A step without
+    `run` (a person's command, a publication) is fenced by nothing. `position` is the run's; 0 lets
+    the store look it up.
     """
 
     drafts: list[Draft]

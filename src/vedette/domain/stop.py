@@ -42,10 +42,10 @@ class UnrecordedStop:
 class StopState:
     """What is stopped. `epoch` grows with every change; older steps are refused.
 
-    `timed_stops` are those that lift themselves. A stop that is on its way to the store is *coming*: no
-    call starts any more, and nothing is decided by it yet. `unrecorded` are on their way until the
-    store takes writes again. `last_lift_seq` is the last entry that lifted a stop as far as this process
-    has heard.
+    `timed_stops` are those that lift themselves. A stop that is on its way to the store is
+    *coming*: no call starts any more, and nothing is decided by it yet. `unrecorded` are on their
+    way until the store takes writes again. `last_lift_seq` is the last entry that lifted a stop as
+    far as this process has heard.
     """
 
     epoch: int = 0

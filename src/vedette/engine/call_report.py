@@ -7,7 +7,7 @@ from typing import Any
 
 from vedette.domain.base.canonical import MAX_SAFE_INTEGER
 from vedette.domain.judge_state import checkpoint_digest
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow
 from vedette.engine.tool_calls import answer_data
 

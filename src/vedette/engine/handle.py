@@ -20,7 +20,7 @@ from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event, subject_of
 from vedette.domain.memory import Briefing, Candidate, Memory
 from vedette.domain.memory_state import PROPOSED
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import CommitStatus, Lease, Run, Step
 from vedette.engine.effect_executor import perform_effect
 from vedette.engine.reauthorization import reauthorize
@@ -38,10 +38,10 @@ async def handle(
 ) -> RunContext | None:
     """Take a run through its first turn: judged, decided and durable.
 
-    Returns the case if there is more to do (`run_to_completion` does it, beside the key's next run),
-    None if the run is done or waits (for its budget, too). `event` spares reading it again. `on_sent`
-    is told when the key's next event may be judged, which for a judge is before the commit has
-    stood.
+    Returns the case if there is more to do (`run_to_completion` does it, beside the key's next
+    run), None if the run is done or waits (for its budget, too). `event` spares reading it again.
+    `on_sent` is told when the key's next event may be judged, which for a judge is before the
+    commit has stood.
 
     Raises StoreFailed if a commit did not stand (nothing was lost; handle it again), Superseded
     if somebody else moved the run or a commit before it did not stand (look at it afresh), and

@@ -12,7 +12,8 @@ import orjson
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.compensation import cause_of
 from vedette.domain.event import EFFECT_ENVELOPE, ENGINE_ONLY, Event, check_event, subject_of
-from vedette.domain.ports import AcceptResult, Arrival, Receipt, Refused
+from vedette.domain.ports.sources import Receipt, Refused
+from vedette.domain.ports.store import AcceptResult, Arrival
 from vedette.domain.readers import ReaderRule, event_readers
 from vedette.domain.trigger import CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
 from vedette.engine.scheduler.dispatcher import Dispatcher

@@ -65,9 +65,15 @@ async def commit_reauthorization(
             if context.final and all(row.is_final for row in context.merge_actions(rows)):
                 drafts.append(context.final_entry(1, None, len(context.actions)))
             step = context.build_step(
-                drafts, rows, now, rows=writes, returns=returns, policy_rev=services.gateway.policy_rev,
-                stop_epoch=services.stops.epoch, **context.step_limits(permits),
-            )  # fmt: skip
+                drafts,
+                rows,
+                now,
+                rows=writes,
+                refunds=returns,
+                policy_rev=services.gateway.policy_rev,
+                stop_epoch=services.stops.epoch,
+                **context.step_limits(permits),
+            )
             await context.commit(step)
         except BaseException as error:
             for _ in range(permits):

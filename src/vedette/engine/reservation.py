@@ -17,7 +17,7 @@ from vedette.domain.budget import BudgetPolicy, Cap, Reservation, Shortage, actu
 from vedette.domain.compensation import is_undo
 from vedette.domain.conflict import Fenced, OverBudget, Superseded
 from vedette.domain.entry import Draft
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 
@@ -111,7 +111,9 @@ async def wait_for_budget(
 ) -> bool:
     """Record the refusal and let the run wait; False if there is room by now."""
     refused = context.entry("budget.refused", turn=context.run.turn + 1, **shortage.entry_fields())
-    step = context.build_step([refused], [], now, lacking=worst, limits=limits, policy_rev=revision)
+    step = context.build_step(
+        [refused], [], now, shortfall=worst, limits=limits, policy_rev=revision
+    )
     step = replace(step, state="waiting", wake_us=shortage.until_us, waits="budget")
     try:
         await context.commit(step)

@@ -27,7 +27,7 @@ from vedette.domain.links import find_argument_links
 from vedette.domain.memory import Briefing, Memory, reviewed_citation_ids, reviewed_ids
 from vedette.domain.origin import Origin, Roots
 from vedette.domain.origin_check import recompute_origins
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.readers import Labels, Readers, meet
 from vedette.domain.row_proof import EntryRecord, find_fault, find_outcome_fault, is_approved
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step
@@ -41,10 +41,11 @@ from vedette.engine.tool_calls import answer_data
 class RunContext:
     """One run being handled. `actions` are all its actions, oldest first, as the store has them.
 
-    `previous` is the position of the key's event that was judged before this one; `citations_by_turn` cites
-    what each recorded turn was briefed with; `reservation` is this turn's worst case, booked;
-    `places` is the room for actions of the step that is being made. `fresh_origins` has the origins of
-    the actions that were decided here, by id, with the registry they were bound under.
+    `previous` is the position of the key's event that was judged before this one;
+    `citations_by_turn` cites what each recorded turn was briefed with; `reservation` is this turn's
+    worst case, booked; `places` is the room for actions of the step that is being made.
+    `fresh_origins` has the origins of the actions that were decided here, by id, with the registry
+    they were bound under.
     """
 
     services: Services

@@ -16,7 +16,8 @@ from vedette.domain.budget import BudgetPolicy, Shortage
 from vedette.domain.effect import RowWrite
 from vedette.domain.loss_window import LossWindow
 from vedette.domain.origin import KnownValues, collect_known_values
-from vedette.domain.ports import Metrics, Reasoner, RunJournal, Store, ToolExecutor
+from vedette.domain.ports.reasoner import Metrics, Reasoner, RunJournal, ToolExecutor
+from vedette.domain.ports.store import Store
 from vedette.domain.rate_limit import RateCounters
 from vedette.domain.readers import Readers
 from vedette.domain.run import ActionRow, Run
@@ -45,12 +46,13 @@ _NOTHING = nullcontext()
 class Services:
     """One fleet at work. Belongs to the event loop it was made on.
 
-    `positions` is the position of the last observed event of every (agent, key) seen so far; what is
-    known of a key holds under the lease under which it was learned (`adopt_lease`) and no other. `run_journal`
-    remembers, beyond the death of this process, whose judge was at work. `unrecorded_calls` are actions
-    whose call was let go here and whose outcome is not durable; `start_seq` is the ledger's last entry
-    before this process. `scope_readers` are those to whom a scope of a bank may be told.
-    `catch_up_policy` makes the policy live that the store says is: its commit stood although it raised.
+    `positions` is the position of the last observed event of every (agent, key) seen so far; what
+    is known of a key holds under the lease under which it was learned (`adopt_lease`) and no other.
+    `run_journal` remembers, beyond the death of this process, whose judge was at work.
+    `unrecorded_calls` are actions whose call was let go here and whose outcome is not durable;
+    `start_seq` is the ledger's last entry before this process. `scope_readers` are those to whom a
+    scope of a bank may be told. `catch_up_policy` makes the policy live that the store says is: its
+    commit stood although it raised.
     """
 
     fleet: Fleet
@@ -205,7 +207,8 @@ class Services:
         """Hold a slot for one call; the call counts as in flight under `policy_rev`.
 
         Slots are an agent's own at each target: what hangs takes none from anybody else. Its key
-        counts as calling (`keys_with_calls`) until the key's effects are let go of (`effects_lock`).
+        counts as calling (`keys_with_calls`) until the key's effects are let go of
+        (`effects_lock`).
         """
         agent_slots = self._agent_slots.get((run.agent, target))
         if agent_slots is None:

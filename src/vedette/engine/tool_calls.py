@@ -20,7 +20,7 @@ from vedette.domain.base.canonical import canonical_json, normalize_json
 from vedette.domain.base.errors import Permanent
 from vedette.domain.effect import Call, EffectState, Outcome, transition
 from vedette.domain.event import Event
-from vedette.domain.ports import ToolExecutor
+from vedette.domain.ports.reasoner import ToolExecutor
 from vedette.domain.readers import meet
 from vedette.domain.row_proof import STARTED_KIND, EntryRecord
 from vedette.domain.run import ActionRow
@@ -40,10 +40,10 @@ def find_precondition(
 ) -> Precondition:
     """Say what has to happen before the call may be made.
 
-    `own_start` tells a `started` that this handler wrote itself a moment ago from one that was found
-    after a crash: the latter is an unknown outcome. In `in_loss_window` even an effect that was never
-    started may have happened, in history that a restore lost: whoever can be asked is asked, and
-    where a repeat under the same key is no harm it is left to the target.
+    `own_start` tells a `started` that this handler wrote itself a moment ago from one that was
+    found after a crash: the latter is an unknown outcome. In `in_loss_window` even an effect that
+    was never started may have happened, in history that a restore lost: whoever can be asked is
+    asked, and where a repeat under the same key is no harm it is left to the target.
     """
     if in_loss_window and effect == "intended":
         if tool.query is not None:

@@ -21,7 +21,7 @@ from vedette.domain.entry import Draft
 from vedette.domain.hold import HoldState
 from vedette.domain.labels import pack_row, unpack_row
 from vedette.domain.memory import Candidate, Memory
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.readers import is_within, meet
 from vedette.domain.row_proof import DECIDED_KIND, EntryRecord, format_obligations
 from vedette.domain.run import ActionRow, Step
@@ -45,9 +45,14 @@ def bind_proposals(context: RunContext, judgement: ReasonerJudgement, turn: int)
     for ordinal, proposal in enumerate(judgement.proposals):
         try:
             action = bind_by_name(
-                proposal, context.agent.tools, roots, run=context.run.id, turn=turn, ordinal=ordinal,
+                proposal,
+                context.agent.tools,
+                roots,
+                run=context.run.id,
+                turn=turn,
+                ordinal=ordinal,
                 confidence=judgement.confidence,
-            )  # fmt: skip
+            )
             bound.append(action)
         except BadProposal as error:
             bound.append(error)
@@ -119,7 +124,7 @@ def compose_step(
     places["spend"] = {**beyond, **places.get("spend", {})}
     step = context.build_step(
         drafts, rows, now,
-        turn=turn, final=judgement.final, rows=writes, returns=returns, **places,
+        turn=turn, final=judgement.final, rows=writes, refunds=returns, **places,
         checkpoint=checkpoint,
         observed=context.run.observed or judgement.observed,
         order=context.order if judgement.observed and not context.run.observed else None,
@@ -210,8 +215,9 @@ def hold_for_policy(
 ) -> bool:
     """Leave a denied action that may have happened open for a while; False if that is over.
 
-    It may be repeated under its key, so no more than that is in the way of knowing. `hold_before` is its
-    hold as it was before it was denied, `entries` its entries if the last of them is this denial.
+    It may be repeated under its key, so no more than that is in the way of knowing. `hold_before`
+    is its hold as it was before it was denied, `entries` its entries if the last of them is this
+    denial.
     """
     since = [int(entry["at"]) for entry, _ in entries if entry["kind"] == DECIDED_KIND]
     until = held_actions.denial_retry_at(since[-1] if since else now, now)
@@ -352,9 +358,13 @@ def turn_entry(context: RunContext, judgement: ReasonerJudgement, turn: int) -> 
     """Return the entry of a recorded turn. What stands here is never asked again."""
     body = canonical_json(normalize_json(turn_body(judgement, turn, context.memories)))
     return context.entry(
-        "turn.reasoned", turn=turn, release=context.agent.release, proposals=len(judgement.proposals),
-        body=context.body_of(body), **judgement_fields(judgement),
-    )  # fmt: skip
+        "turn.reasoned",
+        turn=turn,
+        release=context.agent.release,
+        proposals=len(judgement.proposals),
+        body=context.body_of(body),
+        **judgement_fields(judgement),
+    )
 
 
 def turn_body(

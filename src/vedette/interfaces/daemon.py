@@ -18,7 +18,7 @@ from vedette.domain.base.errors import BadPolicy, StoreFailed, Unavailable, Vede
 from vedette.domain.base.fleet_clock import Jump, describe_jump
 from vedette.domain.bundle import Revision
 from vedette.domain.identity import ENGINE
-from vedette.domain.ports import Source
+from vedette.domain.ports.sources import Source
 from vedette.engine.cluster import catch_up, follow_cluster
 from vedette.interfaces.signals import Signals
 from vedette.operations.curation import sync_banks

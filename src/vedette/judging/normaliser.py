@@ -16,9 +16,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from itertools import islice, product
 
+from vedette.judging.common_words import COMMON
 from vedette.judging.confusables import latin
 from vedette.judging.text import clean
-from vedette.judging.words import COMMON
 
 _CACHE = 50_000
 _READINGS = 96  # readings of one word that are looked up

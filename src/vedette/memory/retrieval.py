@@ -32,7 +32,8 @@ from vedette.domain.decision_request import (
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
 from vedette.domain.memory import Memory
-from vedette.domain.ports import BankStore, MemoryAuthorizer
+from vedette.domain.ports.memory_bank import BankStore
+from vedette.domain.ports.policy_engine import MemoryAuthorizer
 
 _CACHE_SIZE = 4096
 _FRESH_US = 60_000_000
@@ -43,8 +44,9 @@ T = TypeVar("T")
 class Recall:
     """Reads banks for agents. `drafts` of new decisions wait to be written with the next step.
 
-    `lag_reason` says why the banks lack something that is durable, or cannot be read; "" if they are
-    well. `is_closed` says that what they lack may be an order to forget; `rebuild_banks` makes up for it.
+    `lag_reason` says why the banks lack something that is durable, or cannot be read; "" if they
+    are well. `is_closed` says that what they lack may be an order to forget; `rebuild_banks` makes
+    up for it.
     """
 
     banks: BankStore
@@ -95,7 +97,8 @@ class Recall:
         return True
 
     async def await_commit(self, commit: Awaitable[T], *, order: bool) -> T:
-        """Return what a commit answers that the banks have to follow (`order` as in `update_banks`).
+        """Return what a commit answers that the banks have to follow (`order` as in
+        `update_banks`).
 
         Raises what it raises. Unless it was refused it may stand unheard, and a second order would
         find nothing left to do: then the banks are behind until the ledger was read.

@@ -16,7 +16,8 @@ from vedette.domain.decision_request import DecisionContext
 from vedette.domain.entry import Draft
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Memory
-from vedette.domain.ports import BankStore, MemoryAuthorizer
+from vedette.domain.ports.memory_bank import BankStore
+from vedette.domain.ports.policy_engine import MemoryAuthorizer
 from vedette.memory.retrieval import recall_entries
 
 # What a read outside any run is asked about: the engine's own event, which wakes nobody.
@@ -114,7 +115,7 @@ class Lessons:
         return [name for name, scopes in self._readable.items() if (bank, scope) in scopes]
 
     def preview_lessons(self, agent: str, now_us: int) -> list[Memory]:
-        """Return what `load_lessons` would teach, for somebody who looks and makes no judge of it."""
+        """Return what `load_lessons` would teach, for a reader who makes no judge of it."""
         return [
             memory
             for bank, scope in self._readable.get(agent, ())

@@ -23,7 +23,8 @@ from vedette.domain.entry import Body, Draft
 from vedette.domain.event import PRINCIPAL, REASON, Event
 from vedette.domain.hold import HoldState, transition
 from vedette.domain.identity import Principal
-from vedette.domain.ports import DeadLetterResult, Intake
+from vedette.domain.ports.sources import Intake
+from vedette.domain.ports.store import DeadLetterResult
 from vedette.domain.roles import require_role
 from vedette.domain.stop import scope_of
 from vedette.engine.held_actions import HOLD_EXPIRY_US

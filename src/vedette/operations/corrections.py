@@ -18,7 +18,8 @@ from vedette.domain.base.errors import BadCommand, Forbidden, NotFound
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import ENVELOPE, Event, subject_of
 from vedette.domain.memory import find_label_fault
-from vedette.domain.ports import AcceptResult, Arrival, Receipt
+from vedette.domain.ports.sources import Receipt
+from vedette.domain.ports.store import AcceptResult, Arrival
 from vedette.domain.readers import meet
 from vedette.domain.roles import require_role
 from vedette.domain.run import Run

@@ -19,7 +19,7 @@ from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
 from vedette.domain.memory import MEMORY_KINDS, Candidate, MemoryKind
 from vedette.domain.memory_state import ARCHIVE_CAUSE, MEMORY_ENTRY_KINDS, PROPOSED, LedgerMemory
-from vedette.domain.ports import BankStore
+from vedette.domain.ports.memory_bank import BankStore
 from vedette.domain.roles import require_role
 from vedette.engine.services import Services
 from vedette.memory.training_set import Lessons

@@ -25,7 +25,7 @@ from vedette.domain.event import Event, check_event
 from vedette.domain.labels import build_run_labels
 from vedette.domain.memory import Briefing, Memory, reviewed_ids
 from vedette.domain.origin import Roots
-from vedette.domain.ports import ToolExecutor
+from vedette.domain.ports.reasoner import ToolExecutor
 from vedette.domain.readers import Readers
 from vedette.domain.run import run_id
 from vedette.engine.tool_calls import build_call

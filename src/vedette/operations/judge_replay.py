@@ -31,7 +31,7 @@ from vedette.domain.judge_state import (
 )
 from vedette.domain.labels import unpack_row
 from vedette.domain.memory import Briefing, Memory
-from vedette.domain.ports import Reasoner, ReasonerJudgement
+from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement
 from vedette.domain.run import Run
 from vedette.engine.call_report import judgement_fields
 from vedette.engine.turn import turn_body
@@ -121,8 +121,9 @@ class _KeyState:
 
     `observed` are positions in order, `judged` the entries that judged them. `base` is the last
     checkpoint's position (0: none) with its bytes, if they are known; `digest` is what the ledger
-    says of them. `reasoner_state` is (judge, position) of the state that the reasoner holds. `has_unnamed` says
-    that there are judgements whose states have no name, or whose entries are archived.
+    says of them. `reasoner_state` is (judge, position) of the state that the reasoner holds.
+    `has_unnamed` says that there are judgements whose states have no name, or whose entries are
+    archived.
     """
 
     observed: list[int] = field(default_factory=list)
@@ -232,7 +233,9 @@ class _RecordedJudgement:
 
 
 def _has_judgement(entry: Mapping[str, Any]) -> bool:
-    """Say whether an entry of `_JUDGEMENT_KINDS` holds a judgement; a run may be closed long after its."""
+    """Say whether an entry of `_JUDGEMENT_KINDS` holds a judgement; a run may be closed long after
+    its.
+    """
     return entry["kind"] == "turn.reasoned" or "label" in entry
 
 

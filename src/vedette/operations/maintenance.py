@@ -17,7 +17,7 @@ from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
 from vedette.domain.loss_window import LossWindow
 from vedette.domain.memory_state import ARCHIVE_CAUSE, LedgerMemory
-from vedette.domain.ports import ErasureResult
+from vedette.domain.ports.store import ErasureResult
 from vedette.domain.roles import require_role
 from vedette.domain.run import Run
 from vedette.engine.services import Services

@@ -24,7 +24,7 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.roles import require_role
 from vedette.operations.commands import Commands, Order, publication_to_json
 from vedette.policy.bundle_data import mount
-from vedette.policy.folder import remember_folder
+from vedette.policy.folder import MetaStore, remember_folder
 from vedette.policy.rollout import PublishRequest
 
 MODES: tuple[str, ...] = get_args(Mode)
@@ -39,10 +39,10 @@ NEEDED = {"mode": "agent"}
 async def dispatch(commands: Commands, order: Order, args: Mapping[str, Any]) -> dict[str, Any]:
     """Set an agent's mode; answer when no worker starts or commits anything under the old one.
 
-    Returns what a publication tells, with `agent`, `was`, `mode`, `requested`, `effective_mode` and, as
-    `folder`, what became of the file. Raises Forbidden for another role; NotFound for what is no
-    agent; BadCommand for what is no mode, for a folder that says more than what is live, and for
-    grants that cannot be edited by lines; Outrun if others publish all the time.
+    Returns what a publication tells, with `agent`, `was`, `mode`, `requested`, `effective_mode`
+    and, as `folder`, what became of the file. Raises Forbidden for another role; NotFound for what
+    is no agent; BadCommand for what is no mode, for a folder that says more than what is live, and
+    for grants that cannot be edited by lines; Outrun if others publish all the time.
     """
     require_role(order.principal, order.principal.roles, "mode")
     agent, mode = args["agent"], args.get("mode")

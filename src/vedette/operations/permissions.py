@@ -19,7 +19,7 @@ from vedette.domain.decision import Decision
 from vedette.domain.decision_request import DecisionContext
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.origin import Origin
-from vedette.domain.ports import PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.domain.schedule import NextWallTime, build_calendar
 from vedette.domain.tool import Tool
 from vedette.domain.trigger import Schedule
@@ -43,8 +43,8 @@ _TRUSTED: Origin = "trusted"
 class PermissionQuery:
     """Who is asked about and by which engine, with the data that is live in it.
 
-    `act_engine` is the same policy but for the agent's mode, which is act there. `cron_walls` reads a cron
-    expression (`vedette.domain.schedule`).
+    `act_engine` is the same policy but for the agent's mode, which is act there. `cron_walls` reads
+    a cron expression (`vedette.domain.schedule`).
     """
 
     agent: Agent

@@ -26,7 +26,8 @@ from vedette.domain.base.fsync import sync
 from vedette.operations.modes import GRANTS, replace_file
 
 if TYPE_CHECKING:
-    from vedette.config import Problem, Settings
+    from vedette.config.problem import Problem
+    from vedette.config.settings import Settings
 
 LIMITS, BUDGETS = "limits/data.yaml", "budgets/data.yaml"
 # Where other data files speak of one agent by name: file, and the path to the names.
@@ -42,7 +43,8 @@ CheckFleet = Callable[["Settings"], list["Problem"]]
 class NewAgent:
     """What a new agent takes. `files` are new texts by path, `before` what each was made of.
 
-    `review_lines` are lines of its code that have a word which is also the other's name or collection.
+    `review_lines` are lines of its code that have a word which is also the other's name or
+    collection.
     """
 
     name: str
@@ -90,8 +92,8 @@ def scaffold_agent(
 def _plan(
     settings: Settings, name: str, like: str, title: str | None, owner: str | None
 ) -> NewAgent:
-    from vedette.config import load_fleet
     from vedette.config.agent_folder import name_problems
+    from vedette.config.fleet import load_fleet
     from vedette.config.problem import did_you_mean
 
     agents = load_fleet(settings.root, settings).fleet.agents

@@ -13,7 +13,7 @@ from typing import Any
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadEvent, NotFound
 from vedette.domain.compensation import erased_error, undo_event, undo_run_id
 from vedette.domain.event import Event, subject_of
-from vedette.domain.ports import AcceptResult, Arrival
+from vedette.domain.ports.store import AcceptResult, Arrival
 from vedette.domain.row_proof import find_outcome_fault
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.tool import Tool
@@ -57,9 +57,15 @@ async def undo(commands: Commands, order: Order, effect: str) -> dict[str, Any]:
     if earlier and earlier[-1].state != "void":
         raise BadCommand(*_refusal(row, earlier[-1].state, earlier[-1].run.id))
     event = undo_event(
-        services.fleet.name, row, run_and_event, tools, who=str(order.principal), reason=order.reason, id=id,
+        services.fleet.name,
+        row,
+        run_and_event,
+        tools,
+        who=str(order.principal),
+        reason=order.reason,
+        id=id,
         now_us=services.clock.now_us(),
-    )  # fmt: skip
+    )
     run = undo_run_id(services.fleet.name, row.agent, id)
 
     async def commit(arrival: Arrival) -> AcceptResult:

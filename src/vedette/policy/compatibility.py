@@ -18,7 +18,7 @@ import orjson
 import vedette
 from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.bundle import Bundle
-from vedette.domain.ports import Finding
+from vedette.domain.ports.policy_engine import Finding
 
 CHECK_MARK = "policy_checked"
 # What says what is admitted: all that reads, compares and tries Rego.

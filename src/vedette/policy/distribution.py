@@ -19,7 +19,7 @@ from vedette.domain.base.errors import BadPolicy, BadStore, Unavailable, Vedette
 from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.bundle import Bundle
 from vedette.domain.policy_wasm import PolicyWasm, load_wasm
-from vedette.domain.ports import BundleRepository
+from vedette.domain.ports.bundle_repository import BundleRepository
 from vedette.policy.signed_archive import HIGHEST_MARK, KEY, Archive, ArchiveSigner, ArchiveStore
 
 __all__ = ["TRIES", "WAIT_S", "Archive", "ArchiveStore", "BundleDistributor", "read_repository"]
@@ -45,10 +45,10 @@ class ForeignArchive:
 class BundleDistributor:
     """Makes the archives of one fleet and brings them to its shelf, if it has one.
 
-    `highest_seen` is the highest number seen on the shelf: after a restore the record may be behind it,
-    and the next revision goes above it. It is kept in the record too, as who is told to publish
-    again may do so in another process. `live` is the archive of the live revision, None while
-    there is none that the fleet's key signed.
+    `highest_seen` is the highest number seen on the shelf: after a restore the record may be behind
+    it, and the next revision goes above it. It is kept in the record too, as who is told to publish
+    again may do so in another process. `live` is the archive of the live revision, None while there
+    is none that the fleet's key signed.
     """
 
     store: ArchiveStore

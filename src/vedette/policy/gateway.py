@@ -16,7 +16,7 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.budget import ACTIONS, DAY_US, HOUR_US, MINUTE_US, SpendCounters
 from vedette.domain.decision import REQUEST_SCHEMA
 from vedette.domain.decision_request import DecisionContext, DecisionRecord, request_decision
-from vedette.domain.ports import PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.second_opinion import SecondOpinion
 
 

@@ -19,7 +19,7 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision
 from vedette.domain.decision_request import evaluate_request
-from vedette.domain.ports import PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 
 MODES = ("observe", "ask", "act")
 _PERMISSIVENESS = {"deny": 0, "hold": 1, "permit": 2}
@@ -32,9 +32,9 @@ Document = Mapping[str, Any]
 class Loosening:
     """What a bundle loosens against another, in words; empty where nothing is.
 
-    `bundle_digests` are the digests of both bundles. `evidence` tells what recorded questions would be
-    answered under both; it is shown, and is no part of the digest, as other questions are recorded
-    meanwhile.
+    `bundle_digests` are the digests of both bundles. `evidence` tells what recorded questions would
+    be answered under both; it is shown, and is no part of the digest, as other questions are
+    recorded meanwhile.
     """
 
     statements: tuple[str, ...] = ()
@@ -80,8 +80,8 @@ def find_looser_decisions(
         if _PERMISSIVENESS[after.outcome] > _PERMISSIVENESS[before.outcome]:
             request = orjson.loads(raw)
             found.append(
-                f"{request['subject']['agent']} {request['action']['tool']}: {_format_decision(before)} -> "
-                f"{_format_decision(after)}"
+                f"{request['subject']['agent']} {request['action']['tool']}: "
+                f"{_format_decision(before)} -> {_format_decision(after)}"
             )
     counted = [
         f"{found.count(told)} x {told}" if found.count(told) > 1 else told

@@ -24,7 +24,7 @@ from vedette.domain.decision_request import (
     build_difference_denial,
     request_decision,
 )
-from vedette.domain.ports import PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 
 ERASURE = "body.erased"
 NOBODY = NullPolicyEngine()

@@ -22,15 +22,15 @@ from vedette.domain.bundle import Bundle, Revision, find_bundle
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
 from vedette.domain.policy_wasm import PolicyWasm
-from vedette.domain.ports import (
+from vedette.domain.ports.policy_engine import (
     CompilationStage,
     Finding,
-    Metrics,
     PolicyEngine,
     PolicyStage,
-    Store,
     WarmupStage,
 )
+from vedette.domain.ports.reasoner import Metrics
+from vedette.domain.ports.store import Store
 from vedette.policy.compatibility import build_check_mark
 from vedette.policy.distribution import TRIES, WAIT_S, Archive, BundleDistributor
 from vedette.policy.loosening import Loosening
@@ -47,9 +47,10 @@ class PublishRequest:
     """Who wants a bundle live and why; `commit` is where it comes from, as they told.
 
     `back_to` is the number of the revision whose content it is, for a rollback. `new_key` signs
-    with the key that is here though another signed before. `expected_revision` is the number of the revision
-    that the bundle was made from: where another is live by then, nothing is published. `confirmed`
-    is the digest of the loosening that was shown to them: without it nothing that loosens is.
+    with the key that is here though another signed before. `expected_revision` is the number of the
+    revision that the bundle was made from: where another is live by then, nothing is published.
+    `confirmed` is the digest of the loosening that was shown to them: without it nothing that
+    loosens is.
     """
 
     who: Principal
@@ -67,10 +68,11 @@ class PublishResult:
 
     `took_us` is the time from the wish until no call starts and no step commits under anything
     older, `trial_us` the part of it that the trial took; `open_calls` how many calls of older
-    revisions had not ended when the bound for waiting was reached (0 is the rule). `archive` is
-    the digest of the signed archive; `message` is what a person should know of it or of the shelf.
-    `lagging_workers` are workers that had not said in time that they start nothing older (none is the rule).
-    `loosening` is what the bundle loosens; where that was not confirmed, nothing was published.
+    revisions had not ended when the bound for waiting was reached (0 is the rule). `archive` is the
+    digest of the signed archive; `message` is what a person should know of it or of the shelf.
+    `lagging_workers` are workers that had not said in time that they start nothing older (none is
+    the rule). `loosening` is what the bundle loosens; where that was not confirmed, nothing was
+    published.
     """
 
     revision: Revision
@@ -95,16 +97,16 @@ class PublishResult:
 class Rollout:
     """Publishes bundles, one after the other.
 
-    `prepare` decides under a bundle, as the revision it would get, what must be decided before
-    it is live; its entries become durable with the publication. `swap` makes it live here.
-    `load_releases` returns the agents of the releases that the fleet runs, and the ledger's entry up to
-    which that is so (None where nobody else releases); `check_agents` says what of a bundle does not fit
-    them. `swap_lock` is held from there to the swap, and likewise by who puts a release in place:
-    what one decides of the other stays true until it is live. `distributor` signs it and hands it to
-    others. `second_opinions` makes what another engine says of it; a bundle that the other refuses is
-    refused. `engine_reason` says for people why the engine of the live bundle decides, which `swap` sets.
-    `find_loosening` says what a bundle loosens against the live one, `evidence` what recorded questions
-    would be answered by its engine.
+    `prepare` decides under a bundle, as the revision it would get, what must be decided before it
+    is live; its entries become durable with the publication. `swap` makes it live here.
+    `load_releases` returns the agents of the releases that the fleet runs, and the ledger's entry
+    up to which that is so (None where nobody else releases); `check_agents` says what of a bundle
+    does not fit them. `swap_lock` is held from there to the swap, and likewise by who puts a
+    release in place: what one decides of the other stays true until it is live. `distributor` signs
+    it and hands it to others. `second_opinions` makes what another engine says of it; a bundle that
+    the other refuses is refused. `engine_reason` says for people why the engine of the live bundle
+    decides, which `swap` sets. `find_loosening` says what a bundle loosens against the live one,
+    `evidence` what recorded questions would be answered by its engine.
     """
 
     store: Store
@@ -186,7 +188,12 @@ class Rollout:
         self.metrics.observe("publish_seconds", took / 1e6)
         digest = archive.digest if archive else None
         result = replace(
-            done, took_us=took, open_calls=left, trial_us=tried, archive=digest, lagging_workers=behind
+            done,
+            took_us=took,
+            open_calls=left,
+            trial_us=tried,
+            archive=digest,
+            lagging_workers=behind,
         )
         return result, upload
 
@@ -275,8 +282,8 @@ class Rollout:
     ) -> tuple[int, Archive | None]:
         """Make the revision durable under its number, with its archive and what it decides.
 
-        `live` is the number of the revision that it was compared with, `load_releases` the entry up to
-        which releases were. Raises Outrun if another is live by now.
+        `live` is the number of the revision that it was compared with, `load_releases` the entry up
+        to which releases were. Raises Outrun if another is live by now.
         """
         details = {"loosens": list(loosening.statements)} if loosening.statements else {}
         body = Body(canonical_json({"reason": request.reason, **details}))

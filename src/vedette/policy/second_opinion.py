@@ -33,7 +33,8 @@ from vedette.domain.decision_request import (
     evaluate_request,
 )
 from vedette.domain.entry import Draft
-from vedette.domain.ports import Metrics, PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
+from vedette.domain.ports.reasoner import Metrics
 
 # One decision in so many is compared beside the line, unless `[policy] sample` says otherwise.
 ONE_IN = 64
@@ -94,8 +95,8 @@ class SecondOpinion:
     def review(self, decision_record: DecisionRecord, *, outward: bool) -> DecisionRecord:
         """Return a decision as it is, or the deny where a permit meets a difference.
 
-        What is no permit, or not `is_outward`, is left for the sample, unless a difference was found
-        before.
+        What is no permit, or not `is_outward`, is left for the sample, unless a difference was
+        found before.
         """
         permitted = decision_record.decision.outcome == "permit"
         if not permitted or not (outward or self.has_differed):

@@ -68,7 +68,8 @@ class ArchiveSigner(Protocol):
     def read(self, raw: bytes, public: str | None = None) -> tuple[int, str]:
         """Return the number and bundle digest that an archive of a key tells.
 
-        `public_key` is its PEM; without it, it is the key here. Raises BadPolicy for all other bytes.
+        `public_key` is its PEM; without it, it is the key here. Raises BadPolicy for all other
+        bytes.
         """
         ...
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from vedette.domain.base.errors import BadCommand, NotFound
 from vedette.domain.entry import Draft
-from vedette.domain.ports import DeadLetterResult
+from vedette.domain.ports.store import DeadLetterResult
 from vedette.domain.row_proof import OUTDATED_REVISION, REDRIVEN_RULE
 from vedette.domain.run import ActionRow, Run
 from vedette.store.dialect import Database

@@ -17,8 +17,8 @@ Row = tuple[Any, ...]
 class Database(Protocol):
     """One connection. `name` is what people know the database by.
 
-    `lost_errors` names the errors after which nobody can know what stands (disk full, connection gone);
-    `value_errors` those that are the fault of one statement's values alone.
+    `lost_errors` names the errors after which nobody can know what stands (disk full, connection
+    gone); `value_errors` those that are the fault of one statement's values alone.
     """
 
     name: str

@@ -12,7 +12,7 @@ from vedette.domain.base.errors import BadCommand, DisplayMismatch, StateNotKept
 from vedette.domain.compensation import undo_ids
 from vedette.domain.entry import Draft
 from vedette.domain.memory_state import PROPOSED, TRANSITIONS, LedgerMemory
-from vedette.domain.ports import ErasureResult, ErasureSurvey
+from vedette.domain.ports.store import ErasureResult, ErasureSurvey
 from vedette.domain.run import Run
 from vedette.store import read_archived_memories
 from vedette.store.dialect import Database, Row

@@ -4,10 +4,10 @@ Work is handed over as callables and answered through futures, never before COMM
 group is being synced the next gathers, so that the cost of a sync is shared by all who wait: an
 idle writer commits at once, a busy one commits what came meanwhile, at most `MAX_GROUP` items.
 
-A group of little work (`CommitHooks.small`) is written by the event loop itself, where no guarded item
-is in it; the thread only makes it durable. Each statement gives the interpreter lock away and has
-to win it back: for a thread beside a busy loop that takes longer than the statement. A large group
-is written by the thread, as it would hold up the loop.
+A group of little work (`CommitHooks.small`) is written by the event loop itself, where no guarded
+item is in it; the thread only makes it durable. Each statement gives the interpreter lock away and
+has to win it back: for a thread beside a busy loop that takes longer than the statement. A large
+group is written by the thread, as it would hold up the loop.
 
 What the line sends (steps, batches of events) either leaves something for the group's end or
 fails before it has left anything. Everything else runs in a savepoint of its own, behind a flush.
@@ -16,8 +16,8 @@ loses only its own item. If the transaction itself is gone (disk full, I/O error
 fails and the writer says it is not ready, until a group stands again.
 
 Some items are `vital`: a stop, what came of a call that was made. If the owner can make room for
-them (`CommitHooks.free_space`) they are written all the same, and everything else is refused until the
-owner says that there is room again.
+them (`CommitHooks.free_space`) they are written all the same, and everything else is refused until
+the owner says that there is room again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ GATHER_S = 0.002
 class CommitHooks(Protocol):
     """Whose writer it is; what it is asked is asked by whoever writes the group.
 
-    `inline_limit` says how many steps the event loop may write itself; 0 where a statement may take long.
+    `inline_limit` says how many steps the event loop may write itself; 0 where a statement may take
+    long.
     """
 
     inline_limit: int
@@ -107,8 +108,9 @@ class Writer:
         )
         self._queue: deque[Item] = deque()
         self._wake = machine.Condition()
-        # `_is_scheduled`: `_take_group` is to come. `_is_due`: the queue may be taken. `_is_busy`: a group is being
-        # written or synced, by the loop or the thread; who has set it has the database.
+        # `_is_scheduled`: `_take_group` is to come. `_is_due`: the queue may be taken. `_is_busy`:
+        # a group is being written or synced, by the loop or the thread; who has set it has the
+        # database.
         self._is_closing = self._is_scheduled = self._is_due = self._is_busy = False
         self._ready_group: Group | None = None  # by the loop, up to its COMMIT
         self._inline_group: tuple[int, Group] | None = None  # being written by that thread's loop
@@ -137,8 +139,8 @@ class Writer:
     ) -> asyncio.Future[T]:
         """Queue `work` now, in the order of calls, and return the future of its answer.
 
-        `in_savepoint` work may write as it goes; other work must fail before it leaves anything. `size`
-        says how much it is, in steps. `vital` work is written though nothing else has room.
+        `in_savepoint` work may write as it goes; other work must fail before it leaves anything.
+        `size` says how much it is, in steps. `vital` work is written though nothing else has room.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()

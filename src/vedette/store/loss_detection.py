@@ -41,8 +41,8 @@ class Loss:
 
     `heads` are the last (size, root) of every stretch that the witness saw beyond; none if no
     witness tells. `since_us` is when entry `size` was written, `seen_us` when the witness was shown
-    a head last; 0 where that is not known. `has_moved` says that the store is another instance of its
-    database than it was.
+    a head last; 0 where that is not known. `has_moved` says that the store is another instance of
+    its database than it was.
     """
 
     size: int
@@ -76,8 +76,9 @@ class Loss:
 class WitnessComparison:
     """What came of holding a store against its witness.
 
-    `loss` is what is lost and was not told before; `last` the last head of both. `has_diverged` says that
-    the witness, or what else lies beside it, may be of a history that the store does not hold.
+    `loss` is what is lost and was not told before; `last` the last head of both. `has_diverged`
+    says that the witness, or what else lies beside it, may be of a history that the store does not
+    hold.
     """
 
     loss: Loss | None = None

@@ -14,7 +14,7 @@ from vedette.domain.entry import is_body_of
 from vedette.domain.event import Event
 from vedette.domain.memory import Candidate
 from vedette.domain.memory_state import MEMORY_ENTRY_KINDS, LedgerMemory, fold
-from vedette.domain.ports import ErasureSurvey, StateHistory
+from vedette.domain.ports.store import ErasureSurvey, StateHistory
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.spend import SpendTotal
 from vedette.domain.stop import Stop

@@ -16,7 +16,7 @@ from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Draft
 from vedette.domain.memory_state import LedgerMemory
 from vedette.domain.policy_wasm import META_PREFIX
-from vedette.domain.ports import ErasureResult
+from vedette.domain.ports.store import ErasureResult
 from vedette.ledger.key_history import ROTATED
 from vedette.ledger.merkle import Checkpoint, ProofError, SigningKey, parse_note
 from vedette.ledger.pruned_log import ArchivedPrefix

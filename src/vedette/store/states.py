@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 import orjson
 
 from vedette.domain.event import Event
-from vedette.domain.ports import StateHistory
+from vedette.domain.ports.store import StateHistory
 from vedette.domain.run import Run
 from vedette.store.dialect import Database
 from vedette.store.row_mapper import FIND_PRIOR, SELECT_RUNS, to_run

@@ -18,12 +18,12 @@ from vedette.domain.entry import Draft
 from vedette.domain.hold import HoldState
 from vedette.domain.identity import ENGINE
 from vedette.domain.memory_state import LedgerMemory
-from vedette.domain.ports import (
+from vedette.domain.ports.sources import Refused
+from vedette.domain.ports.store import (
     AcceptResult,
     Arrival,
     DeadLetterResult,
     ErasureResult,
-    Refused,
     StateHistory,
 )
 from vedette.domain.run import ActionRow, CommitResult, Run, Step
@@ -268,7 +268,7 @@ class SqlStore(StoreMaintenance):
 
     @property
     def lagging_workers(self) -> Sequence[str]:
-        """Return the workers that `wait_for_barrier` would wait for; this one if it sees no others."""
+        """Return the workers that `wait_for_barrier` waits for; this one if it sees no others."""
         return ()
 
     def close(self) -> None:
@@ -329,9 +329,10 @@ class SqlStore(StoreMaintenance):
     ) -> int:
         """Make a bundle the live revision; steps made under older ones are refused from here on.
 
-        `drafts` are written with the new number in their `policy_rev`; `meta` are kept in the
-        same commit. Returns the number. Raises Outrun if `number` is no higher than what is live,
-        if another number than `expected_revision` is, or if an agent was released after the entry `released`.
+        `drafts` are written with the new number in their `policy_rev`; `meta` are kept in the same
+        commit. Returns the number. Raises Outrun if `number` is no higher than what is live, if
+        another number than `expected_revision` is, or if an agent was released after the entry
+        `released`.
         """
         commands = self._commands
 

@@ -27,7 +27,8 @@ _NOTE_END = re.compile(rb"^\xe2\x80\x94 [^\n]*\n\n", re.MULTILINE)
 class Witness:
     """Where heads are shown. `is_behind` says that the last one could not be written.
 
-    `last_checkpoint` is the furthest head that was shown, or would have been. Any thread may show one.
+    `last_checkpoint` is the furthest head that was shown, or would have been. Any thread may show
+    one.
     """
 
     def __init__(self, path: Path) -> None:

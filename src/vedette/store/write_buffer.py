@@ -186,7 +186,9 @@ class WriteBuffer:
         self._new_actions.clear()
 
     def clear(self, keep: int = 0) -> None:
-        """Forget everything gathered; new actions after the first `new_action_count` have no number."""
+        """Forget everything gathered; new actions after the first `new_action_count` have no
+        number.
+        """
         for gathered in (
             self.events, self.refusals, self.runs, self.steps, self.relinks, self.stale_states,
             self._actions,

@@ -15,7 +15,7 @@ from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
 from vedette.domain.compensation import erased_error
 from vedette.domain.entry import Draft
 from vedette.domain.memory_state import LedgerMemory, check_transition
-from vedette.domain.ports import AcceptResult, Arrival
+from vedette.domain.ports.store import AcceptResult, Arrival
 from vedette.store.dialect import Database
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.read_runs import StoreReader

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.budget import FLEET, MINUTE_US, Alert, Shortage
 from vedette.domain.entry import Body, Draft
-from vedette.domain.ports import AcceptResult, Arrival, Refused
+from vedette.domain.ports.sources import Refused
+from vedette.domain.ports.store import AcceptResult, Arrival
 from vedette.domain.run import CommitResult, CommitStatus, Run, Step, event_run_id
 from vedette.store.dialect import Database
 from vedette.store.ledger_writer import LedgerWriter

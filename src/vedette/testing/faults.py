@@ -8,8 +8,8 @@ forks another child on the same folder sees what a runner sees that comes after 
     if ended.killed:
         print(ended.at)  # "commit:mid"
 
-The parent must have no thread of its own while it forks (`is_single_threaded`), or the child may inherit a
-lock that nobody will ever let go. Not for Windows.
+The parent must have no thread of its own while it forks (`is_single_threaded`), or the child may
+inherit a lock that nobody will ever let go. Not for Windows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from vedette.domain.base.dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ChildResult:
-    """How a child ended. `passes` is how many crash points it passed, `last_point` the last of them.
+    """How a child ended. `passes` is how many crash points it passed, `last_point` the last of
+    them.
 
     `points` are the names of all that it passed.
 
@@ -90,8 +91,9 @@ def run_in_child(
 ) -> ChildResult:
     """Do `work` in a forked child; with `die_at` it is killed at that pass (1 is the first).
 
-    A name instead of a number is the first pass of that point. `parent_work` is done here meanwhile,
-    with the child's number and the pipe that becomes readable when it has done its work, or ended.
+    A name instead of a number is the first pass of that point. `parent_work` is done here
+    meanwhile, with the child's number and the pipe that becomes readable when it has done its work,
+    or ended.
 
     Raises RuntimeError if this process has other threads that do not end within three seconds.
     """

@@ -24,7 +24,9 @@ from vedette.domain.base.clock import MachineClock
 from vedette.domain.bundle import Bundle
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.identity import Principal
-from vedette.domain.ports import Finding, PolicyEngine, PolicyStage, Reasoner, Receipt
+from vedette.domain.ports.policy_engine import Finding, PolicyEngine, PolicyStage
+from vedette.domain.ports.reasoner import Reasoner
+from vedette.domain.ports.sources import Receipt
 from vedette.domain.run import ActionRow, Run
 from vedette.operations.commands import Order
 
@@ -132,9 +134,8 @@ class FleetHarness:
         from dataclasses import replace
 
         from vedette.app.composition_root import open_app
-        from vedette.config import Isolation, Settings
         from vedette.config.deployment import Deployment
-        from vedette.config.settings import StorePlan
+        from vedette.config.settings import Isolation, Settings, StorePlan
 
         settings = replace(
             Settings.of(self.content, "harbour"),
@@ -143,7 +144,7 @@ class FleetHarness:
             targets=dict(self.targets),
             isolation=Isolation(self._workers),
             store=self._store or StorePlan(),
-            edges=self._edges or Deployment(),
+            deployment=self._edges or Deployment(),
             displays=self.displays,
         )
         self._app = await open_app(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.event import Event, check_event
-from vedette.domain.ports import Receipt, Refused
+from vedette.domain.ports.sources import Receipt, Refused
 
 
 class ListIntake:

@@ -11,7 +11,7 @@ from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.decision import Decision
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import ENVELOPE, Event
-from vedette.domain.ports import Arrival, Store
+from vedette.domain.ports.store import Arrival, Store
 from vedette.domain.run import ActionRow, Run, Step
 
 
@@ -56,12 +56,12 @@ def step(store: Store, run: Run, *drafts: Draft, **fields: Any) -> Step:
     values: dict[str, Any] = {
         "run": run.id,
         "agent": run.agent,
-        "expects": run.steps,
+        "expected_steps": run.steps,
         "entries_before": run.entries,
         "epoch": store.lease_epoch(run),
         "policy_rev": store.policy_rev,
         "stop_epoch": store.stop_epoch,
-        "stops": store.stop_epoch,
+        "wait_stop_epoch": store.stop_epoch,
         "turn": run.turn,
         "attempts": run.attempts,
         "observed": run.observed,

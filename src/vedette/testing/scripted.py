@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 
 if TYPE_CHECKING:
     from vedette.adapters.reasoners.adk.tools import FunctionModel, ModelReply, ModelRequest

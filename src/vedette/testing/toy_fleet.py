@@ -27,7 +27,7 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Reasoner
+from vedette.domain.ports.reasoner import Reasoner
 from vedette.domain.run import CommitResult, Step
 from vedette.domain.tool import Tool
 from vedette.testing.harness import FleetHarness, copy_policies, remove_tests
@@ -168,8 +168,8 @@ class World:
     """What the calling tools reach. It keeps its own record, apart from the ledger.
 
     `answer` may replace what a call brings: an Outcome, an exception to raise, or None for the
-    usual (done). What raised or was `retry` is no effect unless `loses_answer` is set: then the effect
-    happened and the answer was lost.
+    usual (done). What raised or was `retry` is no effect unless `loses_answer` is set: then the
+    effect happened and the answer was lost.
     """
 
     answer: Callable[[Call], Outcome | BaseException | None] | None = None

@@ -20,7 +20,7 @@ from dataclasses import field
 
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.event import Event
-from vedette.domain.ports import Intake
+from vedette.domain.ports.sources import Intake
 
 KINDS = ("duplicate", "lost ack", "expired", "delay", "reorder", "split", "reset")
 
@@ -31,9 +31,10 @@ _YIELDS = 40  # at most so many turns of the loop go by while a delivery is dela
 class UnreliableSource:
     """Fits `ports.Source`; ends once every event is acknowledged.
 
-    `fault_rate` is the chance of each fault at each delivery (0: a plain source), `fault_counts` counts those
-    that happened. `after_delivery` is called after each delivery, with the draw: there a test sets clocks
-    or stops agents. What the intake raises counts as no acknowledgement and is kept in `errors`.
+    `fault_rate` is the chance of each fault at each delivery (0: a plain source), `fault_counts`
+    counts those that happened. `after_delivery` is called after each delivery, with the draw: there
+    a test sets clocks or stops agents. What the intake raises counts as no acknowledgement and is
+    kept in `errors`.
     """
 
     name: str

@@ -29,7 +29,7 @@ from vedette.domain.effect import Call as Made
 from vedette.domain.effect import Outcome
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow
 from vedette.engine.held_actions import HOLD_EXPIRY_US
 from vedette.testing.clock import ManualClock

@@ -10,9 +10,13 @@ from vedette.testing.toy_fleet import note_proposal, send_proposal
 SECOND = 1_000_000
 
 MIXED = [
-    send_proposal("a"), send_proposal("b", "order.place"), send_proposal("c", "bell.ring"), send_proposal("d", "big.send"),
-    send_proposal("e", to="x@evil.example"), note_proposal("f"),
-]  # fmt: skip
+    send_proposal("a"),
+    send_proposal("b", "order.place"),
+    send_proposal("c", "bell.ring"),
+    send_proposal("d", "big.send"),
+    send_proposal("e", to="x@evil.example"),
+    note_proposal("f"),
+]
 
 WIDE = """\
 hops: 8

@@ -167,7 +167,7 @@ async def test_promise_02_control_a_key_of_each_attempt_is_seen(
 ) -> None:
     call_of = tool_calls.build_call
     monkeypatch.setattr(
-        tool_calls, "call_of",
+        tool_calls, "build_call",
         lambda *given, **more: replace(
             call_of(*given, **more), key=f"{call_of(*given, **more).key}-{given[-1]}"
         ),

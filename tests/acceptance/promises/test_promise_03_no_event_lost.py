@@ -11,7 +11,7 @@ import pytest
 
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
-from vedette.domain.ports import Receipt
+from vedette.domain.ports.sources import Receipt
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, job, note_proposal, send_proposal, toy_fleet
 

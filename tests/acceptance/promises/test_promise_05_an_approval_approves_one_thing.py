@@ -183,7 +183,7 @@ async def test_promise_05_control_approvals_out_of_thin_air_are_seen(
 ) -> None:
     monkeypatch.setattr(
         RunContext,
-        "approval",
+        "find_approval",
         lambda _, row, __, now: Approval(row.digest, "person:x", now + SECOND),
     )
     async with toy_fleet(tmp_path, world) as fleet:

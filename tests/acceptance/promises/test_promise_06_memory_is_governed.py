@@ -14,7 +14,7 @@ from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.memory_state import TRANSITIONS
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.memory.training_set import Lessons
 from vedette.operations.commands import Order
@@ -298,7 +298,7 @@ async def test_promise_06_control_a_judge_that_keeps_what_was_revoked_is_seen(
 ) -> None:
     async with shipped(tmp_path) as fleet:
         first = await judged(fleet, "1")
-        monkeypatch.setattr(Lessons, "take", lambda *given: [])
+        monkeypatch.setattr(Lessons, "adopt", lambda *given: [])
         await fleet.apply_policy(without_grant(fleet, tmp_path / "p2"))
         assert await judged(fleet, "2") == first
 

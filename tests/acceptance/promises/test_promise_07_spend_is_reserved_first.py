@@ -12,7 +12,7 @@ from tests.acceptance.promises.common import WIDE
 
 from vedette.domain.budget import DAY_US, HOUR_US
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Step
 from vedette.store.sqlite import SqliteReader
 from vedette.testing.clock import ManualClock

@@ -15,7 +15,7 @@ from vedette.domain.effect import Call
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Step
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
@@ -178,8 +178,8 @@ async def test_promise_10_control_a_stop_that_is_not_taken_over_is_seen(
 
     async with toy_fleet(tmp_path, world) as fleet:
         await queued_behind_two(fleet, world)
-        monkeypatch.setattr(StopState, "restore", lambda self, epoch, stops: None)
-        monkeypatch.setattr(StopState, "coming", lambda self, agent, tool: False)
+        monkeypatch.setattr(StopState, "restore_state", lambda self, epoch, stops: None)
+        monkeypatch.setattr(StopState, "is_stop_pending", lambda self, agent, tool: False)
         await fleet.app.commands.stop(fleet.order(), all=True)
         await fleet.wait_until_idle(30)
         # All of them, which the test above finds to be fewer.

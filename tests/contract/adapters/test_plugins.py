@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from vedette.app.sources import build_source
-from vedette.config import read_settings
 from vedette.config.plugins import plugins
 from vedette.config.reserved_names import source_kinds
+from vedette.config.settings import read_settings
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.ports.plugin import NOTIFIERS, SOURCES
 from vedette.testing import FleetHarness
@@ -250,7 +250,8 @@ def test_without_its_own_entry_points_vedette_says_what_to_do(
 def test_only_what_is_named_is_loaded(tmp_path: Path) -> None:
     file = tmp_path / "vedette.toml"
     file.write_text('fleet = "harbour"\n[[sources]]\nkind = "csv"\nname = "n"\npath = "*.csv"\n')
-    code = "import sys; from pathlib import Path; from vedette.config import load_settings\n"
+    code = "import sys; from pathlib import Path\n"
+    code += "from vedette.config.settings import load_settings\n"
     code += "load_settings(Path(sys.argv[1]))\n"
     code += "print(*(m for m in sys.modules if m.startswith('vedette.adapters')))\n"
     code += "print('importlib.metadata' in sys.modules)"

@@ -21,7 +21,7 @@ from vedette.domain.base.fleet_clock import FleetClock
 from vedette.domain.budget import Budget
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.identity import Identity
-from vedette.domain.ports import Intake, Receipt, Refused, Source
+from vedette.domain.ports.sources import Intake, Receipt, Refused, Source
 from vedette.domain.schedule import build_calendar
 from vedette.domain.trigger import MissedTickPolicy, Schedule
 from vedette.testing.clock import ManualClock, run_ready_tasks

@@ -23,7 +23,7 @@ from vedette.adapters.sql.rows import RowMapper
 from vedette.config.source_tables import VOUCHED_LABELS, SqlPlan
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.origin import Ref, Roots, resolve
-from vedette.domain.ports import Refused
+from vedette.domain.ports.sources import Refused
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.testing.toy_fleet import World, job, propose, toy_fleet
 

@@ -84,7 +84,7 @@ class FromHere:
 
 def warm(folder: Path, edited: Path) -> None:
     """Load once, in the parent, what every child would load again."""
-    keep("vedette.config", "load_fleet", lambda root, settings, **_: root)
+    keep("vedette.config.fleet", "load_fleet", lambda root, settings, **_: root)
     keep("vedette.policy.bundle_data", "mount", lambda files: frozenset(files.items()))
     keep("vedette.adapters.policy_engines.regorus.stage", "read_bundle", lambda folder: folder)
     app: Any = import_module("vedette.app.composition_root")

@@ -24,7 +24,7 @@ from vedette.adapters.files.source import JsonlSource
 from vedette.adapters.ledger_export import verify_store
 from vedette.adapters.signing_keys import read_key
 from vedette.app.backup import back_up, restore
-from vedette.config import Settings
+from vedette.config.settings import Settings
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import SystemClock, iso
 from vedette.domain.base.errors import BadCommand, BadStore, StoreBusy
@@ -697,7 +697,7 @@ from pathlib import Path
 from vedette.domain.base import failpoint as crashpoint
 from vedette.app.backup import restore
 from vedette.domain.identity import Principal
-from vedette.config import Settings
+from vedette.config.settings import Settings
 
 folder, point, left = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 

@@ -19,9 +19,9 @@ from tests.small import small
 
 from vedette.adapters.notify import plugin
 from vedette.app import doctor, doctor_network
-from vedette.config import MaildirPlan, Sender, Settings, load_fleet, load_settings
+from vedette.config.fleet import load_fleet
 from vedette.config.mail_servers import ImapPlan
-from vedette.config.settings import CsvPlan
+from vedette.config.settings import CsvPlan, MaildirPlan, Sender, Settings, load_settings
 from vedette.domain.agent import Agent
 from vedette.store.runner_lock import LOCK_FILE, acquire_lock
 
@@ -206,7 +206,7 @@ async def test_who_does_not_answer_is_not_waited_for_for_ever(
         return "never"
 
     monkeypatch.setattr(doctor_network, "WAIT_S", 0.01)
-    monkeypatch.setattr(doctor_network, "probe_of", lambda kind: probe)
+    monkeypatch.setattr(doctor_network, "find_probe", lambda kind: probe)
     found = await doctor_network.check_network(
         replace(settings, targets={"slow": {"kind": "imap"}}), {}
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 import orjson
 
 from vedette.app.dry_run import DryRun, PriorState, load_prior_state
-from vedette.config import build_judge
+from vedette.config.agent_loader import build_judge
 from vedette.memory.retrieval import Recall
 from vedette.policy.gateway import Gateway
 from vedette.store.banks import SqliteBank

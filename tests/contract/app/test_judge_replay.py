@@ -21,7 +21,7 @@ from vedette.app.composition_root import App
 from vedette.app.judge_releases import open_judges
 from vedette.app.stores import open_reader
 from vedette.app.workers import build_judge_reasoner
-from vedette.config import build_judge
+from vedette.config.agent_loader import build_judge
 from vedette.domain.event import Event
 from vedette.domain.judge_state import judge_digest
 from vedette.domain.run import Lease, Step

@@ -34,12 +34,12 @@ from vedette.app.followers.notifications import (
 )
 from vedette.app.followers.notifier import NOTICES, Notifier
 from vedette.app.followers.telemetry import RecordReader
-from vedette.config import read_settings
 from vedette.config.notify import MailPlan, NotifyPlan, WebhookPlan
+from vedette.config.settings import read_settings
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable
 from vedette.domain.origin import Ref
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.ledger.history.lists import status
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

@@ -21,7 +21,7 @@ from vedette.config.snapshot import keep_snapshot
 from vedette.domain.base.errors import BadCommand, BadFleet, StoreFailed, VedetteError
 from vedette.domain.entry import Draft
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Step
 from vedette.engine.cluster import follow_cluster
 from vedette.policy.rollout import PublishRequest
@@ -292,11 +292,11 @@ async def test_a_worker_that_starts_while_another_publishes_is_a_release_too(
 
         async def later(store: Any, drafts: Any, *args: Any, **more: Any) -> int:
             if any(draft.kind == "fleet.loaded" for draft in drafts):
-                monkeypatch.setattr(SqlStore, "note", note)
+                monkeypatch.setattr(SqlStore, "append_entries", note)
                 await publish_elsewhere(store, made.policy(LIMITED))
             return await note(store, drafts, *args, **more)
 
-        monkeypatch.setattr(SqlStore, "note", later)
+        monkeypatch.setattr(SqlStore, "append_entries", later)
         with pytest.raises(BadFleet, match="tokens or money are limited"):
             await fleet.restart()
         made.asks(BOUNDS)

@@ -24,8 +24,8 @@ from vedette.app.remote_workers import (
     build_tokens,
     gateway_settings,
 )
-from vedette.config import Settings, load_settings
 from vedette.config.deployment import Deployment, GatewayPlan, TokensPlan
+from vedette.config.settings import Settings, load_settings
 from vedette.domain.base.errors import BadCommand, BadFleet, StoreFailed
 from vedette.domain.ports.tokens import BadToken
 from vedette.interfaces.cli import cli
@@ -149,7 +149,7 @@ async def test_what_people_change_is_in_the_ledger_once(tmp_path: Path) -> None:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the book of identities looked at often."""
-    monkeypatch.setattr(worker_gateway, "_LOOK_S", 0.02)
+    monkeypatch.setattr(worker_gateway, "_POLL_S", 0.02)
 
 
 def reasons(fleet: FleetHarness) -> list[str]:
@@ -235,7 +235,7 @@ def test_a_key_that_issue_makes_is_made_by_who_issued(tmp_path: Path) -> None:
 
 
 async def test_with_run_both_stay_on_one_host(tmp_path: Path) -> None:
-    near = replace(FAR, gateway=replace(FAR.gateway, apart=False))
+    near = replace(FAR, gateway=replace(FAR.gateway, is_gateway=False))
     world = World()
     fleet = toy_fleet(tmp_path, world)
     fleet._edges = near
@@ -250,7 +250,7 @@ def test_a_gateways_agents_are_those_named_or_all(tmp_path: Path) -> None:
     settings = Settings.of(tmp_path)
     assert not settings.deployment.gateway.is_remote("a")
     assert gateway_settings(settings).deployment.gateway.is_remote("a")
-    one = replace(settings, edges=Deployment(gateway=GatewayPlan(None, ("a",))))
+    one = replace(settings, deployment=Deployment(gateway=GatewayPlan(None, ("a",))))
     assert not one.deployment.gateway.is_remote("a"), "not with `vedette run`"
     plan = gateway_settings(one).deployment.gateway
     assert (plan.is_remote("a"), plan.is_remote("b")) == (True, False)
@@ -258,7 +258,7 @@ def test_a_gateways_agents_are_those_named_or_all(tmp_path: Path) -> None:
 
 async def test_agents_that_cannot_live_elsewhere_are_named(tmp_path: Path) -> None:
     async with toy_fleet(tmp_path, World()) as fleet:
-        settings = replace(fleet.app.settings, edges=FAR)
+        settings = replace(fleet.app.settings, deployment=FAR)
         given: Any = (fleet.app.services.reasoners, None, fleet.app.services.clock)
         known = fleet.app.services.fleet
         assert isinstance(
@@ -276,7 +276,7 @@ async def test_agents_that_cannot_live_elsewhere_are_named(tmp_path: Path) -> No
 
 async def test_google_is_wired_where_the_settings_say_so(tmp_path: Path) -> None:
     plan = TokensPlan("google", service_account="{agent}@p.iam.gserviceaccount.com")
-    settings = replace(Settings.of(tmp_path), edges=Deployment(tokens=plan))
+    settings = replace(Settings.of(tmp_path), deployment=Deployment(tokens=plan))
     tokens = build_tokens(settings, now_us)
     with pytest.raises(BadToken) as error:
         await tokens.verify(build_issuer(settings, now_us).signer("a").mint(now_us()))
@@ -286,10 +286,10 @@ async def test_google_is_wired_where_the_settings_say_so(tmp_path: Path) -> None
     asking = {"topic": {"kind": "pubsub", "google_scopes": ["s"]}}
     assert add_google_tokens(replace(settings, targets=asking), hands) is not hands
     with pytest.raises(BadFleet, match="service accounts"):
-        add_google_tokens(replace(settings, targets=asking, edges=Deployment()), hands)
+        add_google_tokens(replace(settings, targets=asking, deployment=Deployment()), hands)
     odd = TokensPlan("google", service_account="everybody@p.iam.gserviceaccount.com")
     with pytest.raises(BadFleet, match="account"):
-        build_tokens(replace(settings, edges=Deployment(tokens=odd)), now_us)
+        build_tokens(replace(settings, deployment=Deployment(tokens=odd)), now_us)
 
 
 # --- verbs -----------------------------------------------------------------------------------

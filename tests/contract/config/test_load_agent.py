@@ -15,17 +15,11 @@ from typing import Any
 
 import pytest
 
-from vedette.config import (
-    LoadedFleet,
-    Problem,
-    Settings,
-    agent_schema,
-    build_judge,
-    check_fleet,
-    load_fleet,
-    load_module,
-)
-from vedette.config.agent_loader import load_judge
+from vedette.config.agent_file import agent_schema
+from vedette.config.agent_loader import build_judge, load_judge, load_module
+from vedette.config.fleet import LoadedFleet, check_fleet, load_fleet
+from vedette.config.problem import Problem
+from vedette.config.settings import Settings
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import Event
 from vedette.domain.schedule import Tick

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.config import bank_schema
-from vedette.config.bank import read_bank
+from vedette.config.bank import bank_schema, read_bank
 from vedette.config.problem import Problem
 from vedette.domain.base.clock import from_iso
 from vedette.domain.memory import BankPlan

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from vedette.config import (
+from vedette.config.secret_reference import read_secret
+from vedette.config.settings import (
     CsvPlan,
     HostPlan,
     JsonlPlan,
     MaildirPlan,
     Settings,
     load_settings,
-    read_secret,
     read_settings,
 )
 from vedette.domain.base.errors import BadFleet

@@ -17,7 +17,7 @@ from vedette.domain.base.errors import BadCommand, BadFleet
 from vedette.domain.budget import DAY_US, FLEET, HOUR_US, MODEL_CALLS, MONEY, TOKENS
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import Reasoner, ReasonerJudgement
+from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement
 from vedette.domain.run import Step
 from vedette.store.sqlite import SqliteReader
 from vedette.testing.clock import ManualClock

@@ -379,7 +379,7 @@ async def test_without_finding_out_first_it_would_happen_twice(
         row.decided, row.rule, row.effect, row.hold, row.waits = None, "", None, None, None
         row.not_before_us = 0
 
-    monkeypatch.setattr(dead_orders, "take_up", forgetful)
+    monkeypatch.setattr(dead_orders, "reopen_action", forgetful)
     world.answer, world.loses_answer = lambda _: ConnectionError("lost"), True
     event = job("1", send_proposal(tool="bell.ring"))
     await handled(fleet, event)

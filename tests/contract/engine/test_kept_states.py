@@ -21,13 +21,13 @@ from tests.contract.store.test_store import ADAPTERS, Opened, by_person
 from tests.pg import server
 
 from vedette.adapters.reasoners.in_process import InProcessReasoner
-from vedette.config import build_judge
+from vedette.config.agent_loader import build_judge
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, Permanent
 from vedette.domain.event import Event
 from vedette.domain.judge_state import judge_digest
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import CommitStatus, Run, Step
 from vedette.store.postgres.schema import shard_of
 from vedette.testing.harness import FleetHarness

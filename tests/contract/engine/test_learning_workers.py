@@ -200,17 +200,17 @@ async def test_what_a_person_proposed_and_another_erased_never_enters_the_bank(
                 await order(other, "erase", entry=entry)
                 hears()
                 if read == "away":
-                    monkeypatch.setattr(store, "learned", away)
+                    monkeypatch.setattr(store, "memories", away)
                 return entry
 
-            monkeypatch.setattr(store, "propose", overtaken)
+            monkeypatch.setattr(store, "propose_memory", overtaken)
             given = {"into": "inbox/inbox", "text": "Call 555-0199.", "kind": "fact"}
             told = await order(one, "memory_propose", **given)
             assert state(one, told["candidate"]) == "gone"
             files = [path for path in (tmp_path / "one/state").rglob("*") if path.is_file()]
             assert not [path for path in files if b"555-0199" in path.read_bytes()]
             assert bool(one.app.services.recall.lag_reason) == (read == "away")
-            monkeypatch.setattr(store, "learned", learned_of)
+            monkeypatch.setattr(store, "memories", learned_of)
             await wait_until(lambda: not one.app.services.recall.lag_reason, 20)
             assert state(one, told["candidate"]) == "gone"
 

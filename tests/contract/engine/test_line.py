@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from vedette.adapters.reasoners.in_process import InProcessReasoner
-from vedette.config import build_judge
+from vedette.config.agent_loader import build_judge
 from vedette.domain.base.errors import BadCommand, StoreFailed
 from vedette.domain.budget import DAY_US, MINUTE_US
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow, Step
 from vedette.engine.held_actions import FIRST_STOP_RETRY_US, HOLD_EXPIRY_US, MAX_STOP_RETRY_US
 from vedette.testing.clock import ManualClock

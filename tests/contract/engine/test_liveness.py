@@ -15,7 +15,7 @@ from vedette.domain.base.errors import StoreFailed
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Step
 from vedette.interfaces.http.server import build_application
 from vedette.testing.clock import ManualClock

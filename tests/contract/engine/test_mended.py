@@ -11,7 +11,7 @@ import pytest
 
 from vedette.domain.base.clock import MICROS
 from vedette.domain.event import Event
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import CommitResult, Step
 from vedette.judging import Candidate
 from vedette.testing.clock import ManualClock

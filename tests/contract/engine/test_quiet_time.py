@@ -284,11 +284,11 @@ async def test_another_worker_asks_no_sooner_than_the_one_that_called(
     target.lost.set()
     try:
         await wait_until(
-            lambda: all(other.app.store.lease(other.runs(each)[0]) for each in jobs), 60
+            lambda: all(other.app.store.lease_epoch(other.runs(each)[0]) for each in jobs), 60
         )
         for _ in range(100):
             clock.advance(SECOND)
-            await other.settle()
+            await other.wait_until_idle()
             if all(row_of(other, each).effect == "done" for each in jobs):
                 break
         assert len(target.asked) == len(target.taken) == len(jobs)

@@ -12,7 +12,7 @@ from vedette.config.settings import read_settings
 from vedette.domain.action import Proposal
 from vedette.domain.event import Event
 from vedette.domain.origin import Ref
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.readers import ReaderRule, Readers
 from vedette.engine.ingest import EventIntake
 from vedette.interfaces.http.command_dispatch import dispatch

@@ -17,7 +17,8 @@ from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.adapters.schedule.source import cron_walls
 from vedette.app.stores import open_reader
-from vedette.config import load_fleet, load_settings
+from vedette.config.fleet import load_fleet
+from vedette.config.settings import load_settings
 from vedette.domain.agent import Fleet
 from vedette.domain.bundle import Bundle
 from vedette.interfaces.http.command_dispatch import dispatch

@@ -19,7 +19,7 @@ from vedette.config.settings_file import settings_schema
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.cloudevents import BATCH, STRUCTURED
 from vedette.domain.event import ENVELOPE, Event
-from vedette.domain.ports import Receipt, Refused
+from vedette.domain.ports.sources import Receipt, Refused
 from vedette.interfaces.http.event_receiver import IngestLimits, Sender, routes
 from vedette.testing.intake import ListIntake
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from vedette.config import read_settings
+from vedette.config.settings import read_settings
 from vedette.interfaces.http.hosts import AllowedHosts
 from vedette.interfaces.http.server import build_application
 from vedette.testing.harness import FleetHarness

@@ -102,7 +102,7 @@ async def serving(folder: Path, people: PeoplePlan) -> AsyncIterator[Served]:
     async with FleetHarness(folder, clock=clock) as fleet:
         app = fleet.app
         app.settings = replace(
-            app.settings, http=("127.0.0.1", 0), edges=replace(Deployment(), people=people)
+            app.settings, http=("127.0.0.1", 0), deployment=replace(Deployment(), people=people)
         )
         async with serve_http(app) as address, httpx.AsyncClient(trust_env=False) as client:
             assert address is not None

@@ -25,8 +25,8 @@ def silence(monkeypatch: pytest.MonkeyPatch) -> None:
     async def for_ever(store: SqlStore) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(SqlStore, "everywhere", for_ever)
-    monkeypatch.setattr(SqlStore, "behind", ["quay-2"])
+    monkeypatch.setattr(SqlStore, "wait_for_barrier", for_ever)
+    monkeypatch.setattr(SqlStore, "lagging_workers", ["quay-2"])
 
 
 async def test_who_is_behind_is_told_and_the_next_publication_goes_on(

@@ -77,7 +77,7 @@ def break_worker(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     def forget(run: Any) -> None:
         raise KeyError("a bug of the handler")
 
-    monkeypatch.setattr(fleet.app.dispatcher, "_forget", forget)
+    monkeypatch.setattr(fleet.app.dispatcher, "_forget_run", forget)
 
 
 def cancel_worker(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,14 +92,14 @@ def break_waker(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     def wake() -> None:
         raise KeyError("a bug of the waker")
 
-    monkeypatch.setattr(fleet.app.dispatcher, "wake", wake)
+    monkeypatch.setattr(fleet.app.dispatcher, "wake_due", wake)
 
 
 def break_finisher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     async def finish(case: Any) -> None:
         raise KeyError("a bug of the finisher")
 
-    monkeypatch.setattr(fleet.app.dispatcher, "_finish", finish)
+    monkeypatch.setattr(fleet.app.dispatcher, "_complete_run", finish)
 
 
 def break_watcher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def break_watcher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
             yield None
         raise OSError(28, "no inotify watches are left")
 
-    monkeypatch.setattr(watch, "saved", saved)
+    monkeypatch.setattr(watch, "watch_folder", saved)
 
 
 def end_watcher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +116,7 @@ def end_watcher(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in ():
             yield None
 
-    monkeypatch.setattr(watch, "saved", saved)
+    monkeypatch.setattr(watch, "watch_folder", saved)
 
 
 def break_local_api(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +180,7 @@ async def test_a_dead_writer_ends_the_run(
     def committed() -> None:
         raise KeyError("a bug of the writer")
 
-    monkeypatch.setattr(fleet.app.store._ledger, "committed", committed)
+    monkeypatch.setattr(fleet.app.store._ledger, "confirm_group", committed)
     with pytest.raises(KeyError, match="a bug of the writer"):
         await run(fleet)
 
@@ -191,7 +191,7 @@ async def test_an_error_that_would_mean_bad_input_means_unavailable(
     def wake() -> None:
         raise BadCommand("not as it should be")
 
-    monkeypatch.setattr(fleet.app.dispatcher, "wake", wake)
+    monkeypatch.setattr(fleet.app.dispatcher, "wake_due", wake)
     with pytest.raises(Unavailable, match="BadCommand: not as it should be") as raised:
         await run(fleet, until_idle=False)
     assert isinstance(raised.value.__cause__, BadCommand)
@@ -229,7 +229,7 @@ async def test_a_policy_that_could_not_be_stored_is_offered_again(
     async def at_once(at_us: int) -> None:
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(watch, "saved", saved)
+    monkeypatch.setattr(watch, "watch_folder", saved)
     monkeypatch.setattr(Daemon, "offer_policy", offer)
     monkeypatch.setattr(fleet.app.services.clock, "sleep_until", at_once, raising=False)
     running = await run(fleet, until_idle=False)

@@ -33,7 +33,7 @@ from vedette.adapters.prometheus.series import points
 from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.sql.source import SqlSource
 from vedette.app.followers.notifications import Notice, mail_text, notice_facts
-from vedette.config import load_settings
+from vedette.config.settings import load_settings
 from vedette.config.settings_file import SourceFile
 from vedette.config.source_tables import SqlPlan
 from vedette.domain import cloudevents
@@ -45,7 +45,7 @@ from vedette.domain.display import Display
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.schedule import Tick
 from vedette.domain.trigger import Schedule
 from vedette.interfaces.http.alertmanager_receiver import routes

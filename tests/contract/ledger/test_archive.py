@@ -29,7 +29,7 @@ from vedette.adapters.ledger_export import (
     write_segment,
 )
 from vedette.adapters.signing_keys import format_verifier_key
-from vedette.config import Settings
+from vedette.config.settings import Settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand, BadStore
@@ -325,7 +325,7 @@ async def test_what_is_refused_leaves_no_segment_behind(
             assert LedgerExport(segment).summary["entries"] > 0
             raise BadCommand("a run is open again", mend="archive again")
 
-        monkeypatch.setattr(verb, "obey", refused)
+        monkeypatch.setattr(verb, "submit_command", refused)
         with pytest.raises(BadCommand, match="open again"):
             verb._archive_entries(settings, archives, end, given, {"erased": 0})
         assert list(archives.iterdir()) == []
@@ -338,7 +338,7 @@ async def test_what_is_refused_leaves_no_segment_behind(
             asyncio.run_coroutine_threadsafe(doing, loop).result()
             raise BadCommand("carried out before")
 
-        monkeypatch.setattr(verb, "obey", unheard)
+        monkeypatch.setattr(verb, "submit_command", unheard)
         with pytest.raises(BadCommand, match="carried out before"):
             await asyncio.to_thread(
                 verb._archive_entries, settings, archives, end, given, {"erased": 0}
@@ -545,7 +545,7 @@ async def test_expiring_goes_on_where_it_was(
             ends.extend([rows[-1][0]] if rows else [])
             return rows
 
-        monkeypatch.setattr(fleet.app.store, "expiring", expiring)
+        monkeypatch.setattr(fleet.app.store, "expiring_bodies", expiring)
         done = await upkeep.expire(fleet.order().principal, "ten days", clock.now_us())
         assert done["erased"] > 6
         assert afters == ends

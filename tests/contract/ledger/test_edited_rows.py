@@ -22,7 +22,7 @@ from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
 from vedette.domain.effect import Outcome
 from vedette.domain.entry import Draft
-from vedette.domain.ports import Refused
+from vedette.domain.ports.sources import Refused
 from vedette.ledger.verify import Report
 from vedette.policy.replay import replay
 from vedette.store.row_check import PROVED_TABLES, UNCHECKED, find_mismatches

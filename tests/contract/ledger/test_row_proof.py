@@ -252,7 +252,7 @@ async def test_the_entries_of_a_run_are_read_once_however_many_actions_are_due(
             reads.append(len(actions))
             return read(actions)
 
-        monkeypatch.setattr(store, "decisions", counted)
+        monkeypatch.setattr(store, "proof_entries", counted)
         await fleet.app.commands.resume(fleet.order("over"), all=True)
         await fleet.wait_until_idle()
         assert reads == [6]

@@ -16,7 +16,7 @@ from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.interfaces.cli.hold_text import fold_lines, group_lines, hold_lines, safe_json
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.ledger.history.hold_groups import group, groups

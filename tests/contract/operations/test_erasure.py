@@ -14,7 +14,9 @@ from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate
-from vedette.domain.ports import ErasureResult, ReasonerJudgement, Refused
+from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.ports.sources import Refused
+from vedette.domain.ports.store import ErasureResult
 from vedette.domain.run import CommitResult, Step
 from vedette.interfaces.daemon import build_bank_feed
 from vedette.store.sqlite import SqliteReader

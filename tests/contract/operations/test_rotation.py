@@ -36,7 +36,7 @@ from vedette.adapters.signing_keys import (
     open_ledger_key,
     read_key,
 )
-from vedette.config import Settings
+from vedette.config.settings import Settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore, StoreBusy, StoreFailed
@@ -320,7 +320,7 @@ async def test_a_second_runner_does_not_touch_a_key_on_its_way(
                 await open_app(fleet.app.settings)
             return await real(*args, **named)
 
-        monkeypatch.setattr(fleet.app.store, "rotate", meanwhile)
+        monkeypatch.setattr(fleet.app.store, "rotate_key", meanwhile)
         done = await upkeep.rotate_key(Principal.owner("kim"), "yearly")
         assert on_disk(tmp_path) == done["key"] == fleet.app.store.key_in_force()
 
@@ -336,7 +336,7 @@ async def test_a_commit_of_unknown_fate_leaves_the_next_key(
             await real(*args, **named)
             raise StoreFailed("the connection is gone")
 
-        monkeypatch.setattr(fleet.app.store, "rotate", unheard)
+        monkeypatch.setattr(fleet.app.store, "rotate_key", unheard)
         with pytest.raises(StoreFailed):
             await upkeep.rotate_key(who, "yearly", "once")
         assert len(next_key_files(tmp_path / "state")) == 1

@@ -12,8 +12,10 @@ import pytest
 from tests.said import said
 from tests.small import AGENT, cases, small
 
-from vedette.config import Problem, Settings, load_fleet, load_settings
 from vedette.config.code_rename import rename_code
+from vedette.config.fleet import load_fleet
+from vedette.config.problem import Problem
+from vedette.config.settings import Settings, load_settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import Event

@@ -23,7 +23,7 @@ from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, UNDO_ACTION, Event
 from vedette.domain.identity import Principal
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow
 from vedette.domain.trigger import UNDO_TYPE
 from vedette.interfaces.http.command_dispatch import dispatch

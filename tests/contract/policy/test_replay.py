@@ -24,7 +24,8 @@ from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
 from vedette.domain.identity import Identity
 from vedette.domain.origin import Ref, Roots
-from vedette.domain.ports import Arrival, PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
+from vedette.domain.ports.store import Arrival
 from vedette.domain.tool import Tool
 from vedette.policy.gateway import Gateway
 from vedette.policy.replay import Difference, replay
@@ -237,7 +238,7 @@ async def test_a_question_of_another_shape_is_denied_again(
         question["now"] = 2**60
 
     for spoil in (lambda q: q.pop("now"), lambda q: q.update(now="later"), too_large):
-        monkeypatch.setattr(Gateway, "_question", broken(spoil))
+        monkeypatch.setattr(Gateway, "_build_request", broken(spoil))
         decided = await recorded.decide(Ref("/charter/main"))
         assert decided.decision.rule == "engine.question"
         orjson.loads(decided.request)

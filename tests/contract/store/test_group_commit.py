@@ -220,7 +220,7 @@ async def test_a_store_closes_though_its_loop_was_ended_in_the_midst_of_a_group(
     def ends(_: object) -> None:
         raise Ends
 
-    monkeypatch.setattr(store.writer, "_write_here", ends)
+    monkeypatch.setattr(store.writer, "_write_inline", ends)
     lost = store.writer.enqueue(who, in_savepoint=False)
     for _ in range(2 * GATHER_TURNS):
         await asyncio.sleep(0)

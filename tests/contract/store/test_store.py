@@ -23,7 +23,8 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Body, Draft
 from vedette.domain.memory import Candidate
-from vedette.domain.ports import Refused, Store
+from vedette.domain.ports.sources import Refused
+from vedette.domain.ports.store import Store
 from vedette.domain.run import CommitStatus, Run, Step, run_id
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import (
@@ -327,14 +328,14 @@ async def test_a_wait_for_room_is_refused_once_there_is_room(store: Opened) -> N
     assert (short.status, short.shortage.headroom) == (CommitStatus.OVER_BUDGET, 2)
     wait: dict[str, Any] = {
         "state": "waiting", "turn": 0, "observed": False, "waits": "budget", "limits": TEN,
-        "lacking": {"model_calls": 3}, "wake_us": 2**61,
+        "shortfall": {"model_calls": 3}, "wake_us": 2**61,
     }  # fmt: skip
     assert (
         await store.commit(closing_step(store, second, **wait))
     ).status is CommitStatus.COMMITTED
     assert store.due_runs(CLOCK.now_us(), 9) == []
     back = [("model_calls", CLOCK.now_us(), 8)]
-    settled = step(store, third, entry(third, "run.closed"), returns=back)
+    settled = step(store, third, entry(third, "run.closed"), refunds=back)
     assert (await store.commit(settled)).status is CommitStatus.COMMITTED
     assert [run.id for run in store.due_runs(CLOCK.now_us(), 9)] == [second.id], "it was woken"
     (late,) = await accept_events(store, event(9))
@@ -350,7 +351,7 @@ async def test_a_raise_makes_room_for_everybody_and_is_carried_out_once(opener: 
     await store.commit(wants(store, first, 9))
     wait = closing_step(
         store, second, state="waiting", turn=0, observed=False, waits="budget", limits=TEN,
-        lacking={"model_calls": 3},
+        shortfall={"model_calls": 3},
     )  # fmt: skip
     assert (await store.commit(wait)).status is CommitStatus.COMMITTED
     until = CLOCK.now_us() + 1000
@@ -377,7 +378,7 @@ async def test_what_a_refused_item_spent_is_not_counted(store: Opened) -> None:
     good, bad, later = await accept_events(store, event(1), event(2), event(3))
     answers = await asyncio.gather(
         store.commit(wants(store, good, 4)),
-        store.commit(wants(store, bad, 4, expects=7)),
+        store.commit(wants(store, bad, 4, expected_steps=7)),
         store.commit(wants(store, later, 4)),
     )
     assert [a.status.value for a in answers] == ["committed", "duplicate", "committed"]
@@ -428,7 +429,7 @@ async def test_a_step_that_counts_on_another_is_refused_without_it(store: Opened
 
 async def test_a_step_that_was_refused_lets_nobody_go_before_its_event(store: Opened) -> None:
     first, second = await accept_events(store, *(event(n) for n in range(2)))
-    moved = closing_step(store, first, order=(first.key, 0, first.position), expects=7)
+    moved = closing_step(store, first, order=(first.key, 0, first.position), expected_steps=7)
     passing = closing_step(store, second, order=(first.key, 0, second.position))
     answers = await asyncio.gather(*(store.commit(each) for each in (moved, passing)))
     assert [each.status for each in answers] == [
@@ -553,7 +554,9 @@ async def test_a_run_that_waits_as_of_an_older_stop_misses_no_resume(store: Open
         if number == 1:
             await store.stop(by_person("stop.set", what="tool:x"), "tool", "x", True)
             await store.stop(by_person("stop.lifted", what="tool:x"), "tool", "x", False)
-        waits = step(store, run, state="waiting", waits="resume", stops=known, stop_epoch=None)
+        waits = step(
+            store, run, state="waiting", waits="resume", wait_stop_epoch=known, stop_epoch=None
+        )
         assert (await store.commit(waits)).status is CommitStatus.COMMITTED
         assert [each.id for each in store.due_runs(10, 9) if each.id == run.id] == [run.id][
             : 2 - known

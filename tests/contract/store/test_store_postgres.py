@@ -17,7 +17,7 @@ from tests.jepsen.link import Link
 from tests.pg import find_bin, server
 
 from vedette.adapters.ledger_export import verify_store
-from vedette.config import load_settings
+from vedette.config.settings import load_settings
 from vedette.domain.base.errors import BadFleet, BadStore, StoreFailed, Unavailable, WriteConflict
 from vedette.domain.budget import Cap
 from vedette.domain.bundle import Bundle
@@ -279,11 +279,13 @@ async def test_what_was_made_from_what_is_live_no_more_is_not_published(worker: 
     """A bundle edited at one worker while another publishes, also under a number that is free."""
     one, two = worker("one"), worker("two")
     await shared(one, two)
-    live = await one.publish(bundle("package a"), [Draft("policy.published")], expects=0)
+    live = await one.publish(bundle("package a"), [Draft("policy.published")], expected_revision=0)
     with pytest.raises(WriteConflict):
-        await two.publish(bundle("package b"), [Draft("policy.published")], number=9, expects=0)
+        await two.publish(
+            bundle("package b"), [Draft("policy.published")], number=9, expected_revision=0
+        )
     assert one.live_revision() == (live, bundle("package a").digest)
-    assert await two.publish(bundle("package b"), [], number=9, expects=live) == 9
+    assert await two.publish(bundle("package b"), [], number=9, expected_revision=live) == 9
 
 
 async def test_a_publication_waits_until_no_other_worker_calls_under_the_old(

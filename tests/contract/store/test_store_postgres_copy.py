@@ -18,7 +18,7 @@ from vedette.adapters.signing_keys import (
     read_key,
 )
 from vedette.app.store_copy import CopyResult, copy_store, tables
-from vedette.config import Settings
+from vedette.config.settings import Settings
 from vedette.domain.base import failpoint
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand, BadStore, StoreBusy

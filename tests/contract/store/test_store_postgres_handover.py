@@ -154,7 +154,7 @@ async def test_were_shards_given_back_with_a_call_out_its_answer_would_be_lost(
     for fleet in pair:
         yaml = fleet.content / "agents" / "worker" / "agent.yaml"
         yaml.write_text(yaml.read_text().replace("timeout: 30s", "timeout: 4s"))
-    monkeypatch.setattr(Services, "keys_calling", lambda line: [])
+    monkeypatch.setattr(Services, "keys_with_calls", lambda line: [])
     await joined_during_calls(pair, world)
     assert world.queries, "who was given the keys had to find out from the target"
     assert sorted(world.keys().values()) == [1] * CALLS

@@ -192,9 +192,9 @@ async def test_without_the_barrier_older_calls_do_start(
     async def at_once(store: PostgresStore) -> None:
         return None
 
-    monkeypatch.setattr(PostgresStore, "everywhere", at_once)
-    monkeypatch.setattr(PostgresStore, "holds", lambda store, epoch: True)
-    monkeypatch.setattr(PostgresStore, "current", True)  # so that nobody follows
+    monkeypatch.setattr(PostgresStore, "wait_for_barrier", at_once)
+    monkeypatch.setattr(PostgresStore, "is_lease_valid", lambda store, epoch: True)
+    monkeypatch.setattr(PostgresStore, "is_current", True)  # so that nobody follows
     slowly(world, 0.2)
     await one.send(*(job(f"j{n}", send_proposal(f"t{n}"), key=f"k{n}") for n in range(600)))
     await wait_until(lambda: len(world.calls) > 20, 60)

@@ -271,7 +271,7 @@ async def test_what_another_worker_commits_just_before_us_is_news_too(
     one, two = worker("one"), worker("two")
     await accept_events(one, event(1))
     # It looks again only when its own group stands on top of the other's.
-    monkeypatch.setattr(one.leases, "_look", lambda: None)
+    monkeypatch.setattr(one.leases, "_read_fleet_state", lambda: None)
     news = one.change_counter
     await accept_events(one, event(2))
     assert one.change_counter == news, "what it commits itself is none"

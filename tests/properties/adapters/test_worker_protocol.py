@@ -27,7 +27,7 @@ from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.event import Event
 from vedette.domain.memory import MEMORY_KINDS, Briefing, Candidate, Memory
 from vedette.domain.origin import Ref
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.tool import Tool
 
 STATE = "0a1b2c3d"

@@ -25,8 +25,9 @@ def test_a_cause_in_the_same_step_is_counted_back() -> None:
 
 
 def test_what_is_none_is_left_out() -> None:
-    raw = encode_entry(Draft("store.opened", {"epoch": 1, "tool": None}), seq=1, at_us=2, run=None, n=0,
-               body=None)  # fmt: skip
+    raw = encode_entry(
+        Draft("store.opened", {"epoch": 1, "tool": None}), seq=1, at_us=2, run=None, n=0, body=None
+    )
     assert set(orjson.loads(raw)) == {"v", "seq", "at", "kind", "epoch"}
 
 

@@ -29,7 +29,7 @@ def case_of(tool: Tool = TOOL) -> tuple[RunContext, ActionRow]:
     action = bind(proposal, TOOL, roots, run="run_" + "0" * 32, turn=1, ordinal=0, confidence=1.0)
     assert action.origins["/to"] == "registered"
     line = SimpleNamespace(
-        registry=REGISTRY, known=lambda _: collect_known_values(CHARTER, REGISTRY)
+        registry=REGISTRY, known_values=lambda _: collect_known_values(CHARTER, REGISTRY)
     )
     agent = SimpleNamespace(tools={tool.name: tool}, charter=CHARTER)
     case = RunContext(cast(Any, line), cast(Any, None), 1, cast(Any, agent), cast(Any, None), [])

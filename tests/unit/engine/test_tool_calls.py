@@ -171,8 +171,9 @@ def test_a_call_that_lingers_is_known_by_its_thread(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever it waits for: the interpreter would wait for it, too."""
-    monkeypatch.setattr(importlib.import_module("vedette.interfaces.cli.run"), "_LINGER_S", 0.01)
-    lingers = importlib.import_module("vedette.interfaces.cli.run")._calls_linger
+    run = importlib.import_module("vedette.interfaces.cli.run")
+    monkeypatch.setattr(run, "_CALL_GRACE_S", 0.01)
+    lingers = run._has_stuck_calls
     go = threading.Event()
     thread = threading.Thread(target=go.wait, name=name)
     assert not lingers()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
+from vedette.judging import word_groups
 from vedette.judging.mail_features import mail_features
 from vedette.judging.normaliser import Normaliser
 from vedette.judging.text import clean
@@ -65,14 +66,14 @@ def _mail(text: str) -> object:
 
 @pytest.fixture(scope="module")
 def normaliser() -> Normaliser:
-    return Normaliser((*lexicon.vocabulary(), *re.findall("[a-z]+", PLAIN.lower())))
+    return Normaliser((*word_groups.vocabulary(), *re.findall("[a-z]+", PLAIN.lower())))
 
 
 def test_hostile_text_is_normalised_in_time(normaliser: Normaliser) -> None:
     assert _worst(normaliser, FAMILY) < LIMIT_S / 0.02
 
 
-@pytest.mark.parametrize("judge", [_mail, lexicon.features, clean])
+@pytest.mark.parametrize("judge", [_mail, word_groups.features, clean])
 def test_hostile_text_is_weighed_in_time(judge: Callable[[str], object]) -> None:
     assert _worst(judge, FAMILY) < LIMIT_S / 0.02
 
@@ -90,7 +91,7 @@ def test_a_threat_behind_padding_is_still_read(normaliser: Normaliser) -> None:
 
 def test_the_cache_does_not_change_the_answer(normaliser: Normaliser) -> None:
     text = _random("abs*#c1", 4, 7)[:4_000]
-    cold = Normaliser((*lexicon.vocabulary(), *re.findall("[a-z]+", PLAIN.lower())))
+    cold = Normaliser((*word_groups.vocabulary(), *re.findall("[a-z]+", PLAIN.lower())))
     for word in reversed(text.split()):
         normaliser(word)
     assert normaliser(text) == cold(text)

@@ -14,11 +14,25 @@ from vedette.memory.training_set import Lessons
 
 NOW = 1_780_000_000_000_000
 DESK = Agent(
-    name="desk", identity=Identity("harbour", "desk"), title="t", owner="o", release="r1",
-    folder="", instruction="", charter={}, subscriptions=(), schedules=(), tools={},
-    scopes=(MemoryScope("inbox", "open", ("a",)), MemoryScope("inbox", "shut"), MemoryScope("inbox", "open", ("b",))),
-    budget=Budget(), requested_mode="act",
-)  # fmt: skip
+    name="desk",
+    identity=Identity("harbour", "desk"),
+    title="t",
+    owner="o",
+    release="r1",
+    folder="",
+    instruction="",
+    charter={},
+    subscriptions=(),
+    schedules=(),
+    tools={},
+    scopes=(
+        MemoryScope("inbox", "open", ("a",)),
+        MemoryScope("inbox", "shut"),
+        MemoryScope("inbox", "open", ("b",)),
+    ),
+    budget=Budget(),
+    requested_mode="act",
+)
 PORT = replace(DESK, name="port", scopes=(MemoryScope("boats", "shut"),))
 
 

@@ -92,7 +92,8 @@ def _fetch_calls(url: str, token: str | None, where: str) -> list[Any]:
             timeout_s=_DEADLINE_S, read_timeout_s=_TIMEOUT_S, max_bytes=MAX_BYTES,
         )  # fmt: skip
         if answer.status != 200 or answer.truncated:
-            what = f"it answers {answer.status}, {len(answer.body)} bytes{' and more' * answer.truncated}"
+            more = " and more" if answer.truncated else ""
+            what = f"it answers {answer.status}, {len(answer.body)} bytes{more}"
             raise Unavailable(what, where=where)
         calls = json.loads(answer.body)
     except (SendFailure, NoResponse, ValueError) as error:

@@ -9,7 +9,7 @@ from vedette.config.deployment_tables import BigQueryFile
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
 
 if TYPE_CHECKING:
-    from vedette.domain.ports import Source
+    from vedette.domain.ports.sources import Source
 
 
 class BigQueryPlugin(SourcePlugin):

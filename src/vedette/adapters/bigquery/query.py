@@ -31,7 +31,9 @@ class QueryPendingError(Exception):
 
 
 class Query:
-    """A query and its parameters. For one caller at a time; only `request_cancel` is for any thread."""
+    """A query and its parameters. For one caller at a time; only `request_cancel` is for any
+    thread.
+    """
 
     def __init__(
         self, text: str, parameters: Sequence[Parameter], *, location: str | None = None
@@ -45,8 +47,8 @@ class Query:
     def rows(self, client: Client, *, page_size: int | None = None) -> Iterator[Mapping[str, Any]]:
         """Wait for the query, some twenty seconds at most; yield its rows, fetched page by page.
 
-        May be called again after any error until `failed`. Raises RunningError while it is not done,
-        and what the client raises.
+        May be called again after any error until `failed`. Raises RunningError while it is not
+        done, and what the client raises.
         """
         from google.api_core.exceptions import ClientError, NotFound
 

@@ -44,8 +44,8 @@ def find_differences(
     """Return for each table how many rows it has up to entry `last`, and what is wrong with them.
 
     A row is compared by seq and digest, and in the ledger's table by the digest that BigQuery
-    itself makes of the entry's bytes. At most `MAX_FINDINGS` findings. Entries that are archived are not
-    compared. Synchronous; it reads the whole ledger.
+    itself makes of the entry's bytes. At most `MAX_FINDINGS` findings. Entries that are archived
+    are not compared. Synchronous; it reads the whole ledger.
     """
     first = next(iter(reader.entries_after(0, 1)), (1, b""))[0]
     found: dict[str, tuple[int, list[str]]] = {}

@@ -13,7 +13,7 @@ from vedette.adapters.bigquery.sql import AT_COLUMN, CHANGES, ROW_COLUMN
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadEvent, BadFleet
 from vedette.domain.event import Event, vouched_attributes
-from vedette.domain.ports import Refused
+from vedette.domain.ports.sources import Refused
 
 RAW_CHARACTERS = 256  # how much of a refused row is kept
 
@@ -25,8 +25,8 @@ class RowMapper:
     written twice is one event, however far apart the two are. Without it the id is the hash of
     the whole row, its instant included.
 
-    Whoever writes rows chooses what is in them: see `vouched_attributes`. The instant is vouched for: a
-    row is not read before it, and a restore asks for no more.
+    Whoever writes rows chooses what is in them: see `vouched_attributes`. The instant is vouched
+    for: a row is not read before it, and a restore asks for no more.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ from vedette.domain.base.clock import Clock
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadStore, Unavailable
 from vedette.domain.base.failpoint import hit_failpoint
-from vedette.domain.ports import Metrics
+from vedette.domain.ports.reasoner import Metrics
 
 FIRST_US, LAST_US = 1_000_000, 300_000_000  # backoff while BigQuery does not answer
 

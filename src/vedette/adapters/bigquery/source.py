@@ -28,7 +28,7 @@ from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.clock import Clock
 from vedette.domain.base.errors import BadFleet, StoreFailed, VedetteError
 from vedette.domain.event import Event
-from vedette.domain.ports import Intake, Refused
+from vedette.domain.ports.sources import Intake, Refused
 
 if TYPE_CHECKING:
     from google.cloud.bigquery import Client

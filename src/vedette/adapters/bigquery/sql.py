@@ -64,9 +64,9 @@ def dataset_name(project: str, dataset: str) -> str:
 def build_query(plan: BigQueryPlan, *, limit: int, after_row: bool) -> str:
     """Return the query for new rows in order. Its parameters are microseconds, but for @row.
 
-    @after and @until bound the instants; `after_row` goes on behind the row at (@last, @row) instead
-    of from @after. A watermark is open at its start and closed at its end; APPENDS is the other
-    way round (docs.cloud.google.com, time series functions). Raises BadFleet.
+    @after and @until bound the instants; `after_row` goes on behind the row at (@last, @row)
+    instead of from @after. A watermark is open at its start and closed at its end; APPENDS is the
+    other way round (docs.cloud.google.com, time series functions). Raises BadFleet.
     """
     name = table_name(plan)
     appends = plan.method == "appends"
@@ -85,9 +85,15 @@ def build_query(plan: BigQueryPlan, *, limit: int, after_row: bool) -> str:
     else:
         since = f"t.{time} {'>=' if appends else '>'} TIMESTAMP_MICROS(@after)"
     return _QUERY.substitute(
-        time=time, at=AT_COLUMN, row=row, row_name=ROW_COLUMN, source=source, since=since, limit=limit,
+        time=time,
+        at=AT_COLUMN,
+        row=row,
+        row_name=ROW_COLUMN,
+        source=source,
+        since=since,
+        limit=limit,
         before="<" if appends else "<=",
-    )  # fmt: skip
+    )
 
 
 def _column(plan: BigQueryPlan, name: str) -> str:

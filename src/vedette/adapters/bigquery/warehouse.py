@@ -68,8 +68,8 @@ class Warehouse:
         """Make the dataset, its tables and its views where they are missing, renew changed views.
 
         Returns the tables that were missing. Raises what the client raises; Forbidden where they
-        may not be made. Views that may not be are left and named in `view_problems`: where Terraform
-        makes them, this process has no right to.
+        may not be made. Views that may not be are left and named in `view_problems`: where
+        Terraform makes them, this process has no right to.
         """
         from google.api_core.exceptions import Forbidden, NotFound
         from google.cloud import bigquery

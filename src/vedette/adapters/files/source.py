@@ -21,7 +21,7 @@ from vedette.domain import cloudevents
 from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.errors import BadEvent, BadFleet
 from vedette.domain.event import ENVELOPE, Event
-from vedette.domain.ports import Intake, Receipt, Refused
+from vedette.domain.ports.sources import Intake, Receipt, Refused
 
 BATCH = 512  # events handed over at once, over all files
 OPEN_FILES = 64  # files read in turns at a time

@@ -10,7 +10,7 @@ from vedette.domain.base.clock import duration_us
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
 
 if TYPE_CHECKING:
-    from vedette.domain.ports import Source
+    from vedette.domain.ports.sources import Source
 
 
 class HostPlugin(SourcePlugin):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from vedette.domain.base.clock import MICROS, Clock, iso
 from vedette.domain.event import ENVELOPE, Event
-from vedette.domain.ports import Intake
+from vedette.domain.ports.sources import Intake
 
 
 class HostSource:

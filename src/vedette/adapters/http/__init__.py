@@ -9,7 +9,7 @@ from vedette.domain.base import machine
 
 if TYPE_CHECKING:
     from vedette.domain.agent import Fleet
-    from vedette.domain.ports import ToolExecutor
+    from vedette.domain.ports.reasoner import ToolExecutor
 
 __all__ = ["probe", "with_http"]
 

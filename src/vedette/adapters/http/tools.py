@@ -28,7 +28,7 @@ from vedette.config.http_template import BadArgument, Request, build_request
 from vedette.domain.base import failpoint, machine
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome, RowWrite
-from vedette.domain.ports import ToolExecutor
+from vedette.domain.ports.reasoner import ToolExecutor
 from vedette.domain.tool import Tool
 
 THREADS = 16  # of one agent

@@ -14,7 +14,7 @@ from vedette.config.source_tables import (
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
 
 if TYPE_CHECKING:
-    from vedette.domain.ports import Source
+    from vedette.domain.ports.sources import Source
 
 
 class PrometheusPlugin(SourcePlugin):

@@ -18,7 +18,8 @@ from vedette.config.source_tables import PrometheusPlan, QueryPlan
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.errors import BadFleet, StoreFailed, Unavailable
-from vedette.domain.ports import Intake, Metrics
+from vedette.domain.ports.reasoner import Metrics
+from vedette.domain.ports.sources import Intake
 
 POINTS = 5_000  # of one asking, about
 STEPS = 1_000  # of one asking, at most
@@ -28,8 +29,8 @@ FIRST_US, LAST_US = 500_000, 60_000_000  # backoff while Prometheus does not ans
 class PrometheusSource:
     """Points of one server. Events are `metric.point` of source `prometheus:NAME`.
 
-    With `watch` it stays; without, it asks once and ends. `is_leader` says whether this worker still
-    runs the fleet's sources.
+    With `watch` it stays; without, it asks once and ends. `is_leader` says whether this worker
+    still runs the fleet's sources.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from vedette.domain.base.failpoint import hit_failpoint
-from vedette.domain.ports import Metrics
+from vedette.domain.ports.reasoner import Metrics
 
 MAX_IDS = 1000
 

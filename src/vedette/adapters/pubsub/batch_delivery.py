@@ -22,7 +22,8 @@ from vedette.domain.base.clock import MICROS
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
-from vedette.domain.ports import Intake, Metrics, Receipt, Refused
+from vedette.domain.ports.reasoner import Metrics
+from vedette.domain.ports.sources import Intake, Receipt, Refused
 
 # What is handed over at once; the intake makes parts of it where others wait.
 BATCH = 256
@@ -79,7 +80,8 @@ class BatchDelivery:
         self._report = report
 
     async def run(self, order_lock: asyncio.Lock) -> None:
-        """Hand over batches; where order is kept, one hand of all that share `order_lock` at a time.
+        """Hand over batches; where order is kept, one hand of all that share `order_lock` at a
+        time.
 
         Raises StoreFailed if the store fails and another worker leads.
         """

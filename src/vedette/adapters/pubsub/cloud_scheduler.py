@@ -21,7 +21,7 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadEvent, BadFleet
 from vedette.domain.cloudevents import load_json
 from vedette.domain.event import Event
-from vedette.domain.ports import Refused
+from vedette.domain.ports.sources import Refused
 from vedette.domain.schedule import (
     LATE_TOLERANCE_US,
     Calendar,

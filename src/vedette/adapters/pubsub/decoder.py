@@ -24,7 +24,7 @@ from vedette.domain import cloudevents
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.event import HOPS, LINEAGE, READERS, VOUCH_LEVELS, Event
-from vedette.domain.ports import Refused
+from vedette.domain.ports.sources import Refused
 
 # Of a message that was refused this much is kept.
 RAW_BYTES = 4096

@@ -17,7 +17,7 @@ from vedette.adapters.pubsub.client import Connection
 from vedette.adapters.pubsub.leases import Leases
 from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.ports import Metrics
+from vedette.domain.ports.reasoner import Metrics
 
 # How often one extension is tried before the next round of them.
 _TRIES = 3
@@ -39,8 +39,8 @@ class Delivery:
 class Inbox:
     """Takes what streams receive, and gives it out in batches.
 
-    `path` is the subscription's full name, `max_deliveries` and `max_octets` are the bounds. `ordered`
-    turns true when the broker says that it keeps an order.
+    `path` is the subscription's full name, `max_deliveries` and `max_octets` are the bounds.
+    `ordered` turns true when the broker says that it keeps an order.
     """
 
     def __init__(

@@ -21,8 +21,8 @@ class Lease:
 class Leases:
     """Deliveries by ack id. A delivery that came again under another id counts again.
 
-    `max_deliveries` and `max_octets` are how many and how many bytes may be out before nothing more is
-    read; one delivery is always let in, however large. `active` are those whose leases are ours,
+    `max_deliveries` and `max_octets` are how many and how many bytes may be out before nothing more
+    is read; one delivery is always let in, however large. `active` are those whose leases are ours,
     `messages` the bytes of those whose messages are in memory: each is bounded by itself, since a
     lease may outlast its message and a message its lease.
     """

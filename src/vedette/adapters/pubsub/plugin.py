@@ -17,7 +17,7 @@ from vedette.domain.ports.plugin import (
 )
 
 if TYPE_CHECKING:
-    from vedette.domain.ports import Source
+    from vedette.domain.ports.sources import Source
 
 
 class _BrokerPlugin(SourcePlugin):

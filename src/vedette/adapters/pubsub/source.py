@@ -20,7 +20,8 @@ from vedette.adapters.pubsub.stream import Pauses, PullStream
 from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import Unavailable
-from vedette.domain.ports import Intake, Metrics
+from vedette.domain.ports.reasoner import Metrics
+from vedette.domain.ports.sources import Intake
 
 if TYPE_CHECKING:
     from vedette.adapters.pubsub.decoder import Decoder
@@ -112,9 +113,15 @@ class PubsubSource:
     async def _run_streams(self, connection: Connection, intake: Intake) -> None:
         plan, limits = self._plan, self._limits
         inbox = self.inbox = Inbox(
-            self.name, self._path, connection, max_deliveries=plan.max_messages, max_octets=plan.max_bytes,
-            ordered=plan.ordered, clock=self._clock, metrics=self._metrics,
-        )  # fmt: skip
+            self.name,
+            self._path,
+            connection,
+            max_deliveries=plan.max_messages,
+            max_octets=plan.max_bytes,
+            ordered=plan.ordered,
+            clock=self._clock,
+            metrics=self._metrics,
+        )
         delivery = self.batch_delivery(
             inbox, intake, self._decoder, self._poison, self._metrics,
             is_leader=self._is_leader, report=self._report,

@@ -20,7 +20,7 @@ from vedette.domain.judge_state import (
     judge_digest,
 )
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.judging import Judge
 
 CHECKPOINT_EVERY = 256

@@ -19,7 +19,7 @@ from vedette.domain.base.clock import MICROS, Clock, from_iso, iso
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import DATA, Event
-from vedette.domain.ports import Intake, Receipt
+from vedette.domain.ports.sources import Intake, Receipt
 from vedette.domain.schedule import Calendar, NextWallTime, Tick, build_calendar, due_ticks
 from vedette.domain.trigger import Schedule
 

@@ -9,7 +9,7 @@ from vedette.config.source_tables import SqlFile, SqlPlan, sql_plan, sql_problem
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
 
 if TYPE_CHECKING:
-    from vedette.domain.ports import Source
+    from vedette.domain.ports.sources import Source
 
 
 class SqlPlugin(SourcePlugin):

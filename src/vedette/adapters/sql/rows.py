@@ -13,7 +13,7 @@ from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.clock import MICROS, from_iso, iso
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.event import Event, check_event, vouched_attributes
-from vedette.domain.ports import Refused
+from vedette.domain.ports.sources import Refused
 
 RAW_CHARACTERS = 256  # how much of a refused row is kept
 # Seconds with a fraction, as a server's JSON has them; no text of ISO 8601 looks like this.

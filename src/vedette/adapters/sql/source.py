@@ -22,7 +22,7 @@ from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.clock import Clock
 from vedette.domain.base.errors import BadFleet, StoreFailed, Unavailable
 from vedette.domain.event import Event
-from vedette.domain.ports import Intake, Refused
+from vedette.domain.ports.sources import Intake, Refused
 
 PAGE = 500  # rows read and handed over at once
 MAX_REFUSED = 1000  # refused rows that are remembered over a restart
@@ -33,8 +33,8 @@ FIRST_US, LAST_US = 500_000, 60_000_000  # backoff while the database does not a
 class SqlSource:
     """New rows of one table. Events are of source `sql:NAME`; see `rows.Maker`.
 
-    With `watch` it stays; without, it asks once and ends. `is_leader` says whether this worker still
-    runs the fleet's sources.
+    With `watch` it stays; without, it asks once and ends. `is_leader` says whether this worker
+    still runs the fleet's sources.
     """
 
     def __init__(

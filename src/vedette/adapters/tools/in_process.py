@@ -43,9 +43,9 @@ _Answer = tuple[Any, BaseException | None]
 class _RunningCall:
     """One call that has not come back.
 
-    `started_at` is when its function was entered (monotonic seconds), None before. `is_cancelled` keeps
-    it from being entered. `is_hung` says that its time is over, `keeps_answer` that its answer comes when
-    nobody waits for it.
+    `started_at` is when its function was entered (monotonic seconds), None before. `is_cancelled`
+    keeps it from being entered. `is_hung` says that its time is over, `keeps_answer` that its
+    answer comes when nobody waits for it.
     """
 
     answer: asyncio.Future[_Answer]
@@ -240,8 +240,8 @@ class InProcessTools:
                 answer = (None, error)
             self._finish_call(call, running, answer)
 
-        # It is entered before whoever waits for it goes on (`_finishes_in_time`), so it always comes to its
-        # end, though it may be cancelled.
+        # It is entered before whoever waits for it goes on (`_finishes_in_time`), so it always
+        # comes to its end, though it may be cancelled.
         running.task = asyncio.create_task(run())
 
     async def _start_thread(

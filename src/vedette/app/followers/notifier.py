@@ -76,9 +76,12 @@ def _send_notice(
 ) -> MissedRecipients | None:
     before = notice.whom.get(way.name)
     notification = Notification(
-        notice.id, notice_facts(notice, fleet, link), title(notice, fleet), mail_text(notice, fleet, link),
+        notice.id,
+        notice_facts(notice, fleet, link),
+        title(notice, fleet),
+        mail_text(notice, fleet, link),
         None if before is None else tuple(before),
-    )  # fmt: skip
+    )
     missed: MissedRecipients | None = plugins(NOTIFIERS).get(way.kind).send(way, notification)
     return missed
 

@@ -72,7 +72,8 @@ class Batch:
 class TraceSender:
     """Sends traces from an entry on, in batches that the collector takes.
 
-    `next_batch` returns the next batch after an entry, with at most so many spans, but one run whole.
+    `next_batch` returns the next batch after an entry, with at most so many spans, but one run
+    whole.
     """
 
     def __init__(

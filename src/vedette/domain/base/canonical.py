@@ -35,10 +35,11 @@ def canonicalize(value: Any) -> bytes:
 
 
 def canonicalize_normalized(value: Any) -> bytes:
-    """Return the canonical bytes of a value that `normalize_json` made, or that is made of such values.
+    """Return the canonical bytes of a value that `normalize_json` made, or that is made of such
+    values.
 
-    What `normalize_json` lets through is looked at here without walking through it: keys beyond ASCII,
-    text that is not Unicode and integers that are not safe raise ValueError.
+    What `normalize_json` lets through is looked at here without walking through it: keys beyond
+    ASCII, text that is not Unicode and integers that are not safe raise ValueError.
     """
     try:
         raw = orjson.dumps(value, option=_CANONICAL | orjson.OPT_STRICT_INTEGER)

@@ -71,8 +71,10 @@ def connection_capacity(limit: int = MAX_CONNECTIONS) -> int:
     free = limit if soft == resource.RLIM_INFINITY else soft - used - RESERVED_DESCRIPTORS
     if free < _MIN_CONNECTIONS:
         raise BadFleet(
-            f"the process may open {soft} files, of which {used} are open and {RESERVED_DESCRIPTORS} reserved",
-            where="RLIMIT_NOFILE", mend="raise it: ulimit -n 1024, or LimitNOFILE= of the unit",
+            f"the process may open {soft} files, of which {used} are open "
+            f"and {RESERVED_DESCRIPTORS} reserved",
+            where="RLIMIT_NOFILE",
+            mend="raise it: ulimit -n 1024, or LimitNOFILE= of the unit",
             code="too-few-descriptors",
-        )  # fmt: skip
+        )
     return min(limit, free)

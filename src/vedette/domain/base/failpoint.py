@@ -1,7 +1,8 @@
 """Named points around everything durable: where a crash is worth trying.
 
-Whoever writes something durable, or calls a target, passes `hit_failpoint` before and after it. Nothing
-happens there unless a fault test has set `hook`; then the test decides whether the process dies.
+Whoever writes something durable, or calls a target, passes `hit_failpoint` before and after it.
+Nothing happens there unless a fault test has set `hook`; then the test decides whether the process
+dies.
 """
 
 from __future__ import annotations

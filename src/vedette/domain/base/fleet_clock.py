@@ -43,8 +43,8 @@ CLOCK_FILE = "clock.json"
 class Jump:
     """What is to be confirmed: the wall clock is `by_us` ahead of fleet time, or expiries wait.
 
-    `frozen_expiry_us` is the instant at which expiries stand where it is not known how long the fleet was
-    away, else 0. `seen_us` is fleet time when it was seen.
+    `frozen_expiry_us` is the instant at which expiries stand where it is not known how long the
+    fleet was away, else 0. `seen_us` is fleet time when it was seen.
     """
 
     by_us: int
@@ -137,7 +137,8 @@ class FleetClock:
     def confirm(self, jump: Jump) -> None:
         """Take the wall clock for right as it was at a jump, once: fleet time moves by that.
 
-        Where it is by now is not asked. If that is off again, it is another jump for `check_wall_clock`.
+        Where it is by now is not asked. If that is off again, it is another jump for
+        `check_wall_clock`.
         """
         self._anchor_us += jump.by_us
         self.moved_us += jump.by_us

@@ -60,8 +60,8 @@ class ErasureResult:
 class StateHistory(NamedTuple):
     """What a judge's state of a key is made of: a checkpoint, and the events observed since.
 
-    `checkpoint_position` is the checkpoint's position (0: there is none), `last_position` that of the last event that was
-    observed, be its content there or not.
+    `checkpoint_position` is the checkpoint's position (0: there is none), `last_position` that of
+    the last event that was observed, be its content there or not.
     """
 
     checkpoint: bytes | None
@@ -74,8 +74,9 @@ class StateHistory(NamedTuple):
 class ErasureSurvey:
     """What an erasure would find: keys of events, their runs, contents, and what waits on them.
 
-    `bodies` are the entries (seq) whose content would go, in order; `open_runs` the runs that have not
-    ended, `holds` the actions of those that are held. It would have to deny these, or is refused.
+    `bodies` are the entries (seq) whose content would go, in order; `open_runs` the runs that have
+    not ended, `holds` the actions of those that are held. It would have to deny these, or is
+    refused.
     """
 
     events: tuple[str, ...]
@@ -134,7 +135,9 @@ class Store(Protocol):
 
     @property
     def lease_rev(self) -> int:
-        """Return a number that grows whenever what `lease_epoch` answers may have changed for any run."""
+        """Return a number that grows whenever what `lease_epoch` answers may have changed for any
+        run.
+        """
         ...
 
     @property
@@ -182,7 +185,7 @@ class Store(Protocol):
 
     @property
     def lagging_workers(self) -> Sequence[str]:
-        """Return the workers that `wait_for_barrier` would wait for; this one if it sees no others."""
+        """Return the workers that `wait_for_barrier` waits for; this one if it sees no others."""
         ...
 
     @property

@@ -32,7 +32,8 @@ _STUCK_US = 2_000_000
 class Bounds:
     """How much is in memory, and how much may be accepted and not finished; events and bytes.
 
-    `max_stuck_events` is how many events of an agent that finishes nothing are accepted nevertheless.
+    `max_stuck_events` is how many events of an agent that finishes nothing are accepted
+    nevertheless.
     """
 
     room: int = 8192
@@ -55,7 +56,8 @@ class RunBuffer:
     """The runs of a dispatcher. `enqueue` is called with each run that comes into memory.
 
     `defer` says that the dispatcher reads a run by itself when its key's turn comes. Up to
-    `_read_positions` an agent's ready runs are in memory, are read so, or are away with their agent.
+    `_read_positions` an agent's ready runs are in memory, are read so, or are away with their
+    agent.
     """
 
     def __init__(
@@ -116,7 +118,8 @@ class RunBuffer:
         """Take a run that was just accepted, for which a credit was taken."""
         agent = run.agent
         if agent in self._stopped_agents or self._services.stops.is_agent_stopped(agent):
-            # Older ones are away, also between the resume and `reload_resumed`, which reads them all.
+            # Older ones are away, also between the resume and `reload_resumed`, which reads them
+            # all.
             self._stopped_agents.add(agent)
             self.credits.release(agent, octets)
             return

@@ -71,8 +71,9 @@ class Lane:
     """The runs of one key. `in_progress` are being judged or committed, oldest first.
 
     `retry_at_us` is set when one of them has to be tried again: then no other is begun before all
-    have come back. `is_queued` says that the lane waits for a handler. `unsent_run` is the run whose step
-    is not sent yet: its reasoner may be in another process, and the next run is briefed after it.
+    have come back. `is_queued` says that the lane waits for a handler. `unsent_run` is the run
+    whose step is not sent yet: its reasoner may be in another process, and the next run is briefed
+    after it.
     """
 
     queue: deque[Run] = field(default_factory=deque)
@@ -195,7 +196,8 @@ class Dispatcher:
     def is_idle(self) -> bool:
         """Say whether there is nothing to handle now.
 
-        Lanes of stopped agents, and lanes parked until a later instant, are aside; see `is_due_soon`.
+        Lanes of stopped agents, and lanes parked until a later instant, are aside; see
+        `is_due_soon`.
         """
         services, now = self._services, self._services.clock.now_us()
         aside = sum(

@@ -1,10 +1,10 @@
 """Fairness between agents: who gets the next handler, and how much may be in hand for whom.
 
-Two rules, both pure arithmetic. `MemoryQuota` bounds what is in hand, in events and in bytes: an agent
-may have as much as is free (the dynamic threshold of Choudhury and Hahne, 1998), so one alone
-takes half, and there is always room for one that comes later. `FairScheduler` is deficit round robin
-(Shreedhar and Varghese, 1995) over the agents that want a handler, with a bound on the handlers
-of one agent.
+Two rules, both pure arithmetic. `MemoryQuota` bounds what is in hand, in events and in bytes: an
+agent may have as much as is free (the dynamic threshold of Choudhury and Hahne, 1998), so one alone
+takes half, and there is always room for one that comes later. `FairScheduler` is deficit round
+robin (Shreedhar and Varghese, 1995) over the agents that want a handler, with a bound on the
+handlers of one agent.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class MemoryQuota:
 class IntakeCredits:
     """What has been accepted and is not finished, in memory or in the store: intake waits on it.
 
-    Runs that a store had before are counted as `add_backlog`, and one by one when they are `add_loaded`.
+    Runs that a store had before are counted as `add_backlog`, and one by one when they are
+    `add_loaded`.
     """
 
     quota: MemoryQuota
@@ -144,10 +145,10 @@ class _Agent(Generic[K]):
 class FairScheduler(Generic[K]):
     """Who gets the next handler. `cost` says what a queued thing costs (1 for a small one).
 
-    One agent may have three quarters of the `handlers`; while another that asks for little was heard
-    of within half a second it may have `shared_limit` only, and one while the other has a handler, so
-    that commits and calls of the first do not stand in the other's way. A `mark_slow` one stands in
-    nobody's way: it waits.
+    One agent may have three quarters of the `handlers`; while another that asks for little was
+    heard of within half a second it may have `shared_limit` only, and one while the other has a
+    handler, so that commits and calls of the first do not stand in the other's way. A `mark_slow`
+    one stands in nobody's way: it waits.
     """
 
     def __init__(self, handlers: int, *, shared_limit: int, cost: Callable[[K], int]) -> None:

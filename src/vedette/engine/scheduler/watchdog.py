@@ -62,8 +62,8 @@ class _Observation:
 class Watchdog:
     """Watches one dispatcher. `check` is called often; it looks at the store a few times a bound.
 
-    `has_worker` says whether an agent's judge has a process to run in; `is_remote`, whether that is on
-    another host, which may be away for as long as it likes.
+    `has_worker` says whether an agent's judge has a process to run in; `is_remote`, whether that is
+    on another host, which may be away for as long as it likes.
     """
 
     def __init__(

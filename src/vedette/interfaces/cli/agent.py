@@ -21,7 +21,7 @@ from vedette.interfaces.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
     from vedette.operations.permissions import PermissionQuery
 
@@ -117,7 +117,7 @@ _FleetState = tuple[
 def _load_fleet_state(settings: Settings) -> _FleetState:
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.app.stores import store_exists
-    from vedette.config import load_fleet
+    from vedette.config.fleet import load_fleet
     from vedette.domain.base.clock import SystemClock
 
     agents = load_fleet(settings.root, settings, now_us=SystemClock().now_us()).fleet.agents

@@ -198,7 +198,8 @@ def _result_lines(answer: Mapping[str, Any], verb: str) -> list[str]:
         lines.append(f"{len(answer['left'])} of the group are left: repeat this to answer them")
     if answer["joined"]:
         lines.append(
-            f"{len(answer['joined'])} more joined the group since it was shown; they are not touched"
+            f"{len(answer['joined'])} more joined the group since it was shown; "
+            "they are not touched"
         )
     if answer["by"] == "here":
         lines.append("no fleet runs here; they are acted on at the next `vedette run`")

@@ -20,7 +20,7 @@ from vedette.interfaces.cli.common import (
 from vedette.interfaces.cli.ship import ship
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.ledger.history.audit import RecordedEffects
 
 _MAX_SHOWN = 50
@@ -154,7 +154,7 @@ def _build_target_lookup(settings: Settings) -> Callable[[str, str], str | None]
     known: dict[tuple[str, str], str | None] = {}
 
     def load() -> Mapping[tuple[str, str], str | None]:
-        from vedette.config import load_fleet
+        from vedette.config.fleet import load_fleet
 
         agents = load_fleet(settings.root, settings, now_us=SystemClock().now_us()).fleet.agents
         return {(a.name, t.name): t.target for a in agents.values() for t in a.tools.values()}

@@ -18,7 +18,7 @@ from vedette.interfaces.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
 _UNITS = ("actions", "model_calls", "tokens", "money_micros")
 _WINDOWS = ("run", "hour", "day")
@@ -79,7 +79,7 @@ def raise_(ctx: click.Context, /, **options: Any) -> None:
 
 def _read_limits(settings: Settings, agent_name: str | None) -> dict[str, Any]:
     from vedette.app.composition_root import read_bundle_budgets
-    from vedette.config import load_fleet
+    from vedette.config.fleet import load_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.errors import BadCommand
     from vedette.domain.budget import ACTIONS, FLEET, LENGTHS, UNITS, window_end

@@ -25,11 +25,12 @@ from vedette.interfaces.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from vedette.config import Problem, Settings
     from vedette.config.fleet import FleetContents
+    from vedette.config.problem import Problem
+    from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
     from vedette.domain.bundle import Bundle
-    from vedette.domain.ports import Finding
+    from vedette.domain.ports.policy_engine import Finding
 
 
 # What vedette.grant reads of the grant of a tool.
@@ -78,7 +79,8 @@ def check(ctx: click.Context, verbose: bool, live: bool, as_json: bool) -> int:
 
 
 def _find_problems(path: Path) -> list[dict[str, Any]]:
-    from vedette.config import check_fleet, read_fleet, read_settings
+    from vedette.config.fleet import check_fleet, read_fleet
+    from vedette.config.settings import read_settings
     from vedette.domain.base.clock import SystemClock
     from vedette.operations.eval_cases import read_evals
 
@@ -108,7 +110,7 @@ def _find_problems(path: Path) -> list[dict[str, Any]]:
 def folder_warnings(settings: Settings, display_path: str) -> list[dict[str, Any]]:
     """Return a warning where the policy folder says something else than the live policy."""
     from vedette.app.stores import store_exists
-    from vedette.config import Problem
+    from vedette.config.problem import Problem
     from vedette.interfaces.cli.common import store_reader
     from vedette.interfaces.cli.folder_state import folder_state
 
@@ -132,8 +134,7 @@ def grant_warnings(
 
     And one for every key of a grant that no rule reads: by it each call waits for a person.
     """
-    from vedette.config import Problem
-    from vedette.config.problem import did_you_mean
+    from vedette.config.problem import Problem, did_you_mean
     from vedette.policy.bundle_data import mount
 
     try:
@@ -174,7 +175,7 @@ def sink_warnings(
 
     A sink that no policy names takes what is trusted and nothing else.
     """
-    from vedette.config import Problem
+    from vedette.config.problem import Problem
     from vedette.policy.bundle_data import mount
 
     try:
@@ -202,7 +203,7 @@ def sink_warnings(
 
 def row_warnings(settings: Settings, display_path: str) -> list[dict[str, Any]]:
     """Return a warning for every source of rows whose columns are all trusted in the envelope."""
-    from vedette.config import Problem
+    from vedette.config.problem import Problem
 
     return [
         dict(
@@ -249,7 +250,8 @@ def code_problems(
     A judge is made of all memories of its agent's scopes: what the policy lets it read is never
     more. Whatever the code prints goes to standard error.
     """
-    from vedette.config import build_judge, load_module, read_fleet
+    from vedette.config.agent_loader import build_judge, load_module
+    from vedette.config.fleet import read_fleet
     from vedette.store.banks import SqliteBank
 
     agents, plans, _ = read or read_fleet(root, settings, now_us=now_us)
@@ -272,7 +274,7 @@ def code_problems(
 
 def _check_code(display_path: Path, name: str, load: Callable[[], Any]) -> list[Problem]:
     """Return what keeps `load` from being done, by the line of the agent's own code."""
-    from vedette.config import Problem
+    from vedette.config.problem import Problem
 
     try:
         load()
@@ -291,7 +293,7 @@ def _check_code(display_path: Path, name: str, load: Callable[[], Any]) -> list[
 
 def _missing_functions(agent: Agent, module: ModuleType, display_path: Path) -> list[Problem]:
     """Say which declared functions are none once tools.py is imported."""
-    from vedette.config import read_yaml
+    from vedette.config.yaml import read_yaml
 
     document, _ = read_yaml(
         Path(agent.folder) / "agent.yaml", f"{display_path.as_posix()}/agent.yaml"

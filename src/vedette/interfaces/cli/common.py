@@ -19,7 +19,7 @@ from vedette.domain.base.safe_text import is_visible
 from vedette.interfaces.cli.text_width import columns, fit_text, format_row
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.store.read_runs import StoreReader
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -69,7 +69,7 @@ def find_config_file(config_path: Path | None) -> Path:
 def settings_of(ctx: click.Context) -> Settings:
     """Return the fleet's settings. Raises BadFleet."""
     from vedette.adapters.identity.secrets import register_secret_manager
-    from vedette.config import load_settings
+    from vedette.config.settings import load_settings
 
     register_secret_manager()
     return load_settings(find_config_file(ctx.find_root().obj))

@@ -23,7 +23,7 @@ from vedette.interfaces.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
 _WIDTH = 60
 
@@ -63,7 +63,7 @@ def list_(ctx: click.Context, /, as_json: bool, **options: Any) -> None:
     rows = [
         [
             item["run"], item["agent"], format_time(item["at"] or 0), str(len(item["unknown"])),
-            "(erased)" if item["erased"] else sanitize_text(str(item["why"])).replace("\n", " ")[:_WIDTH],
+            _reason_text(item),
         ]
         for item in page["items"]
     ]  # fmt: skip
@@ -122,6 +122,12 @@ def drop(ctx: click.Context, /, **options: Any) -> None:
     are only counted.
     """
     _submit_order(ctx, "drop", options, "closed for good")
+
+
+def _reason_text(item: dict[str, Any]) -> str:
+    if item["erased"]:
+        return "(erased)"
+    return sanitize_text(str(item["why"])).replace("\n", " ")[:_WIDTH]
 
 
 def _submit_order(ctx: click.Context, verb: str, options: dict[str, Any], result_text: str) -> None:

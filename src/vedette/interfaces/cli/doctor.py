@@ -10,7 +10,7 @@ from vedette.interfaces.cli.common import sanitize_text, store_reader
 
 if TYPE_CHECKING:
     from vedette.app.doctor import CheckResult
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
 _MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL", "untested": "-   "}
 _WIDTH = 78
@@ -24,7 +24,7 @@ def run_checks(settings: Settings) -> list[CheckResult]:
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.app import doctor, doctor_network
     from vedette.app.stores import store_exists
-    from vedette.config import read_fleet
+    from vedette.config.fleet import read_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.errors import VedetteError
     from vedette.domain.bundle import Bundle

@@ -23,7 +23,7 @@ from vedette.interfaces.cli.common import (
 
 if TYPE_CHECKING:
     from vedette.app.dry_run import DryRun, PriorState
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
     from vedette.domain.event import Event
     from vedette.store.read_runs import StoreReader
@@ -68,7 +68,7 @@ class _TrialInput:
 def _run_trial(settings: Settings, name: str, text: str) -> dict[str, Any]:
     from vedette.app.dry_run import PriorState
     from vedette.app.stores import store_exists
-    from vedette.config import load_fleet
+    from vedette.config.fleet import load_fleet
     from vedette.config.problem import did_you_mean
     from vedette.domain.base.clock import SystemClock
 
@@ -146,7 +146,7 @@ def _read_event(settings: Settings, path: Path) -> Event:
             value = value[0]
         return parse_event(value)
     from vedette.adapters.mail.event import mail_event
-    from vedette.config import MaildirPlan
+    from vedette.config.settings import MaildirPlan
 
     plans = [plan for plan in settings.sources if isinstance(plan, MaildirPlan)]
     source = f"maildir:{plans[0].name if plans else 'try'}"
@@ -159,7 +159,7 @@ def _read_csv_row(settings: Settings, path: Path, row: int) -> _TrialInput:
     from glob import glob
 
     from vedette.adapters.files.source import CsvSource
-    from vedette.config import CsvPlan
+    from vedette.config.settings import CsvPlan
     from vedette.domain.base.clock import SystemClock
 
     here = str(path.resolve())
@@ -202,7 +202,7 @@ def _build_trial(
     from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.app.dry_run import DryRun
-    from vedette.config import build_judge
+    from vedette.config.agent_loader import build_judge
     from vedette.domain.budget import DAY_US, MINUTE_US, window_start
     from vedette.domain.bundle import Bundle
     from vedette.memory.retrieval import Recall
@@ -237,9 +237,16 @@ def _build_trial(
     lessons.adopt(lessons.decide_scopes(gateway, now_us)[0], number)
     registry: Any = mount(bundle.files).get("registry") or {}
     return DryRun(
-        agent, loaded.fleet, lambda: build_judge(agent, lessons.load_lessons(agent.name, now_us)), gateway,
-        Recall(banks, gateway), registry, settings.targets, now_us, stopped,
-    )  # fmt: skip
+        agent,
+        loaded.fleet,
+        lambda: build_judge(agent, lessons.load_lessons(agent.name, now_us)),
+        gateway,
+        Recall(banks, gateway),
+        registry,
+        settings.targets,
+        now_us,
+        stopped,
+    )
 
 
 # --- the page -----------------------------------------------------------------------------------
@@ -249,7 +256,8 @@ def _lines(value: dict[str, Any]) -> list[str]:
     event = value["event"]
     live = f"revision {value['revision']}" if value["revision"] else "the policy of the folder"
     lines = [
-        f"TRY {value['agent']} on {sanitize_text(event['type'])} {sanitize_text(str(event['subject'] or ''))}",
+        f"TRY {value['agent']} on {sanitize_text(event['type'])} "
+        f"{sanitize_text(str(event['subject'] or ''))}",
         f"  nothing was done or written; decided under {live}",
         f"  what it knew of its key: {value['state']}",
     ]

@@ -19,7 +19,7 @@ from vedette.interfaces.cli.common import (
 from vedette.interfaces.cli.hold_text import DIGEST_DIGITS, safe_line
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
 _MAX_SHOWN = 5
 
@@ -107,7 +107,8 @@ def _text(value: Mapping[str, Any]) -> str:
     """Return what would go, for people."""
     events = value["events"]
     lines = [
-        f"{_format_count(value['contents'], 'content')} of {_format_count(len(events), 'event')} and "
+        f"{_format_count(value['contents'], 'content')} of "
+        f"{_format_count(len(events), 'event')} and "
         f"{_format_count(value['runs'], 'run')} would be erased, and "
         f"{_format_count(value['memories'], 'memory', 'memories')} learned of it"
     ]

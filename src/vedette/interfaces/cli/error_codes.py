@@ -17,7 +17,7 @@ class ErrorExplanation:
     mend: str
 
 
-_RENEW_TOKEN = "Sign in again, or give the agent a fresh key: `vedette identity rotate AGENT`."
+_SIGN_IN = "Sign in again, or give the agent a fresh key: `vedette identity rotate AGENT`."
 
 EXPLANATIONS: dict[str, ErrorExplanation] = {
     # --- how a verb was called ---
@@ -306,37 +306,33 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "`vedette explain ID` shows what the target said.",
     ),
     # --- tokens ---
-    "no-token": ErrorExplanation(
-        "No token was sent.", "The caller has none configured.", _RENEW_TOKEN
-    ),
+    "no-token": ErrorExplanation("No token was sent.", "The caller has none configured.", _SIGN_IN),
     "bad-signature": ErrorExplanation(
         "The token's signature does not hold.",
         "It was changed, or signed by another key.",
-        _RENEW_TOKEN,
+        _SIGN_IN,
     ),
     "bad-algorithm": ErrorExplanation(
         "The token names an algorithm that is not taken.",
         "Only the algorithms of the issuer's own keys are; `none` never is.",
-        _RENEW_TOKEN,
+        _SIGN_IN,
     ),
-    "expired": ErrorExplanation(
-        "The token's time is over.", "Tokens live for minutes.", _RENEW_TOKEN
-    ),
+    "expired": ErrorExplanation("The token's time is over.", "Tokens live for minutes.", _SIGN_IN),
     "not-yet": ErrorExplanation(
         "The token is not valid yet.", "The clocks of issuer and gateway differ.", "Set the clocks."
     ),
     "too-long": ErrorExplanation(
         "The token lives longer than is allowed.",
         "An agent's token may live five minutes.",
-        _RENEW_TOKEN,
+        _SIGN_IN,
     ),
     "missing-claim": ErrorExplanation(
-        "The token lacks a claim it must have.", "The issuer leaves it out.", _RENEW_TOKEN
+        "The token lacks a claim it must have.", "The issuer leaves it out.", _SIGN_IN
     ),
     "wrong-audience": ErrorExplanation(
         "The token was made for somebody else.",
         "Its audience is another fleet or service.",
-        _RENEW_TOKEN,
+        _SIGN_IN,
     ),
     "wrong-issuer": ErrorExplanation(
         "The token comes from an issuer that is not trusted here.",
@@ -346,12 +342,12 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
     "unknown-key": ErrorExplanation(
         "The token is signed by a key that nobody here knows.",
         "The key was dropped after a rotation, or belongs to another fleet.",
-        _RENEW_TOKEN,
+        _SIGN_IN,
     ),
     "revoked": ErrorExplanation(
         "The token, or its agent, was revoked.", "A person did so.", "`vedette identity list`."
     ),
     "wrong-subject": ErrorExplanation(
-        "The token is another agent's.", "An agent may speak for itself alone.", _RENEW_TOKEN
+        "The token is another agent's.", "An agent may speak for itself alone.", _SIGN_IN
     ),
 }

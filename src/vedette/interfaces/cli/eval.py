@@ -13,7 +13,8 @@ from vedette.domain.base.errors import BadCommand, BadPolicy
 from vedette.interfaces.cli.common import as_json_option, print_result, settings_of
 
 if TYPE_CHECKING:
-    from vedette.config import LoadedFleet, Settings
+    from vedette.config.fleet import LoadedFleet
+    from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
     from vedette.domain.bundle import Bundle
     from vedette.domain.event import Event
@@ -62,7 +63,7 @@ def _run_cases(
     settings: Settings, agent_name: str | None
 ) -> tuple[list[EvalResult], list[tuple[str, str]]]:
     from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
-    from vedette.config import load_fleet
+    from vedette.config.fleet import load_fleet
     from vedette.config.problem import raise_first_error
     from vedette.domain.base.clock import SystemClock
     from vedette.operations.eval_cases import read_evals
@@ -106,7 +107,7 @@ def _build_trials(
     """Return how an agent is put on trial. The bundle was admitted."""
     from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
     from vedette.adapters.tools.in_process import InProcessTools
-    from vedette.config import build_judge, load_module
+    from vedette.config.agent_loader import build_judge, load_module
     from vedette.memory.retrieval import Recall
     from vedette.memory.training_set import Lessons
     from vedette.operations.evaluation import Evaluation

@@ -21,7 +21,7 @@ from vedette.interfaces.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
 _STYLES: dict[str, dict[str, Any]] = {
     "title": {"bold": True},

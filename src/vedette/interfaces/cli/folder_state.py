@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from vedette.domain.base.errors import BadPolicy
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.store.read_runs import StoreReader
 
 

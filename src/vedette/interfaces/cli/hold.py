@@ -136,7 +136,8 @@ def hold_claim(ctx: click.Context, hold_id: str, reason: str, as_json: bool) -> 
     It is no lock: anybody may still answer, and is told that you had claimed it.
     """
     done = submit_command(settings_of(ctx), "claim", reason, {"hold": hold_id}, None)
-    text = f"{hold_id} is claimed by {sanitize_text(done['claimed_by'])} until {format_time(done['until'])}"
+    who = sanitize_text(done["claimed_by"])
+    text = f"{hold_id} is claimed by {who} until {format_time(done['until'])}"
     if done["was"]:
         text += f"\nnote: {sanitize_text(done['was'])} had claimed it"
     print_result(as_json, done, text)

@@ -117,7 +117,7 @@ def issue(ctx: click.Context, agent: str, out: Path, reason: str, as_json: bool)
 
     Whoever has the file is the agent: only its owner may read it.
     """
-    from vedette.config import load_fleet
+    from vedette.config.fleet import load_fleet
     from vedette.domain.base.errors import BadCommand
 
     settings = settings_of(ctx)

@@ -23,7 +23,7 @@ from vedette.interfaces.cli.reconstruct import reconstruct
 
 if TYPE_CHECKING:
     from vedette.adapters.ledger_export import VerifiableLedger
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.ledger.verify import Report
 
 _MAX_SHOWN = 20

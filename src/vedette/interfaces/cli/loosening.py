@@ -12,7 +12,7 @@ from vedette.domain.base.errors import LooseningUnconfirmed
 from vedette.interfaces.cli.common import fit_to_terminal, sanitize_text, submit_command
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 

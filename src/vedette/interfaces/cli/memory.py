@@ -24,7 +24,7 @@ from vedette.interfaces.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
 _TEXT_WIDTH = 34
 _STATES = ("active", "candidate", "off", "rejected")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from vedette.interfaces.cli.common import store_reader
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.domain.event import Event
 
 
@@ -22,8 +22,7 @@ def find_flips(
     The judge is made twice here, of what the fleet makes it of (`training`: folder, charter and
     lessons); nothing of it is stored.
     """
-    from vedette.config import load_module
-    from vedette.config.agent_loader import load_judge
+    from vedette.config.agent_loader import load_judge, load_module
     from vedette.domain.memory import Memory
     from vedette.memory.review import add_lesson, find_flips, is_stateful
 

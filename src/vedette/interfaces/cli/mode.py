@@ -18,7 +18,7 @@ from vedette.interfaces.cli.common import (
 from vedette.interfaces.cli.loosening import submit_with_confirmation, yes_option
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
 _MODES = ("observe", "ask", "act")
 _MEANING = {
@@ -81,7 +81,7 @@ def read_mode(settings: Settings, agent: str) -> dict[str, Any]:
     """
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.app.stores import store_exists
-    from vedette.config import load_fleet
+    from vedette.config.fleet import load_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.operations.modes import effective_mode, read_grant
 

@@ -18,7 +18,8 @@ from vedette.interfaces.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from vedette.config import Problem, Settings
+    from vedette.config.problem import Problem
+    from vedette.config.settings import Settings
     from vedette.operations.scaffold import NewAgent
 
 
@@ -78,7 +79,8 @@ def _refuse_stale_folder(settings: Settings) -> None:
 
 def find_problems(settings: Settings) -> list[Problem]:
     """Return what `vedette check` would say of a fleet's agents, memory and policy."""
-    from vedette.config import Problem, check_fleet, read_fleet
+    from vedette.config.fleet import check_fleet, read_fleet
+    from vedette.config.problem import Problem
     from vedette.domain.base.clock import SystemClock
     from vedette.operations.eval_cases import read_evals
 

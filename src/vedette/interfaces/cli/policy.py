@@ -27,7 +27,7 @@ from vedette.interfaces.cli.policy_history import policy_diff, policy_history
 from vedette.policy.compatibility import check_live, format_refusal
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.store.read_runs import StoreReader
 
 _folder_argument = click.argument("folder", required=False, type=click.Path(path_type=Path))
@@ -186,7 +186,8 @@ def policy_status(ctx: click.Context, as_json: bool) -> None:
     lines = [
         f"live: revision {value['revision']}, digest {value['digest'][:12]}, "
         f"since {format_time(value['since'])}",
-        f"published by {value['by']}{commit}: {sanitize_text(value['reason'] or 'the reason was erased')}",
+        f"published by {value['by']}{commit}: "
+        f"{sanitize_text(value['reason'] or 'the reason was erased')}",
         f"decided by {value['engine']} when it was published",
         signed if value["archive"] else "no signed archive was recorded with it",
         f"folder {folder['path']}: {folder['says']}",

@@ -17,7 +17,7 @@ from vedette.interfaces.cli.common import (
 
 if TYPE_CHECKING:
     from vedette.adapters.pubsub.declaration import Change
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
 _SIGNS = {"create": "+", "update": "~", "fixed": "!", "missing": "!", "extra": "?", "same": " "}
 
@@ -148,7 +148,8 @@ def _change_text(change: Change, applied: bool) -> str:
         "extra": "is not declared",
     }
     lines = [
-        f"{_SIGNS[change.action]} {change.resource} {sanitize_text(change.name)}: {words[change.action]}"
+        f"{_SIGNS[change.action]} {change.resource} {sanitize_text(change.name)}: "
+        f"{words[change.action]}"
     ]
     for one in change.fields:
         stays = "" if one.is_mutable else " (stays: fixed at creation)"

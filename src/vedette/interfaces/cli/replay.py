@@ -20,9 +20,9 @@ from vedette.interfaces.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.domain.bundle import Bundle
-    from vedette.domain.ports import PolicyEngine
+    from vedette.domain.ports.policy_engine import PolicyEngine
     from vedette.store.read_runs import StoreReader
 
 _ENGINES = ("regorus", "wasm", "opa")

@@ -19,7 +19,7 @@ from vedette.interfaces.cli.common import (
 from vedette.interfaces.cli.replay import judge_lines
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.store.read_runs import StoreReader
 
 

@@ -11,7 +11,7 @@ from vedette.domain.base.errors import BadCommand, StoreBusy
 from vedette.domain.base.state_folder import open_text, refuse_link
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
 LOCK = "runner.lock"
 # What a sample target writes there of its own: its record outlives the fleet's.

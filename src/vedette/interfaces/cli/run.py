@@ -26,7 +26,7 @@ from vedette.interfaces.cli.live_table import LiveView, PlainView
 
 if TYPE_CHECKING:
     from vedette.adapters.reasoners.workers.fork_server_start import ForkServerProcess
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.interfaces.signals import Signals
 
 # How long calls that are on their way may take to come back when the fleet has ended.

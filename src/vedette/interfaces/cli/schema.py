@@ -18,7 +18,9 @@ def schema(what: str, as_json: bool) -> None:
       vedette schema agent > agent.schema.json
       # yaml-language-server: $schema=../../agent.schema.json
     """
-    from vedette.config import agent_schema, bank_schema, settings_schema
+    from vedette.config.agent_file import agent_schema
+    from vedette.config.bank import bank_schema
+    from vedette.config.settings_file import settings_schema
 
     made = {"agent": agent_schema, "bank": bank_schema, "settings": settings_schema}
     click.echo(dumps(made[what]()))

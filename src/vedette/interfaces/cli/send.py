@@ -20,7 +20,7 @@ from vedette.interfaces.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.domain.event import Event
 
 
@@ -130,7 +130,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _dry_run(settings: Settings, events: list[Any], as_json: bool) -> int:
-    from vedette.config import load_fleet
+    from vedette.config.fleet import load_fleet
     from vedette.domain.event import check_event
     from vedette.interfaces.http.command_dispatch import parse_event
 

@@ -10,7 +10,7 @@ from vedette.domain.base.errors import BadCommand
 from vedette.interfaces.cli.common import as_json_option, print_result, settings_of, store_reader
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.store.store import SqlStore
 
 

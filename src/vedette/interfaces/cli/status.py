@@ -21,7 +21,7 @@ from vedette.interfaces.cli.folder_state import folder_note, folder_state
 from vedette.policy.compatibility import format_refusal, read_check
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.store.read_runs import StoreReader
 
 
@@ -59,7 +59,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
 def _sandbox_state(settings: Settings) -> dict[str, Any]:
     """Return how tightly a fleet that starts here now would close agents' code in."""
     from vedette.app.workers import assess_containment
-    from vedette.config import read_fleet
+    from vedette.config.fleet import read_fleet
 
     agents, _, _ = read_fleet(settings.root, settings, now_us=SystemClock().now_us())
     return dict(assess_containment(settings, agents).to_json())

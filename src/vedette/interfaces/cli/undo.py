@@ -19,7 +19,7 @@ from vedette.interfaces.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
     from vedette.store.read_runs import StoreReader
 
 # How long a running fleet is waited for; what takes longer is told by `explain`.

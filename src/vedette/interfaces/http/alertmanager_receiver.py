@@ -24,7 +24,7 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadEvent, Temporary
 from vedette.domain.cloudevents import load_json
 from vedette.domain.event import VOUCH_LEVELS, Event
-from vedette.domain.ports import Intake
+from vedette.domain.ports.sources import Intake
 from vedette.interfaces.http.request_drain import drain_request
 
 if TYPE_CHECKING:

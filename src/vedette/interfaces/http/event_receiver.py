@@ -14,7 +14,7 @@ from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadEvent, BadFleet, Temporary
 from vedette.domain.event import VOUCH_LEVELS, Event, check_event
-from vedette.domain.ports import Intake
+from vedette.domain.ports.sources import Intake
 from vedette.interfaces.http.hosts import WRONG_HOST, WRONG_HOST_MEND, WRONG_HOST_TEXT, AllowedHosts
 from vedette.interfaces.http.request_drain import drain_request
 

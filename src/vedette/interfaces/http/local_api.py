@@ -204,8 +204,8 @@ async def serve_local(
 ) -> AsyncIterator[Path]:
     """Serve the local API of an opened fleet in its state folder for as long as the block runs.
 
-    Yields the socket's path; `supervise` is given the server's task. Raises Unavailable if it cannot
-    listen.
+    Yields the socket's path; `supervise` is given the server's task. Raises Unavailable if it
+    cannot listen.
     """
     from starlette.applications import Starlette
 
@@ -218,7 +218,7 @@ async def serve_local(
 
 def _health(app: OpenFleet) -> dict[str, Any]:
     services = app.commands.services
-    ready = bool(getattr(services.store, "ready", True))
+    ready = bool(getattr(services.store, "is_ready", True))
     return {"fleet": services.fleet.name, "pid": os.getpid(), "ready": ready}
 
 

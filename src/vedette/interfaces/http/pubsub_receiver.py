@@ -27,7 +27,8 @@ from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadEvent, Temporary
 from vedette.domain.cloudevents import load_json
 from vedette.domain.event import Event
-from vedette.domain.ports import Intake, Metrics, Receipt, Refused
+from vedette.domain.ports.reasoner import Metrics
+from vedette.domain.ports.sources import Intake, Receipt, Refused
 from vedette.domain.ports.tokens import BadToken, Claims
 from vedette.interfaces.http.request_drain import drain_request
 

@@ -30,8 +30,8 @@ async def serve(
 ) -> AsyncIterator[None]:  # fmt: skip
     """Serve on a bound socket for as long as the context lasts, in a task called `name`.
 
-    `supervise` is given that task. At the end open connections have `grace_s` to close, without it as
-    long as the configuration gives them. Raises Unavailable if the server does not start.
+    `supervise` is given that task. At the end open connections have `grace_s` to close, without it
+    as long as the configuration gives them. Raises Unavailable if the server does not start.
     """
     import uvicorn
 

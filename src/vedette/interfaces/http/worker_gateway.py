@@ -32,7 +32,8 @@ class RefusalLog:
     """Puts in the ledger who was turned away and why, and never a token.
 
     Anybody who reaches the door can cause a refusal, so what they cause is bounded: an entry for
-    each agent and code in `RECORD_INTERVAL_US`, which counts those since the one before it (`tries`).
+    each agent and code in `RECORD_INTERVAL_US`, which counts those since the one before it
+    (`tries`).
     """
 
     def __init__(self, app: App) -> None:
@@ -113,8 +114,8 @@ async def serve_workers(
 ) -> AsyncIterator[str | None]:
     """Let workers in for as long as the context lasts; yields the HTTP address, None without one.
 
-    Does nothing unless the app is a gateway's. `report_trouble` is told what a person should see. Raises
-    BadFleet if it cannot listen: the port is taken, or so.
+    Does nothing unless the app is a gateway's. `report_trouble` is told what a person should see.
+    Raises BadFleet if it cannot listen: the port is taken, or so.
     """
     judges = app.services.reasoners.get("judge")
     if not isinstance(judges, RoutingReasoner):

@@ -1,8 +1,8 @@
 """The explain object as one self-contained HTML page: no script, no link out, nothing loaded.
 
-Everything of a stranger goes through `inert_html`: escaped, set apart from the direction of the text
-around it, and with what cannot be seen (control, zero-width and bidirectional characters) spelled
-out. Status is a shape and a word; colour only repeats it.
+Everything of a stranger goes through `inert_html`: escaped, set apart from the direction of the
+text around it, and with what cannot be seen (control, zero-width and bidirectional characters)
+spelled out. Status is a shape and a word; colour only repeats it.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ border-left:2px solid var(--rule)}dd dt{margin-top:0}}
 
 
 def explain_page(explanation: Mapping[str, Any], format_time: TimeFormat, now_us: int) -> str:
-    """Return an explain object as an HTML document; `format_time` writes an instant for its reader."""
+    """Return an explain object as an HTML document; `format_time` writes its instants."""
     title = safe_text(str(explanation["id"]))
     digest = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -153,7 +153,8 @@ def _time(at: Any, format_time: TimeFormat) -> str:
 
 def _tag(word: Any) -> str:
     look, shape = _STATUS_STYLES.get(str(word), ("plain", "–"))
-    return f'<span class="tag {look}"><span aria-hidden="true">{shape}</span> {inert_html(word)}</span>'
+    sign = f'<span aria-hidden="true">{shape}</span>'
+    return f'<span class="tag {look}">{sign} {inert_html(word)}</span>'
 
 
 def _list(rows: Iterable[tuple[str, str]]) -> str:
@@ -186,7 +187,8 @@ def _summary(explanation: Mapping[str, Any]) -> Iterator[str]:
             rows = [("by", inert_html(one["rule"]))] if one["rule"] else []
             rows += [("waits for", inert_html(waits))] if waits else []
             rows += [("effect", _tag(one["effect"]["state"]))] if one["effect"] else []
-            head = f"<p>{_tag(one['outcome'])} {inert_html(run['agent'])}: {inert_html(one['tool'])}</p>"
+            what = f"{inert_html(run['agent'])}: {inert_html(one['tool'])}"
+            head = f"<p>{_tag(one['outcome'])} {what}</p>"
             yield head + _list(rows)
         if not actions:
             yield f"<p>{inert_html(run['agent'])} proposed no action.</p>"

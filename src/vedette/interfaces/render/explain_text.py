@@ -186,7 +186,8 @@ def _correction(correction: Mapping[str, Any]) -> Iterator[StyledLine]:
     yield "head", f"CORRECTION {'it was right' if right else 'it was wrong'}"
     yield (
         "dim",
-        f"  {_time_text(correction['at'])}  by {safe_text(correction['by'])}  entry {correction['seq']}",
+        f"  {_time_text(correction['at'])}  by {safe_text(correction['by'])}  "
+        f"entry {correction['seq']}",
     )
     if correction["erased"]:
         yield "text", "  What was said was erased."
@@ -194,7 +195,8 @@ def _correction(correction: Mapping[str, Any]) -> Iterator[StyledLine]:
     if not right:
         yield (
             "text",
-            f"  should have been {safe_text(correction['should'])}, was {safe_text(correction['was'])}",
+            f"  should have been {safe_text(correction['should'])}, "
+            f"was {safe_text(correction['was'])}",
         )
     for name in ("note", "reason"):
         if correction[name]:
@@ -204,7 +206,8 @@ def _correction(correction: Mapping[str, Any]) -> Iterator[StyledLine]:
 def _judgement(judgement: Mapping[str, Any]) -> Iterator[StyledLine]:
     yield "head", f"JUDGEMENT turn {judgement['turn']}"
     yield "dim", f"  {_time_text(judgement['at'])}  entry {judgement['seq']}"
-    said = f"  {safe_text(judgement['label'])}, confidence {_milli_text(judgement['confidence_milli'])}"
+    confidence = _milli_text(judgement["confidence_milli"])
+    said = f"  {safe_text(judgement['label'])}, confidence {confidence}"
     if judgement["score_milli"] is not None:
         said += f", score {_milli_text(judgement['score_milli'])}"
     if judgement["threshold_milli"] is not None:

@@ -33,7 +33,8 @@ def would_lines(report: Mapping[str, Any]) -> list[str]:
 def report_text(report: Mapping[str, Any], format_time: TimeFormat = utc_time) -> list[str]:
     """Return the lines of a report; `format_time` writes an instant for its reader."""
     return [
-        f"REPORT {safe_text(report['fleet'])}  {_time_text(report['from'], format_time)} to {_time_text(report['to'], format_time)}",
+        f"REPORT {safe_text(report['fleet'])}  {_time_text(report['from'], format_time)} "
+        f"to {_time_text(report['to'], format_time)}",
         *_traffic(report["traffic"]),
         "CHANGED",
         *_limit_lines(
@@ -52,7 +53,8 @@ def report_text(report: Mapping[str, Any], format_time: TimeFormat = utc_time) -
         "WHO ANSWERED",
         *format_answer_times(report["answered"], safe_text),
         *would_lines(report),
-        f"CHECK THESE {len(report['sample'])} PERMITTED ACTIONS (drawn by {safe_text(report['seed'])!r})",
+        f"CHECK THESE {len(report['sample'])} PERMITTED ACTIONS "
+        f"(drawn by {safe_text(report['seed'])!r})",
         *(line for one in report["sample"] for line in _sample_lines(one)),
     ]
 
@@ -73,8 +75,9 @@ def _limit_lines(lines: Sequence[str], max_lines: int, none: str) -> Iterator[st
 def _traffic(traffic: Mapping[str, Any]) -> Iterator[str]:
     decided, effects = traffic["decisions"], traffic["effects"]
     yield (
-        f"  {traffic['events']:,} events, {traffic['refused']:,} refused; {traffic['runs_closed']:,} runs "
-        f"closed, {traffic['runs_dead']:,} dead; the fleet was started {traffic['starts']:,} times"
+        f"  {traffic['events']:,} events, {traffic['refused']:,} refused; "
+        f"{traffic['runs_closed']:,} runs closed, {traffic['runs_dead']:,} dead; "
+        f"the fleet was started {traffic['starts']:,} times"
     )
     yield (
         f"  {decided['permit']:,} permits, {decided['hold']:,} holds, {decided['deny']:,} denials; "
@@ -112,7 +115,8 @@ def _exceptions(exceptions: Sequence[Mapping[str, Any]], format_time: TimeFormat
         tries = [one["next_try_at"] for one in same if one["next_try_at"]]
         again = f", next try {_time_text(min(tries), format_time)}" if tries else ""
         id = same[0]["example"]
-        yield f"{count:>6,}  {kind}{of}: {safe_text(why, _MAX_CHARS)}{again}{named} e.g. {id[:_ID_CHARS]}"
+        reason = safe_text(why, _MAX_CHARS)
+        yield f"{count:>6,}  {kind}{of}: {reason}{again}{named} e.g. {id[:_ID_CHARS]}"
 
 
 def _budgets(budgets: Mapping[str, Any]) -> Iterator[str]:
@@ -145,8 +149,8 @@ def _rules(rules: Mapping[str, Any]) -> Iterator[str]:
 def _questions(questions: Mapping[str, Any]) -> Iterator[str]:
     per = f", {questions['per_1000']} per 1,000 events" if questions["per_1000"] is not None else ""
     yield (
-        f"  {questions['asked']:,} asked{per}; {questions['approved']:,} approved, {questions['denied']:,} "
-        f"denied, {questions['expired']:,} expired"
+        f"  {questions['asked']:,} asked{per}; {questions['approved']:,} approved, "
+        f"{questions['denied']:,} denied, {questions['expired']:,} expired"
     )
 
 
@@ -181,11 +185,11 @@ def reconstruction_text(
         agent = reconstruction.agents[name]
         yield f"AGENT {name} ({agent.identity or 'its identity is not recorded'})"
         for item in agent.items:
-            yield f"  {_time_text(item['at'], format_time)}  {item['seq']:>9}  {_item_text(item, reconstruction.events)}"
+            yield _item_line(item, reconstruction.events, format_time)
     if reconstruction.fleet:
         yield "THE FLEET"
     for item in reconstruction.fleet:
-        yield f"  {_time_text(item['at'], format_time)}  {item['seq']:>9}  {_item_text(item, reconstruction.events)}"
+        yield _item_line(item, reconstruction.events, format_time)
     yield f"OPEN INTENTS: {len(reconstruction.open_intents)}"
     yield from (f"  {_open_intent(action, format_time)}" for action in reconstruction.open_intents)
     if reconstruction.truncated_runs:
@@ -195,6 +199,14 @@ def reconstruction_text(
         f"  entry {one['seq']}: {one['code']}: {safe_text(one['what'])}"
         for one in reconstruction.findings
     )
+
+
+def _item_line(
+    item: Mapping[str, Any], events: Mapping[str, Mapping[str, Any]], format_time: TimeFormat
+) -> str:
+    """Return an entry with its time and number."""
+    at = _time_text(item["at"], format_time)
+    return f"  {at}  {item['seq']:>9}  {_item_text(item, events)}"
 
 
 def _item_text(item: Mapping[str, Any], events: Mapping[str, Mapping[str, Any]]) -> str:

@@ -73,7 +73,8 @@ def picture(series: Mapping[str, Any], format_time: Callable[[int], str]) -> str
         'stroke-opacity=".55"/></pattern></defs>',
         f'<text class="head" x="{_LEFT}" y="24">{_escape_text(series["series"])}: '
         f"{_escape_text(series['measure'] + unit)}</text>",
-        f'<text class="dim" x="{_LEFT}" y="44">{_escape_text(_subtitle(series, format_time))}</text>',
+        f'<text class="dim" x="{_LEFT}" y="44">'
+        f"{_escape_text(_subtitle(series, format_time))}</text>",
         *_axis(y_scale, _ticks(y_scale.low, y_scale.high)),
         *_time_axis(x_scale, format_time),
         *_incident_spans(series["incidents"], x_scale, format_time),
@@ -234,7 +235,8 @@ def _incident_spans(
         over = f"until {format_time(one['to'])}" if one["closed_by"] else "still open"
         word = "incident" if one["closed_by"] else "incident, open"
         drawn.append(
-            f"<g><title>incident of {_escape_text(one['agent'])} from {_escape_text(format_time(one['from']))}, "
+            f"<g><title>incident of {_escape_text(one['agent'])} "
+            f"from {_escape_text(format_time(one['from']))}, "
             f"{_escape_text(over)}</title>"
             f'<rect class="span" x="{x}" y="{_VALUE_AREA[0]}" width="{width}" '
             f'height="{_VALUE_AREA[1] - _VALUE_AREA[0]}" fill="url(#hatch)"/></g>'
@@ -289,7 +291,8 @@ def _marks(
         note = f": {mark['note']}" if mark["note"] else ""
         drawn.append(
             f'<g transform="translate({x_scale.position(mark["at"])} {round(y, 1)})">'
-            f"<title>{_escape_text(said)}, {_escape_text(format_time(mark['at']))}{_escape_text(note)}</title>"
+            f"<title>{_escape_text(said)}, {_escape_text(format_time(mark['at']))}"
+            f"{_escape_text(note)}</title>"
             f'<path class="mark{" full" if filled else ""}" d="{path}"/></g>'
         )
     return drawn

@@ -47,8 +47,8 @@ def finding(code: str, seq: int, what: str) -> Finding:
 class ActionHistory:
     """What the entries about one action come to. `entries` are in the order of the ledger.
 
-    Content that was erased is not told; `missing_fields` names what the ledger does not tell though it
-    should, erased content aside.
+    Content that was erased is not told; `missing_fields` names what the ledger does not tell though
+    it should, erased content aside.
     """
 
     id: str

@@ -90,8 +90,8 @@ class Mail:
 class RecordedEffects:
     """Every effect the ledger knows, by key, in the order of their last entries.
 
-    `first_us` is the instant of the oldest entry that is here; `is_truncated` says that older ones are
-    archived, so what is older cannot be held against anything.
+    `first_us` is the instant of the oldest entry that is here; `is_truncated` says that older ones
+    are archived, so what is older cannot be held against anything.
     """
 
     effects: dict[str, RecordedEffect] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Entries as people are told of them: what an entry and its body say, by the entry's kind.
 
-Here the fields and bodies of the ledger get their meaning for all that reads it: a `DecisionEntry` tells
-its question, an `EffectEntry` its outcome, a `JudgementEntry` its label. Which kind has what is in
-`vedette.domain.entry`. A body that was erased tells nothing: its parts are None or empty, and
+Here the fields and bodies of the ledger get their meaning for all that reads it: a `DecisionEntry`
+tells its question, an `EffectEntry` its outcome, a `JudgementEntry` its label. Which kind has what
+is in `vedette.domain.entry`. A body that was erased tells nothing: its parts are None or empty, and
 `erased` is said.
 """
 

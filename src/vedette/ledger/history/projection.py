@@ -90,10 +90,11 @@ def add(table: State, name: str, amount: int) -> None:
 class Projection:
     """Folds entries into rows.
 
-    `fetch` gives a row as it is stored, or None; `earlier_entries` the entries of a run before a seq.
-    `rows` are those in memory, `changed_keys` those that differ from what is stored; `dropped_keys` must be
-    deleted before `changed_keys` is written, and minutes before `first_minute` after it. `runs` has the
-    state of runs that have entries and have not ended, as far as it is known.
+    `fetch` gives a row as it is stored, or None; `earlier_entries` the entries of a run before a
+    seq. `rows` are those in memory, `changed_keys` those that differ from what is stored;
+    `dropped_keys` must be deleted before `changed_keys` is written, and minutes before
+    `first_minute` after it. `runs` has the state of runs that have entries and have not ended, as
+    far as it is known.
     """
 
     def __init__(

@@ -61,8 +61,8 @@ class AgentTimeline:
 class Reconstruction:
     """The fleet's work in a window. `intents` are the histories of actions, by their ids.
 
-    `events` are those that the window's runs belong to. `truncated_runs` are runs whose beginning is not in
-    the record (it was archived): what is told of them is not complete.
+    `events` are those that the window's runs belong to. `truncated_runs` are runs whose beginning
+    is not in the record (it was archived): what is told of them is not complete.
     """
 
     window: Window

@@ -50,7 +50,7 @@ def find_window(record: EntryLog, since_us: int, until_us: int) -> Window:
     begins at one of the places where time passes `since_us`.
     """
     find: Callable[[int], Any] | None = getattr(record, "entry", None)
-    head: Callable[[], int] | None = getattr(record, "head", None)
+    head: Callable[[], int] | None = getattr(record, "last_seq", None)
     if find is None or head is None:
         for seq, raw, _, _ in record.walk():
             if read_instant(raw) >= since_us:

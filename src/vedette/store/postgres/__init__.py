@@ -363,7 +363,7 @@ class PostgresStore(LeasedRuns, SqlStore):
 
     @property
     def lagging_workers(self) -> Sequence[str]:
-        """Return the workers that `wait_for_barrier` would wait for; this one if it sees no others."""
+        """Return the workers that `wait_for_barrier` waits for; this one if it sees no others."""
         return self.leases.lagging_workers(self.policy_rev, self.stop_epoch)
 
     # --- orders that every worker must hear of -----------------------------------------------

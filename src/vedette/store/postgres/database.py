@@ -118,8 +118,8 @@ class PostgresDatabase:
     ) -> None:
         """Connect. Raises Unavailable if there is no server, BadFleet for what is no URL.
 
-        `check_connection` is given a way to ask each new connection, before anything else does; what it
-        raises is raised instead of what was asked.
+        `check_connection` is given a way to ask each new connection, before anything else does;
+        what it raises is raised instead of what was asked.
         """
         psycopg = _psycopg()
         self.name = "the database server"

@@ -33,7 +33,8 @@ class LeasedRuns(StoreReader):
         """Return our ready runs with position > `after`, oldest first; of one agent, or of all."""
         ours, shards = self._shard_condition()
         one = " AND r.agent=?" if agent is not None else ""
-        sql = f"{SELECT_RUNS} WHERE r.state='ready' AND r.position>?{one}{ours} ORDER BY r.position LIMIT ?"
+        where = f"r.state='ready' AND r.position>?{one}{ours}"
+        sql = f"{SELECT_RUNS} WHERE {where} ORDER BY r.position LIMIT ?"
         of = [] if agent is None else [agent]
         return [to_run(row) for row in self._rows(sql, after, *of, *shards, limit)]
 

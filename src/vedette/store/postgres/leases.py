@@ -38,8 +38,8 @@ class Leases:
 
     Everything is read from the event loop and the writer's thread, and written by this object's
     thread alone, by replacing whole values. `rev` grows whenever the set of shards changed,
-    `change_counter` whenever another worker committed something. `failure` is what ended the thread: no
-    lease is renewed after it.
+    `change_counter` whenever another worker committed something. `failure` is what ended the
+    thread: no lease is renewed after it.
     """
 
     def __init__(

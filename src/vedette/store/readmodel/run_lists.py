@@ -107,7 +107,8 @@ class ListQueries(EntryQueries, ReadTableQueries):
         if not entries:
             return {}
         about = find_position(self._database, next(iter(entries)))
-        sql = f"SELECT seq, bytes FROM entry WHERE about=? AND kind IN ({','.join('?' * len(PROOF_KINDS))})"
+        kinds = ",".join("?" * len(PROOF_KINDS))
+        sql = f"SELECT seq, bytes FROM entry WHERE about=? AND kind IN ({kinds})"
         for seq, raw in self._rows(sql, about, *PROOF_KINDS):
             entry = orjson.loads(raw)
             if entry.get("action") in entries:

@@ -26,9 +26,9 @@ BUSY_MS = 10_000
 class SqliteDatabase:
     """One connection. See `vedette.store.dialect.Database`.
 
-    `previous_state` is where the state lies as it was, if the file was just brought to this schema. What is
-    asked of one that only `reads` raises StoreFailed where the disk refuses; the writer has to know
-    what SQLite itself says.
+    `previous_state` is where the state lies as it was, if the file was just brought to this schema.
+    What is asked of one that only `reads` raises StoreFailed where the disk refuses; the writer has
+    to know what SQLite itself says.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 from tests.prometheus import Alertmanager
 
-from vedette.config import load_settings
+from vedette.config.settings import load_settings
 from vedette.config.source_tables import AlertmanagerPlan
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import ENVELOPE

@@ -21,8 +21,8 @@ from tests.bigquery import PROJECT, ROOT
 
 from vedette.adapters.bigquery import source as module
 from vedette.adapters.bigquery.source import BigQuerySource
-from vedette.config import Settings
 from vedette.config.deployment import AuditPlan, BigQueryPlan, Deployment
+from vedette.config.settings import Settings
 from vedette.domain.base import failpoint
 from vedette.interfaces.cli.ship import _ship_entries
 from vedette.testing.clock import ManualClock
@@ -45,7 +45,7 @@ def plan_of(dataset: str) -> BigQueryPlan:
 def settings_of(state: Path, dataset: str) -> Settings:
     """Return settings of the toy fleet that ship to a dataset."""
     edges = Deployment(audit=AuditPlan(PROJECT, dataset, 1000))
-    return replace(Settings.of(state.parent, "harbour"), state=state, edges=edges)
+    return replace(Settings.of(state.parent, "harbour"), state=state, deployment=edges)
 
 
 def kill(what: str, folder: Path, dataset: str, point: str, at: int) -> None:

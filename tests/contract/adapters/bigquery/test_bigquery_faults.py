@@ -34,8 +34,8 @@ from vedette.adapters.bigquery.tables import KINDS
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.app.sources import build_source
-from vedette.config import load_settings
 from vedette.config.deployment import AuditPlan, BigQueryPlan, Deployment
+from vedette.config.settings import load_settings
 from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import ENVELOPE
@@ -147,7 +147,7 @@ class Service:
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a turn of waiting be one look."""
-    monkeypatch.setattr(query, "_ONCE", {"retry": None, "timeout": 0.0})
+    monkeypatch.setattr(query, "_NO_RETRY", {"retry": None, "timeout": 0.0})
 
 
 def asking(service: Service, at_s: float = 100, **more: Any) -> BigQuerySource:
@@ -490,17 +490,17 @@ def test_a_table_that_lags_is_not_wrong(tmp_path: Path, monkeypatch: pytest.Monk
 
         def __exit__(self, *told: object) -> None: ...
 
-    monkeypatch.setattr(ship, "reading", lambda settings: Reading())
-    settings: Any = SimpleNamespace(fleet="f", edges=Deployment(audit=AuditPlan("p", "d", 1)))
+    monkeypatch.setattr(ship, "store_reader", lambda settings: Reading())
+    settings: Any = SimpleNamespace(fleet="f", deployment=Deployment(audit=AuditPlan("p", "d", 1)))
     monkeypatch.setattr(
-        "vedette.app.ledger_followers.warehouse", lambda settings: Shelf(ledger, marks)
+        "vedette.app.ledger_followers.open_warehouse", lambda settings: Shelf(ledger, marks)
     )
     told = ship._check_tables(settings)
     assert (told["ok"], told["last"], told["head"]) == (True, 4, 12)
     # The control: a row that its mark says is there, and is not.
     lacking = {"ledger": 9, "decisions": 3}
     monkeypatch.setattr(
-        "vedette.app.ledger_followers.warehouse", lambda settings: Shelf(ledger, lacking)
+        "vedette.app.ledger_followers.open_warehouse", lambda settings: Shelf(ledger, lacking)
     )
     told = ship._check_tables(settings)
     assert told["tables"]["decisions"]["wrong"] == ["entry 4 is not there"]

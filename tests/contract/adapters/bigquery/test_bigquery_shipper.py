@@ -18,7 +18,7 @@ from vedette.adapters.bigquery.shipper import Shipper
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.app.ledger_followers import build_followers
 from vedette.domain.action import Proposal
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.interfaces.cli.ship import _check_tables, _ship_entries
 from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import FleetHarness
@@ -149,7 +149,7 @@ async def test_a_running_fleet_ships_by_itself(
     async with toy_fleet(tmp_path, World()) as fleet:
         app = fleet.app
         app.settings = replace(
-            app.settings, edges=settings_of(tmp_path / "state", bigquery.short).deployment
+            app.settings, deployment=settings_of(tmp_path / "state", bigquery.short).deployment
         )
         (work,) = [work for name, work in build_followers(app, told.append) if name == "shipper"]
         task = asyncio.create_task(work)

@@ -18,8 +18,8 @@ from vedette.adapters.bigquery.clients import query_client
 from vedette.adapters.bigquery.source import BigQuerySource, SourceUnavailable
 from vedette.adapters.bigquery.sql import AT_COLUMN, ROW_COLUMN, build_query
 from vedette.app.sources import build_source
-from vedette.config import load_settings
 from vedette.config.deployment import BigQueryPlan
+from vedette.config.settings import load_settings
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import Event

@@ -21,8 +21,8 @@ from vedette.testing.toy_fleet import wait_until
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that nobody waits for seconds, and a slow machine is no pause between two saves."""
     monkeypatch.setattr(watch, "QUIET_S", 0.3)
-    monkeypatch.setattr(watch, "GONE_S", 0.1)
-    monkeypatch.setattr(watch, "THERE_S", 0.3)
+    monkeypatch.setattr(watch, "MISSING_POLL_S", 0.1)
+    monkeypatch.setattr(watch, "PRESENCE_POLL_S", 0.3)
 
 
 @asynccontextmanager

@@ -61,7 +61,7 @@ def send_mail(port: int, cut: Callable[[], None]) -> None:
         smtp.send_mail(server, b"Subject: late\r\n\r\nlate\r\n", "a@b.example", ["c@d.example"])
 
 
-def send_request(port: int, cut: Callable[[], None]) -> None:
+def send_post(port: int, cut: Callable[[], None]) -> None:
     """Make a request that finds the link cut. Returns once nobody waits for its answer any more."""
 
     def may_send(line: socket.socket) -> bool:
@@ -74,7 +74,7 @@ def send_request(port: int, cut: Callable[[], None]) -> None:
         send_request(place, request, {}, time.monotonic() + TIME_S, may_send)
 
 
-WAYS = {"POST": (take_first, send_request), "mail": (take_mail, send_mail)}
+WAYS = {"POST": (take_first, send_post), "mail": (take_mail, send_mail)}
 
 
 def main() -> None:

@@ -28,8 +28,8 @@ from vedette.adapters.http.outcomes import retry_after_us
 from vedette.adapters.http.request import Response, refusal_reason
 from vedette.adapters.http.tools import HttpTools
 from vedette.adapters.identity.secrets import with_secrets
-from vedette.config import load_settings
 from vedette.config.http_template import BadArgument, build_request
+from vedette.config.settings import load_settings
 from vedette.domain.agent import Fleet
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.effect import Call, Outcome

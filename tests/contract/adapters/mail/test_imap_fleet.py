@@ -15,7 +15,7 @@ from vedette.config.mail_servers import ImapPlan
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.origin import Ref
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.testing.harness import FleetHarness, checkout, copy_policies, remove_tests
 from vedette.testing.scripted import ScriptedReasoner

@@ -19,13 +19,12 @@ from tests import imap
 from vedette.adapters.mail.imap import ImapSource, MailSession, probe, read_mail_address
 from vedette.adapters.mail.imap.fetch_response import mails_of
 from vedette.adapters.mail.imap.source import SourceUnavailable
-from vedette.config import load_settings
 from vedette.config.mail_servers import ImapPlan
-from vedette.config.settings import read_settings
+from vedette.config.settings import load_settings, read_settings
 from vedette.domain.base.clock import MICROS, SystemClock
 from vedette.domain.base.errors import BadFleet, Permanent, StoreFailed, Temporary
 from vedette.domain.event import ENVELOPE, Event
-from vedette.domain.ports import Receipt, Refused
+from vedette.domain.ports.sources import Receipt, Refused
 
 
 def raw(number: int) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from vedette.adapters.mail.maildir import MaildirSource
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import ENVELOPE, Event
-from vedette.domain.ports import Receipt, Refused
+from vedette.domain.ports.sources import Receipt, Refused
 
 MAIL = b"From: a@b.example\nDate: Mon, 02 Mar 2026 13:05:11 +0000\nSubject: s\n\ntext\n"
 

@@ -16,7 +16,7 @@ from vedette.adapters.policy_engines.regorus.syntax import read_modules
 from vedette.adapters.policy_engines.regorus.trial import find_differences
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import parse_decision
-from vedette.domain.ports import PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.bundle_data import mount
 
 SHIPPED = read_bundle(Path(__file__).parents[4] / "policies")

@@ -24,7 +24,7 @@ from vedette.adapters.policy_engines.regorus.golden_inputs import golden_request
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.bundle import ENTRYPOINT, Bundle
 from vedette.domain.decision import Decision, parse_decision
-from vedette.domain.ports import PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.bundle_data import mount
 
 ROOT = Path(__file__).parents[4]

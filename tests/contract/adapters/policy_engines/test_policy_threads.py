@@ -21,7 +21,7 @@ from vedette.adapters.policy_engines.regorus.engine import (
 )
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.bundle import Bundle
-from vedette.domain.ports import PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.bundle_data import mount
 
 BUNDLE = read_bundle(Path(__file__).parents[4] / "policies")

@@ -24,15 +24,15 @@ from vedette.adapters.policy_engines.opa import LocalOpaServer
 from vedette.adapters.policy_engines.opa_wasm import repository
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.app.policy_engines import close_stage, policy_stage, second_engine_maker
-from vedette.config import Settings
 from vedette.config.deployment import Deployment, PolicyPlan
+from vedette.config.settings import Settings
 from vedette.domain.agent import MemoryScope
 from vedette.domain.base.errors import BadPolicy, StoreFailed
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import build_denial, parse_decision
 from vedette.domain.decision_request import DecisionContext, DecisionRecord, build_difference_entry
 from vedette.domain.entry import Draft
-from vedette.domain.ports import PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.interfaces.daemon import Daemon
 from vedette.memory.retrieval import recall_entries
 from vedette.policy.replay import ReplayReport, replay
@@ -437,9 +437,11 @@ def test_without_wasm_the_engine_behind_a_server_is_the_other_one(
 ) -> None:
     """So what it decides while the server is away is no agreement; no server listens here."""
     monkeypatch.setattr(opa_wasm, "find_opa", lambda root: None)
-    monkeypatch.setattr(repository, "SHIPPED", tmp_path)
+    monkeypatch.setattr(repository, "SHIPPED_FOLDER", tmp_path)
     plan = PolicyPlan(engine="opa", opa_url="http://127.0.0.1:9")
-    settings = replace(Settings.of(ROOT, "harbour"), edges=Deployment(policy=plan), state=tmp_path)
+    settings = replace(
+        Settings.of(ROOT, "harbour"), deployment=Deployment(policy=plan), state=tmp_path
+    )
     metrics = PrometheusMetrics()
     stage = policy_stage(settings, TrustingStage(), metrics)
     try:

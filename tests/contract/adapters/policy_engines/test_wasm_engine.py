@@ -18,6 +18,7 @@ from vedette.adapters.policy_engines.opa_wasm import (
     WasmEngine,
     compile_wasm,
     engine,
+    instance,
 )
 from vedette.adapters.policy_engines.opa_wasm import find_opa as find
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
@@ -249,7 +250,7 @@ def test_the_unchecked_call_is_where_it_is_pinned() -> None:
     """wasmtime keeps it in a private module; a version without it would wait for the lock."""
     from wasmtime import _bindings, _ffi
 
-    assert machine._load_unchecked_call() is not None
+    assert instance._load_unchecked_call() is not None
     assert ctypes.sizeof(_ffi.wasmtime_val_raw_t) == 16
     value = _ffi.wasmtime_val_raw_t()
     value.i32 = 7
@@ -274,7 +275,7 @@ def test_both_calls_say_the_same(
     wrong = b'{"one": true, "two": true}'
     with pytest.raises(EngineFailed) as first:
         conflict.decide(wrong)
-    monkeypatch.setattr(machine, "_unchecked", lambda: None)
+    monkeypatch.setattr(instance, "_load_unchecked_call", lambda: None)
     plain, conflict = WasmEngine(BUNDLE, shipped), WasmEngine(held, raw, fuel=1_000_000)
     assert [plain.decide(asked) for asked in GOLDEN] == expected
     with pytest.raises(EngineFailed) as second:
@@ -337,7 +338,7 @@ def test_an_engine_may_end_on_another_thread(shipped: bytes) -> None:
 
 
 def forget() -> None:
-    machine._MODULES.clear()
+    instance._MODULES.clear()
 
 
 @pytest.fixture
@@ -350,7 +351,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             found.append(len(wasm))
             super().__init__(runtime, wasm)
 
-    machine._host_module()
+    instance._host_module()
     monkeypatch.setattr(wasmtime, "Module", Counted)
     forget()
     return found

@@ -37,7 +37,7 @@ from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
 from vedette.domain.policy_wasm import PolicyWasm
-from vedette.domain.ports import Finding, PolicyEngine, PolicyStage
+from vedette.domain.ports.policy_engine import Finding, PolicyEngine, PolicyStage
 from vedette.policy.bundle_data import mount
 from vedette.policy.replay import replay
 from vedette.store import retention
@@ -58,7 +58,7 @@ def opa() -> str:
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An installation without opa and without anything shipped; the folder for what is."""
     monkeypatch.setattr(opa_wasm, "find_opa", lambda root: None)
-    monkeypatch.setattr(repository, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(repository, "SHIPPED_FOLDER", tmp_path / "shipped")
     (tmp_path / "shipped").mkdir()
     return tmp_path / "shipped"
 
@@ -144,7 +144,7 @@ def test_the_settings_name_the_engine(
     engine: str, kind: type, tmp_path: Path, with_opa: str
 ) -> None:
     harness = FleetHarness(tmp_path)
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
     settings = Settings.of(harness.content, "harbour")
     assert settings.deployment.policy.engine == "auto"
@@ -158,7 +158,7 @@ async def test_wasm_that_lacks_an_added_rule_is_found_before_it_decides(
     tmp_path: Path, opa: str, nowhere: Path
 ) -> None:
     """The question that shows it is drawn from the rule: no grant speaks of it."""
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
     deny = b'package vedette.denies\n\ndeny contains "denies.night" if input.now == 7\n'
     added = Bundle.of({**BUNDLE.files, "vedette/denies/night.rego": deny})
@@ -175,7 +175,7 @@ async def test_wasm_that_lacks_an_added_rule_is_found_before_it_decides(
 def _with(settings: Any, engine: str) -> Any:
     from dataclasses import replace
 
-    return replace(settings, edges=Deployment(policy=PolicyPlan(engine=engine)))
+    return replace(settings, deployment=Deployment(policy=PolicyPlan(engine=engine)))
 
 
 def _metrics() -> Any:
@@ -505,7 +505,7 @@ async def test_wasm_that_permits_what_must_be_denied_is_not_loaded(
     opa: str, nowhere: Path, tmp_path: Path, rules: str
 ) -> None:
     """Under the shipped rules' own name, where no record and no trial would find it."""
-    from vedette.config import Settings
+    from vedette.config.settings import Settings
 
     settings = _with(Settings.of(FleetHarness(tmp_path).content, "harbour"), "wasm")
     shipped = nowhere / f"{BUNDLE.rules_digest}.wasm"

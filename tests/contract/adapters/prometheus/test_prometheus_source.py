@@ -21,7 +21,7 @@ from vedette.adapters.prometheus.client import SourceUnavailable
 from vedette.adapters.prometheus.series import MAX_NAME, choose_series, series_name
 from vedette.adapters.prometheus.source import PrometheusSource, probe
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-from vedette.config import load_settings
+from vedette.config.settings import load_settings
 from vedette.config.source_tables import PrometheusPlan, QueryPlan
 from vedette.domain.base.clock import MICROS, SystemClock, from_iso
 from vedette.domain.base.errors import BadFleet, StoreFailed, Unavailable
@@ -344,7 +344,7 @@ async def test_what_another_answer_means(
 async def test_too_long_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     from vedette.adapters.prometheus import client
 
-    monkeypatch.setattr(client, "MOST_BYTES", 1000)
+    monkeypatch.setattr(client, "MAX_BYTES", 1000)
     with served(answering(200, b"x" * 2000, [])) as (port, _):
         taken = asking(plan_of(f"http://127.0.0.1:{port}"), ManualClock(T0)).deliver(ListIntake())
         with pytest.raises(BadFleet, match="too long"):

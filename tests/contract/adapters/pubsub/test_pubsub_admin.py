@@ -191,7 +191,7 @@ def test_an_emulator_that_does_not_answer_is_unavailable(
     project: str, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", "127.0.0.1:9")
-    monkeypatch.setattr(admin, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(admin, "_RETRY_TIMEOUT_S", 0.2)
     code, told = run("plan")
     assert code == 3
     assert told["error"]["code"] == "unavailable"

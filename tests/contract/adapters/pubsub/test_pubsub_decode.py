@@ -12,7 +12,7 @@ from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.pubsub.source_decoder import build_decoder
 from vedette.domain.base.clock import from_iso
 from vedette.domain.event import ENVELOPE, Event
-from vedette.domain.ports import Refused
+from vedette.domain.ports.sources import Refused
 
 AT_US = from_iso("2026-03-01T06:00:00.123456Z")
 STRUCTURED = {"content-type": "application/cloudevents+json; charset=utf-8"}

@@ -61,9 +61,14 @@ async def hands(
 ) -> AsyncIterator[None]:
     """Run the hands of a source, and what settles and extends."""
     hand = BatchDelivery(
-        received, intake, decoder or Decoder("jobs", type="job"), PoisonMessages(None), PrometheusMetrics(),
-        is_leader=lambda: True, report=lambda told: None,
-    )  # fmt: skip
+        received,
+        intake,
+        decoder or Decoder("jobs", type="job"),
+        PoisonMessages(None),
+        PrometheusMetrics(),
+        is_leader=lambda: True,
+        report=lambda told: None,
+    )
     turn = asyncio.Lock()
     tasks = [asyncio.create_task(hand.run(turn)) for _ in range(CONCURRENT_BATCHES)]
     tasks.append(asyncio.create_task(received.acknowledger.run()))

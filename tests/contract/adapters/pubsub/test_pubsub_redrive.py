@@ -136,7 +136,7 @@ async def test_what_cannot_be_redriven_is_said(
     with pytest.raises(BadCommand, match="takes 1 to"):
         await source.redrive("jobs", 0, recorded)
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", "127.0.0.1:9")
-    monkeypatch.setattr(admin, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(admin, "_RETRY_TIMEOUT_S", 0.2)
     with pytest.raises(Unavailable):
         await source.redrive("jobs", 10, recorded)
 

@@ -21,7 +21,7 @@ from vedette.domain.base.errors import BadFleet
 from vedette.domain.budget import Budget
 from vedette.domain.event import DATA, ENVELOPE, Event
 from vedette.domain.identity import Identity
-from vedette.domain.ports import Refused
+from vedette.domain.ports.sources import Refused
 from vedette.domain.trigger import TICK_TYPE, Schedule
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake

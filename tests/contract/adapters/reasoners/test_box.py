@@ -27,9 +27,8 @@ from vedette.adapters.reasoners.workers.reasoner_client import JudgeSpec
 from vedette.adapters.reasoners.workers.sandbox_probe import Protection
 from vedette.adapters.reasoners.workers.tool_client import WorkerTools
 from vedette.app.workers import Containment, assess_containment, require_sandbox
-from vedette.config import Isolation, Settings
 from vedette.config.reach import build_reach
-from vedette.config.settings import read_settings
+from vedette.config.settings import Isolation, Settings, read_settings
 from vedette.domain.agent import ResourceLimits
 from vedette.domain.base.errors import BadFleet, Forbidden
 from vedette.domain.effect import Call
@@ -335,7 +334,7 @@ def test_required_and_not_there_is_refused(
     with pytest.raises(BadFleet, match=named) as refused:
         require_sandbox(settings, found)
     assert refused.value.code == "not-boxed"
-    require_sandbox(replace(settings, isolation=replace(isolation, require=False)), found)
+    require_sandbox(replace(settings, isolation=replace(isolation, require_sandbox=False)), found)
 
 
 class _Reasoner:

@@ -28,7 +28,7 @@ from vedette.adapters.reasoners.workers.tool_client import WorkerTools
 from vedette.domain.agent import ResourceLimits
 from vedette.domain.base.errors import Temporary, Unavailable
 from vedette.domain.effect import Call, Outcome
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.tool import Tool
 from vedette.interfaces.daemon import Daemon
 from vedette.testing.toy_fleet import World, toy_fleet
@@ -78,11 +78,11 @@ async def test_an_answer_that_breaks_us_breaks_its_own_question_only(tmp_path: P
         seat = there.judges._handles["worker"]
         taken = seat.on_answer
 
-        def breaks(frame: Any, asked: Any) -> None:
-            if asked.key == "bad":
-                seat.remove(asked)
+        def breaks(frame: Any, call: Any) -> None:
+            if call.key == "bad":
+                seat.remove(call)
                 raise RuntimeError("what nobody thought of")
-            taken(frame, asked)
+            taken(frame, call)
 
         seat.on_answer = breaks  # type: ignore[method-assign]
         error, *others = await all_told(*ask(there, "bad", "a", "b"))
@@ -117,7 +117,7 @@ def short_of_files(times: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
         return real(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(worker_start, "fork", fork)
+        patched.setattr(worker_start, "fork_worker", fork)
         yield failed
 
 
@@ -143,7 +143,7 @@ async def test_who_waits_while_no_worker_can_be_forked_is_asked_later(
 async def test_where_no_worker_can_ever_be_forked_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_start, "BIRTH_S", 0.5)
+    monkeypatch.setattr(worker_start, "WORKER_WAIT_S", 0.5)
     async with crew(tmp_path) as there:
         with short_of_files(10**6, monkeypatch):
             told = await all_told(*ask(there, "a", "b"))
@@ -249,7 +249,7 @@ async def test_what_is_left_behind_holds_up_no_other_run_unsaid(tmp_path: Path, 
 async def test_a_lock_that_is_never_given_up_is_said_to_whoever_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_start, "BIRTH_S", 2.0)
+    monkeypatch.setattr(worker_start, "WORKER_WAIT_S", 2.0)
     told: list[str] = []
     with held(tmp_path) as let_go:
         async with crew(tmp_path) as there:
@@ -272,7 +272,7 @@ async def test_a_lock_that_is_never_given_up_is_said_to_whoever_asks(
 async def test_calls_that_no_worker_came_for_were_not_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_start, "BIRTH_S", 0.5)
+    monkeypatch.setattr(worker_start, "WORKER_WAIT_S", 0.5)
     folder = tmp_path / "agents" / "worker"
     folder.mkdir(parents=True)
     tool = Tool("order.place", "order", "wire", {}, (), "queryable", "act", "query")
@@ -310,7 +310,7 @@ async def test_a_crowd_before_the_lock_does_not_keep_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is asked of a process that does not listen yet is bounded; the rest comes later."""
-    monkeypatch.setattr(supervisor, "_AHEAD", 2)
+    monkeypatch.setattr(supervisor, "_MAX_QUEUED", 2)
     with held(tmp_path) as let_go:
         async with crew(tmp_path) as there:
             asked = [

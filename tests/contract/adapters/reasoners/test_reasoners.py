@@ -23,7 +23,7 @@ from vedette.domain.action import Proposal
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
 from vedette.domain.origin import Ref
-from vedette.domain.ports import Reasoner, ReasonerJudgement
+from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement
 from vedette.judging import Judge, Judgement
 from vedette.testing.scripted import ScriptedModel, ScriptedReasoner, ToolCall
 

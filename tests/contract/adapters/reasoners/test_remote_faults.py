@@ -56,7 +56,7 @@ async def test_a_worker_that_comes_back_is_asked_only_what_is_still_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who was sent away meanwhile was in the berth already; its answer would be nobody's."""
-    monkeypatch.setattr(remote_reasoner, "_KEEP_S", 0.1)
+    monkeypatch.setattr(remote_reasoner, "_MAX_WAIT_S", 0.1)
     write_judge(tmp_path / "agents", code=WAITING)
     async with gateway(tmp_path, limits=replace(LIMITS, time_us=60_000_000)) as there:
         gate = tmp_path / "gate"

@@ -133,8 +133,8 @@ async def test_a_host_that_is_stopped_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot be told anything, and another worker stands by."""
-    monkeypatch.setattr(remote_reasoner, "_WAY_S", 0.2)
-    monkeypatch.setattr(websocket_server, "_HANG_S", 0.2)
+    monkeypatch.setattr(remote_reasoner, "_NETWORK_GRACE_S", 0.2)
+    monkeypatch.setattr(websocket_server, "_RELEASE_TIMEOUT_S", 0.2)
     async with gateway(tmp_path, limits=replace(LIMITS, time_us=500_000)) as there:
         process = there.process()
         assert (await there.judges.reason(brief())).label == "seen 1"

@@ -21,8 +21,8 @@ from vedette.adapters.reasoners.workers import supervisor
 from vedette.adapters.reasoners.workers.root_agents import describe_in_worker
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
 from vedette.app.workers import Containment, build_root_describer
-from vedette.config import Isolation, Settings
 from vedette.config.agent_folder import release_digest
+from vedette.config.settings import Isolation, Settings
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import Event
 from vedette.testing.harness import checkout

@@ -41,7 +41,7 @@ from vedette.domain.base.errors import Temporary, Unavailable
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
 from vedette.domain.origin import Ref
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 
 LOST = [
     ("loop", "took longer than 1 s"),

@@ -12,7 +12,8 @@ import pytest
 from tests.workers import alive, until
 
 from vedette.adapters.reasoners.workers.confinement import resident_bytes
-from vedette.config import Isolation, Settings, load_fleet, load_settings
+from vedette.config.fleet import load_fleet
+from vedette.config.settings import Isolation, Settings, load_settings
 from vedette.domain.agent import ResourceLimits
 from vedette.domain.base.errors import BadFleet
 from vedette.testing.toy_fleet import World, toy_fleet

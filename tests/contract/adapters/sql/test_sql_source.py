@@ -26,7 +26,7 @@ from vedette.adapters.sql.source import SqlSource, open_table, probe
 from vedette.adapters.sql.sqlite import create_file
 from vedette.adapters.sql.tables import SourceUnavailable
 from vedette.adapters.sql.watermark import Watermark
-from vedette.config import load_settings
+from vedette.config.settings import load_settings
 from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.clock import MICROS
 from vedette.domain.base.errors import BadEvent, BadFleet, StoreFailed, Unavailable

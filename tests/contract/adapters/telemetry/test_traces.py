@@ -195,7 +195,7 @@ async def test_what_a_collector_did_not_take_is_sent_again_and_once_only(
         await fleet.app.dispatcher.close()
         telemetry = TelemetryPlan("otlp", collector.url, logs="json")
         edges = replace(fleet.app.settings.deployment, telemetry=telemetry)
-        fleet.app.settings = replace(fleet.app.settings, edges=edges)
+        fleet.app.settings = replace(fleet.app.settings, deployment=edges)
         running = Daemon(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())
         await wait_until(lambda: running.sources is not None and fleet.app.store.last_seq() > 0)

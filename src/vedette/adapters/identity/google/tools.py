@@ -18,7 +18,7 @@ from typing import Any
 from vedette.adapters.identity.google.broker import IamCredentials
 from vedette.domain.base.errors import Unavailable
 from vedette.domain.effect import Call, Outcome, RowWrite
-from vedette.domain.ports import ToolExecutor
+from vedette.domain.ports.reasoner import ToolExecutor
 from vedette.domain.redaction import SecretRedactor
 from vedette.domain.tool import Tool
 

@@ -28,8 +28,8 @@ class Verifier:
 
     `now_us` is the time, microseconds UTC; `max_life_us` bounds exp - iat; `leeway_us` is how far
     the issuer's clock may be off. `required` are claims without which nothing is taken.
-    `check_revocation` is asked at every use, of remembered tokens too: it raises BadToken for one that is
-    taken no longer (revoked, its key dropped).
+    `check_revocation` is asked at every use, of remembered tokens too: it raises BadToken for one
+    that is taken no longer (revoked, its key dropped).
     """
 
     def __init__(

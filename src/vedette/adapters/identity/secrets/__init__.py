@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from vedette.adapters.identity.secrets.manager import SecretManager
 
 if TYPE_CHECKING:
-    from vedette.domain.ports import ToolExecutor
+    from vedette.domain.ports.reasoner import ToolExecutor
 
 __all__ = ["SecretManager", "register_secret_manager", "with_secrets"]
 

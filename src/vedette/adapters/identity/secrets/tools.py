@@ -16,7 +16,7 @@ from typing import Any
 from vedette.config.secret_reference import read_secret, secret_names
 from vedette.domain.base.errors import VedetteError
 from vedette.domain.effect import Call, Outcome, RowWrite
-from vedette.domain.ports import ToolExecutor
+from vedette.domain.ports.reasoner import ToolExecutor
 from vedette.domain.redaction import SecretRedactor
 from vedette.domain.tool import Tool
 

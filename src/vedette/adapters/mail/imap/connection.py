@@ -32,8 +32,8 @@ class ImapConnection(imaplib.IMAP4):
     ) -> None:
         """Connect; with a `context` in TLS from the first byte on.
 
-        Each command may take `timeout_s` seconds and be answered by `max_bytes` bytes. Raises OSError
-        and imaplib.IMAP4.error.
+        Each command may take `timeout_s` seconds and be answered by `max_bytes` bytes. Raises
+        OSError and imaplib.IMAP4.error.
         """
         self._context = context
         self._buffer = bytearray()

@@ -9,7 +9,7 @@ from vedette.config.mail_servers import ImapFile, ImapPlan, imap_plan, imap_prob
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
 
 if TYPE_CHECKING:
-    from vedette.domain.ports import Source
+    from vedette.domain.ports.sources import Source
 
 
 class ImapPlugin(SourcePlugin):

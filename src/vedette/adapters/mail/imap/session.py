@@ -307,7 +307,7 @@ class MailSession:
     @contextmanager
     def _command(self) -> Iterator[None]:
         """Give one command its time; turn what goes wrong into our errors."""
-        if hasattr(self, "wire"):
+        if hasattr(self, "connection"):
             self.connection.reset_limits()
         try:
             yield

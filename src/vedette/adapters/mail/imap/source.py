@@ -29,7 +29,7 @@ from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet, Permanent, StoreFailed, Temporary
 from vedette.domain.event import Event
-from vedette.domain.ports import Intake, Refused
+from vedette.domain.ports.sources import Intake, Refused
 
 if TYPE_CHECKING:
     from vedette.config.mail_servers import ImapPlan

@@ -13,7 +13,7 @@ from vedette.domain.base.errors import BadFleet
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
 
 if TYPE_CHECKING:
-    from vedette.domain.ports import Source
+    from vedette.domain.ports.sources import Source
 
 
 class MaildirPlugin(SourcePlugin):

@@ -20,7 +20,7 @@ from vedette.domain.base.errors import BadFleet
 from vedette.domain.base.fsync import sync
 from vedette.domain.base.state_folder import FILE_MODE, FOLDER_MODE
 from vedette.domain.event import Event
-from vedette.domain.ports import Intake, Refused
+from vedette.domain.ports.sources import Intake, Refused
 
 BATCH = 64  # mails read and handed over at once
 RAW_BYTES = 256  # how much of a refused mail is kept

@@ -52,8 +52,8 @@ def send_mail_to_some(
 ) -> dict[str, VedetteError]:
     """Hand a mail over for those recipients that the server takes; return the others, and why.
 
-    Where it takes none of them, nothing is sent. Blocks. Raises as `send_mail` does for what is said
-    of the mail itself.
+    Where it takes none of them, nothing is sent. Blocks. Raises as `send_mail` does for what is
+    said of the mail itself.
     """
     missed: dict[str, VedetteError] = {}
     _submit_mail(server, message, sender, recipients, missed)

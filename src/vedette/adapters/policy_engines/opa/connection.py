@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from vedette.domain.base.dataclass import dataclass
-from vedette.domain.ports import Metrics
+from vedette.domain.ports.reasoner import Metrics
 
 # How often a server that did not answer is tried again, apart from any decision.
 PROBE_S = 0.25

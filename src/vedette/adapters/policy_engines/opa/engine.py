@@ -20,7 +20,8 @@ from vedette.adapters.policy_engines.opa.connection import (
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import parse_decision
 from vedette.domain.decision_request import NullPolicyEngine
-from vedette.domain.ports import Finding, Metrics, PolicyEngine, PolicyStage
+from vedette.domain.ports.policy_engine import Finding, PolicyEngine, PolicyStage
+from vedette.domain.ports.reasoner import Metrics
 
 
 class OpaEngine:

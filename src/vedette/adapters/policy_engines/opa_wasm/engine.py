@@ -47,8 +47,8 @@ class WasmEngine:
     ) -> None:
         """Load the module of the bundle's rules, and the bundle's data. Raises BadPolicy.
 
-        `data` is the bundle's data where the caller has mounted it already; `fuel` bounds the
-        steps of one decision, `memory_pages` (of 64 KiB) what an instance may take; `code_cache` keeps
+        `data` is the bundle's data where the caller has mounted it already; `fuel` bounds the steps
+        of one decision, `memory_pages` (of 64 KiB) what an instance may take; `code_cache` keeps
         the module as machine code.
         """
         self.digest = bundle.digest

@@ -60,8 +60,8 @@ def runtime() -> Any:
 def load_module(wasm: bytes, code_cache: MachineCodeCache | None) -> Any:
     """Return a module as machine code, made at most once in this process (0.2 to 0.4 s of CPU).
 
-    `code_cache` is where it is kept from one process to the next. Raises EngineFailed for bytes that are
-    no module.
+    `code_cache` is where it is kept from one process to the next. Raises EngineFailed for bytes
+    that are no module.
     """
     import wasmtime
 

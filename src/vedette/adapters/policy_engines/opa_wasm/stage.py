@@ -14,7 +14,7 @@ from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision, build_denial, parse_decision
 from vedette.domain.policy_wasm import PolicyWasm
-from vedette.domain.ports import ComparisonStage, Finding, PolicyEngine, PolicyStage
+from vedette.domain.ports.policy_engine import ComparisonStage, Finding, PolicyEngine, PolicyStage
 
 RequestSource = Callable[[Bundle], Sequence[tuple[str, object]]]
 
@@ -27,10 +27,10 @@ class WasmStage:
     """Tries bundles as the stage within does, and decides by the Wasm of their rules.
 
     Where there is none, and nothing to make it with, the engine within decides; with `required` the
-    bundle is refused. Before a bundle is admitted both engines are asked what it `granted_requests`, which
-    they must answer, and its `branch_requests`; what it `forbidden_requests` is put to each engine that is made,
-    and one that does not deny it decides nothing. `choice_reason` says for people why the engine that was
-    loaded last decides.
+    bundle is refused. Before a bundle is admitted both engines are asked what it
+    `granted_requests`, which they must answer, and its `branch_requests`; what it
+    `forbidden_requests` is put to each engine that is made, and one that does not deny it decides
+    nothing. `choice_reason` says for people why the engine that was loaded last decides.
     """
 
     def __init__(
@@ -158,7 +158,8 @@ class WasmStage:
         for name, request in self._granted_requests(bundle):
             first, second = _decide_twice(wasm, inner, request)
             if "engine.error" in (first.rule, second.rule):
-                what = f"an engine fails on {name!r}, which is granted: {_describe_decisions(first, second)}"
+                both = _describe_decisions(first, second)
+                what = f"an engine fails on {name!r}, which is granted: {both}"
                 found.append(Finding(_ENTRY, 1, what, "look for a rule that multiplies data"))
             elif first != second:
                 found.append(_difference(name, first, second))

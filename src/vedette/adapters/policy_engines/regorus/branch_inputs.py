@@ -339,7 +339,9 @@ def _near_values(value: Any) -> tuple[Any, ...]:
 
 
 def _negate(condition: Condition) -> Condition:
-    return condition._replace(passing_values=condition.failing_values, failing_values=condition.passing_values)
+    return condition._replace(
+        passing_values=condition.failing_values, failing_values=condition.passing_values
+    )
 
 
 def _value_at(request: Any, path: InputPath) -> Any:

@@ -58,8 +58,8 @@ _GUARD = "ask for it before, in the same body: {0}({1})"
 class Scope:
     """What is known at one place of a body.
 
-    `loaded_roots` is which of input and data were named before, `doubtful_roots` which of them were first named
-    where evaluation may not have come by: within a comprehension.
+    `loaded_roots` is which of input and data were named before, `doubtful_roots` which of them were
+    first named where evaluation may not have come by: within a comprehension.
     """
 
     names: dict[str, Kind] = field(default_factory=dict)
@@ -73,9 +73,13 @@ class Scope:
 
     def child_scope(self) -> Scope:
         return Scope(
-            dict(self.names), dict(self.tested_kinds), self.used_names, set(self.loaded_roots), set(self.doubtful_roots),
+            dict(self.names),
+            dict(self.tested_kinds),
+            self.used_names,
+            set(self.loaded_roots),
+            set(self.doubtful_roots),
             is_nested=True,
-        )  # fmt: skip
+        )
 
 
 class PolicyRules(Protocol):

@@ -15,8 +15,8 @@ from typing import NamedTuple
 class Kind(NamedTuple):
     """A kind of values.
 
-    `element_kind` is that of the elements, `fields` those of a literal object, `options` the kinds of which
-    a value is one.
+    `element_kind` is that of the elements, `fields` those of a literal object, `options` the kinds
+    of which a value is one.
     """
 
     name: str

@@ -16,7 +16,7 @@ from vedette.domain.bundle import Bundle
 from vedette.policy.bundle_data import DATA_NAMES
 
 if TYPE_CHECKING:
-    from vedette.domain.ports import Finding, PolicyEngine
+    from vedette.domain.ports.policy_engine import Finding, PolicyEngine
 
 MAX_FILE_BYTES = 1 << 20
 MAX_BYTES = 8 << 20
@@ -152,7 +152,7 @@ class SubprocessStage:
         # Imported here: a start begins its trial first of all, and what asks for it comes later.
         import asyncio
 
-        from vedette.domain.ports import Finding
+        from vedette.domain.ports.policy_engine import Finding
 
         trial = self._trials.pop((bundle.digest, compare), None) or Trial(bundle, compare=compare)
         try:
@@ -181,7 +181,7 @@ class SubprocessStage:
 
 
 def _read_answer(code: int, output: bytes, errors: bytes) -> tuple[list[Finding], Any]:
-    from vedette.domain.ports import Finding
+    from vedette.domain.ports.policy_engine import Finding
 
     lines = output.splitlines()
     try:

@@ -40,7 +40,7 @@ from vedette.domain.decision import Decision, build_denial, parse_decision
 from vedette.policy.bundle_data import mount
 
 if TYPE_CHECKING:
-    from vedette.domain.ports import PolicyEngine
+    from vedette.domain.ports.policy_engine import PolicyEngine
 
 MEMORY_BYTES = 1 << 30
 CPU_SECONDS = 20

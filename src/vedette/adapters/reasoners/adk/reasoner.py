@@ -28,7 +28,7 @@ from vedette.domain.base.errors import BadFleet, Permanent, Temporary
 from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 
 if TYPE_CHECKING:
     from google.adk.agents.llm_agent import LlmAgent
@@ -79,13 +79,13 @@ class _TurnOutput:
 class AdkReasoner:
     """Asks each agent's root_agent. Holds no state between turns.
 
-    `folders` maps agents to their folders, `releases` to the digests that these must have (who
-    is not among them is tried as it lies there). `model_for` gives the model of an agent in place
-    of the one that its root_agent names (tests, rehearsals). `timeout_s` bounds one turn, `bounds`
-    the tokens that a call of an agent may read and write: what may be more is not asked. Who is in
-    `descriptions` is made of what a worker told of its root_agent (`read_root_agent`), and none of its code
-    runs here; of the others `agent.py` is imported. Raises BadFleet at construction if a root_agent
-    could do more than propose (`check_root_agent`).
+    `folders` maps agents to their folders, `releases` to the digests that these must have (who is
+    not among them is tried as it lies there). `model_for` gives the model of an agent in place of
+    the one that its root_agent names (tests, rehearsals). `timeout_s` bounds one turn, `bounds` the
+    tokens that a call of an agent may read and write: what may be more is not asked. Who is in
+    `descriptions` is made of what a worker told of its root_agent (`read_root_agent`), and none of
+    its code runs here; of the others `agent.py` is imported. Raises BadFleet at construction if a
+    root_agent could do more than propose (`check_root_agent`).
     """
 
     def __init__(

@@ -70,8 +70,8 @@ def restrict(
 ) -> None:
     """Give up all files but those below `read` and `write`, and all TCP but to `ports`.
 
-    `abi_version` is the kernel's ABI, at least 1. A path that is not there is left out. Raises OSError;
-    then nothing was given up.
+    `abi_version` is the kernel's ABI, at least 1. A path that is not there is left out. Raises
+    OSError; then nothing was given up.
     """
     files = (
         _ABI_1_RIGHTS

@@ -20,7 +20,7 @@ from vedette.domain.event import Event
 from vedette.domain.judge_state import is_state_name
 from vedette.domain.memory import MEMORY_KINDS, Briefing, Candidate, Memory
 from vedette.domain.origin import Ref
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.tool import Tool
 
 # What the engine asks of a worker.

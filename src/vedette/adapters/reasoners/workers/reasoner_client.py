@@ -22,7 +22,7 @@ from vedette.domain.agent import ResourceLimits
 from vedette.domain.base.dataclass import dataclass
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 
 _CHECKPOINT_EVERY = 256
 _MEMORY_SLOTS = 64
@@ -55,8 +55,8 @@ class WorkerReasoner:
     """Runs each agent's judge in a process of its own.
 
     A question that takes long keeps that process, and the agent's others get a fresh one. A key
-    whose question ended a worker is asked of one apart until it is answered. `spec_of` is asked before
-    each is made.
+    whose question ended a worker is asked of one apart until it is answered. `spec_of` is asked
+    before each is made.
 
     `on_make` is told of an agent whose judge is about to be made: its tools may be wanted soon.
     `is_expired` says, once, that an agent's is to be made anew: what it was taught holds no longer.

@@ -21,7 +21,7 @@ from vedette.adapters.reasoners.workers.plain_data import pack_plain
 from vedette.domain.base.errors import Temporary
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.judging import Judge
 
 # Answers are gathered while more questions lie there, but not for longer than this.

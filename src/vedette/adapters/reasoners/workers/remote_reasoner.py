@@ -30,7 +30,7 @@ from vedette.domain.base.errors import Unavailable
 from vedette.domain.conflict import Superseded
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement
 
 # While no worker of an agent is there so many of its runs wait here, to begin in the moment one
 # comes; the others look again after a while, and take no handler from anybody meanwhile.
@@ -90,8 +90,8 @@ class SlotServer(Protocol):
 class RemotePool:
     """The seats of agents whose workers connect to us. Belongs to one event loop.
 
-    `on_worker_lost` is told of each worker that was lost (agent, kind, why); `on_refusal` of whoever was turned
-    away (agent, code, what); `on_worker_count` of how many workers an agent has.
+    `on_worker_lost` is told of each worker that was lost (agent, kind, why); `on_refusal` of
+    whoever was turned away (agent, code, what); `on_worker_count` of how many workers an agent has.
     """
 
     def __init__(

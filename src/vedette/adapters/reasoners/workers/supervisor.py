@@ -42,7 +42,8 @@ class WorkerPool:
 
     The zygote is started at once, so that it is ready when the first work comes; or it is the one
     that has `fork_server` before. `preload` are modules of `vedette` that many workers need.
-    Workers enter a box unless `sandboxed` is false; `closed_folders` are folders of the fleet, see `Box`.
+    Workers enter a box unless `sandboxed` is false; `closed_folders` are folders of the fleet, see
+    `Box`.
     """
 
     def __init__(

@@ -71,7 +71,8 @@ def gateway_address(url: str) -> tuple[str, str | None]:
 
 
 class Relay:
-    """One agent's worker host. `mint` returns a token, `take_snapshot` a snapshot of the agent's folder.
+    """One agent's worker host. `mint` returns a token, `take_snapshot` a snapshot of the agent's
+    folder.
 
     It is taken anew for each connection, and says with its digest which release this host has.
     `report` is told what a person should see.
