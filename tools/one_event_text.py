@@ -28,7 +28,7 @@ source answers for: the envelope. What the stranger wrote is in `data`, and nobo
 
 ## 2. Accept
 
-[`LineIntake.accept`](../src/vedette/engine/ingest.py) checks the event, and `Fleet.wakes` in
+[`EventIntake.accept`](../src/vedette/engine/ingest.py) checks the event, and `Fleet.matching_agents` in
 [`agent.py`](../src/vedette/domain/agent.py) says whom it wakes: `inbox_triage` subscribes to
 `mail.received` from `maildir:*`. The event and its run become durable in one commit; only then is
 the source answered. The entries before it tell of the start: the policy published, the scopes that
@@ -43,7 +43,7 @@ each judge may learn from, the store opened and the fleet loaded. The mail itsel
 
 [`Dispatcher`](../src/vedette/engine/scheduler/dispatcher.py) gives the run to
 [`handle`](../src/vedette/engine/handle.py). A judge spends nothing, so nothing is reserved.
-[`Recall.brief`](../src/vedette/memory/retrieval.py) looks for memories that matter; policy decides
+[`Recall.find_memories`](../src/vedette/memory/retrieval.py) looks for memories that matter; policy decides
 whether this agent may read the scope at all, once per release and policy revision:
 
 ```json
@@ -54,7 +54,7 @@ The briefing cites, by id and revision: {memories}.
 
 ## 4. Reason
 
-[`LocalJudges`](../src/vedette/adapters/reasoners/in_process.py) asks the agent's own
+[`InProcessReasoner`](../src/vedette/adapters/reasoners/in_process.py) asks the agent's own
 [judge](../agents/inbox_triage/judge.py). It says *{label}*, confidence {confidence}; its nearest
 example is the reviewed memory `{nearest}`. It also reads the request, *{words}*, and is naive about
 it on purpose: it proposes what the mail asks for. So there are two proposals; `ref` points at a
@@ -111,7 +111,7 @@ or a stop has moved meanwhile. The effect is so far only intended:
 
 ## 7. Perform
 
-`perform` in [`handle.py`](../src/vedette/engine/handle.py) compares the revision and the stops once
+[`perform_effect`](../src/vedette/engine/effect_executor.py) compares the revision and the stops once
 more, immediately before the call, and [`file_mail`](../agents/inbox_triage/tools.py) moves the
 mail. Its key is a function of (run, turn, ordinal): a repeat after a crash finds the mail where it
 should be and does nothing. The outcome is the entry's body, and the mailbox agrees: the mail lies
