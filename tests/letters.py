@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 from google.api_core.exceptions import DeadlineExceeded
+from msgspec.structs import replace
 
 from vedette.adapters.pubsub.admin import apply
 from vedette.adapters.pubsub.client import Connection, connect

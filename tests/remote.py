@@ -9,10 +9,10 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from tests.workers import CHARTER, EVERY, LIMITS, until, write_judge
 
 from vedette.adapters.identity.jwt import Verifier

@@ -28,8 +28,9 @@ source answers for: the envelope. What the stranger wrote is in `data`, and nobo
 
 ## 2. Accept
 
-[`EventIntake.accept`](../src/vedette/engine/ingest.py) checks the event, and `Fleet.matching_agents` in
-[`agent.py`](../src/vedette/domain/agent.py) says whom it wakes: `inbox_triage` subscribes to
+[`EventIntake.accept`](../src/vedette/engine/ingest.py) checks the event, and
+`Fleet.matching_agents` in [`agent.py`](../src/vedette/domain/agent.py) says whom it wakes:
+`inbox_triage` subscribes to
 `mail.received` from `maildir:*`. The event and its run become durable in one commit; only then is
 the source answered. The entries before it tell of the start: the policy published, the scopes that
 each judge may learn from, the store opened and the fleet loaded. The mail itself is the entry's
@@ -43,8 +44,8 @@ each judge may learn from, the store opened and the fleet loaded. The mail itsel
 
 [`Dispatcher`](../src/vedette/engine/scheduler/dispatcher.py) gives the run to
 [`handle`](../src/vedette/engine/handle.py). A judge spends nothing, so nothing is reserved.
-[`Recall.find_memories`](../src/vedette/memory/retrieval.py) looks for memories that matter; policy decides
-whether this agent may read the scope at all, once per release and policy revision:
+[`Recall.find_memories`](../src/vedette/memory/retrieval.py) looks for memories that matter;
+policy decides whether this agent may read the scope at all, once per release and policy revision:
 
 ```json
 {recalled}
@@ -111,10 +112,10 @@ or a stop has moved meanwhile. The effect is so far only intended:
 
 ## 7. Perform
 
-[`perform_effect`](../src/vedette/engine/effect_executor.py) compares the revision and the stops once
-more, immediately before the call, and [`file_mail`](../agents/inbox_triage/tools.py) moves the
-mail. Its key is a function of (run, turn, ordinal): a repeat after a crash finds the mail where it
-should be and does nothing. The outcome is the entry's body, and the mailbox agrees: the mail lies
+[`perform_effect`](../src/vedette/engine/effect_executor.py) compares the revision and the
+stops once more, immediately before the call, and
+[`file_mail`](../agents/inbox_triage/tools.py) moves the mail. Its key is a function of (run, turn,
+ordinal): a repeat after a crash finds the mail where it should be and does nothing. The outcome is the entry's body, and the mailbox agrees: the mail lies
 at `{lies}`, and {outbox} lie in `.Outbox`.
 
 ```json

@@ -13,9 +13,10 @@ import asyncio
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
 from tests.bench.bench_fleet import AGENT
 from tests.bench.flat_fleet import SOURCE, TYPE, asking, keeper
 from tests.bench.stencil import Stencil

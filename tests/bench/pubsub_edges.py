@@ -16,12 +16,12 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from statistics import quantiles
 from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from tests.letters import dead_letters
 from tests.pubsub import HOST_VARIABLE, server

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 from tests.pubsub import Broker, message_of
 
 from vedette.adapters.files.source import CsvSource

@@ -21,13 +21,13 @@ import threading
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from msgspec.structs import replace
 from tests.faults.auditor import COMMANDS, ENTRIES, Held, Plan, held_of
 from tests.faults.scenario import (
     EVENTS,

@@ -11,11 +11,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
 from tests.faults.auditor import Plan, Wanted
 from tests.faults.world import FileWorld
 

@@ -9,11 +9,11 @@ import asyncio
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.domain.base.errors import AlreadyDone
 from vedette.domain.effect import Call

@@ -103,7 +103,7 @@ async def test_an_intake_that_forgets_what_it_knows_is_found(
     tmp_path: Path, plain: dict[str, Any]
 ) -> None:
     """Negative control: were redelivered events new ones, the comparison above would say so."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     world, clock = World(), ManualClock()
     fleet = toy_fleet(tmp_path, world, clock=clock)

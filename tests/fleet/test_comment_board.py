@@ -12,12 +12,12 @@ import json
 import shutil
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.adapters.audit import read_record
 from vedette.adapters.sql.source import SqlSource

@@ -10,11 +10,11 @@ import sqlite3
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.fleet.deciding import NOW_US, REGISTRY, ROOT, Outcome, decided, engine, shipped, yaml
 
 from vedette.config.agent_loader import build_judge, load_module

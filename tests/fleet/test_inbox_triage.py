@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.fleet.deciding import REGISTRY, ROOT, Outcome, decided, shipped, yaml
 
 from vedette.adapters.mail.parser import parse_mail

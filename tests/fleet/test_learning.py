@@ -11,11 +11,11 @@ import json
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.adapters.schedule.source import ScheduleSource
 from vedette.app.sources import build_outcome_reader

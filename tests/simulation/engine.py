@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 from typing import Any, TypeVar
 
 import orjson
+from msgspec.structs import replace
 from tests.simulation.agent_process import AgentProcesses
 from tests.simulation.clock import SimClock
 from tests.simulation.loop import OWNER, Owner, SimLoop

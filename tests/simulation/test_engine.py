@@ -15,11 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.simulation.disk import SimDisk
 from tests.simulation.engine import CrashPoints, Life, read_once, settings_of
 from tests.simulation.loop import SimLoop

@@ -17,13 +17,12 @@ import socket
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import field
 from urllib.parse import urlsplit
 
 import httpcore
+from msgspec import Struct, field
 
 from vedette.domain.base import machine
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.socket_linger import deliver_unsent, drop_unsent
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -44,8 +43,7 @@ class NoResponse(Exception):
     """Something was sent, and what came of it is not known."""
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """What came back. `headers` have lower-case names; `body` is as it came over the wire.
 
     `truncated` says that there was more of the body than is kept, or that it broke off.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,6 @@ from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import Clock, MachineClock, SystemClock
 from vedette.domain.base.connections import ConnectionLimiter, connection_capacity
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.base.fleet_clock import CLOCK_FILE, FleetClock, Jump

@@ -15,12 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import asdict
+
 from vedette.domain.base.errors import VedetteError
 from vedette.operations.permissions import next_ticks
 
@@ -39,8 +40,7 @@ _FULL, _LOW = 64 << 20, 1 << 30
 _SKEW_WARN_S, _SKEW_FAIL_S = 5.0, 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class CheckResult:
+class CheckResult(Struct, frozen=True):
     """One thing that was looked at."""
 
     what: str

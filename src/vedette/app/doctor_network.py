@@ -46,7 +46,7 @@ def check_secrets(settings: Settings) -> Iterator[CheckResult]:
         for one in settings.senders
     ]
     for plan in (*settings.sources, *settings.notify.to):
-        names = getattr(plan, "__slots__", ()) or vars(plan)
+        names = getattr(plan, "__struct_fields__", ()) or vars(plan)
         fields = {f: getattr(plan, f) for f in names}
         server = fields.get("server")
         fields |= dict(server) if isinstance(server, Mapping) else {}

@@ -8,15 +8,15 @@ where that is on record, so a recorded event is judged as it was judged then.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any, Protocol
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vedette.adapters.reasoners.in_process import InProcessReasoner
 from vedette.domain.action import Action, bind_by_name
 from vedette.domain.agent import Agent, Fleet
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadProposal
 from vedette.domain.confidence import check_confidence
 from vedette.domain.decision_request import DecisionContext
@@ -52,8 +52,7 @@ class KeyHistoryReader(Protocol):
     def row(self, collection: str, key: str) -> Mapping[str, Any] | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class PriorState:
+class PriorState(Struct, frozen=True):
     """What an agent knew of a key when an event came: its judge's state, and its row."""
 
     checkpoint: bytes | None = None
@@ -63,8 +62,7 @@ class PriorState:
     description: str = "nothing is on record of this key"
 
 
-@dataclass(frozen=True, slots=True)
-class DryRun:
+class DryRun(Struct, frozen=True):
     """An agent to try something on, and what is live around it. `stopped` names its tools."""
 
     agent: Agent

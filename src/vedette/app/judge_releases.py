@@ -11,11 +11,11 @@ import asyncio
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec.structs import replace
 
 from vedette.config.snapshot import RELEASES_FOLDER, find_snapshot
 from vedette.domain.agent import Agent

@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vedette.app.remote_workers import RoutingReasoner
 from vedette.app.workers import try_judge
@@ -27,7 +28,6 @@ from vedette.config.snapshot import (
     remove_unfinished_snapshots,
 )
 from vedette.domain.agent import Agent
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import (
     BadCommand,
     BadFleet,
@@ -64,8 +64,7 @@ _POLL_S = 0.01
 _FIXED_FIELDS = ("reasoner", "order_by", "collection", "schedules")
 
 
-@dataclass(slots=True)
-class ChangedAgent:
+class ChangedAgent(Struct):
     """An agent whose folder is not the release that runs any more. `digest` is its digest."""
 
     agent: str
@@ -77,8 +76,7 @@ class ChangedAgent:
         return {"agent": self.agent, "release": self.release, "now": self.digest}
 
 
-@dataclass(slots=True)
-class Releases:
+class Releases(Struct):
     """The releases of one running fleet. Belongs to its event loop.
 
     `scopes` are the memory scopes that were loaded, (bank, scope); `missing` the agents of which

@@ -7,8 +7,9 @@ The gateway holds store, credentials and hands; an agent's judge lives where its
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from vedette.domain.agent import Fleet
 from vedette.domain.base.clock import Clock

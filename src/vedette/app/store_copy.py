@@ -10,9 +10,10 @@ import re
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import SystemClock
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.entry import Body, Draft
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 _BATCH = 2000
 
 
-@dataclass(frozen=True, slots=True)
-class CopyResult:
+class CopyResult(Struct, frozen=True):
     """What was copied: entries, the root of their tree, rows by table."""
 
     size: int

@@ -9,10 +9,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from vedette.config.reach import Reach, build_reach
 from vedette.domain.agent import Agent, Fleet, ResourceLimits
 from vedette.domain.base.clock import Clock
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.judge_state import judge_digest
 from vedette.domain.memory import Memory
@@ -57,8 +58,7 @@ def open_pool(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Containment:
+class Containment(Struct, frozen=True):
     """How tightly agents' code is closed in.
 
     `protection` is what the kernel does, None where nothing is asked of it and `why` says so.

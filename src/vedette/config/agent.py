@@ -6,6 +6,8 @@ import ast
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile, memory_bytes
 from vedette.config.agent_folder import (
     ModuleOutline,
@@ -24,7 +26,6 @@ from vedette.config.yaml import Document, KeyPath, read_text, read_yaml
 from vedette.domain.agent import Agent, MemoryScope, ResourceLimits
 from vedette.domain.base.canonical import canonicalize, normalize_json
 from vedette.domain.base.clock import duration_us
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.budget import Budget
 from vedette.domain.identity import Identity
 from vedette.domain.memory import BankPlan
@@ -32,8 +33,7 @@ from vedette.domain.rate_limit import RateLimits
 from vedette.domain.tool import Tool
 
 
-@dataclass(frozen=True, slots=True)
-class FleetContext:
+class FleetContext(Struct, frozen=True):
     """What an agent is checked against: the fleet's name, its banks and its targets.
 
     `http_targets` are those of kind http, None where their kinds are not known.

@@ -9,14 +9,14 @@ import keyword
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from vedette.config.problem import Problem, did_you_mean
 from vedette.config.yaml import Document, read_text, read_yaml
 from vedette.domain.base.canonical import canonical_json, sha256_hex
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.identity import is_valid_name
 
@@ -26,8 +26,7 @@ _IGNORED_NAMES = frozenset({"__pycache__", ".adk", ".DS_Store", ".mypy_cache", "
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass(frozen=True, slots=True)
-class ModuleOutline:
+class ModuleOutline(Struct, frozen=True):
     """The names that a Python file binds at its top level, and the definitions behind them.
 
     Of a file that could not be parsed (`broken`) nothing is known.

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from vedette.config import deployment_tables as file
 from vedette.config.policy_table import policy_problems
 from vedette.config.problem import Problem
 from vedette.config.settings_table import is_loopback
 from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.ports.plugin import TableContext, TableProblem
 
 
-@dataclass(frozen=True, slots=True)
-class PubsubPlan:
+class PubsubPlan(Struct, frozen=True):
     """Pulls a Pub/Sub subscription; fields as in `edges_file.PubsubFile`."""
 
     kind: ClassVar[str] = "pubsub"
@@ -40,8 +40,7 @@ class PubsubPlan:
     schedules: bool
 
 
-@dataclass(frozen=True, slots=True)
-class PushPlan:
+class PushPlan(Struct, frozen=True):
     """Takes what Pub/Sub pushes; fields as in `edges_file.PushFile`."""
 
     kind: ClassVar[str] = "pubsub-push"
@@ -62,8 +61,7 @@ class PushPlan:
     filter: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class BigQueryPlan:
+class BigQueryPlan(Struct, frozen=True):
     """Asks a BigQuery table for new rows; fields as in `edges_file.BigQueryFile`."""
 
     kind: ClassVar[str] = "bigquery"
@@ -85,8 +83,7 @@ class BigQueryPlan:
     vouched: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyPlan:
+class PolicyPlan(Struct, frozen=True):
     """Which engine decides (auto, embedded, opa, wasm), and where signed bundles are put."""
 
     engine: str = "auto"
@@ -103,8 +100,7 @@ class PolicyPlan:
     sample: int = 64
 
 
-@dataclass(frozen=True, slots=True)
-class TokensPlan:
+class TokensPlan(Struct, frozen=True):
     """Who vouches for an agent's identity (embedded, google), and for how long."""
 
     kind: str = "embedded"
@@ -113,8 +109,7 @@ class TokensPlan:
     service_account: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PeoplePlan:
+class PeoplePlan(Struct, frozen=True):
     """Who may use the operator API over HTTP. `roles`: role -> values of the claim that give it."""
 
     issuer: str | None = None
@@ -125,8 +120,7 @@ class PeoplePlan:
     max_token_life_us: int = 86_400_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class GatewayPlan:
+class GatewayPlan(Struct, frozen=True):
     """Where workers of other hosts reach the gateway, and the agents that live there."""
 
     listen: tuple[str, int] | None = None
@@ -139,8 +133,7 @@ class GatewayPlan:
         return self.is_gateway and (agent in self.agents or "*" in self.agents)
 
 
-@dataclass(frozen=True, slots=True)
-class TelemetryPlan:
+class TelemetryPlan(Struct, frozen=True):
     """Traces (none, otlp) and logs (none, text, json)."""
 
     traces: str = "none"
@@ -149,8 +142,7 @@ class TelemetryPlan:
     logs: str = "none"
 
 
-@dataclass(frozen=True, slots=True)
-class AuditPlan:
+class AuditPlan(Struct, frozen=True):
     """Where the ledger is shipped to; nowhere without a dataset."""
 
     project: str | None = None
@@ -158,8 +150,7 @@ class AuditPlan:
     every_us: int = 10_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
+class Deployment(Struct, frozen=True):
     """All of them."""
 
     policy: PolicyPlan = PolicyPlan()

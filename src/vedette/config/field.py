@@ -17,6 +17,8 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, Literal, Self, Union
 
+from msgspec import Struct
+
 from vedette.config.kinds import (
     Anything,
     Checked,
@@ -33,28 +35,24 @@ from vedette.config.kinds import (
     Whole,
     build_error,
 )
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 
 _NOT_GIVEN: Any = object()
 
 
-@dataclass(frozen=True, slots=True)
-class AfterValidator:
+class AfterValidator(Struct, frozen=True):
     """Runs on the checked value; a ValueError says what is wrong, ` | ` and the mend."""
 
     run: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class BeforeValidator:
+class BeforeValidator(Struct, frozen=True):
     """Runs on the value as it was written."""
 
     run: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class FieldInfo:
+class FieldInfo(Struct, frozen=True, eq=False):
     """What is known of one field. `kind` checks it; without default it is required."""
 
     default: Any = _NOT_GIVEN

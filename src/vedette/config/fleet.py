@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from msgspec import Struct
+
 from vedette.config.agent import FleetContext, read_agent
 from vedette.config.agent_folder import agent_folders
 from vedette.config.bank import read_bank
@@ -12,14 +14,12 @@ from vedette.config.problem import Problem, raise_first_error, sort_problems
 from vedette.config.settings import Settings
 from vedette.config.yaml import read_yaml
 from vedette.domain.agent import Agent, Fleet
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.memory import BankPlan
 
 FleetContents = tuple[Mapping[str, Agent], tuple[BankPlan, ...], list[Problem]]
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedFleet:
+class LoadedFleet(Struct, frozen=True):
     """A fleet that passed its checks. `findings` are warnings, worth showing to a person."""
 
     fleet: Fleet

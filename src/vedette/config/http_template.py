@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import Any
 from urllib.parse import quote
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
 
 KEY_ARGUMENT = "@key"
 # Statuses that say that a POST was done and where to look (RFC 9110, 15.4.4), or ask for a login.
@@ -35,8 +34,7 @@ class BadArgument(ValueError):
     """An argument cannot stand where the template puts it; nothing was sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """One request, but for its host: path and query are encoded, the body is JSON."""
 
     method: str

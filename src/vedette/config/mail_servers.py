@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import Any, ClassVar, Literal
+
+from msgspec import Struct, field
 
 from vedette.config.field import Field
 from vedette.config.problem import Problem
@@ -13,7 +14,6 @@ from vedette.config.secret_reference import VERSION_PATTERN
 from vedette.config.settings_table import NAME, Duration, SettingsTable, Whole
 from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.ports.plugin import TableContext, TableProblem
 
 _LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
@@ -63,8 +63,7 @@ class ImapFile(SettingsTable):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ImapPlan:
+class ImapPlan(Struct, frozen=True):
     """Watches folders of a mailbox; fields as in `ImapFile`.
 
     `server` is what a session is opened with; its password is read when it is needed.

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from vedette.config.field import AfterValidator, Field, Tagged
 from vedette.config.plugins import PluginTables, plugins
 from vedette.config.problem import Problem
@@ -14,7 +16,6 @@ from vedette.config.secret_reference import VERSION_PATTERN, read_secret
 from vedette.config.settings_table import NAME, Duration, SettingsTable, is_loopback
 from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.ports.plugin import NOTIFIERS, Plan, TableContext, TableProblem
 
 _ADDRESS = re.compile(r"[!-;=?A-~]{1,64}@[!-;=?A-~]{1,255}")
@@ -70,8 +71,7 @@ class NotifyFile(SettingsTable):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class WebhookPlan:
+class WebhookPlan(Struct, frozen=True):
     """A webhook that takes notices."""
 
     kind: ClassVar[str] = "webhook"
@@ -88,8 +88,7 @@ class WebhookPlan:
         return read_secret(table, "token", where=f"[notify] {self.name}")
 
 
-@dataclass(frozen=True, slots=True)
-class MailPlan:
+class MailPlan(Struct, frozen=True):
     """People who take notices by mail. `server` is the table of the SMTP target."""
 
     kind: ClassVar[str] = "mail"
@@ -99,8 +98,7 @@ class MailPlan:
     to: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NotifyPlan:
+class NotifyPlan(Struct, frozen=True):
     """Who is told, and of a hold how long before it expires (microseconds).
 
     With `content` a notice shows what it names; without, people look it up.

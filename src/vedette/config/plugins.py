@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from msgspec import Struct
+
 from vedette.config.field import Shape, Table
 from vedette.config.kinds import OneOf
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet, VedetteError
 from vedette.domain.ports.plugin import (
     NOTIFIERS,
@@ -35,8 +36,7 @@ _INFO_SUFFIXES = (".dist-info", ".egg-info")
 _BASES: Mapping[str, type[Any]] = {SOURCES: SourcePlugin, NOTIFIERS: NotifierPlugin}
 
 
-@dataclass(frozen=True, slots=True)
-class EntryPoint:
+class EntryPoint(Struct, frozen=True):
     """One line of one distribution: `name = module:attribute`, and who says it."""
 
     name: str

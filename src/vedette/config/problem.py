@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.base.errors import BadFleet
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(Struct, frozen=True):
     """One finding of `check`. `line` counts from 1; 0 means the file as a whole.
 
     `field` is a path into the file (`tools[1].settles`), empty where there is none. A `warning`

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
 
 _WEB = {"http": 80, "https": 443}
 _MAIL = {
@@ -26,8 +26,7 @@ _GOOGLE = (
 _DEFAULT_TLS = {"imap": "implicit", "smtp": "starttls"}
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """What the tools of an agent reach. `folders` are written to, `files` are read.
 
     `target_addresses` are (host, TCP port). Paths are absolute. `allows_udp` says that a library

@@ -11,11 +11,12 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 from glob import escape
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
+
+from msgspec import Struct, field
 
 from vedette.config.deployment import Deployment, build_deployment, deployment_problems
 from vedette.config.displays import build_displays, display_problems
@@ -30,7 +31,6 @@ from vedette.config.settings_file import ENV_PREFIX, SettingsFile, parse_setting
 from vedette.config.shape import describe_error, to_problem
 from vedette.config.yaml import Document, KeyPath, read_text
 from vedette.domain.base.clock import duration_us
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.display import Display
 from vedette.domain.ports.plugin import SOURCES, Plan, TableContext
@@ -44,8 +44,7 @@ _REQUIRED_KEYS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class CsvPlan:
+class CsvPlan(Struct, frozen=True):
     """Replays CSV series. `path` is an absolute glob pattern, `rate` events per second or 0."""
 
     kind: ClassVar[str] = "csv"
@@ -54,8 +53,7 @@ class CsvPlan:
     rate: float
 
 
-@dataclass(frozen=True, slots=True)
-class JsonlPlan:
+class JsonlPlan(Struct, frozen=True):
     """Replays CloudEvents, or with `type` the bare data of such. Otherwise as `CsvPlan`."""
 
     kind: ClassVar[str] = "jsonl"
@@ -65,8 +63,7 @@ class JsonlPlan:
     type: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class MaildirPlan:
+class MaildirPlan(Struct, frozen=True):
     """Watches a Maildir, filled from `copy_from` if it is not there yet."""
 
     kind: ClassVar[str] = "maildir"
@@ -76,8 +73,7 @@ class MaildirPlan:
     every_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class HostPlan:
+class HostPlan(Struct, frozen=True):
     """Reads this machine's metrics."""
 
     kind: ClassVar[str] = "host"
@@ -85,8 +81,7 @@ class HostPlan:
     every_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(Struct, frozen=True):
     """A sender over HTTP; its token is read when it is needed (see `read_secret`)."""
 
     name: str
@@ -106,8 +101,7 @@ class Sender:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class StorePlan:
+class StorePlan(Struct, frozen=True):
     """Where the state is kept: `sqlite` in the state folder, or `postgresql` at a URL.
 
     Who opens it for one command only visits: the workers keep their keys. `survives` is what an
@@ -131,8 +125,7 @@ class StorePlan:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Isolation:
+class Isolation(Struct, frozen=True):
     """Whether agents' code runs in worker processes, and how long an idle one is kept.
 
     `sandbox` closes them in a box, `require_sandbox` refuses a fleet that would run any of it
@@ -145,8 +138,7 @@ class Isolation:
     require_sandbox: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Everything that vedette.toml says, with absolute paths.
 
     `http` is None where nothing is served; `http_fallback` takes any free port if the one named

@@ -14,16 +14,16 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from msgspec import Struct
+
 from vedette.config.agent_folder import digest_files, folder_files, read_files
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 
 RELEASES_FOLDER = "releases"
 _NEW = ".new-"
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """One release of an agent: its digest, and the folder that holds its files."""
 
     release: str

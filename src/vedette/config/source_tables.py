@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from vedette.config.field import AfterValidator, Field
 from vedette.config.secret_reference import VERSION_PATTERN, read_secret
 from vedette.config.settings_table import NAME, Duration, SettingsTable, Whole, is_loopback
 from vedette.config.yaml import KeyPath
 from vedette.domain.base.clock import duration_us
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.ports.plugin import TableContext, TableProblem
 
@@ -131,8 +132,7 @@ class AlertmanagerFile(SettingsTable):
     vouches: Literal["envelope", "event", "none"] = "envelope"
 
 
-@dataclass(frozen=True, slots=True)
-class SqlPlan:
+class SqlPlan(Struct, frozen=True):
     """Asks a table for new rows; fields as in `SqlFile`. `path` is None for PostgreSQL."""
 
     kind: ClassVar[str] = "sql"
@@ -160,8 +160,7 @@ class SqlPlan:
         return _require_secret(self, "url", f"source {self.name}")
 
 
-@dataclass(frozen=True, slots=True)
-class QueryPlan:
+class QueryPlan(Struct, frozen=True):
     """One query; `step_us` is a whole number of seconds."""
 
     name: str
@@ -169,8 +168,7 @@ class QueryPlan:
     step_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class PrometheusPlan:
+class PrometheusPlan(Struct, frozen=True):
     """Asks a Prometheus server; fields as in `PrometheusFile`."""
 
     kind: ClassVar[str] = "prometheus"
@@ -194,8 +192,7 @@ class PrometheusPlan:
         return _require_secret(self, "token", f"source {self.name}")
 
 
-@dataclass(frozen=True, slots=True)
-class AlertmanagerPlan:
+class AlertmanagerPlan(Struct, frozen=True):
     """Takes what an Alertmanager posts; fields as in `AlertmanagerFile`."""
 
     kind: ClassVar[str] = "alertmanager"

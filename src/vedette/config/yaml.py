@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+
 from vedette.config.problem import Problem, field_path
-from vedette.domain.base.dataclass import dataclass
 
 if TYPE_CHECKING:
     from yaml import MarkedYAMLError
@@ -48,8 +48,7 @@ _BLOCK_HEAD = re.compile(r"[|>][-+0-9]*(?: +#[^\r\n]*| *)(?=[\r\n]|\Z)")
 _COMMENT = re.compile(r"(?:\A|(?<=[ \t]))#")
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """A parsed file: plain values, and the line of each path into them."""
 
     file: str

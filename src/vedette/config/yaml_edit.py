@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
 
 _KEY = re.compile(r"""( *)(?:([A-Za-z_/][A-Za-z0-9_./-]*)|"([^"\\]*)"|'([^']*)'):(?= |\Z)(.*)\Z""")
 _SCALAR = re.compile(r" +([A-Za-z0-9_./@:-]+)( +#.*| *)\Z")
@@ -23,8 +23,7 @@ class NotEditable(ValueError):
     """The place is not there, or is not written in a way that can be edited by lines."""
 
 
-@dataclass(frozen=True, slots=True)
-class _KeyBlock:
+class _KeyBlock(Struct, frozen=True):
     """A key: its line, the end of its block, its indent, and what stands behind the colon."""
 
     line: int

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from itertools import islice
 from typing import Any
 
+from msgspec import Struct, field
+
 from vedette.domain.base.canonical import canonicalize_normalized, sha256_hex, short_id
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.confidence import proposal_confidence
 from vedette.domain.links import Link, find_argument_links
@@ -25,8 +25,7 @@ from vedette.domain.origin import (
 from vedette.domain.tool import Tool
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(Struct, frozen=True):
     """One thing a reasoner wants done. It carries no identity, no permission and no origin.
 
     An argument may be composed: a `Ref` at any depth of it stands for the value it names.
@@ -41,8 +40,7 @@ class Proposal:
     confidence: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(Struct, frozen=True):
     """An exact action: tool, arguments as they will be passed, and the origin of each.
 
     `origins` maps a JSON Pointer into `args` to an origin, of each argument and each element of

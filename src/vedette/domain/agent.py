@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, Literal
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.domain.budget import Budget
 from vedette.domain.event import DATA, UNDO_ACTION, Event
 from vedette.domain.identity import Identity
@@ -18,8 +18,7 @@ from vedette.domain.trigger import TICK_TYPE, UNDO_TRIGGER, UNDO_TYPE, Schedule,
 Mode = Literal["observe", "ask", "act"]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryScope:
+class MemoryScope(Struct, frozen=True):
     """A memory scope that an agent asks to read: in which bank, on which topics.
 
     `readers` are those who may read what is remembered there.
@@ -32,16 +31,14 @@ class MemoryScope:
     readers: Readers = None
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceLimits:
+class ResourceLimits(Struct, frozen=True):
     """What an agent's own code may take: the time of one judgement, the bytes of one process."""
 
     time_us: int = 5_000_000
     memory: int = 512 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Agent:
+class Agent(Struct, frozen=True):
     """A specialist: its charter is reviewed content, `release` is the digest of its folder.
 
     `order_by` is the event attribute whose value is the key: events of one key are handled in
@@ -95,8 +92,7 @@ class Agent:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """Why one agent wakes on one event, or why it does not."""
 
     agent: str
@@ -104,8 +100,7 @@ class Match:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
+class Fleet(Struct, frozen=True):
     """All agents of one store, by name. Belongs to the event loop once it runs."""
 
     name: str

@@ -8,10 +8,9 @@ booked before it begins; what it did not use is given back to the windows it was
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, Literal
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
 
 MINUTE_US = 60_000_000
 HOUR_US = 60 * MINUTE_US
@@ -45,8 +44,7 @@ def window_end(now_us: int, length_us: int) -> int:
 # --- what is declared ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Struct, frozen=True):
     """Limits that agent.yaml requests; policy may set lower ones. None means not requested.
 
     A model's turn makes at most `model_calls_per_turn` calls; a call reads and writes at most
@@ -82,8 +80,7 @@ class Budget:
         return self.input_tokens_per_call is not None and self.output_tokens_per_call is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """What a million tokens cost, in micro units of the fleet's currency."""
 
     input: int
@@ -95,8 +92,7 @@ class Price:
         return -(-cost // _MILLION)
 
 
-@dataclass(frozen=True, slots=True)
-class Cap:
+class Cap(Struct, frozen=True):
     """A limit that a step may not pass. `used` is what counts beside the store's own total."""
 
     scope: Literal["run", "agent", "fleet"]
@@ -106,8 +102,7 @@ class Cap:
     used: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Raise:
+class Raise(Struct, frozen=True):
     """More room, given by a person until an instant; `name` is the agent's, or FLEET."""
 
     name: str
@@ -117,8 +112,7 @@ class Raise:
     until_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class Shortage:
+class Shortage(Struct, frozen=True):
     """Why there is no room: which limit, how much of it is taken, what was asked.
 
     `until_us` is when the window turns; 0 if only a person can make room (a run's own limit).
@@ -151,8 +145,7 @@ class Shortage:
         return max(0, self.limit - self.total)
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(Struct, frozen=True):
     """The worst case of a turn, booked: how much, when, and in which entry."""
 
     spend: Mapping[str, int]
@@ -160,8 +153,7 @@ class Reservation:
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Alert:
+class Alert(Struct, frozen=True):
     """A limit of which ALERT_PERCENT are taken; told once in a window."""
 
     name: str
@@ -171,8 +163,7 @@ class Alert:
     total: int
 
 
-@dataclass(slots=True)
-class ActionSlots:
+class ActionSlots(Struct):
     """The room for actions while a step is made: all there may be, or what `shortage` has left."""
 
     shortage: Shortage | None = None
@@ -202,8 +193,7 @@ class ActionSlots:
 # --- what the fleet's policy sets ------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class BudgetPolicy:
+class BudgetPolicy(Struct, frozen=True):
     """The limits in force: those of the fleet, and what policy grants an agent of its own.
 
     `fleet` and each of `agents` map (unit, "hour" or "day") to a limit.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from msgspec import Struct
+
 from vedette.domain.base.canonical import canonical_json, sha256_hex
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadPolicy
 
 ENTRYPOINT = "data.vedette.gateway.decision"
 
 
-@dataclass(frozen=True, slots=True)
-class Bundle:
+class Bundle(Struct, frozen=True):
     """Rego modules and data files by their path in the folder, tests included.
 
     Directories mirror packages; data stands in files named data.yaml or data.json and is mounted
@@ -52,8 +52,7 @@ class Bundle:
         return bundle_digest({path: self.files[path] for path in self.modules()})
 
 
-@dataclass(frozen=True, slots=True)
-class Revision:
+class Revision(Struct, frozen=True):
     """A published bundle: `number` only grows; a rollback is a new number with old content."""
 
     number: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
 
 REQUEST_SCHEMA = "vedette.question/2"
 # What was asked before: such records are decided again, under the bundles of their time.
@@ -23,8 +23,7 @@ WaitReason = Literal["approval", "time", "resume"]
 OBLIGATIONS = frozenset({"notify", "label_output", "verify"})
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """What policy decided. `rule` is the deciding rule, `reasons` all that spoke.
 
     `wait` says what a hold waits for, `until_us` until when (0: until a person acts or the hold

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json, canonicalize_normalized
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import Unavailable
 from vedette.domain.decision import Decision, build_denial, check_request, parse_decision
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
 
 
-@dataclass(frozen=True, slots=True)
-class Approval:
+class Approval(Struct, frozen=True):
     """What a person answered to a hold, as far as policy may see it."""
 
     action_digest: str
@@ -23,8 +23,7 @@ class Approval:
     until_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionContext:
+class DecisionContext(Struct, frozen=True):
     """What the engine knows of the run while one of its actions is decided.
 
     `memories` are what the turn was briefed with: (citation, trust) each. `trigger` is given only
@@ -42,8 +41,7 @@ class DecisionContext:
     trigger: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EngineAnswer:
+class EngineAnswer(Struct, frozen=True):
     """What one engine said of a question."""
 
     engine: str
@@ -54,8 +52,7 @@ class EngineAnswer:
         return {"engine": self.engine, "decision": self.decision.to_json()}
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionRecord:
+class DecisionRecord(Struct, frozen=True):
     """A decision with all that is needed to make it again: the exact question and the bundle.
 
     `answers` are there where two engines were asked and differed: whose decision it would have

@@ -8,13 +8,14 @@ Nothing is without one: of a type that nobody declared the envelope and the firs
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, field
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import asdict
+
 from vedette.domain.base.canonical import canonical_json
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.origin import Ref, Roots, resolve
 from vedette.domain.trigger import CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
@@ -34,8 +35,7 @@ _MAX_LEAVES = 200
 _MAX_DEPTH = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Display:
+class Display(Struct, frozen=True):
     """Where in an event stands what people are shown: JSON Pointers, as /data/from.
 
     `type` and `source` are patterns (fnmatch) of the events it is for; `fields` are pointers by

@@ -10,11 +10,11 @@ intended --store restored--> unknown      (it may have happened, and only a pers
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, Literal, cast
 
+from msgspec import Struct, field
+
 from vedette.domain.base.canonical import sha256_hex
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import Permanent
 from vedette.domain.event import HOPS, LINEAGE, READERS
 from vedette.domain.readers import Readers, format_readers
@@ -51,8 +51,7 @@ def transition(present: EffectState, to: EffectState) -> EffectState:
     return to
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """What came of a call.
 
     `done` with data, `failed` for good, `retry` (the target said that nothing happened), or
@@ -66,8 +65,7 @@ class Outcome:
     retry_after_us: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One call of a tool: exact arguments, the idempotency key, and where to (the target).
 
     `lineage` names the agents whose effects led here, the calling agent last; a tool passes it on
@@ -114,8 +112,7 @@ def span_id(name: str) -> str:
     return sha256_hex(f"vedette.span/1 {name}".encode())[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class RowWrite:
+class RowWrite(Struct, frozen=True):
     """One row of a fleet-owned collection, written in the step itself. `row` None deletes it."""
 
     collection: str

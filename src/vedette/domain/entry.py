@@ -7,11 +7,11 @@ goes into the body, which can be erased; the entry keeps the body's salted diges
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
+from msgspec import Struct, field
+
 from vedette.domain.base.canonical import canonical_json, salted_digest
-from vedette.domain.base.dataclass import dataclass
 
 VERSION = 1
 
@@ -100,8 +100,7 @@ FIELDS = frozenset(
 RELEASE_KINDS = ("fleet.loaded", "agent.released")
 
 
-@dataclass(frozen=True, slots=True)
-class Body:
+class Body(Struct, frozen=True):
     """Content beside an entry.
 
     It is found, and erased, by the entry's event or by `subject` (the CloudEvents subject; for
@@ -112,8 +111,7 @@ class Body:
     subject: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Draft:
+class Draft(Struct, frozen=True):
     """An entry before it has its place.
 
     `cause` is the seq of an earlier entry; `cause_offset` (>= 1) instead means the entry that many

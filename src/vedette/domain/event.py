@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import field
 from typing import Any
 
+from msgspec import Struct, field
+
 from vedette.domain.base.canonical import canonical_json, normalize_json, short_id
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.readers import Readers
 
@@ -46,8 +46,7 @@ PRINCIPAL = "vedetteprincipal"
 REASON = "vedettereason"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """One event. `(source, id)` is its key: a second delivery of the same key is the same event.
 
     `hops` counts the agents whose effects led here, `lineage` names them, oldest first.

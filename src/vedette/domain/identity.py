@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.roles import ALL_ROLES, Role
 
 _NAME_PATTERN = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
@@ -16,8 +17,7 @@ def is_valid_name(name: str) -> bool:
     return bool(_NAME_PATTERN.match(name))
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(Struct, frozen=True):
     """An agent's identity. Only the engine makes one; a proposal never carries it."""
 
     fleet: str
@@ -29,8 +29,7 @@ class Identity:
         return f"spiffe://{self.fleet}/agent/{self.agent}"
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
+class Principal(Struct, frozen=True):
     """A person (or the engine itself) who gives a command, with the roles it has: none unless told.
 
     Of whoever owns the fleet on this machine the kernel vouches: `owner` has every role.

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 
 from vedette.domain.base.canonical import canonical_json, normalize_json
 from vedette.domain.memory import Memory
@@ -23,7 +22,9 @@ _STATE_BYTES = _STATE_DIGITS // 2
 
 def judge_digest(release: str | None, lessons: Sequence[Memory]) -> str:
     """Return the digest of what a judge is made of; a release is charter and code."""
-    lesson_values = [[getattr(lesson, part.name) for part in fields(Memory)] for lesson in lessons]
+    lesson_values = [
+        [getattr(lesson, name) for name in Memory.__struct_fields__] for lesson in lessons
+    ]
     return hashlib.sha256(canonical_json(normalize_json([release, lesson_values]))).hexdigest()[
         :_JUDGE_DIGITS
     ]

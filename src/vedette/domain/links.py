@@ -14,15 +14,15 @@ from itertools import accumulate
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.origin import KnownValues, Origin, escape_pointer
 
 MAX_LINKS = 64
 MAX_LINK_CHARS = 512  # characters of a link that are told
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """One link: the JSON Pointer of the text it stands in, itself, its host, its origin.
 
     `host` is in lower case and ASCII; "" where it has none or none can be read for certain.

@@ -11,11 +11,10 @@ doubt, until a person says that nothing of it is delivered again.
 
 from __future__ import annotations
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class LossWindow:
+class LossWindow(Struct, frozen=True):
     """A loss: the seq of its entry, and where doubt ends.
 
     `until` is the last entry that is in doubt, 0 while nobody has said so.

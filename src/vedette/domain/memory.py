@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field
 from typing import Any, Literal
 
+from msgspec import Struct, field
+
 from vedette.domain.base.canonical import short_id
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.event import Event
 from vedette.domain.readers import Readers
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """One curated memory at one revision.
 
     `trust` is `reviewed` for what a person reviewed, `learned` for what an agent proposed and a
@@ -57,8 +56,7 @@ def reviewed_citation_ids(cited: Iterable[tuple[str, str]]) -> frozenset[str]:
     return frozenset(ids)
 
 
-@dataclass(frozen=True, slots=True)
-class BankPlan:
+class BankPlan(Struct, frozen=True):
     """A bank as declared in bank.yaml: who may read, or propose to, which scope; what it holds.
 
     `permitted_readers` are, by scope, those to whom what is remembered there may be told.
@@ -82,8 +80,7 @@ MEMORY_KINDS: tuple[MemoryKind, ...] = ("fact", "procedure", "example")
 MemoryState = Literal["candidate", "active", "rejected", "off"]
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """What an agent, or a person, would like remembered. A person's promotion makes it a memory.
 
     The engine sets id, agent, run and event, whatever the reasoner wrote there; without an agent a
@@ -102,7 +99,7 @@ class Candidate:
     label: str | None = None
     evidence: tuple[str, ...] = ()
     replaces: str | None = None
-    id: str = field(default="", compare=False)
+    id: str = ""
 
     @property
     def key(self) -> str:
@@ -174,8 +171,7 @@ def find_label_fault(text: object) -> str:
     return f"a label is one printable line of 1 to {_MAX_LABEL} characters"
 
 
-@dataclass(frozen=True, slots=True)
-class Briefing:
+class Briefing(Struct, frozen=True):
     """All that a reasoner sees of a run: serialisable data, no handle to anything.
 
     The event and the memories are data, never instructions. `row` is the agent's own row for the

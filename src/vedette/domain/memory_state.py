@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
 from vedette.domain.memory import Candidate, MemoryState
 
@@ -37,8 +38,7 @@ _STATE_TEXTS = {"active": "is recalled", "rejected": "was rejected", "off": "was
            "candidate": "was never promoted", "erased": "was erased"}  # fmt: skip
 
 
-@dataclass(slots=True)
-class LedgerMemory:
+class LedgerMemory(Struct):
     """One memory as the ledger tells of it.
 
     `seq` is the entry that proposed it (0: a reviewed file), `last` the latest about it; `by` is

@@ -8,12 +8,12 @@ bare. By reference the origin is that of the pointer's root; bare it is `derived
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from functools import lru_cache
 from typing import Any, Literal
 
+from msgspec import Struct, field
+
 from vedette.domain.base.canonical import normalize_json
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.readers import PUBLIC, Labels, Readers, meet
 
@@ -37,15 +37,13 @@ MIN_KNOWN_NUMBER = 100_000
 KnownValues = frozenset[str | int]
 
 
-@dataclass(frozen=True, slots=True)
-class Ref:
+class Ref(Struct, frozen=True):
     """A value named by where it is: `/event/data/from`, `/charter/folders/2`, `/outcome/1/id`."""
 
     pointer: str
 
 
-@dataclass(frozen=True, slots=True)
-class Roots:
+class Roots(Struct, frozen=True):
     """Everything that one run may point at, with what is known of its origin.
 
     `vouched` names envelope attributes that the source authenticated; `data` is among them only
@@ -195,8 +193,7 @@ def escape_pointer(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-@dataclass(slots=True)
-class ReferenceSize:
+class ReferenceSize(Struct):
     """How many values and characters references have drawn into the arguments of one proposal."""
 
     values: int = 0
@@ -223,8 +220,7 @@ class ReferenceSize:
                 )
 
 
-@dataclass(slots=True)
-class ArgumentResolver:
+class ArgumentResolver(Struct):
     """What the arguments of one proposal were drawn from, by JSON Pointer into them.
 
     `origins` are those of every value, `sources` the references that drew some, `readers` who may

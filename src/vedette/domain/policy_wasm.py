@@ -13,8 +13,9 @@ import binascii
 import zlib
 from typing import Protocol
 
+from msgspec import Struct
+
 from vedette.domain.base.canonical import sha256_hex
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
 
@@ -22,8 +23,7 @@ META_PREFIX = "policy_wasm:"
 MAX_BYTES = 16 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyWasm:
+class PolicyWasm(Struct, frozen=True):
     """A Wasm module: `rules` is the digest of the rules it was compiled from, `digest` its own.
 
     `origin` says where it was found, for people.

@@ -7,14 +7,13 @@ are this process's own and start at nothing; being parked is durable, so a resta
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import field
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.domain.budget import HOUR_US, MINUTE_US
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimits:
+class RateLimits(Struct, frozen=True):
     """What agent.yaml allows; None for no ceiling.
 
     An error is an attempt that broke off, or an effect that failed for good. An effect is a call
@@ -25,8 +24,7 @@ class RateLimits:
     effects_per_minute: int | None = None
 
 
-@dataclass(slots=True)
-class RateCounters:
+class RateCounters(Struct):
     """What happened lately, for each agent. Belongs to one event loop."""
 
     _instants: dict[tuple[str, str], deque[int]] = field(default_factory=dict)

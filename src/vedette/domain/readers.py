@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
 
 # Who may read a value: addresses, domains (`@harbour.example`), `resource:TYPE`, `target:NAME`.
 # None: everybody; the empty set: nobody.
@@ -70,8 +70,7 @@ def parse_readers(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderRule:
+class ReaderRule(Struct, frozen=True):
     """Which events have which label: by patterns (fnmatch, case kept) of source and type."""
 
     source: str
@@ -87,8 +86,7 @@ def event_readers(rules: Sequence[ReaderRule], source: str, type: str, readers: 
     return readers
 
 
-@dataclass(frozen=True, slots=True)
-class Labels:
+class Labels(Struct, frozen=True):
     """Who may read what one run has before it.
 
     `run` is the label of all that it has read, and so of what it gives bare. `places` has that of

@@ -11,9 +11,10 @@ import json
 import re
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, quote_plus
+
+from msgspec.structs import replace
 
 from vedette.domain.effect import Outcome
 

@@ -8,14 +8,14 @@ ready --lease--> (handled) --+--> done
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Mapping, Sequence
+from copy import copy
 from enum import Enum
-from operator import attrgetter
 from typing import Any, Literal
 
+from msgspec import Struct, field
+
 from vedette.domain.base.canonical import short_id
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.budget import Alert, Cap, Shortage
 from vedette.domain.decision import DecisionOutcome as Decided
 from vedette.domain.effect import EffectState, RowWrite
@@ -39,8 +39,7 @@ def event_run_id(event: str, agent: str) -> str:
     return f"run_{event[4:20]}{short_id('run', event, agent)[4:20]}"
 
 
-@dataclass(slots=True)
-class Run:
+class Run(Struct):
     """What the store knows of a run.
 
     `position` (the seq of the accepted event) orders the runs of one key. `steps` counts the
@@ -65,16 +64,14 @@ class Run:
     observed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """The right to handle a run, fenced by the epoch of the worker that holds it."""
 
     run: Run
     epoch: int
 
 
-@dataclass(slots=True)
-class ActionRow:
+class ActionRow(Struct):
     """What the store knows of one action of a run: decision, hold and effect in one row.
 
     `record` is the action's canonical JSON (arguments, origins, sources, why), `answer` the
@@ -117,8 +114,8 @@ class ActionRow:
         return self.decided == "deny"
 
     def copy(self) -> ActionRow:
-        """Return a row of its own that says the same: `dataclasses.replace`, at a third of it."""
-        return ActionRow(*_values(self))
+        """Return a row of its own that says the same."""
+        return copy(self)
 
     def may_try(self, now_us: int) -> bool:
         """Say whether the effect may be tried now."""
@@ -129,11 +126,7 @@ class ActionRow:
         )
 
 
-_values: Callable[[ActionRow], tuple[Any, ...]] = attrgetter(*ActionRow.__slots__)
-
-
-@dataclass(slots=True)
-class Step:
+class Step(Struct):
     """All that one turn of the line makes durable, in one transaction.
 
     `expected_steps` is the run's step count before it: a step that comes twice is answered
@@ -193,8 +186,7 @@ class CommitStatus(Enum):
     BUDGET_AVAILABLE = "room"
 
 
-@dataclass(frozen=True, slots=True)
-class CommitResult:
+class CommitResult(Struct, frozen=True):
     """The answer to a step, with the seq of the last entry it wrote.
 
     `shortage` says why it is over budget; `alerts` which limits it has brought to the alert.

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
+from msgspec import Struct
+
 from vedette.domain.agent import schedule_source
 from vedette.domain.base.clock import MICROS, iso
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.event import DATA, ENVELOPE, Event
 from vedette.domain.trigger import TICK_TYPE, Schedule
 
@@ -39,8 +40,7 @@ _HH_MM = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 _FIXED_TIME = re.compile(r"[0-9]+\s+[0-9]+\s.*")
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """One nominal instant of a schedule. `date` is its local date if it runs once a day."""
 
     agent: str

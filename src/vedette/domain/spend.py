@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.budget import (
     ALERT_PERCENT,
     DAY_US,
@@ -24,8 +25,7 @@ from vedette.domain.budget import (
 )
 
 
-@dataclass(slots=True)
-class SpendTotal:
+class SpendTotal(Struct):
     """What an agent, or the fleet, has spent of one unit in the latest hour and day known.
 
     `hour_told` and `day_told` say that the alert of the window was given.

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import field
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Draft
 
 StopScope = tuple[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True):
     """One stop in force: (scope, name) with scope all, agent or tool, and the seq of its entry.
 
     `until_us` is when it lifts itself, 0 for never.
@@ -25,8 +24,7 @@ class Stop:
     until_us: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class UnrecordedStop:
+class UnrecordedStop(Struct, frozen=True):
     """A stop that holds in this process and could not be made durable: what is to be written.
 
     `why` says what was in the way, `at_us` when it was ordered.
@@ -38,8 +36,7 @@ class UnrecordedStop:
     at_us: int
 
 
-@dataclass(slots=True)
-class StopState:
+class StopState(Struct):
     """What is stopped. `epoch` grows with every change; older steps are refused.
 
     `timed_stops` are those that lift themselves. A stop that is on its way to the store is

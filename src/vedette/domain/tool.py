@@ -7,11 +7,12 @@ Performer port and is never consulted about what the tool is.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, Literal
 
+from msgspec import Struct
+from msgspec.structs import force_setattr
+
 from vedette.domain.base.canonical import canonical_json, sha256_hex
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.readers import Readers
 
 # How an unknown outcome (call started, no answer recorded) is settled.
@@ -19,8 +20,7 @@ SettlementMode = Literal["transactional", "idempotent", "queryable", "none"]
 SETTLEMENT_MODES: tuple[SettlementMode, ...] = ("transactional", "idempotent", "queryable", "none")
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(Struct, frozen=True):
     """One tool of one agent.
 
     `sinks` are the arguments (JSON Pointers into the arguments) that decide who, where or which.
@@ -50,10 +50,10 @@ class Tool:
     readers: Readers = None
 
     # The digest of the declaration: asked for with every action, so made once.
-    digest: str = field(init=False, compare=False, default="")
+    digest: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "digest", sha256_hex(canonical_json(self.facts())))
+        force_setattr(self, "digest", sha256_hex(canonical_json(self.facts())))
 
     def facts(self) -> dict[str, object]:
         """Return what policy and ledger see of the tool."""

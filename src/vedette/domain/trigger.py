@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from fnmatch import fnmatchcase
 from typing import Literal
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.domain.event import Event
 
 MissedTickPolicy = Literal["skip", "latest", "all"]
@@ -22,8 +22,7 @@ CORRECTION_TYPE = "vedette.correction"
 UNDO_TRIGGER = "undo"
 
 
-@dataclass(frozen=True, slots=True)
-class Subscription:
+class Subscription(Struct, frozen=True):
     """Wakes the agent on events whose attributes match all given patterns (fnmatch, case kept).
 
     Without a name it is called by its patterns (`trigger_name`), as policy is told what woke a run.
@@ -55,8 +54,7 @@ class Subscription:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(Struct, frozen=True):
     """Wakes the agent at nominal instants.
 
     Exactly one of `every_us` (a period, counted from the epoch), `cron` (five fields) and

@@ -9,17 +9,16 @@ and finds out within a few calls. Instants are microseconds of the wall clock, g
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Literal
 
+from msgspec import Struct, field
+
 from vedette.domain.base.backoff import delay_us
-from vedette.domain.base.dataclass import dataclass
 
 State = Literal["closed", "open", "half-open"]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """When a breaker opens, and how long it stays open.
 
     It opens after `in_a_row` failures without a success between them, or when, of at least `least`
@@ -35,15 +34,13 @@ class Limits:
     last_us: int = 30_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class CallPass:
+class CallPass(Struct, frozen=True):
     """Leave for one call, to be given back with what came of it."""
 
     trial: bool
 
 
-@dataclass(slots=True)
-class Breaker:
+class Breaker(Struct):
     """The breaker of one target. `retry_us` is when an open one lets a trial through."""
 
     target: str
@@ -117,8 +114,7 @@ class Breaker:
         )
 
 
-@dataclass(slots=True)
-class CircuitBreakers:
+class CircuitBreakers(Struct):
     """The breakers of a fleet's targets, made when they are first asked for."""
 
     limits: Limits = field(default_factory=Limits)

@@ -8,8 +8,9 @@ and a handler that starts in the middle finds in the store exactly where the run
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import Permanent

@@ -8,9 +8,9 @@ Runs of other keys are not held up. All of this is found again in the store afte
 from __future__ import annotations
 
 from bisect import insort
-from dataclasses import field
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.domain.run import ActionRow, Run
 
 # When a parked run is looked at again though nobody woke it: waking it is this process's work.
@@ -19,8 +19,7 @@ RECHECK_US = 3_600_000_000
 QueuePosition = tuple[int, str]
 
 
-@dataclass(slots=True)
-class ParkedRuns:
+class ParkedRuns(Struct):
     """Who waits, by key and by target. Belongs to one event loop."""
 
     _keys: dict[tuple[str, str], list[QueuePosition]] = field(default_factory=dict)

@@ -12,9 +12,7 @@ it is asked about when the key has been held for as long as a call may take.
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
 
 # Beyond the call's own time: for the permit on its way to whoever makes the call, and for the hands
 # of an engine that was killed, which outlive it by a moment.
@@ -23,8 +21,7 @@ MARGIN_US = 1_000_000
 _LEASES = 4096
 
 
-@dataclass(slots=True)
-class QuietTimes:
+class QuietTimes(Struct):
     """Since when this worker holds its leases, and when it made calls that may be asked about.
 
     All instants are monotonic microseconds of this process; nothing of this is durable.

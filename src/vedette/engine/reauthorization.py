@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from vedette.domain.budget import ACTIONS
 from vedette.domain.conflict import Fenced, OverBudget, Superseded

@@ -9,7 +9,8 @@ the window turns, another run gives room back, or a person raises the limit.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadFleet, Permanent

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vedette.domain.action import Action, action_digest
 from vedette.domain.action_record import BadRecord, parse_record
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json, normalize_json
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import Permanent
 from vedette.domain.budget import ACTIONS, ActionSlots, Reservation
 from vedette.domain.conflict import EarlierEventPending, Fenced, OverBudget, Superseded
@@ -37,8 +38,7 @@ from vedette.engine.services import Services
 from vedette.engine.tool_calls import answer_data
 
 
-@dataclass(slots=True)
-class RunContext:
+class RunContext(Struct):
     """One run being handled. `actions` are all its actions, oldest first, as the store has them.
 
     `previous` is the position of the key's event that was judged before this one;

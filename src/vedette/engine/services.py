@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import field
 from typing import Any
 
+from msgspec import Struct, field
+
 from vedette.domain.agent import Agent, Fleet
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.base.fleet_clock import FleetClock
 from vedette.domain.budget import BudgetPolicy, Shortage
@@ -42,8 +42,7 @@ KEYS = 65_536
 _NOTHING = nullcontext()
 
 
-@dataclass(slots=True)
-class Services:
+class Services(Struct):
     """One fleet at work. Belongs to the event loop it was made on.
 
     `positions` is the position of the last observed event of every (agent, key) seen so far; what

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import orjson
+from msgspec.structs import replace
 
 from vedette.domain.action import Action
 from vedette.domain.agent import Agent

@@ -8,8 +8,9 @@ one `Step`. Nothing here waits and nothing is called outside.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from vedette.domain.action import Action, Proposal, bind_by_name, encode_argument
 from vedette.domain.base.canonical import canonical_json, canonicalize, normalize_json, short_id

@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
 
 Floats = npt.NDArray[np.float64]
 
@@ -26,8 +25,7 @@ PRIOR = np.array([-3.0, 6.0, 3.0, 2.0])
 PRIOR_STRENGTH = 0.3
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """A non-decreasing, piecewise linear map from score to probability, flat beyond its ends.
 
     `points` are (score, probability), scores strictly growing. Raises ValueError if they are not,

@@ -15,13 +15,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.memory import Memory
 from vedette.judging.calibration import (
     confidence_features,
@@ -40,8 +40,7 @@ _FAMILIAR = 5  # nearest examples that say how familiar a text is
 _STRANGE = 0.03  # of the examples are farther from the others than what is believed in full
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(Struct, frozen=True):
     """One labelled text. `id` names it in explanations.
 
     `lam` is how much it may be doubted (`LAMBDA`); `facts` is what `Extra` reads beside the text.
@@ -54,8 +53,7 @@ class Example:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Near:
+class Near(Struct, frozen=True):
     """An example near a text: its similarity 0..1 and its weight in the winning score."""
 
     id: str
@@ -64,8 +62,7 @@ class Near:
     weight: float
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """What the bank says: `scores` best first, `nearest` most similar first.
 
     `familiar` is best score + 2 x mean similarity of the five nearest: low for what belongs to no

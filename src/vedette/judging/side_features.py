@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
 
 Floats = npt.NDArray[np.float64]
 
 _CLIP = 3.0  # deviations beyond which a fact says no more
 
 
-@dataclass(frozen=True, slots=True)
-class Extra:
+class Extra(Struct, frozen=True):
     """Facts of a case that go into the kernel beside its words.
 
     `read(text, facts)` returns as many numbers for every case; NaN is unknown. `weight` is what
@@ -27,8 +25,7 @@ class Extra:
     weight: float = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Dense:
+class Dense(Struct, frozen=True):
     """An optional encoder: `encode` returns one vector of unit length per text."""
 
     encode: Callable[[Sequence[str]], Floats]

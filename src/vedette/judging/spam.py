@@ -8,8 +8,9 @@ inbox. So a mail is called spam only above a bar that the examples themselves su
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from vedette.judging.binary_classifier import NO, YES, BinaryClassifier, Chance
 from vedette.judging.examples import Example

@@ -9,12 +9,11 @@ can follow the chain, and nobody can enter it without having held a key of it at
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
-from vedette.domain.base.dataclass import dataclass
 from vedette.ledger.merkle import (
     Checkpoint,
     ProofError,
@@ -41,8 +40,7 @@ def read_next_key(entry: Mapping[str, Any], name: str) -> str:
     return line
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
+class Handover(Struct, frozen=True):
     """The proof that one key handed over to the next, without the ledger around it.
 
     `entry` is the canonical bytes of a `key.rotated`, `path` its inclusion proof against `note`,
@@ -86,8 +84,7 @@ class Handover:
         return cls(entry, path, note)
 
 
-@dataclass(slots=True)
-class KeyChain:
+class KeyChain(Struct):
     """The keys of a ledger in the order of their time, from the one that is trusted."""
 
     first: str

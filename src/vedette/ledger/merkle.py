@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Protocol
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
 
 HASH_BYTES = 32
 EMPTY_ROOT = sha256(b"").digest()
@@ -211,8 +211,7 @@ def _encode64(raw: bytes) -> str:
     return base64.b64encode(raw).decode("ascii")
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """The head of a ledger at one size: whose (`origin`), how many entries, and their root."""
 
     origin: str
@@ -243,8 +242,7 @@ class Checkpoint:
         return cls(lines[0], int(lines[1]), _decode64(lines[2], "the root of the checkpoint"))
 
 
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """One signature line of a note, not yet verified."""
 
     name: str
@@ -252,8 +250,7 @@ class Signature:
     signature: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """A note taken apart; nothing in it may be believed before `verify_note`."""
 
     body: str

@@ -6,12 +6,11 @@ that size has the same root. The handovers lead from the first key to the one in
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
-from vedette.domain.base.dataclass import dataclass
 from vedette.ledger.key_history import Handover, KeyChain
 from vedette.ledger.merkle import Frontier, ProofError
 from vedette.ledger.pruned_tree import frontier_of
@@ -19,8 +18,7 @@ from vedette.ledger.pruned_tree import frontier_of
 SCHEMA = "vedette.archived/1"
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedPrefix:
+class ArchivedPrefix(Struct, frozen=True):
     """Entries 1 to `size` are elsewhere. Size 0: nothing is."""
 
     size: int = 0

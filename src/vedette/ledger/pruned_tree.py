@@ -8,14 +8,13 @@ built of the leaves at hand or is a peak of the beginning.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.ledger.merkle import Frontier, ProofError, node_hash
 
 
-@dataclass(slots=True)
-class Tail:
+class Tail(Struct):
     """The leaves `base.size`, `base.size + 1`, … of a tree whose beginning is `base`."""
 
     base: Frontier = field(default_factory=Frontier)

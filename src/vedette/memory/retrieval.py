@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import field
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec import Struct, field
+
 from vedette.domain.agent import Agent, MemoryScope
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.disk_errors import FAILURE_MEND
 from vedette.domain.base.errors import StoreFailed, VedetteError
 from vedette.domain.decision_request import (
@@ -40,8 +40,7 @@ _FRESH_US = 60_000_000
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class Recall:
+class Recall(Struct):
     """Reads banks for agents. `drafts` of new decisions wait to be written with the next step.
 
     `lag_reason` says why the banks lack something that is durable, or cannot be read; "" if they

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import orjson
+from msgspec import Struct
 
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
 from vedette.judging import Judge
@@ -22,8 +22,7 @@ MOST_GATHERED = 1000
 _ANSWERS = {"hold.approved": "approved", "hold.denied": "denied"}
 
 
-@dataclass(frozen=True, slots=True)
-class Flip:
+class Flip(Struct, frozen=True):
     """A recorded run whose event would be judged otherwise: its label with and without."""
 
     run: str

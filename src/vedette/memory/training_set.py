@@ -8,10 +8,10 @@ its judge, which is made anew of what may be read now.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+
+from msgspec import Struct, field
 
 from vedette.domain.agent import Agent
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.decision_request import DecisionContext
 from vedette.domain.entry import Draft
 from vedette.domain.event import ENVELOPE, Event
@@ -27,8 +27,7 @@ LESSON_READ_EVENT = Event("vedette:engine", "lessons", "vedette.lessons", vouche
 ReadableScopes = Mapping[str, tuple[tuple[str, str], ...]]
 
 
-@dataclass(slots=True)
-class Lessons:
+class Lessons(Struct):
     """What each of `agents` may be taught. Nobody is taught anything before `adopt`."""
 
     banks: BankStore

@@ -8,8 +8,9 @@ now, is not touched.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Protocol, cast
+
+from msgspec.structs import replace
 
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import AlreadyDone, BadCommand, DisplayMismatch, Forbidden, NotFound

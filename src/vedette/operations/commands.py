@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from vedette.domain.base.canonical import canonical_json
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden, NotFound, StateNotKept
 from vedette.domain.base.fleet_clock import describe_jump
 from vedette.domain.budget import ACTIONS, DAY_US, FLEET, MODEL_UNITS, UNITS, Budget, Cap, Raise
@@ -59,8 +60,7 @@ class AgentReleaser(Protocol):
     def changed_agents(self) -> Sequence[Any]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """Who wants something, why, and under which id (a repeat of the id is the same order)."""
 
     principal: Principal
@@ -72,8 +72,7 @@ class Order:
         return Body(canonical_json({"reason": self.reason, **more}))
 
 
-@dataclass(slots=True)
-class Commands:
+class Commands(Struct):
     """The commands of one fleet. `read_bundle` reads a policy folder."""
 
     services: Services

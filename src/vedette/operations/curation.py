@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import orjson
+from msgspec import Struct
 
 from vedette.domain.base.canonical import canonical_json, short_id
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
@@ -90,8 +90,7 @@ def _is_archived(one: LedgerMemory, archived: Collection[str]) -> bool:
     return one.state == "erased" and one.digest in archived
 
 
-@dataclass(slots=True)
-class Curation:
+class Curation(Struct):
     """The memories of one fleet, as people see and order them."""
 
     services: Services
@@ -168,7 +167,7 @@ class Curation:
         declared = self.services.agent(agent)
         lessons = self.lessons.preview_lessons(agent, self.services.clock.now_us())
         lessons_json = [
-            {name: getattr(one, name) for name in type(one).__slots__} for one in lessons
+            {name: getattr(one, name) for name in one.__struct_fields__} for one in lessons
         ]
         return {
             "folder": declared.folder,

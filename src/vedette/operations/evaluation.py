@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vedette.domain.action import Action, bind_by_name
 from vedette.domain.agent import Agent
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.confidence import check_confidence
 from vedette.domain.decision_request import DecisionContext
@@ -38,8 +38,7 @@ OUTCOMES = {"permit": "permitted", "hold": "held", "deny": "denied"}
 RecallFunction = Callable[[Gateway, Agent, Event], Sequence[Memory]]
 
 
-@dataclass(frozen=True, slots=True)
-class EvalCase:
+class EvalCase(Struct, frozen=True):
     """Events, and what is expected of them: of each list as a multiset, of `label` at the end.
 
     Whatever `expect` does not name is not looked at. `where` is file and line.
@@ -51,8 +50,7 @@ class EvalCase:
     expect: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class EvalResult:
+class EvalResult(Struct, frozen=True):
     """What came of a case. `differences` is empty if all was as expected.
 
     `rules` says for every decided action which rule decided it: (tool, outcome, rule).
@@ -90,8 +88,7 @@ class EvalResult:
         }
 
 
-@dataclass(slots=True)
-class Evaluation:
+class Evaluation(Struct):
     """One agent on trial: its judge, and a fresh gateway and fresh rows for every case."""
 
     agent: Agent
@@ -117,8 +114,7 @@ class Evaluation:
         )
 
 
-@dataclass(slots=True)
-class _CaseRun:
+class _CaseRun(Struct):
     trial: Evaluation
     gateway: Gateway
     label: str = ""

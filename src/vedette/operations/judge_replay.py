@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any, Protocol
 
 import orjson
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json, normalize_json
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.compensation import is_undo
 from vedette.domain.entry import is_body_of
 from vedette.domain.event import Event
@@ -77,8 +77,7 @@ class JudgeReplayStore(LedgerReader, Protocol):
     def observed_positions(self) -> Iterator[tuple[str, str, int, int]]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeRelease:
+class JudgeRelease(Struct, frozen=True):
     """A judge that is at hand: the agent's release, and what it was taught."""
 
     agent: Agent
@@ -115,8 +114,7 @@ async def replay_judges(record: JudgeReplayStore, judges: JudgeProvider) -> Judg
     return replaying.report
 
 
-@dataclass(slots=True)
-class _KeyState:
+class _KeyState(Struct):
     """What is known of an agent's key, as of the entry that is looked at.
 
     `observed` are positions in order, `judged` the entries that judged them. `base` is the last
@@ -179,8 +177,7 @@ class _KeyState:
         self.seen, self.seen_at = initial_digest(position), position
 
 
-@dataclass(frozen=True, slots=True)
-class _Base:
+class _Base(Struct, frozen=True):
     """What a state is taken up from: a checkpoint, and the positions observed since."""
 
     at: int
@@ -196,8 +193,7 @@ class _NotRecomputable(Exception):
         self.why = why
 
 
-@dataclass(frozen=True, slots=True)
-class _RecordedJudgement:
+class _RecordedJudgement(Struct, frozen=True):
     """One recorded judgement: its entry, and (salt, body) if it has one that is there."""
 
     seq: int

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.policy.replay import MAX_DIFFERENCES
 
 # Why a judgement is not made again. What follows from an order that a person gave is no fault.
@@ -18,8 +18,7 @@ UNKNOWN = "state from before"
 EXPECTED_REASONS = frozenset({ERASED, ARCHIVED, CHANGED, UNNAMED, UNKNOWN})
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """A judgement, or a row, that is not what the record comes to.
 
     `what` is one of order, state, judgement, checkpoint, row, not deterministic. Of `recorded` and
@@ -38,11 +37,10 @@ class Difference:
 
     def to_json(self) -> dict[str, Any]:
         """Return the difference as `--json` prints it."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
-@dataclass(slots=True)
-class JudgeReport:
+class JudgeReport(Struct):
     """What came of it. `answers` are turns that a model, or the engine itself, answered.
 
     `states` counts the kept states that were compared. `unrecomputable` counts judgements by why

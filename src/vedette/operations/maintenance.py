@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import field, replace
 from typing import Any, Protocol
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from vedette.domain.base.canonical import canonical_json
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
@@ -87,8 +88,7 @@ class BrokerDeadLetters(Protocol):
     ) -> dict[str, Any]: ...
 
 
-@dataclass(slots=True)
-class Maintenance:
+class Maintenance(Struct):
     """The upkeep of one fleet's store."""
 
     services: Services

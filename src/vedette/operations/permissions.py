@@ -9,12 +9,13 @@ what would be decided, under whatever rules are live.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, field, replace
 from typing import Any, get_args
+
+from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 
 from vedette.domain.action import Action
 from vedette.domain.agent import Agent, Fleet
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.decision import Decision
 from vedette.domain.decision_request import DecisionContext
 from vedette.domain.event import ENVELOPE, Event
@@ -39,8 +40,7 @@ _FULL_CONFIDENCE = 1000
 _TRUSTED: Origin = "trusted"
 
 
-@dataclass(frozen=True, slots=True)
-class PermissionQuery:
+class PermissionQuery(Struct, frozen=True):
     """Who is asked about and by which engine, with the data that is live in it.
 
     `act_engine` is the same policy but for the agent's mode, which is act there. `cron_walls` reads

@@ -14,13 +14,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from vedette.domain.agent import Agent
 from vedette.domain.base import failpoint
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound
 from vedette.domain.base.fsync import sync
 from vedette.operations.modes import GRANTS, replace_file
@@ -39,8 +40,7 @@ _IGNORE = shutil.ignore_patterns("__pycache__", "*.py[co]", ".*", "*~")
 CheckFleet = Callable[["Settings"], list["Problem"]]
 
 
-@dataclass(slots=True)
-class NewAgent:
+class NewAgent(Struct):
     """What a new agent takes. `files` are new texts by path, `before` what each was made of.
 
     `review_lines` are lines of its code that have a word which is also the other's name or

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import field
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.domain.base.errors import BadPolicy, BadStore, Unavailable, VedetteError
 from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.bundle import Bundle
@@ -33,16 +33,14 @@ LEAD_S = 0.5
 LOOK_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignArchive:
+class ForeignArchive(Struct, frozen=True):
     """What lies on the shelf, in this version, and neither the fleet's key nor ours signed."""
 
     version: str
     why: str
 
 
-@dataclass(slots=True)
-class BundleDistributor:
+class BundleDistributor(Struct):
     """Makes the archives of one fleet and brings them to its shelf, if it has one.
 
     `highest_seen` is the highest number seen on the shelf: after a restore the record may be behind

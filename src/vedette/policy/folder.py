@@ -9,8 +9,9 @@ says what is live, or when a person publishes it.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from vedette.domain.base.errors import WriteConflict
 from vedette.domain.bundle import Bundle, Revision

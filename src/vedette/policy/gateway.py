@@ -8,11 +8,11 @@ goes wrong on the way to a decision is a deny, and so is a permit on which a sec
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
+from msgspec import Struct, field
+
 from vedette.domain.action import Action
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.budget import ACTIONS, DAY_US, HOUR_US, MINUTE_US, SpendCounters
 from vedette.domain.decision import REQUEST_SCHEMA
 from vedette.domain.decision_request import DecisionContext, DecisionRecord, request_decision
@@ -20,8 +20,7 @@ from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.second_opinion import SecondOpinion
 
 
-@dataclass(slots=True)
-class Gateway:
+class Gateway(Struct):
     """Decides under the live revision. `swap` is the only thing that changes what is live.
 
     `second_opinion` is what another engine says of the same bundle; None where there is no other.

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from vedette.domain.base.canonical import canonical_json, sha256_hex
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision
 from vedette.domain.decision_request import evaluate_request
@@ -28,8 +28,7 @@ _MAX_SHOWN = 20
 Document = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Loosening:
+class Loosening(Struct, frozen=True):
     """What a bundle loosens against another, in words; empty where nothing is.
 
     `bundle_digests` are the digests of both bundles. `evidence` tells what recorded questions would

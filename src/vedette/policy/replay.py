@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 from typing import Any, Protocol
 
 import orjson
+from msgspec import Struct, field
 
 from vedette.domain.base.canonical import SALT_BYTES, canonical_json, salted_digest
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import VedetteError
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision
@@ -48,8 +47,7 @@ class ReplayStore(LedgerReader, Protocol):
     def bundle_files(self, digest: str) -> dict[str, bytes] | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """A decision that came out otherwise: at which entry, what stands there, what came now."""
 
     seq: int
@@ -61,8 +59,7 @@ class Difference:
         return {"seq": self.seq, "recorded": dict(self.recorded), "again": dict(self.replayed)}
 
 
-@dataclass(slots=True)
-class ReplayReport:
+class ReplayReport(Struct):
     """What came of a replay.
 
     `unreplayable` counts decisions by why they could not be made again: `erased` (its question

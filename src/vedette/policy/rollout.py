@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import Clock
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import AlreadyDone, BadPolicy, VedetteError, WriteConflict
 from vedette.domain.bundle import Bundle, Revision, find_bundle
 from vedette.domain.entry import Body, Draft
@@ -42,8 +43,7 @@ _DRAIN_US = 2_000_000
 PATIENCE_S = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class PublishRequest:
+class PublishRequest(Struct, frozen=True):
     """Who wants a bundle live and why; `commit` is where it comes from, as they told.
 
     `back_to` is the number of the revision whose content it is, for a rollback. `new_key` signs
@@ -62,8 +62,7 @@ class PublishRequest:
     confirmed: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PublishResult:
+class PublishResult(Struct, frozen=True):
     """What came of a publication.
 
     `took_us` is the time from the wish until no call starts and no step commits under anything
@@ -93,8 +92,7 @@ class PublishResult:
         return not self.findings and self.confirmed
 
 
-@dataclass(slots=True)
-class Rollout:
+class Rollout(Struct):
     """Publishes bundles, one after the other.
 
     `prepare` decides under a bundle, as the revision it would get, what must be decided before it

@@ -16,8 +16,9 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.errors import StoreFailed, VedetteError

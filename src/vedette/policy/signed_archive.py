@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Awaitable, Mapping
-from dataclasses import field
 from typing import Any, Protocol
 
 import orjson
+from msgspec import Struct
 
 from vedette.domain.base.canonical import sha256_hex
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.bundle import Bundle
 from vedette.domain.policy_wasm import WasmRecord
 
@@ -74,8 +73,7 @@ class ArchiveSigner(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
+class Archive(Struct, frozen=True):
     """The signed archive of one revision; `digest` is the SHA-256 of its bytes.
 
     `public` is the PEM of the key that signed it. It is kept with it, so that a worker without
@@ -85,9 +83,9 @@ class Archive:
     number: int
     bundle: str
     key: str
-    raw: bytes = field(repr=False)
+    raw: bytes
     digest: str = ""
-    public: str = field(default="", repr=False)
+    public: str = ""
 
     @classmethod
     def from_raw(cls, number: int, bundle: str, key: str, raw: bytes, public: str = "") -> Archive:

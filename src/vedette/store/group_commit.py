@@ -28,8 +28,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
+from msgspec import Struct
+
 from vedette.domain.base import machine
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import StoreFailed, VedetteError
 from vedette.domain.base.failpoint import hit_failpoint
 from vedette.store.dialect import Database
@@ -81,8 +82,7 @@ Item = tuple[Callable[[], Any], "asyncio.Future[Any]", bool, int, bool]
 ItemResult = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 
-@dataclass(slots=True)
-class Group:
+class Group(Struct):
     """Items of one transaction; its answers, or what went wrong, if the loop has written it."""
 
     items: list[Item]

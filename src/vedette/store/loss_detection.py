@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import iso
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
 from vedette.ledger.merkle import Checkpoint, ProofError, parse_note, read_notes, verify_note
@@ -35,8 +35,7 @@ Head = tuple[int, str]
 LostHead = tuple[int, str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(Struct, frozen=True):
     """What is lost: of the entries behind `size` those up to the furthest of `heads`.
 
     `heads` are the last (size, root) of every stretch that the witness saw beyond; none if no
@@ -72,8 +71,7 @@ class Loss:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class WitnessComparison:
+class WitnessComparison(Struct, frozen=True):
     """What came of holding a store against its witness.
 
     `loss` is what is lost and was not told before; `last` the last head of both. `has_diverged`
@@ -188,8 +186,7 @@ def _is_known_loss(lost_heads: Collection[LostHead], point: Checkpoint, common: 
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Branch:
+class _Branch(Struct, frozen=True):
     """What a witness saw that the store does not hold: its notes behind the last `common` head.
 
     `size` is how far the store is of the history that the witness saw.

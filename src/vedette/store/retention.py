@@ -6,11 +6,11 @@ The functions write inside the writer's transaction; `StoreMaintenance` hands th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Draft

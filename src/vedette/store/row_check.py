@@ -10,14 +10,13 @@ Rows of entries that were archived are not looked at: what they came to is prove
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from vedette.domain.action import action_id
 from vedette.domain.base.canonical import canonical_json, sha256_hex
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.budget import FLEET
 from vedette.domain.bundle import bundle_digest
 from vedette.domain.effect import state_after
@@ -88,8 +87,7 @@ UNCHECKED: Mapping[tuple[str, str], str] = {
 PROVED_TABLES = frozenset({"entry", "body", "checkpoint"})
 
 
-@dataclass(frozen=True, slots=True)
-class RowMismatch:
+class RowMismatch(Struct, frozen=True):
     """A row that is not what the entries come to; None says that there is, or should be, none."""
 
     table: str
@@ -135,8 +133,7 @@ def find_mismatches(database: Database) -> Iterator[RowMismatch]:
     yield from _rows(database, expected, first)
 
 
-@dataclass(slots=True)
-class _Action:
+class _Action(Struct):
     """What the entries say of an action."""
 
     fixed: dict[str, Any]
@@ -175,8 +172,7 @@ class _Action:
             self.effect = effect
 
 
-@dataclass(slots=True)
-class _ExpectedRows:
+class _ExpectedRows(Struct):
     """What the entries come to, as far as rows say the same."""
 
     policies: dict[tuple[Any, ...], tuple[Any, ...]] = field(default_factory=dict)

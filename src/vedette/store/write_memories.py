@@ -6,10 +6,10 @@ Each is one item of the writer: the entry, and whatever belongs to it, stand tog
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import orjson
+from msgspec.structs import replace
 
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
 from vedette.domain.compensation import erased_error

@@ -15,12 +15,10 @@ from __future__ import annotations
 import os
 import random
 import threading
-from dataclasses import field
 from pathlib import Path
 
 import apsw
-
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
 
 SECTOR = 512
 
@@ -29,8 +27,7 @@ _WATCHED_FLAGS = (
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class FileWrites:
+class FileWrites(Struct):
     """What was written to one file: its synced bytes, and the writes that were not synced yet.
 
     A write of None means that the file was cut to `offset` bytes. `size` is what the kernel has.

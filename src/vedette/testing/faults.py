@@ -21,12 +21,12 @@ import time
 import traceback
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from vedette.domain.base import failpoint
-from vedette.domain.base.dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class ChildResult:
+class ChildResult(Struct, frozen=True):
     """How a child ended. `passes` is how many crash points it passed, `last_point` the last of
     them.
 

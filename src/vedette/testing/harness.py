@@ -131,7 +131,7 @@ class FleetHarness:
 
     async def open(self) -> None:
         """Open the fleet and begin to handle."""
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         from vedette.app.composition_root import open_app
         from vedette.config.deployment import Deployment
@@ -171,7 +171,7 @@ class FleetHarness:
 
     async def send(self, *events: Event, vouched: bool = True) -> list[Receipt]:
         """Hand over events; their envelope is vouched for unless said otherwise."""
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         if vouched:
             events = tuple(replace(event, vouched=ENVELOPE) for event in events)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from vedette.adapters.reasoners.adk.tools import FunctionModel, ModelReply, ModelRequest
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(Struct, frozen=True):
     """A tool call of the script: the tool as declared (`mail.file`), and its arguments.
 
     A reference is written as a model writes it: `ref:/event/data/from`.
@@ -39,8 +39,7 @@ class Hang:
 ScriptEntry = str | ToolCall | Sequence["str | ToolCall"] | Exception | type[Hang]
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedPrompt:
+class RecordedPrompt(Struct, frozen=True):
     """What the model was asked, as plain data.
 
     `turn` counts from 0. `texts` are the user's texts, `calls` the model's own earlier calls

@@ -17,13 +17,13 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+
 from vedette.config.deployment import Deployment
 from vedette.domain.base.clock import MachineClock
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.origin import Ref
@@ -163,8 +163,7 @@ GRANTS = """\
 DENY_TOOL = 'package vedette.denies\n\ndeny contains "denies.test" if input.action.tool == "{}"\n'
 
 
-@dataclass(slots=True)
-class World:
+class World(Struct):
     """What the calling tools reach. It keeps its own record, apart from the ledger.
 
     `answer` may replace what a call brings: an Outcome, an exception to raise, or None for the

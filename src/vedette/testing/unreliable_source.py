@@ -16,9 +16,9 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import field
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Intake
 
@@ -27,8 +27,7 @@ KINDS = ("duplicate", "lost ack", "expired", "delay", "reorder", "split", "reset
 _YIELDS = 40  # at most so many turns of the loop go by while a delivery is delayed
 
 
-@dataclass(slots=True)
-class UnreliableSource:
+class UnreliableSource(Struct):
     """Fits `ports.Source`; ends once every event is acknowledged.
 
     `fault_rate` is the chance of each fault at each delivery (0: a plain source), `fault_counts`

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import orjson
 import pytest
+from msgspec.structs import replace
 from tests.acceptance.promises.common import WIDE
 
 from vedette.domain.budget import DAY_US, HOUR_US

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.adapters.bigquery.rows import RowMapper as TableMaker
 from vedette.adapters.bigquery.sql import AT_COLUMN, ROW_COLUMN

@@ -10,7 +10,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,6 +18,7 @@ import apsw
 import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from vedette.adapters.files.source import JsonlSource
 from vedette.adapters.ledger_export import verify_store
@@ -692,7 +692,7 @@ async def test_a_restored_fleet_stays_stopped_whatever_stop_there_was(
 
 CHILD = """
 import asyncio, os, signal, sys
-from dataclasses import replace
+from msgspec.structs import replace
 from pathlib import Path
 from vedette.domain.base import failpoint as crashpoint
 from vedette.app.backup import restore

@@ -55,7 +55,7 @@ async def test_state_and_row_are_as_they_were_before_the_event(tmp_path: Path) -
 
 
 async def test_what_is_stopped_waits_and_what_is_no_action_is_told(tmp_path: Path) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     async with toy_fleet(tmp_path, World()) as fleet:
         on = replace(trial(fleet), stopped=frozenset({"wire.send"}))

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
+from msgspec.structs import replace
 
 from vedette.adapters.ledger_export import write_segment
 from vedette.adapters.reasoners.in_process import InProcessReasoner

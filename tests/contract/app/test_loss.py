@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 from tests.contract.store.test_store import KEY
 from tests.pg import Server, server
 

@@ -9,11 +9,11 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.contract.ledger.test_reconstruct_stores import plan as plan
 from tests.pg import server
 from tests.remote import Host, now_us

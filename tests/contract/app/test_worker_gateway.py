@@ -7,12 +7,12 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 from tests.remote import Host, connect_as, now_us
 
 from vedette.adapters.identity.spiffe import Issuer

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.domain.base.errors import BadCommand, BadFleet
 from vedette.domain.budget import DAY_US, FLEET, HOUR_US, MODEL_CALLS, MONEY, TOKENS

@@ -6,11 +6,11 @@ import asyncio
 import errno
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.broken_disk import broken_disk
 from tests.fleet.test_learning import desk, learned, order, taught
 from tests.pg import server

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.adapters.reasoners.in_process import InProcessReasoner
 from vedette.config.agent_loader import build_judge

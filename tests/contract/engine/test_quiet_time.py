@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct, field
 from tests.pg import server
 
 from vedette.config.settings import StorePlan
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
@@ -40,8 +39,7 @@ TIMEOUT_US = 30 * SECOND  # of `order.place`
 WHOLE_US = TIMEOUT_US + MARGIN_US
 
 
-@dataclass
-class Late:
+class Late(Struct):
     """A target that takes a call at once, does it `late_us` later, and never answers."""
 
     clock: ManualClock

@@ -9,12 +9,12 @@ import json
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvicorn
+from msgspec.structs import replace
 
 from vedette.adapters.bundles import watch
 from vedette.adapters.files.source import JsonlSource

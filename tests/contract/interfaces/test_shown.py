@@ -13,12 +13,12 @@ import sqlite3
 import time
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import httpx
 import pytest
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from tests.contract.adapters.alertmanager.test_alertmanager import ALERT, AUTHORISED, DOORS, PAYLOAD
 from tests.contract.interfaces.test_people_cli import Cli

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 from tests.contract.ledger.test_edited_rows import edit, verified
 from tests.contract.ledger.test_reconstruct_stores import START, opened
 from tests.contract.ledger.test_reconstruct_stores import plan as plan

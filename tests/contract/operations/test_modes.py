@@ -6,12 +6,12 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 from tests.small import AGENT, small
 
 from vedette.domain.base import failpoint

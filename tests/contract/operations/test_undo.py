@@ -6,12 +6,12 @@ import asyncio
 import gc
 import shutil
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 from tests.contract.ledger.test_edited_rows import edit
 
 from vedette.domain.action import Proposal

@@ -92,7 +92,7 @@ async def test_what_was_confirmed_is_exactly_what_was_shown(fleet: FleetHarness)
 
 
 async def test_an_order_that_was_not_confirmed_keeps_its_id(fleet: FleetHarness) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     await order(fleet, "mode", agent="worker", mode="observe")
     first = replace(fleet.order(), command_id="first")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import apsw
 import pytest
+from msgspec.structs import replace
 from tests.broken_disk import broken_disk
 
 from vedette.domain.base.errors import BadStore, Permanent, StoreFailed
@@ -157,9 +157,9 @@ def test_a_bank_that_is_gone_is_retired(bank: SqliteBank) -> None:
 
 def test_a_load_that_fails_changes_nothing(bank: SqliteBank) -> None:
     bank.load([plan(*usual())])
-    broken = replace(memory("bad", "x"), expires_us="never")  # type: ignore[arg-type]
+    broken = replace(memory("bad", "x"), expires_us="never")
     with pytest.raises((apsw.Error, TypeError, ValueError, AttributeError)):
-        bank.load([plan(memory("new", "new pier")), plan(replace(broken, text=None), name="b")])  # type: ignore[arg-type]
+        bank.load([plan(memory("new", "new pier")), plan(replace(broken, text=None), name="b")])
     assert bank.version("harbour") == 1
     assert recall(bank, "invoice") == ["invoices"]
     assert recall(bank, "new") == []

@@ -6,13 +6,13 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from msgspec.structs import replace
 
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.run import CommitStatus

@@ -7,13 +7,13 @@ people do beside it, at any instant and in any order, and checks after every mov
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from vedette.domain import effect
 from vedette.domain import hold as approval

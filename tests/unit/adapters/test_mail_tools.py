@@ -6,13 +6,13 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from email import message_from_bytes
 from email.message import Message
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.adapters.mail.event import mail_event
 from vedette.config.agent_loader import load_module

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.domain.action import Action, Proposal, action_digest, action_id, bind, encode_argument
 from vedette.domain.base.errors import BadProposal

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.event import ENVELOPE, Event, check_event, metric_value

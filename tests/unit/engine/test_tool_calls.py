@@ -5,11 +5,11 @@ from __future__ import annotations
 import importlib
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.domain.base.errors import Permanent
 from vedette.domain.effect import Call, EffectState, Outcome, transition

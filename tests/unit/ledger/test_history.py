@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from vedette.domain.base.canonical import canonical_json, short_id
 from vedette.domain.base.clock import iso

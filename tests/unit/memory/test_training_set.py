@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from vedette.domain.agent import Agent, MemoryScope
 from vedette.domain.budget import Budget

@@ -120,7 +120,7 @@ def test_anything_but_an_exact_decision_is_a_deny(answer: object) -> None:
 
 
 def test_a_question_that_cannot_be_recorded_is_a_deny_and_never_asked() -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     engine = Engine(PERMIT)
     odd = DecisionContext(AGENT, replace(EVENT, type="\ud800"), 1, NOW)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.base.errors import BadFleet
 from vedette.ledger.history.audit import Mail, TargetEffect
 
 
-@dataclass(frozen=True, slots=True)
-class TargetRecord:
+class TargetRecord(Struct, frozen=True):
     """What one target says: effects by key, or the mails of a mailbox.
 
     `retention_us` is for how long it keeps what it has, in microseconds; None if for good.

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict, replace
 from typing import Protocol
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from vedette.adapters.bigquery.tables import KINDS, MAX_ROWS, Batch, Encoder
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.clock import Clock
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadStore, Unavailable
 from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.ports.reasoner import Metrics
@@ -49,8 +49,7 @@ class LedgerReader(Protocol):
     def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """How far a table is: `seq` is shipped; its stream's next row has `offset`.
 
     `rows` counts all that were ever shipped there.

@@ -9,7 +9,8 @@ import re
 from string import Template
 from typing import TYPE_CHECKING
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.base.errors import BadFleet
 
 if TYPE_CHECKING:
@@ -35,8 +36,7 @@ ORDER BY t.$time, $row
 LIMIT $limit""")
 
 
-@dataclass(frozen=True, slots=True)
-class RowPosition:
+class RowPosition(Struct, frozen=True):
     """A row in the order of the query: its instant in microseconds, and what tells it apart."""
 
     at_us: int

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from vedette.domain.base.canonical import sha256_hex
-from vedette.domain.base.dataclass import dataclass
 
 FOLDER = Path(__file__).parent
 
@@ -56,8 +56,7 @@ def view_text(view: str, dataset: str) -> str:
     return text.replace("${dataset}", dataset)
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Rows of one table out of a stretch of the ledger that ends at entry `last`.
 
     `history` is when its line of history began (microseconds); `rows` are (seq, serialised row).

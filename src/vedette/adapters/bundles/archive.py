@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from vedette.adapters.bundles.key import PolicyKey
 from vedette.adapters.bundles.signature import sign_claims, verify_token
 from vedette.adapters.bundles.tar import read_tar, write_tar
 from vedette.domain.base.canonical import canonical_json, sha256_hex
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.bundle import Bundle
 from vedette.policy.bundle_data import DATA_NAMES, mount
@@ -37,8 +37,7 @@ MAX_ARCHIVE_BYTES = 64 << 20
 _ASIDE_SUFFIX = ".txt"
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """What an archive says of itself, all of it signed.
 
     `number` and `digest` are the revision; `signer` is who published it, `commit` and `reason` are

@@ -10,9 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from vedette.domain.base import machine
 from vedette.domain.base.canonical import sha256_hex
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import BadPolicy, BadStore
 from vedette.domain.base.fsync import create_atomic
@@ -31,8 +32,7 @@ _BYTES = 32
 _ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyKey:
+class PolicyKey(Struct, frozen=True):
     """A P-256 key pair. `public` is the PEM of its public half, which verifiers are given."""
 
     private: EllipticCurvePrivateKey

@@ -15,10 +15,11 @@ from contextlib import closing
 from typing import Any
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+
 from vedette.adapters import http_client
 from vedette.adapters.http_client import IpAddress, NoResponse, Response, SendFailure
 from vedette.config.http_template import Request
-from vedette.domain.base.dataclass import dataclass
 
 __all__ = [
     "NoResponse",
@@ -40,8 +41,7 @@ _UNROUTABLE = (ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("fec0:
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
+class Endpoint(Struct, frozen=True):
     """Where a target is. `prefix` is the path of its base_url, without the last slash."""
 
     secure: bool

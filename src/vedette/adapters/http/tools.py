@@ -11,8 +11,9 @@ import asyncio
 import socket
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from vedette.adapters.http.outcomes import outcome_of, query_outcome
 from vedette.adapters.http.request import (
@@ -26,7 +27,6 @@ from vedette.adapters.http.request import (
 from vedette.adapters.http_client import shut_down
 from vedette.config.http_template import BadArgument, Request, build_request
 from vedette.domain.base import failpoint, machine
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.ports.reasoner import ToolExecutor
 from vedette.domain.tool import Tool
@@ -37,8 +37,7 @@ _GRACE_S = 1.0  # that a thread has, behind the end of its call, to come back
 _Key = tuple[str, str, str]
 
 
-@dataclass(slots=True, eq=False)
-class _Attempt:
+class _Attempt(Struct, eq=False):
     """One request. `sent` and `cancelled` exclude each other: whoever is first has its way."""
 
     deadline: float

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,6 @@ from vedette.adapters.ledger_export.files import (
 )
 from vedette.adapters.ledger_export.proofs import ProofTree
 from vedette.adapters.ledger_export.verification import verify_store
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.base.failpoint import hit_failpoint

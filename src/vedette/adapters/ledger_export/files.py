@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
 
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.base.fsync import sync
 from vedette.ledger.merkle import Checkpoint, ProofError, parse_note, read_notes

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from vedette.adapters.ledger_export.files import (
     VerifiableLedger,
     archived_part,
@@ -16,7 +18,6 @@ from vedette.adapters.ledger_export.files import (
     size_of,
     snapshot,
 )
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand
 from vedette.ledger.key_history import ROTATED, Handover, KeyChain, build_chain
 from vedette.ledger.merkle import (
@@ -35,8 +36,7 @@ PROOF = "vedette.proof/1"
 CONSISTENCY = "vedette.consistency/1"
 
 
-@dataclass(slots=True)
-class ProofTree:
+class ProofTree(Struct):
     """The tree of a record at its newest checkpoint, and what proofs about it need."""
 
     archived: ArchivedPrefix

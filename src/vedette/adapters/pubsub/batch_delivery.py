@@ -13,13 +13,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.pubsub.inbox import Delivery, Inbox
 from vedette.domain.base.clock import MICROS
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
 from vedette.domain.ports.reasoner import Metrics
@@ -34,8 +34,7 @@ _YIELD_BYTES = 1 << 20
 _STORE_FIRST_S, _STORE_LAST_S = 0.1, 5.0
 
 
-@dataclass(slots=True)
-class PoisonMessages:
+class PoisonMessages(Struct):
     """The messages that were no event, by message id: each is recorded once.
 
     `limit` are remembered. `topic` says that the subscription ought to have dead letters.

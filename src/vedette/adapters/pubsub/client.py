@@ -12,12 +12,12 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.domain.base.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -182,8 +182,7 @@ def _default_credentials() -> Any:
         ) from error
 
 
-@dataclass(slots=True)
-class _SharedConnection:
+class _SharedConnection(Struct):
     """A connection that several sources use, and how many streams they have on it."""
 
     host: str | None
@@ -191,8 +190,7 @@ class _SharedConnection:
     streams: int = 0
 
 
-@dataclass(slots=True, weakref_slot=True)
-class _Pool:
+class _Pool(Struct, weakref=True):
     connections: list[_SharedConnection] = field(default_factory=list)
 
 

@@ -13,11 +13,12 @@ repeat one that was; what the agent reads is its own schedule's data, never the 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from vedette.domain.agent import Fleet
 from vedette.domain.base.clock import MICROS, iso
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadEvent, BadFleet
 from vedette.domain.cloudevents import load_json
 from vedette.domain.event import Event
@@ -42,8 +43,7 @@ SKEW_US = 1 * MICROS
 _RAW = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class _SchedulePlan:
+class _SchedulePlan(Struct, frozen=True):
     agent: str
     schedule: Schedule
     calendar: Calendar

@@ -18,12 +18,12 @@ A dead-letter topic gets a subscription of the same short name, or what is put t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from typing import Any, Literal
+
+from msgspec import Struct, field
 
 from vedette.adapters.pubsub.client import subscription_path, topic_path
 from vedette.config.deployment import PubsubPlan, PushPlan
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 
 Value = int | str | bool
@@ -38,8 +38,7 @@ RETRY_MIN_S, RETRY_MAX_S = 1, 60
 _DEAD_LETTER_DEADLINE_S = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(Struct, frozen=True):
     """Topics and subscriptions by their full names. `blockers`: what keeps one from being made."""
 
     topics: tuple[str, ...]
@@ -47,8 +46,7 @@ class Declaration:
     blockers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One field of a subscription: what it is, what is declared, and whether it can be changed."""
 
     name: str
@@ -61,8 +59,7 @@ class Difference:
         return self.name not in IMMUTABLE_FIELDS
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """What becomes of one topic or subscription.
 
     `fixed`: it differs in what cannot be changed. `missing`: it is not there and cannot be made

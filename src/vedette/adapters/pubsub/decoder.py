@@ -17,7 +17,8 @@ agents asleep. What is the engine's own (its sources, types and attributes) is r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from vedette.config.reserved_names import reserved_attribute
 from vedette.domain import cloudevents

@@ -12,19 +12,19 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from vedette.adapters.pubsub.acknowledgement import MAX_IDS, Acknowledger, send_batch
 from vedette.adapters.pubsub.client import Connection
 from vedette.adapters.pubsub.leases import Leases
 from vedette.domain.base.clock import MICROS, Clock
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.ports.reasoner import Metrics
 
 # How often one extension is tried before the next round of them.
 _TRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(Struct, frozen=True):
     """One message as it came; `generation` says in which of the broker's lives its ack id means it.
 
     `attempts` is how often the broker delivered it, 0 where the broker does not count.

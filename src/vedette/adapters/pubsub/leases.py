@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import field
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
 
 
-@dataclass(slots=True)
-class Lease:
+class Lease(Struct):
     """One delivery that is not settled: its bytes, when it came, and when it was extended (µs)."""
 
     octets: int
@@ -17,8 +15,7 @@ class Lease:
     extended_us: int
 
 
-@dataclass(slots=True)
-class Leases:
+class Leases(Struct):
     """Deliveries by ack id. A delivery that came again under another id counts again.
 
     `max_deliveries` and `max_octets` are how many and how many bytes may be out before nothing more

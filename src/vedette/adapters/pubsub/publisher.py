@@ -19,12 +19,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import field
 from typing import Any
+
+from msgspec import Struct, field
 
 from vedette.adapters.pubsub.client import topic_path
 from vedette.domain.base import failpoint
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome
 
 EMULATOR_HOST = "PUBSUB_EMULATOR_HOST"
@@ -181,8 +181,7 @@ def _connect(emulator: str, own_token: bool) -> Any:
 # --- what may be in hand -------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Flow:
+class Flow(Struct):
     """Messages and bytes on their way at a time. One message always fits alone."""
 
     messages: int

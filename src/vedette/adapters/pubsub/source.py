@@ -10,15 +10,15 @@ import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from vedette.adapters.pubsub.batch_delivery import BatchDelivery, PoisonMessages
 from vedette.adapters.pubsub.client import Connection, borrow_connection, subscription_path
 from vedette.adapters.pubsub.inbox import Inbox
 from vedette.adapters.pubsub.stream import Pauses, PullStream
 from vedette.domain.base.clock import MICROS, Clock
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import Unavailable
 from vedette.domain.ports.reasoner import Metrics
 from vedette.domain.ports.sources import Intake
@@ -36,8 +36,7 @@ _SHORTEST_S = 10
 _FINISH_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """How a source behaves in time; seconds.
 
     `max_lease_s`: a delivery is not extended any more after so long. `drain_s`: how long batches on

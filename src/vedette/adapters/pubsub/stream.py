@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from msgspec import Struct
+
 from vedette.adapters.pubsub.acknowledgement import is_transient
 from vedette.adapters.pubsub.client import Connection
 from vedette.adapters.pubsub.leases import Leases
-from vedette.domain.base.dataclass import dataclass
 
 # The service closes a stream that hears nothing for about a minute.
 HEARTBEAT_S = 30.0
@@ -25,8 +26,7 @@ HEARTBEAT_S = 30.0
 _HEALTHY_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Pauses:
+class Pauses(Struct, frozen=True):
     """How long to wait before a stream is opened again, in seconds.
 
     After what may pass from 0 to `first_s`, doubled with each failure up to `last_s`; after what

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.event import Event
 from vedette.domain.judge_state import (
     advance_digest,
@@ -26,8 +27,7 @@ from vedette.judging import Judge
 CHECKPOINT_EVERY = 256
 
 
-@dataclass(slots=True)
-class _JudgeState:
+class _JudgeState(Struct):
     state: Any
     position: int
     since_checkpoint: int

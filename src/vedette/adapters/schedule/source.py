@@ -10,13 +10,14 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from vedette.domain.agent import Fleet
 from vedette.domain.base.clock import MICROS, Clock, from_iso, iso
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import DATA, Event
 from vedette.domain.ports.sources import Intake, Receipt
@@ -36,8 +37,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _WEEKDAY_NUMBER = re.compile(r"(?<![/0-9])[0-9]")
 
 
-@dataclass(frozen=True, slots=True)
-class _SchedulePlan:
+class _SchedulePlan(Struct, frozen=True):
     agent: str
     schedule: Schedule
     calendar: Calendar

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from msgspec import Struct
+
 from vedette.adapters.sql.watermark import Value
 from vedette.config.problem import did_you_mean
 from vedette.config.source_tables import SqlPlan
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 
 QUERY_S = 30.0  # how long one query may take
@@ -22,8 +23,7 @@ class SourceUnavailable(Exception):
     """The database did not answer; it is asked again, later each time."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableRow:
+class TableRow(Struct, frozen=True):
     """One row: its place in the order (number, then id), and its columns."""
 
     number: Value

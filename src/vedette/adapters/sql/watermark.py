@@ -14,10 +14,9 @@ with the database's.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from typing import Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
 
 # A number as the database orders it: text on PostgreSQL, what it is on SQLite.
 Value = int | float | str
@@ -26,8 +25,7 @@ Value = int | float | str
 _MAX_MARKS = 16
 
 
-@dataclass(slots=True)
-class Watermark:
+class Watermark(Struct):
     """Up to where a table was read, and when.
 
     `begin` is the number behind which everything is ours, None for the first row. `polled_us` is

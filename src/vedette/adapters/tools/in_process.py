@@ -17,12 +17,12 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import field
 from types import ModuleType
 from typing import Any, Literal
 
+from msgspec import Struct, field
+
 from vedette.domain.base import failpoint, machine
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.tool import Tool
@@ -39,8 +39,7 @@ _Key = tuple[str, str, str]
 _Answer = tuple[Any, BaseException | None]
 
 
-@dataclass(slots=True, eq=False)
-class _RunningCall:
+class _RunningCall(Struct, eq=False):
     """One call that has not come back.
 
     `started_at` is when its function was entered (monotonic seconds), None before. `is_cancelled`
@@ -56,8 +55,7 @@ class _RunningCall:
     task: asyncio.Task[None] | None = None
 
 
-@dataclass(slots=True)
-class _ThreadPool:
+class _ThreadPool(Struct):
     """One agent's threads. Whoever took one gives it back when its function has ended.
 
     So what is submitted begins at once, and nothing waits in the executor's own queue.

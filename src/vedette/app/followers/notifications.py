@@ -13,12 +13,12 @@ before it sends; a notice keeps its id, so a receiver knows one that comes twice
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, field
 from typing import Any
+
+from msgspec import Struct, field, to_builtins
 
 from vedette.domain.base.canonical import short_id
 from vedette.domain.base.clock import utc_time
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.display_text import defang_event, format_event
 from vedette.domain.entry import HOLD_ANSWERS
 from vedette.domain.identity import ENGINE
@@ -50,8 +50,7 @@ _TITLES: Mapping[str, tuple[str, str]] = {
 }
 
 
-@dataclass(slots=True)
-class Notice:
+class Notice(Struct):
     """One thing to tell. `left` are the ways it has not gone yet; `frozen` once it was tried.
 
     `ids` are all that it is about, up to KEPT, so that what is answered meanwhile leaves it.
@@ -86,8 +85,7 @@ class Notice:
         return " ".join((self.kind, self.agent, self.tool, self.rule))
 
 
-@dataclass(slots=True)
-class Outbox:
+class Outbox(Struct):
     """What is still to be told, and how far the ledger was read. Plain data: see `to_json`.
 
     `expiring_us` is the instant up to which holds that expire were told; `last` when a group was
@@ -106,7 +104,8 @@ class Outbox:
 
     def to_json(self) -> dict[str, Any]:
         """Return the outbox as plain data."""
-        return asdict(self)
+        value: dict[str, Any] = to_builtins(self)
+        return value
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Outbox:

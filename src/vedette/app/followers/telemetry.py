@@ -12,9 +12,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import orjson
+from msgspec import Struct
 
 from vedette.domain.base import machine
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadStore, StoreFailed
 from vedette.ledger.history.trace import RUN_ENDS, is_sampled, spans
 
@@ -60,8 +60,7 @@ def telemetry_followers(app: App, err: TextIO) -> list[tuple[str, Coroutine[Any,
 # --- traces ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """The spans of some ended runs, and the entry that everything was looked at up to."""
 
     spans: Sequence[Span]

@@ -22,8 +22,9 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
+from msgspec import Struct
+
 from vedette.domain.base.clock import MachineClock
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.fsync import sync
 from vedette.domain.base.state_folder import open_file
 
@@ -39,8 +40,7 @@ _SAVE_INTERVAL_US = 600_000_000
 CLOCK_FILE = "clock.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Jump:
+class Jump(Struct, frozen=True):
     """What is to be confirmed: the wall clock is `by_us` ahead of fleet time, or expiries wait.
 
     `frozen_expiry_us` is the instant at which expiries stand where it is not known how long the

@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.base.errors import BadStore, Unavailable
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
@@ -94,8 +95,7 @@ def _unsafe_path_error(path: Path, what: str, mend: str) -> BadStore:
     return BadStore(what, where=str(path), mend=mend, code=UNSAFE_STATE)
 
 
-@dataclass(frozen=True, slots=True)
-class StateIdentity:
+class StateIdentity(Struct, frozen=True):
     """Which folder and files a fleet began with: device and inode of each that was there."""
 
     state: Path

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
+from msgspec import Struct, field
+
 from vedette.domain.action import Proposal
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate, Memory
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """What a judge makes of one event.
 
     `confidence` is calibrated: of the cases judged at 0.9, nine in ten are right. It is a number

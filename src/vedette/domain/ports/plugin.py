@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
 
 if TYPE_CHECKING:  # settings are read by every verb, and read these only for their names
     from vedette.domain.agent import Fleet
@@ -42,8 +42,7 @@ class Plan(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TableContext:
+class TableContext(Struct, frozen=True):
     """What a table is read in.
 
     `path` resolves a path of the file, `pattern` a glob pattern, both as vedette.toml means them:
@@ -57,8 +56,7 @@ class TableContext:
     targets: Mapping[str, Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class SourceContext:
+class SourceContext(Struct, frozen=True):
     """What a source is built with.
 
     With `watch` it goes on for ever; without, it ends when there is nothing more at once. `leads`
@@ -112,8 +110,7 @@ class SourcePlugin:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(Struct, frozen=True):
     """One thing to tell people: of holds, dead letters, parked agents and the like.
 
     `id` is the same each time it is tried. `facts` are its fields as JSON (schema

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision_request import DecisionContext, DecisionRecord
 from vedette.domain.policy_wasm import PolicyWasm
@@ -28,8 +29,7 @@ class PolicyEngine(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing wrong with a bundle: where (file, line), what, and the mend.
 
     Without a `verdict` it says nothing of the bundle itself: another trial may admit it.

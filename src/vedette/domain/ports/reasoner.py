@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import Any, Protocol
 
+from msgspec import Struct, field
+
 from vedette.domain.action import Proposal
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.tool import Tool
 
 
-@dataclass(frozen=True, slots=True)
-class ReasonerJudgement:
+class ReasonerJudgement(Struct, frozen=True):
     """What a reasoner answers to a briefing.
 
     `needs_state` asks for `restore` first: the reasoner's state for this key is not at

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.event import Event
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """One delivery of a batch that is no event: what it was (bounded), where, why and the mend.
 
     `event` (a key) and `subject` are what its content is found and erased by, where known.
@@ -23,8 +23,7 @@ class Refused:
     subject: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(Struct, frozen=True):
     """What became of one delivery, told after the commit: the broker may forget it now."""
 
     status: str  # accepted | duplicate | refused

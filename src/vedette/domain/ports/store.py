@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import Struct
+
 from vedette.domain.base.canonical import canonical_json, sha256_hex
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.budget import Raise
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Draft
@@ -22,8 +23,7 @@ from vedette.domain.spend import SpendTotal
 from vedette.domain.stop import Stop
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(Struct, frozen=True):
     """An event on its way in: its canonical payload, and for each agent it wakes the key.
 
     `cause` is the entry that led to it, where that is one of ours.
@@ -36,8 +36,7 @@ class Arrival:
     cause: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptResult:
+class AcceptResult(Struct, frozen=True):
     """What the store made of an arrival: new runs, or none if the event was known already."""
 
     event: str
@@ -45,8 +44,7 @@ class AcceptResult:
     runs: tuple[Run, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ErasureResult:
+class ErasureResult(Struct, frozen=True):
     """What was erased: the digests of the bodies, and the keys of the events they belonged to.
 
     `is_scrubbed` is false while a reader keeps older pages of the store's files from being cut.
@@ -70,8 +68,7 @@ class StateHistory(NamedTuple):
     last_position: int
 
 
-@dataclass(frozen=True, slots=True)
-class ErasureSurvey:
+class ErasureSurvey(Struct, frozen=True):
     """What an erasure would find: keys of events, their runs, contents, and what waits on them.
 
     `bodies` are the entries (seq) whose content would go, in order; `open_runs` the runs that have
@@ -120,8 +117,7 @@ class ErasureSurvey:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetterResult:
+class DeadLetterResult(Struct, frozen=True):
     """What became of an order about dead letters: the runs that moved, and why others did not."""
 
     runs: tuple[str, ...]

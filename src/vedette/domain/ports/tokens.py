@@ -6,10 +6,10 @@ A token is reused until it expires; its `jti` serves revocation, not single use.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, Literal, Protocol
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.domain.base.errors import Forbidden
 from vedette.domain.identity import Identity
 
@@ -37,8 +37,7 @@ class BadToken(Forbidden):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class Claims:
+class Claims(Struct, frozen=True):
     """What a verified token says. Times are microseconds UTC; `key` is the id of its key.
 
     `id` is its `jti`, empty if it has none. `all` is every claim as it was signed.
@@ -51,7 +50,7 @@ class Claims:
     issued_us: int
     id: str
     key: str
-    all: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    all: Mapping[str, Any] = field(default_factory=dict)
 
 
 class KeySet(Protocol):

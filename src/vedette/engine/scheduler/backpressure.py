@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
 from vedette.domain.run import Run
@@ -28,8 +29,7 @@ _LOAD = 256
 _STUCK_US = 2_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """How much is in memory, and how much may be accepted and not finished; events and bytes.
 
     `max_stuck_events` is how many events of an agent that finishes nothing are accepted
@@ -43,8 +43,7 @@ class Bounds:
     max_stuck_events: int = 1_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedRun:
+class LoadedRun(Struct, frozen=True):
     """A run in memory: its event, if it came with it, and how many bytes that has."""
 
     agent: str

@@ -19,12 +19,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import field, replace
 from functools import partial
 from typing import Any, Literal
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
 from vedette.domain.base.clock import MICROS, aligned_delay_s, wait_for_event
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import Permanent, StoreFailed
 from vedette.domain.base.fleet_clock import Jump
 from vedette.domain.conflict import Superseded
@@ -66,8 +67,7 @@ _SLOW_US = 500_000
 SHARED_HANDLERS = 6
 
 
-@dataclass(slots=True)
-class Lane:
+class Lane(Struct):
     """The runs of one key. `in_progress` are being judged or committed, oldest first.
 
     `retry_at_us` is set when one of them has to be tried again: then no other is begun before all
@@ -90,8 +90,7 @@ class Lane:
         self.queue.insert(at, run)
 
 
-@dataclass(slots=True, eq=False)
-class BusyHandler:
+class BusyHandler(Struct, eq=False):
     """A handler at a run of a key, since an instant of the monotonic clock."""
 
     key: Key

@@ -91,7 +91,7 @@ class FailurePolicy:
             return max(at_us, services.clock.now_us() + _RETRY_US)
         if fresh is not None:
             attempts = run.attempts
-            for name in Run.__slots__:
+            for name in Run.__struct_fields__:
                 setattr(run, name, getattr(fresh, name))
             run.attempts = max(attempts, run.attempts)
         return at_us

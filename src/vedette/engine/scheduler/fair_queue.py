@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import field
 from typing import Generic, TypeVar
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
 
 K = TypeVar("K")
 
@@ -26,8 +25,7 @@ _LIGHT_US = 500_000
 _LIGHT_RUNS = 8
 
 
-@dataclass(slots=True)
-class MemoryQuota:
+class MemoryQuota(Struct):
     """How much is in hand: events and their bytes, for each agent and together."""
 
     events: int
@@ -70,8 +68,7 @@ class MemoryQuota:
             self._held[agent] = held
 
 
-@dataclass(slots=True)
-class IntakeCredits:
+class IntakeCredits(Struct):
     """What has been accepted and is not finished, in memory or in the store: intake waits on it.
 
     Runs that a store had before are counted as `add_backlog`, and one by one when they are
@@ -132,8 +129,7 @@ class IntakeCredits:
         self.quota.release(agent, sum(counted.values()), len(counted) + unseen)
 
 
-@dataclass(slots=True)
-class _Agent(Generic[K]):
+class _Agent(Struct, Generic[K]):
     queue: deque[K] = field(default_factory=deque)
     handlers: int = 0
     light_handlers: int = 0

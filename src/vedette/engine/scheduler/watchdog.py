@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from vedette.domain.agent import Agent
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.run import Run
 from vedette.engine.scheduler.dispatcher import Dispatcher, RunLocation
@@ -41,8 +42,7 @@ _REASONS: dict[RunLocation, tuple[str, str]] = {
 _RELOADABLE = ("unread", "idle", "queued", "behind")
 
 
-@dataclass(frozen=True, slots=True)
-class StuckRun:
+class StuckRun(Struct, frozen=True):
     """The oldest ready run of a key that does not move: since when (monotonic), and why."""
 
     agent: str
@@ -53,8 +53,7 @@ class StuckRun:
     since_us: int
 
 
-@dataclass(slots=True)
-class _Observation:
+class _Observation(Struct):
     mark: tuple[str, str, int, int]
     since_us: int
 

@@ -160,7 +160,7 @@ def submit_command(
 async def _execute_in_process(
     settings: Settings, verb: str, reason: str, args: Mapping[str, Any], command_id: str
 ) -> dict[str, Any]:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from vedette.app.composition_root import open_app
     from vedette.interfaces.http.command_dispatch import dispatch

@@ -9,8 +9,8 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadEvent, NotFound
 from vedette.interfaces.cli.agent import FOLDER_DIFFERS_NOTE, folder_digest
 from vedette.interfaces.cli.common import (
@@ -56,8 +56,7 @@ def try_(ctx: click.Context, agent: str, event: str, as_json: bool) -> None:
     print_result(as_json, value, "\n".join(_lines(value)))
 
 
-@dataclass(frozen=True, slots=True)
-class _TrialInput:
+class _TrialInput(Struct, frozen=True):
     """The event; the events of its file before it; its position if it is on record."""
 
     event: Event

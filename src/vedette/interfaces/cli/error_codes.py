@@ -5,11 +5,10 @@ A code is a promise: scripts match on it, so one that was published keeps its me
 
 from __future__ import annotations
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorExplanation:
+class ErrorExplanation(Struct, frozen=True):
     """What a code means, how it usually comes about, and what to do."""
 
     meaning: str

@@ -6,12 +6,11 @@ import json
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct, field
 
-from vedette.domain.base.dataclass import dataclass
 from vedette.interfaces.cli.common import fit_to_terminal, format_time, sanitize_text
 
 if TYPE_CHECKING:
@@ -34,8 +33,7 @@ _COST_FACTOR = 20
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.4, 10.0
 
 
-@dataclass(slots=True)
-class FleetStatus:
+class FleetStatus(Struct):
     """What was seen of a running fleet at one moment."""
 
     agents: Mapping[str, Mapping[str, int]]
@@ -47,8 +45,7 @@ class FleetStatus:
     seconds: float
 
 
-@dataclass(slots=True)
-class FleetMonitor:
+class FleetMonitor(Struct):
     """Looks at a running fleet, no oftener than it can afford, and keeps the notable lines."""
 
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_LINES))

@@ -89,7 +89,7 @@ def run(
 
 def select_sources(settings: Settings, names: tuple[str, ...]) -> Settings:
     """Return settings with those sources alone; schedules stay. Raises NotFound."""
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from vedette.config.problem import did_you_mean
     from vedette.domain.base.errors import NotFound

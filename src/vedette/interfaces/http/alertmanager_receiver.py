@@ -18,9 +18,10 @@ from collections.abc import Mapping, Sequence
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from vedette.domain.base.canonical import sha256_hex, short_id
 from vedette.domain.base.clock import from_iso, iso
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadEvent, Temporary
 from vedette.domain.cloudevents import load_json
 from vedette.domain.event import VOUCH_LEVELS, Event
@@ -38,8 +39,7 @@ VERSION = "4"
 STATES = ("firing", "resolved")
 
 
-@dataclass(frozen=True, slots=True)
-class AlertEndpoint:
+class AlertEndpoint(Struct, frozen=True):
     """One source. `token_digest` is the SHA-256 of the token, in hexadecimal."""
 
     name: str
@@ -52,8 +52,7 @@ class AlertEndpoint:
         return cls(name, sha256_hex(token.encode()), vouches)
 
 
-@dataclass(frozen=True, slots=True)
-class AlertLimits:
+class AlertLimits(Struct, frozen=True):
     """What may be here at a time."""
 
     max_body_bytes: int = 4 << 20

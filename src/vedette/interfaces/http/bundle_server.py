@@ -17,8 +17,9 @@ import re
 from hmac import compare_digest
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from vedette.domain.base.canonical import sha256_hex
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet
 from vedette.policy.distribution import BundleDistributor
 
@@ -41,8 +42,7 @@ MAX_WAITING = 256
 _WAIT_PATTERN = re.compile(r"(?:^|[;,\s])wait=(\d{1,6})(?:$|[;,\s])")
 
 
-@dataclass(slots=True)
-class BundleAccess:
+class BundleAccess(Struct):
     """Who may read: on the loopback anybody, unless there is a token; elsewhere its holders."""
 
     token_digest: str | None

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from vedette.config.reserved_names import ENGINE_ATTRIBUTES, reserved_attribute
 from vedette.domain import cloudevents
 from vedette.domain.base.canonical import sha256_hex
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadEvent, BadFleet, Temporary
 from vedette.domain.event import VOUCH_LEVELS, Event, check_event
 from vedette.domain.ports.sources import Intake
@@ -29,8 +30,7 @@ MIN_TOKEN = 16
 DRAIN_FACTOR = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(Struct, frozen=True):
     """Who may send with a token: only its SHA-256 is kept. `prefix` starts all its sources.
 
     A token must be random (`secrets.token_urlsafe(32)`): a plain digest does not protect words.
@@ -57,8 +57,7 @@ class Sender:
         return cls(name, sha256_hex(token.encode()), prefix, vouches)
 
 
-@dataclass(frozen=True, slots=True)
-class IngestLimits:
+class IngestLimits(Struct, frozen=True):
     """What one request may hold, how many wait at a time, and whether anybody may send.
 
     Events of nobody in particular (`anonymous`) are vouched for in no attribute.

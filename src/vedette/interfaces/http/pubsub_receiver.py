@@ -22,8 +22,9 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
+
 from vedette.domain.base.clock import from_iso
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadEvent, Temporary
 from vedette.domain.cloudevents import load_json
 from vedette.domain.event import Event
@@ -46,8 +47,7 @@ _MAX_REMEMBERED = 4096
 DRAIN_BYTES, DRAIN_S = 1 << 20, 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class PushedMessage:
+class PushedMessage(Struct, frozen=True):
     """One message as the broker wraps it. `published_us` is when the broker took it."""
 
     id: str
@@ -57,8 +57,7 @@ class PushedMessage:
     published_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class PushEndpoint:
+class PushEndpoint(Struct, frozen=True):
     """What one push subscription may bring in.
 
     `subscription` is its full name, `service_account` the e-mail its token must have. `verify`
@@ -74,8 +73,7 @@ class PushEndpoint:
     dead_letters: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PushLimits:
+class PushLimits(Struct, frozen=True):
     """What may be here at a time. A message has at most 10 MB, which is 13.4 MB in Base64.
 
     `max_waiting` and `max_waiting_bytes` are for those who have shown the broker's token. Whoever

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
+
 from vedette.domain.action_record import BadRecord, parse_record
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import OPEN_STATES, EffectState
 from vedette.domain.entry import EFFECT_KINDS, HOLD_ANSWERS
 from vedette.domain.origin import escape_pointer
@@ -43,8 +44,7 @@ def finding(code: str, seq: int, what: str) -> Finding:
     return {"code": code, "seq": seq, "what": what}
 
 
-@dataclass(frozen=True, slots=True)
-class ActionHistory:
+class ActionHistory(Struct, frozen=True):
     """What the entries about one action come to. `entries` are in the order of the ledger.
 
     Content that was erased is not told; `missing_fields` names what the ledger does not tell though

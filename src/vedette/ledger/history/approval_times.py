@@ -7,11 +7,11 @@ keeps nothing out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 from statistics import median_low
 from typing import Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.ledger.history.entry_view import AnswerEntry, DecisionEntry, EntryView, read_entry
 
 # Nobody reads an action in less (microseconds).
@@ -20,8 +20,7 @@ FAST_US = 3_000_000
 Entries = Callable[[str, str], list[tuple[int, bytes, bytes | None]]]
 
 
-@dataclass(slots=True)
-class _Person:
+class _Person(Struct):
     approved: int = 0
     denied: int = 0
     durations_us: list[int] = field(default_factory=list)

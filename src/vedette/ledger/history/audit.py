@@ -9,10 +9,10 @@ Pure: the readers of records are adapters (`vedette.adapters.audit`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.domain.effect import OPEN_STATES
 from vedette.domain.entry import EFFECT_KINDS
 from vedette.ledger.history.entry_view import DecisionEntry, EffectEntry, view_entry
@@ -28,8 +28,7 @@ _FLAGS = {
 INBOX = "INBOX"
 
 
-@dataclass(slots=True)
-class RecordedEffect:
+class RecordedEffect(Struct):
     """What the ledger says of one effect at a target. `at_us` is when its last entry was written.
 
     `began_us` is when its first was. `args` are those that were decided and `data` what the tool
@@ -67,8 +66,7 @@ class RecordedEffect:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class TargetEffect:
+class TargetEffect(Struct, frozen=True):
     """One effect in a target's record: its key, and when (0: the record does not say)."""
 
     key: str
@@ -76,8 +74,7 @@ class TargetEffect:
     what: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Mail:
+class Mail(Struct, frozen=True):
     """Where one mail lies, under its unique name, and since when it is as it is."""
 
     name: str
@@ -86,8 +83,7 @@ class Mail:
     at_us: int = 0
 
 
-@dataclass(slots=True)
-class RecordedEffects:
+class RecordedEffects(Struct):
     """Every effect the ledger knows, by key, in the order of their last entries.
 
     `first_us` is the instant of the oldest entry that is here; `is_truncated` says that older ones

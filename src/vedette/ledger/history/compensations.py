@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.compensation import undo_ids, undo_run_id
 from vedette.domain.run import ActionRow, Run
 
@@ -22,8 +23,7 @@ class RunReader(Protocol):
     def actions(self, run: str) -> list[ActionRow]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class UndoAttempt:
+class UndoAttempt(Struct, frozen=True):
     """One attempt to take an effect back: the id of its event, its run, and what came of it."""
 
     id: str

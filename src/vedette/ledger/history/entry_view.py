@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 import orjson
+from msgspec import Struct
 
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.effect import EffectState, state_after
 from vedette.domain.entry import EFFECT_KINDS, HOLD_ANSWERS
 
@@ -45,8 +45,7 @@ class _Content(Generic[T]):
 JsonObject = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class EntryView:
+class EntryView(Struct, frozen=True):
     """One entry with its body as JSON. `erased` says that it had a body and has it no more.
 
     Instants (`at`) are microseconds UTC.
@@ -98,8 +97,7 @@ class EntryView:
 # --- of an action -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionEntry(EntryView):
+class DecisionEntry(EntryView, frozen=True):
     """What policy decided of an action (`action.decided`), and the question it was put."""
 
     outcome = _Field[str]("outcome")
@@ -169,8 +167,7 @@ class DecisionEntry(EntryView):
         return DecisionEntry(self.seq, fields, {"question": question}, self.erased)
 
 
-@dataclass(frozen=True, slots=True)
-class WithdrawalEntry(EntryView):
+class WithdrawalEntry(EntryView, frozen=True):
     """A permit that does not stand: no room for it, or the action is not any more what it was.
 
     `budget.refused` leaves it held and `action.refused` denied. Without an action, the first is of
@@ -191,8 +188,7 @@ class WithdrawalEntry(EntryView):
         return self.get("rule") or "engine.changed"
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerEntry(EntryView):
+class AnswerEntry(EntryView, frozen=True):
     """What a hold was answered: `approved` or `denied` by a person, `expired` by nobody."""
 
     until = _Field[int | None]("until")
@@ -205,22 +201,19 @@ class AnswerEntry(EntryView):
         return self.kind.removeprefix("hold.")
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimEntry(EntryView):
+class ClaimEntry(EntryView, frozen=True):
     """A person looks at a hold, until an instant."""
 
     until = _Field[int | None]("until")
 
 
-@dataclass(frozen=True, slots=True)
-class NoteEntry(EntryView):
+class NoteEntry(EntryView, frozen=True):
     """What a person noted about a hold."""
 
     text = _Content[str | None]("note")
 
 
-@dataclass(frozen=True, slots=True)
-class EffectEntry(EntryView):
+class EffectEntry(EntryView, frozen=True):
     """A change of an effect; its body is the outcome (`vedette.domain.effect.Outcome`), where it
     has one.
 
@@ -252,8 +245,7 @@ class EffectEntry(EntryView):
 # --- of a run -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptanceEntry(EntryView):
+class AcceptanceEntry(EntryView, frozen=True):
     """An event became durable; the body is the event (`vedette.domain.event.Event.payload`).
 
     Only what a person had the engine make, an undo or a correction, has a `cause`.
@@ -265,8 +257,7 @@ class AcceptanceEntry(EntryView):
     data = _Content[Any]("data")
 
 
-@dataclass(frozen=True, slots=True)
-class JudgementEntry(EntryView):
+class JudgementEntry(EntryView, frozen=True):
     """What a reasoner answered: a turn, or the end of an uneventful run, which is all it has.
 
     A run that had turns has an end without a label. Numbers are in thousandths.
@@ -290,8 +281,7 @@ class JudgementEntry(EntryView):
         return label
 
 
-@dataclass(frozen=True, slots=True)
-class RecallEntry(EntryView):
+class RecallEntry(EntryView, frozen=True):
     """Policy decided whether an agent may read a scope of memories."""
 
     memory = _Field[str | None]("memory")
@@ -301,8 +291,7 @@ class RecallEntry(EntryView):
     revision = _Field[int | None]("policy_rev")
 
 
-@dataclass(frozen=True, slots=True)
-class CorrectionEntry(EntryView):
+class CorrectionEntry(EntryView, frozen=True):
     """What a person said of a run: `right`, or `wrong` and what it should have been."""
 
     outcome = _Field[str]("outcome")
@@ -313,8 +302,7 @@ class CorrectionEntry(EntryView):
     reason = _Content[str | None]("reason")
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateEntry(EntryView):
+class CandidateEntry(EntryView, frozen=True):
     """What a run, or a person, proposed to remember."""
 
     bank = _Field[str | None]("memory")
@@ -325,8 +313,7 @@ class CandidateEntry(EntryView):
     text = _Content[str | None]("text")
 
 
-@dataclass(frozen=True, slots=True)
-class DeathEntry(EntryView):
+class DeathEntry(EntryView, frozen=True):
     """A run was given up: a dead letter."""
 
     trace = _Content[str | None]("trace")

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field
 from typing import Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.ledger.history.entry_view import (
     AcceptanceEntry,
     AnswerEntry,
@@ -51,8 +51,7 @@ def reviews_needed(right: int, of: int) -> int | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _ActionOutcome:
+class _ActionOutcome(Struct, frozen=True):
     agent: str
     tool: str
     run: str
@@ -66,8 +65,7 @@ class _ActionOutcome:
 EntryLookup = Callable[[int], tuple[int, bytes, bytes | None] | None]
 
 
-@dataclass(slots=True)
-class ObserveModeCounts:
+class ObserveModeCounts(Struct):
     """Counts the entries of a window, in order.
 
     `entry` finds the entries before `first`, the first one taken: an undo may be answered, or done,

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import orjson
-
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
 
 # So many lines around a change, as `diff -u` shows.
 CONTEXT = 3
@@ -60,8 +59,7 @@ def _row(
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One file that two bundles do not have alike; `text` is the change as `diff -u` writes it."""
 
     path: str

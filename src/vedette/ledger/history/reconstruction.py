@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import field
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from vedette.domain.base.canonical import SALT_BYTES, salted_digest
-from vedette.domain.base.dataclass import dataclass
 from vedette.ledger.history.action import ActionHistory, Finding, effect_states, finding
 from vedette.ledger.history.entry_view import AcceptanceEntry, AnswerEntry, EntryView, build_view
 from vedette.ledger.history.time_window import (
@@ -36,8 +35,7 @@ _OMITTED_FIELDS = frozenset(
 )
 
 
-@dataclass(slots=True)
-class AgentTimeline:
+class AgentTimeline(Struct):
     """What one agent did: its runs, and every entry of the window about it, oldest first."""
 
     name: str
@@ -57,8 +55,7 @@ class AgentTimeline:
         }
 
 
-@dataclass(slots=True)
-class Reconstruction:
+class Reconstruction(Struct):
     """The fleet's work in a window. `intents` are the histories of actions, by their ids.
 
     `events` are those that the window's runs belong to. `truncated_runs` are runs whose beginning

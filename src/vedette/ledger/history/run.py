@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.ledger.history.action import ActionHistory, history_of
 from vedette.ledger.history.entry_view import (
     DeathEntry,
@@ -28,8 +29,7 @@ class EntryReader(Protocol):
     ) -> list[tuple[int, bytes, bytes | None]]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RunHistory:
+class RunHistory(Struct, frozen=True):
     """The entries of one run in the order of the ledger, and what they come to."""
 
     id: str

@@ -11,14 +11,13 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
 import orjson
+from msgspec import Struct, field
 
 from vedette.domain.base.clock import from_iso
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import metric_value
 from vedette.ledger.history.entry_view import (
@@ -51,8 +50,7 @@ _KINDS = (
 _CAUSE = b'"cause":'
 
 
-@dataclass(slots=True)
-class _Point:
+class _Point(Struct):
     """One recorded event of the series; `scores` are (score, threshold, label) by agent."""
 
     at: int
@@ -61,8 +59,7 @@ class _Point:
     scores: dict[str, tuple[float | None, float | None, str]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _IncidentEnd:
+class _IncidentEnd(Struct):
     """An end of an incident: `kind` is open or close, `seq` the entry of the effect that did it."""
 
     at: int
@@ -73,8 +70,7 @@ class _IncidentEnd:
     action: str | None
 
 
-@dataclass(slots=True)
-class _SeriesRecord:
+class _SeriesRecord(Struct):
     """What was read. An effect has two names: the id of its action, and its entry, which stands for
     it where the content of an undo was erased. `undos` holds what each undo is to take back,
     `undo_effects` the effects of undos, in order, each with what it took back.

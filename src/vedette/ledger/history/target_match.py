@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import field
 from typing import Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.ledger.history.action import ActionHistory
 from vedette.ledger.history.reconstruction import Reconstruction
 
 
-@dataclass(slots=True)
-class MatchResult:
+class MatchResult(Struct):
     """A target's own record held against the ledger.
 
     `unmatched` are effects that no intent stands for (or one that was not permitted, or that lacks

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import orjson
-
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
 
 RawEntry = tuple[int, bytes, bytes | None, bytes | None]
 
@@ -26,8 +25,7 @@ class EntryLog(Protocol):
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[RawEntry]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """From `since_us` until before `until_us` (microseconds, UTC); entries from `first` on."""
 
     since_us: int

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.domain.effect import span_id, trace_id
 from vedette.domain.entry import HOLD_ANSWERS
 
@@ -22,8 +22,7 @@ _EFFECT_ENDS = ("effect.done", "effect.failed", "effect.unknown", "effect.cancel
 RUN_ENDS = ("run.closed", "run.dead", "run.dropped")
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """One span: ids in lower-case hex, times in microseconds UTC. `failed` is its status.
 
     `link` is the (trace, span) of the sender's own trace, where the event named one.

@@ -8,11 +8,11 @@ cut or a rewriting, unless an authenticated `store.restored` accounts for it: se
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from itertools import pairwise
 from typing import Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+
 from vedette.ledger.key_history import KeyChain, read_next_key
 from vedette.ledger.merkle import (
     Checkpoint,
@@ -28,8 +28,7 @@ STORE = "store"
 WITNESS = "witness"
 
 
-@dataclass(slots=True)
-class _CheckpointNote:
+class _CheckpointNote(Struct):
     """A note with the checkpoint that it claims to be; `is_signed` once its signature held."""
 
     source: str
@@ -41,8 +40,7 @@ class _CheckpointNote:
     error: str = ""
 
 
-@dataclass(slots=True)
-class CheckpointResult:
+class CheckpointResult(Struct):
     """What the checkpoints came to: see `Report`."""
 
     agreed_sizes: dict[str, int]
@@ -52,8 +50,7 @@ class CheckpointResult:
     keys: int
 
 
-@dataclass(slots=True)
-class CheckpointChecker:
+class CheckpointChecker(Struct):
     """The checkpoints of one verification."""
 
     verifier_key: str
@@ -209,8 +206,7 @@ def _agrees(head: _CheckpointNote, roots: Mapping[int, bytes]) -> bool:
     return roots.get(head.point.size) == head.point.root
 
 
-@dataclass(slots=True)
-class _NamedLoss:
+class _NamedLoss(Struct):
     """What is told of a loss: its entry, the first entry lost, and the named heads beyond."""
 
     seq: int

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, field
 from enum import StrEnum
 from typing import Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 
 class Code(StrEnum):
@@ -38,8 +38,7 @@ class Code(StrEnum):
     WITNESS_SHORT = "witness-short"
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One thing that is wrong: what kind, at which entry (None: at none), in one sentence.
 
     For a finding about a checkpoint `seq` is the size of that checkpoint, its last entry.
@@ -50,8 +49,7 @@ class Finding:
     sentence: str
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedLoss:
+class RecordedLoss(Struct, frozen=True):
     """A loss that the ledger itself records in entry `seq`: the store took a longer one's place.
 
     `last` is the last entry that a witness is known to have seen of the history that was lost,
@@ -63,8 +61,7 @@ class RecordedLoss:
     first: int
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """What was verified and what was found.
 
     `size` and `root` are the head as recomputed; `signed` and `witnessed` the largest sizes up
@@ -110,8 +107,7 @@ class Report:
         }
 
 
-@dataclass(slots=True)
-class Findings:
+class Findings(Struct):
     """The findings so far: all counted, but only the first `limit` of each code kept, because
     deleting one early entry can make every later one wrong.
     """

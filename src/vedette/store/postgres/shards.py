@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
+
 from vedette.store.postgres.schema import SHARDS
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
+class Peer(Struct, frozen=True):
     """What is seen of another worker. `since` is when its beat was first seen as it is now, in
     microseconds of the watcher's own monotonic clock.
     """

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+
 from vedette.domain.entry import KINDS
 from vedette.store.dialect import Database, Row
 from vedette.store.row_mapper import find_position
@@ -25,8 +26,7 @@ _FIRST_READ = 3
 _MAX_RANGES = 64
 
 
-@dataclass(frozen=True, slots=True)
-class IndexRange:
+class IndexRange(Struct, frozen=True):
     """Some entries that lie in order in one index, from the entry `low` on."""
 
     where: str

@@ -14,9 +14,9 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import replace
 from tests.bigquery import PROJECT, ROOT
 
 from vedette.adapters.bigquery import source as module

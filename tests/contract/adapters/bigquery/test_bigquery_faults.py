@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +20,7 @@ import requests
 from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.bigquery import Client
+from msgspec.structs import replace
 from tests.contract.adapters.bigquery.bigquery_child import SECOND, T0, plan_of
 
 from vedette.adapters.bigquery import query, reconciliation, shipper

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from google.api_core.exceptions import Forbidden
+from msgspec.structs import replace
 from tests.bigquery import PROJECT, Dataset
 from tests.contract.adapters.bigquery.bigquery_child import kill, settings_of
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.bigquery import PROJECT, Dataset
 from tests.contract.adapters.bigquery.bigquery_child import SECOND, T0, kill, plan_of
 

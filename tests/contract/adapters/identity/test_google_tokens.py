@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from joserfc.jwk import RSAKey
+from msgspec.structs import replace
 from tests.googles import MASTER, FakeGoogle, fake_google
 
 from vedette.adapters.identity.google import IamCredentials, MetadataServer, TokenTools

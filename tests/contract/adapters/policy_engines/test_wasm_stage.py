@@ -173,7 +173,7 @@ async def test_wasm_that_lacks_an_added_rule_is_found_before_it_decides(
 
 
 def _with(settings: Any, engine: str) -> Any:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     return replace(settings, deployment=Deployment(policy=PolicyPlan(engine=engine)))
 

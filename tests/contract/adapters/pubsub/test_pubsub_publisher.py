@@ -9,13 +9,13 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from google.api_core.exceptions import DeadlineExceeded
+from msgspec.structs import replace
 from tests.faults.sink_child import publishing_fleet
 from tests.pubsub import Emulator
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.contract.adapters.pubsub.test_pubsub_acknowledgement import failing
 from tests.letters import Letters, dead_letters, jobs, pull_plan
 from tests.pubsub import Emulator

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.adapters.pubsub.cloud_scheduler import ATTRIBUTE, ScheduleIndex
 from vedette.adapters.pubsub.decoder import Decoder

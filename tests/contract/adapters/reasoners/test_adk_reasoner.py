@@ -8,12 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from vedette.adapters.reasoners.adk.briefing import briefing_text, fence_json
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner

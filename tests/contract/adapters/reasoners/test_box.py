@@ -11,13 +11,13 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 from tests.said import ROOT, vedette
 from tests.workers import Crew, brief, until, write_judge
 

@@ -6,12 +6,13 @@ All three are set up to want the same: file the mail by reference, then stop.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 from tests.remote import gateway
 
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner

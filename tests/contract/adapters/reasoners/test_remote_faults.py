@@ -6,12 +6,12 @@ import asyncio
 import threading
 import time
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
+from msgspec.structs import replace
 from tests.remote import Gateway, connect_as, gateway, now_us, svid_tokens
 from tests.workers import LIMITS, brief, until, write_judge
 from websockets.asyncio.client import unix_connect

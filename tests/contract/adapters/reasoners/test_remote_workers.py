@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 import psutil
 import pytest
+from msgspec.structs import replace
 from tests.googles import fake_google, google_tokens
 from tests.remote import Gateway, gateway, now_us
 from tests.workers import CHARTER, EVERY, LIMITS, REGISTRY, alive, brief, until, write_judge

@@ -12,11 +12,11 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.workers import (
     CHARTER,
     EVERY,
@@ -410,7 +410,7 @@ async def main():
     print(await crew.born(), flush=True)
     await crew.judges.reason(brief(key="s", do="stop" if sys.argv[2] == "stop" else "loop"))
 
-from dataclasses import replace
+from msgspec.structs import replace
 import tests.workers
 tests.workers.LIMITS = replace(tests.workers.LIMITS, time_us=60_000_000)
 Crew.__init__.__defaults__ = (tests.workers.LIMITS,)

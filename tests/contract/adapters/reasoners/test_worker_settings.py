@@ -50,7 +50,7 @@ def limits(folder: Path, told: str) -> ResourceLimits:
         with (content / "agents/worker/agent.yaml").open("a") as file:
             file.write(told)
     where = Settings.of(content, "harbour")
-    where = type(where)(**{name: getattr(where, name) for name in where.__slots__} | {
+    where = type(where)(**{name: getattr(where, name) for name in where.__struct_fields__} | {
         "targets": fleet.targets
     })  # fmt: skip
     return load_fleet(content, where).fleet.agents["worker"].limits

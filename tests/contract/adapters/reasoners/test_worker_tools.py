@@ -12,11 +12,11 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.workers import alive, until
 
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost

@@ -11,11 +11,11 @@ import sqlite3
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests import pg
 
 from vedette.adapters.sql import postgres, sqlite

@@ -7,12 +7,12 @@ import io
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from vedette.adapters.telemetry.otel import OtlpExporter

@@ -11,12 +11,13 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from vedette.adapters.tools.in_process import MAX_HUNG, THREADS, InProcessTools
 from vedette.domain.effect import Call, Outcome

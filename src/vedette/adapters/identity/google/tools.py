@@ -12,8 +12,9 @@ what a tool answers is rid of it before it is recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from vedette.adapters.identity.google.broker import IamCredentials
 from vedette.domain.base.errors import Unavailable

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec import Struct
 
 from vedette.adapters.identity.spiffe.signer import Signer, format_identity
 from vedette.domain.base import failpoint
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadCommand, BadFleet
 from vedette.domain.base.fsync import sync
 from vedette.domain.base.state_folder import open_file
@@ -33,8 +33,7 @@ MAX_LIFE_US = 300_000_000
 _BOOK = "issuer.json"
 
 
-@dataclass(frozen=True, slots=True)
-class IssuedKey:
+class IssuedKey(Struct, frozen=True):
     """One key of the book: microseconds UTC; `until_us` is when it is dropped, 0 for never."""
 
     key: str

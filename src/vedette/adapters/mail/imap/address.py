@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import re
 
+from msgspec import Struct
+
 from vedette.domain.base.canonical import sha256_hex
-from vedette.domain.base.dataclass import dataclass
 
 PREFIX_BYTES = 4096  # bytes of a mail that its digest is made of
 _DIGEST = 24
 _ADDRESS = re.compile(r"(\d{1,10});(\d{1,10});(\d{1,10});([0-9a-f]{24});([^\x00-\x1f\x7f]{1,255})")
 
 
-@dataclass(frozen=True, slots=True)
-class MailAddress:
+class MailAddress(Struct, frozen=True):
     """A mail: the folder it was first seen in, its number there, its size and its digest."""
 
     validity: int

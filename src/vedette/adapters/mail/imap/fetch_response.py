@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct
+from msgspec.structs import replace
 
 _FLAGS = re.compile(rb"FLAGS \(([^()]*)\)", re.IGNORECASE)
 _UID = re.compile(rb"\bUID (\d+)", re.IGNORECASE)
@@ -19,8 +19,7 @@ _SHORT = re.compile(rb'BODY\[\](?:<0>)? (?:NIL|"((?:[^"\\]|\\.)*)")', re.IGNOREC
 _MESSAGE_START = re.compile(rb"\d+ \(")
 
 
-@dataclass(frozen=True, slots=True)
-class Mail:
+class Mail(Struct, frozen=True):
     """A mail of the open folder: its number, flags (without \\Recent), size, date, content.
 
     `received_us` is the server's date (microseconds UTC). `content` is what was asked for: nothing,

@@ -13,15 +13,16 @@ import socket
 import ssl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from vedette.adapters.mail.imap.address import PREFIX_BYTES
 from vedette.adapters.mail.imap.connection import ImapConnection
 from vedette.adapters.mail.imap.fetch_response import Mail, mails_of, uid_set
 from vedette.adapters.mail.imap.folder_name import parse_list_line, quote_name
 from vedette.domain.base import failpoint
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import Permanent, Temporary, VedetteError
 
 TIMEOUT_S = 8.0  # for one command; a tool's call has ten seconds and several of them
@@ -44,8 +45,7 @@ class NoFolder(Permanent):
     code = "no-such-folder"
 
 
-@dataclass(frozen=True, slots=True)
-class OpenFolder:
+class OpenFolder(Struct, frozen=True):
     """A folder as it was when it was opened; `keywords` says that mails keep ones of our own."""
 
     folder: str

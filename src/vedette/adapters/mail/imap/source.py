@@ -13,11 +13,12 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 import orjson
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from vedette.adapters.mail.event import mail_event
 from vedette.adapters.mail.imap.address import MailAddress, mail_digest
@@ -26,7 +27,6 @@ from vedette.adapters.mail.imap.session import MAX_MAIL, MailSession
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.clock import MICROS, Clock
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet, Permanent, StoreFailed, Temporary
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Intake, Refused
@@ -52,8 +52,7 @@ class SourceUnavailable(Exception):
     """The server did not answer as it should; it is asked again, later each time."""
 
 
-@dataclass(frozen=True, slots=True)
-class FolderPosition:
+class FolderPosition(Struct, frozen=True):
     """Where a folder is read up to: the mail `last` of the numbering `validity`.
 
     Of the mails up to the number `until`, which were there when the numbering was first seen, those

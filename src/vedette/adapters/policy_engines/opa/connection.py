@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
+from msgspec import Struct
 
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.ports.reasoner import Metrics
 
 # How often a server that did not answer is tried again, apart from any decision.
@@ -42,8 +42,7 @@ class OpaUnavailable(Exception):
         self.reason: FailureReason = reason
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """What the server said: the decision (None: undefined), and under which bundle.
 
     `digest` is None if the server does not serve one bundle of ours; `version` is the server's.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import Any, Protocol
+
+from msgspec import Struct, field
 
 from vedette.adapters.policy_engines.regorus.kinds import (
     ANY,
@@ -37,7 +38,6 @@ from vedette.adapters.policy_engines.regorus.syntax import (
     text_of,
     var_of,
 )
-from vedette.domain.base.dataclass import dataclass
 
 RulePath = tuple[str, ...]
 
@@ -54,8 +54,7 @@ _NUMERAL = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?$")
 _GUARD = "ask for it before, in the same body: {0}({1})"
 
 
-@dataclass(slots=True)
-class Scope:
+class Scope(Struct):
     """What is known at one place of a body.
 
     `loaded_roots` is which of input and data were named before, `doubtful_roots` which of them were

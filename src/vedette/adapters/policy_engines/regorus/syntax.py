@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Any, NamedTuple
 
-from vedette.domain.base.dataclass import dataclass
+from msgspec import Struct, field
 
 Node = Any
 
@@ -20,8 +19,7 @@ class Fault(NamedTuple):
     mend: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RegoRef:
+class RegoRef(Struct, frozen=True):
     """A reference: its root, the constant steps after it, and whether dynamic ones follow."""
 
     root: str
@@ -30,8 +28,7 @@ class RegoRef:
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """One definition of a rule.
 
     `locals` are the names it binds itself, `refs` all references of its value and bodies, `nodes`
@@ -63,8 +60,7 @@ class Rule:
         ]
 
 
-@dataclass(slots=True)
-class Module:
+class Module(Struct):
     """One parsed file."""
 
     path: str

@@ -16,14 +16,14 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
 
 from vedette.adapters.reasoners.adk.briefing import briefing_text
 from vedette.config.agent_loader import isolate_imports, require_release
 from vedette.domain.action import Proposal
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet, Permanent, Temporary
 from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
 from vedette.domain.event import Event
@@ -56,8 +56,7 @@ _USER = "engine"
 _CONTINUE = "Nothing was proposed in that turn. Go on."
 
 
-@dataclass(frozen=True, slots=True)
-class _LoadedAgent:
+class _LoadedAgent(Struct, frozen=True):
     """An agent's checked copy of its root_agent, and its tools by ADK's name and by ours."""
 
     agent: LlmAgent
@@ -66,8 +65,7 @@ class _LoadedAgent:
     max_input: int | None = None
 
 
-@dataclass(slots=True)
-class _TurnOutput:
+class _TurnOutput(Struct):
     """What came out of one turn."""
 
     texts: list[str] = field(default_factory=list)

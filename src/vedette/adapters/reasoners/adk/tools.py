@@ -23,13 +23,13 @@ from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
+from msgspec import Struct
 
 from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile
 from vedette.config.agent_folder import read_code
 from vedette.config.problem import raise_first_error
 from vedette.config.shape import check_document
 from vedette.config.yaml import read_yaml
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.origin import Ref
 
@@ -181,8 +181,7 @@ def _write_value(given: Mapping[str, Any], kind: str) -> Any:
 # --- the first gate, and what it saw ----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRequest:
+class ToolRequest(Struct, frozen=True):
     """One call that the model made: ADK's id and name for it, and its arguments."""
 
     id: str
@@ -248,8 +247,7 @@ def token_bound(request: LlmRequest) -> int:
 # --- a model made of a function ---------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(Struct, frozen=True):
     """What a model is asked, as plain data: instruction, contents as JSON, functions by name."""
 
     instruction: str
@@ -257,8 +255,7 @@ class ModelRequest:
     functions: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class ModelReply:
+class ModelReply(Struct, frozen=True):
     """What a model says: a text, and calls by ADK's function name."""
 
     text: str = ""

@@ -86,7 +86,7 @@ def event_from_tuple(values: tuple[Any, ...]) -> Event:
 
 def memory_to_tuple(memory: Memory) -> tuple[Any, ...]:
     """Return a memory as built-in types."""
-    return tuple(getattr(memory, name) for name in Memory.__slots__)
+    return tuple(getattr(memory, name) for name in Memory.__struct_fields__)
 
 
 def memories_from_tuples(values: Sequence[tuple[Any, ...]]) -> tuple[Memory, ...]:

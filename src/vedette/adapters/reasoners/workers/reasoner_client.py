@@ -6,9 +6,10 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from vedette.adapters.reasoners.workers import protocol
 from vedette.adapters.reasoners.workers.confinement import read_progress
@@ -19,7 +20,6 @@ from vedette.adapters.reasoners.workers.remote_error import Raised, read_error
 from vedette.adapters.reasoners.workers.worker_handle import WorkerHandle
 from vedette.adapters.reasoners.workers.worker_start import START_S, Pool
 from vedette.domain.agent import ResourceLimits
-from vedette.domain.base.dataclass import dataclass
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
 from vedette.domain.ports.reasoner import ReasonerJudgement
@@ -36,8 +36,7 @@ _MEND = "see `limits` in agent.yaml"
 _NEEDS_STATE = ReasonerJudgement(needs_state=True, observed=False)
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeSpec:
+class JudgeSpec(Struct, frozen=True):
     """What a judge is made of, in a worker: the agent's folder, its charter, its lessons.
 
     `release` is the digest that the folder's files must have; None tries what lies there.

@@ -18,10 +18,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 import vedette
 from vedette.adapters.reasoners.workers import landlock, seccomp
 from vedette.adapters.reasoners.workers.sandbox_probe import protection
-from vedette.domain.base.dataclass import dataclass
 
 # The exit code of a worker that could not enter its box. After `report_entered` it is one like any.
 NOT_ENTERED = 97
@@ -44,8 +45,7 @@ _NETWORK = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Sandbox:
+class Sandbox(Struct, frozen=True):
     """What a worker may reach beside the interpreter.
 
     `read` and `write` are absolute paths of folders or files, `ports` are TCP ports to connect to;

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from msgspec import Struct
+
 from vedette.adapters.reasoners.workers import landlock, seccomp
-from vedette.domain.base.dataclass import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Protection:
+class Protection(Struct, frozen=True):
     """What this kernel can keep from agents' code: Landlock's ABI (0: none), and seccomp."""
 
     landlock: int
