@@ -115,8 +115,8 @@ or a stop has moved meanwhile. The effect is so far only intended:
 [`perform_effect`](../src/vedette/engine/effect_executor.py) compares the revision and the
 stops once more, immediately before the call, and
 [`file_mail`](../agents/inbox_triage/tools.py) moves the mail. Its key is a function of (run, turn,
-ordinal): a repeat after a crash finds the mail where it should be and does nothing. The outcome is the entry's body, and the mailbox agrees: the mail lies
-at `{lies}`, and {outbox} lie in `.Outbox`.
+ordinal): a repeat after a crash finds the mail where it should be and does nothing. The outcome is
+the entry's body, and the mailbox agrees: the mail lies at `{lies}`, and {outbox} lie in `.Outbox`.
 
 ```json
 {outcome}

@@ -17,139 +17,86 @@ loads no mail client and no ADK unless the agent names it.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a type checker is told in its own way
     from vedette.adapters.mail.imap.address import MailAddress as MailAddress
     from vedette.adapters.mail.imap.address import read_mail_address as read_mail_address
     from vedette.adapters.mail.imap.pool import mail_session as mail_session
-    from vedette.adapters.mail.imap.session import MAX_MAIL, NoFolder
+    from vedette.adapters.mail.imap.session import MAX_MAIL as MAX_MAIL
     from vedette.adapters.mail.imap.session import MailSession as MailSession
-    from vedette.adapters.mail.smtp import Unanswered
+    from vedette.adapters.mail.imap.session import NoFolder as NoFolder
+    from vedette.adapters.mail.smtp import Unanswered as Unanswered
     from vedette.adapters.mail.smtp import send_mail as send_mail
-    from vedette.adapters.reasoners.adk.tools import declared_tools
-    from vedette.config.field import Field
-    from vedette.config.secret_reference import read_secret
-    from vedette.config.settings_table import Duration
-    from vedette.config.settings_table import SettingsTable as Table
-    from vedette.domain.base.clock import Clock, duration_us
-    from vedette.domain.base.errors import (
-        BadFleet,
-        Permanent,
-        Temporary,
-        Unavailable,
-        Unsendable,
-        VedetteError,
+    from vedette.adapters.reasoners.adk.tools import declared_tools as declared_tools
+    from vedette.config.field import Field as Field
+    from vedette.config.secret_reference import read_secret as read_secret
+    from vedette.config.settings_table import Duration as Duration
+    from vedette.config.settings_table import SettingsTable as Table  # noqa: F401
+    from vedette.domain.base.clock import Clock as Clock
+    from vedette.domain.base.clock import duration_us as duration_us
+    from vedette.domain.base.errors import BadFleet as BadFleet
+    from vedette.domain.base.errors import Permanent as Permanent
+    from vedette.domain.base.errors import Temporary as Temporary
+    from vedette.domain.base.errors import Unavailable as Unavailable
+    from vedette.domain.base.errors import Unsendable as Unsendable
+    from vedette.domain.base.errors import VedetteError as VedetteError
+    from vedette.domain.base.failpoint import hit_failpoint as failpoint  # noqa: F401
+    from vedette.domain.effect import Call as Call
+    from vedette.domain.effect import Outcome as Outcome
+    from vedette.domain.effect import RowWrite as RowWrite
+    from vedette.domain.event import Event as Event
+    from vedette.domain.ports.plugin import Notification as Notification
+    from vedette.domain.ports.plugin import NotifierPlugin as NotifierPlugin
+    from vedette.domain.ports.plugin import PushedSource as PushedSource
+    from vedette.domain.ports.plugin import SourceContext as SourceContext
+    from vedette.domain.ports.plugin import SourcePlugin as SourcePlugin
+    from vedette.domain.ports.plugin import TableContext as TableContext
+    from vedette.domain.ports.sources import Intake as Intake
+    from vedette.domain.ports.sources import Receipt as Receipt
+    from vedette.domain.ports.sources import Refused as Refused
+    from vedette.domain.ports.sources import Source as Source
+else:
+    from vedette.domain.base.lazy_names import lazy_names
+
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "vedette.adapters.reasoners.adk.tools": ("declared_tools",),
+            "vedette.adapters.mail.imap.address": (
+                "MailAddress",
+                "read_mail_address",
+            ),
+            "vedette.adapters.mail.imap.pool": ("mail_session",),
+            "vedette.adapters.mail.imap.session": ("MAX_MAIL", "MailSession", "NoFolder"),
+            "vedette.adapters.mail.smtp": ("Unanswered", "send_mail"),
+            "vedette.domain.base.clock": ("Clock", "duration_us"),
+            "vedette.domain.base.failpoint": ("failpoint:hit_failpoint",),
+            "vedette.domain.effect": ("Call", "Outcome", "RowWrite"),
+            "vedette.domain.base.errors": (
+                "BadFleet",
+                "Permanent",
+                "Temporary",
+                "Unavailable",
+                "Unsendable",
+                "VedetteError",
+            ),
+            "vedette.domain.event": ("Event",),
+            "vedette.config.field": ("Field",),
+            "vedette.config.settings_table": ("Duration", "Table:SettingsTable"),
+            "vedette.config.secret_reference": ("read_secret",),
+            "vedette.domain.ports.plugin": (
+                "NotifierPlugin",
+                "Notification",
+                "PushedSource",
+                "SourceContext",
+                "SourcePlugin",
+                "TableContext",
+            ),
+            "vedette.domain.ports.sources": ("Intake", "Receipt", "Refused", "Source"),
+        },
     )
-    from vedette.domain.base.failpoint import hit_failpoint as failpoint
-    from vedette.domain.effect import Call, Outcome, RowWrite
-    from vedette.domain.event import Event
-    from vedette.domain.ports.plugin import (
-        Notification,
-        NotifierPlugin,
-        PushedSource,
-        SourceContext,
-        SourcePlugin,
-        TableContext,
-    )
-    from vedette.domain.ports.sources import Intake, Receipt, Refused, Source
-
-__all__ = [
-    "MAX_MAIL",
-    "BadFleet",
-    "Call",
-    "Clock",
-    "Duration",
-    "Event",
-    "Field",
-    "Intake",
-    "MailAddress",
-    "MailSession",
-    "NoFolder",
-    "Notification",
-    "NotifierPlugin",
-    "Outcome",
-    "Permanent",
-    "PushedSource",
-    "Receipt",
-    "Refused",
-    "RowWrite",
-    "Source",
-    "SourceContext",
-    "SourcePlugin",
-    "Table",
-    "TableContext",
-    "Temporary",
-    "Unanswered",
-    "Unavailable",
-    "Unsendable",
-    "VedetteError",
-    "declared_tools",
-    "duration_us",
-    "failpoint",
-    "mail_session",
-    "publish",
-    "read_mail_address",
-    "read_secret",
-    "send_mail",
-]
-
-# Where each name is found; a name of another spelling there stands after a colon.
-_NAMES_BY_MODULE = {
-    "vedette.adapters.reasoners.adk.tools": ("declared_tools",),
-    "vedette.adapters.mail.imap.address": (
-        "MailAddress",
-        "read_mail_address",
-    ),
-    "vedette.adapters.mail.imap.pool": ("mail_session",),
-    "vedette.adapters.mail.imap.session": ("MAX_MAIL", "MailSession", "NoFolder"),
-    "vedette.adapters.mail.smtp": ("Unanswered", "send_mail"),
-    "vedette.domain.base.clock": ("Clock", "duration_us"),
-    "vedette.domain.base.failpoint": ("failpoint:hit_failpoint",),
-    "vedette.domain.effect": ("Call", "Outcome", "RowWrite"),
-    "vedette.domain.base.errors": (
-        "BadFleet",
-        "Permanent",
-        "Temporary",
-        "Unavailable",
-        "Unsendable",
-        "VedetteError",
-    ),
-    "vedette.domain.event": ("Event",),
-    "vedette.config.field": ("Field",),
-    "vedette.config.settings_table": ("Duration", "Table:SettingsTable"),
-    "vedette.config.secret_reference": ("read_secret",),
-    "vedette.domain.ports.plugin": (
-        "NotifierPlugin",
-        "Notification",
-        "PushedSource",
-        "SourceContext",
-        "SourcePlugin",
-        "TableContext",
-    ),
-    "vedette.domain.ports.sources": ("Intake", "Receipt", "Refused", "Source"),
-}
-_LOCATIONS = {
-    public: (module, private or public)
-    for module, names in _NAMES_BY_MODULE.items()
-    for public, _, private in (name.partition(":") for name in names)
-}
-
-
-if not TYPE_CHECKING:  # to a type checker a name that is not there is an error
-
-    def __getattr__(name: str) -> Any:
-        if name not in _LOCATIONS:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        module, private = _LOCATIONS[name]
-        found = getattr(importlib.import_module(module), private)
-        globals()[name] = found
-        return found
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __all__.append("publish")
 
 
 def publish(

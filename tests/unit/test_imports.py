@@ -6,7 +6,6 @@ broken vendor would take down commands that never needed it.
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 import time
@@ -14,8 +13,6 @@ from pathlib import Path
 
 import pytest
 from tests.bench.start_fleet import TOOLS, SmallFleet, events, small_fleet
-
-import vedette
 
 VENDORS = frozenset(
     {
@@ -189,24 +186,9 @@ def test_a_start_loads_no_more_than_the_first_event_needs(tmp_path: Path) -> Non
 def test_the_trial_of_a_policy_and_the_zygote_begin_before_the_event_loop_is_loaded() -> None:
     """What another process works on meanwhile is begun before what this one needs itself."""
     begins = """
-import vedette.interfaces.cli.run, vedette.config
-vedette.config.load_settings
+import vedette.interfaces.cli.run, vedette.config.settings
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
-from vedette.adapters.reasoners.workers.fork_server_start import Begun
+from vedette.adapters.reasoners.workers.fork_server_start import ForkServerProcess
 """
     assert "asyncio" not in loaded(begins)
     assert "asyncio" in loaded(begins + "import vedette.app.composition_root")
-
-
-# The standard decorator compiles six methods for each class: a fifth of a start, with 150 classes.
-MADE = re.compile(r"^(from dataclasses import .*\bdataclass\b|import dataclasses)", re.MULTILINE)
-
-
-def test_dataclasses_are_made_quickly() -> None:
-    slow = [
-        path.name
-        for path in Path(vedette.__file__).parent.rglob("*.py")
-        if MADE.search(path.read_text(encoding="utf-8"))
-    ]
-    # The control: there it is, as it has to be.
-    assert slow == ["dataclass.py"]

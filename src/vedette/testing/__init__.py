@@ -9,54 +9,39 @@ of a source loads no fleet.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from vedette.testing.clock import ManualClock, run_ready_tasks
-    from vedette.testing.faults import ChildResult, run_in_child
-    from vedette.testing.harness import FleetHarness, checkout, copy_policies, remove_tests
-    from vedette.testing.intake import ListIntake
-    from vedette.testing.scripted import Hang, ScriptedModel, ScriptedReasoner, ToolCall
-    from vedette.testing.unreliable_source import UnreliableSource
+if TYPE_CHECKING:  # a type checker is told in its own way
+    from vedette.testing.clock import ManualClock as ManualClock
+    from vedette.testing.clock import run_ready_tasks as run_ready_tasks
+    from vedette.testing.faults import ChildResult as ChildResult
+    from vedette.testing.faults import run_in_child as run_in_child
+    from vedette.testing.harness import FleetHarness as FleetHarness
+    from vedette.testing.harness import checkout as checkout
+    from vedette.testing.harness import copy_policies as copy_policies
+    from vedette.testing.harness import remove_tests as remove_tests
+    from vedette.testing.intake import ListIntake as ListIntake
+    from vedette.testing.scripted import Hang as Hang
+    from vedette.testing.scripted import ScriptedModel as ScriptedModel
+    from vedette.testing.scripted import ScriptedReasoner as ScriptedReasoner
+    from vedette.testing.scripted import ToolCall as ToolCall
+    from vedette.testing.unreliable_source import UnreliableSource as UnreliableSource
+else:
+    from vedette.domain.base.lazy_names import lazy_names
 
-__all__ = [
-    "ChildResult",
-    "FleetHarness",
-    "Hang",
-    "ListIntake",
-    "ManualClock",
-    "ScriptedModel",
-    "ScriptedReasoner",
-    "ToolCall",
-    "UnreliableSource",
-    "checkout",
-    "copy_policies",
-    "remove_tests",
-    "run_in_child",
-    "run_ready_tasks",
-]
-
-_NAMES_BY_MODULE = {
-    "vedette.testing.clock": ("ManualClock", "settle"),
-    "vedette.testing.faults": ("Ended", "in_child"),
-    "vedette.testing.harness": ("FleetHarness", "checkout", "copy_policies", "without_tests"),
-    "vedette.testing.intake": ("ListIntake",),
-    "vedette.testing.unreliable_source": ("RoughSource",),
-    "vedette.testing.scripted": ("Calls", "Hang", "ScriptedModel", "ScriptedReasoner"),
-}
-_MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
-
-
-if not TYPE_CHECKING:  # to a type checker a name that is not there is an error
-
-    def __getattr__(name: str) -> Any:
-        if name not in _MODULE_BY_NAME:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(importlib.import_module(_MODULE_BY_NAME[name]), name)
-        globals()[name] = found
-        return found
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    __getattr__, __dir__, __all__ = lazy_names(
+        __name__,
+        {
+            "vedette.testing.clock": ("ManualClock", "run_ready_tasks"),
+            "vedette.testing.faults": ("ChildResult", "run_in_child"),
+            "vedette.testing.harness": (
+                "FleetHarness",
+                "checkout",
+                "copy_policies",
+                "remove_tests",
+            ),
+            "vedette.testing.intake": ("ListIntake",),
+            "vedette.testing.scripted": ("Hang", "ScriptedModel", "ScriptedReasoner", "ToolCall"),
+            "vedette.testing.unreliable_source": ("UnreliableSource",),
+        },
+    )

@@ -133,7 +133,7 @@ class ActionLife(RuleBasedStateMachine):
             assert before.hold in ("approved", "used")
             assert given.until_us > self.now
 
-    @precondition(lambda self: self.row.waits == "approval" and not self.row.settled)
+    @precondition(lambda self: self.row.waits == "approval" and not self.row.is_final)
     @rule()
     def nobody_answered_or_somebody_said_no(self) -> None:
         """See handle.end_hold."""

@@ -119,7 +119,7 @@ KINDS = sorted(
     ),
     key=lambda kind: kind.__name__,
 )
-THREE = {"Temporary", "StoreFailed", "StoreBusy", "Unavailable", "BadStore", "Outrun"}
+THREE = {"Temporary", "StoreFailed", "StoreBusy", "Unavailable", "BadStore", "WriteConflict"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
