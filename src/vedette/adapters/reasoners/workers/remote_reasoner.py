@@ -319,14 +319,14 @@ class RemoteJudgeHandle(_JudgeHandle):
     def check_limits(self, now: float) -> None:
         """Watch a worker that is there; while there is none only a few runs wait for it."""
         if self.pending and not self.started_at:
-            if now - self._unborn_at > _MAX_WAIT_S:
+            if now - self._waiting_since > _MAX_WAIT_S:
                 self._shed_calls()
             return
         super().check_limits(now)
 
     def fold(self, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]) -> bytes | None:
         """Return the checkpoint after `since`; others may have waited for a worker for longer."""
-        self._unborn_at = time.monotonic()
+        self._waiting_since = time.monotonic()
         return super().fold(checkpoint, since)
 
     def forget(self, key: str) -> None:
