@@ -154,7 +154,7 @@ class Curation(Struct):
             {"seq": seq, "at": entry["at"], "kind": entry["kind"], "by": entry.get("actor"),
              "reason": None if data is None else orjson.loads(data).get("reason"),
              "erased": data is None}
-            for seq, raw, data in store.told(MEMORY_ENTRY_KINDS)
+            for seq, raw, data in store.memory_entries(MEMORY_ENTRY_KINDS)
             if _is_about(entry := orjson.loads(raw), name)
         ]  # fmt: skip
         readers = self.lessons.agents_taught(found["bank"], found["scope"])
