@@ -21,6 +21,7 @@ from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from vedette.config.agent_folder import digest_files, read_files
+from vedette.config.former_names import FormerFinder
 from vedette.domain.agent import Agent
 from vedette.domain.base import machine
 from vedette.domain.base.disk_errors import convert_disk_errors
@@ -168,8 +169,9 @@ def _require_digest(folder: Path, release: str, expected: str) -> None:
 
 def _ensure_package(folder: Path, expected: str | None) -> str:
     """Make sure that the agent's package stands for this folder, and release; return its name."""
-    if _Finder not in sys.meta_path:
-        sys.meta_path.insert(0, _Finder)
+    for finder in (_Finder, FormerFinder):
+        if finder not in sys.meta_path:
+            sys.meta_path.insert(0, finder)
     if PARENT_PACKAGE not in sys.modules:
         sys.modules[PARENT_PACKAGE] = _empty_package(PARENT_PACKAGE, [])
     package = f"{PARENT_PACKAGE}.{folder.name}"
