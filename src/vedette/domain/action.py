@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from vedette.domain.base.canonical import canonicalize_normalized, sha256_hex, short_id
+from vedette.domain.base.dataclass_fields import DataclassFields
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.confidence import proposal_confidence
 from vedette.domain.links import Link, find_argument_links
@@ -33,6 +34,8 @@ class Proposal(Struct, frozen=True):
     `confidence` is the reasoner's calibrated probability that this is right, 0..1; without one it
     is that of the judgement, and it is never more.
     """
+
+    __dataclass_fields__ = DataclassFields()
 
     tool: str
     args: Mapping[str, Any]

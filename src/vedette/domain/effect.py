@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 from msgspec import Struct, field
 
 from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.base.dataclass_fields import DataclassFields
 from vedette.domain.base.errors import Permanent
 from vedette.domain.event import HOPS, LINEAGE, READERS
 from vedette.domain.readers import Readers, format_readers
@@ -59,6 +60,8 @@ class Outcome(Struct, frozen=True):
     how long it wants to be left alone.
     """
 
+    __dataclass_fields__ = DataclassFields()
+
     state: Literal["done", "failed", "retry", "unknown"]
     data: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
@@ -73,6 +76,8 @@ class Call(Struct, frozen=True):
     says that a person approved this very action; without it policy alone permitted it. `readers`
     are those who may read what it carries, and go along likewise (`labels`).
     """
+
+    __dataclass_fields__ = DataclassFields()
 
     tool: str
     args: Mapping[str, Any]
@@ -114,6 +119,8 @@ def span_id(name: str) -> str:
 
 class RowWrite(Struct, frozen=True):
     """One row of a fleet-owned collection, written in the step itself. `row` None deletes it."""
+
+    __dataclass_fields__ = DataclassFields()
 
     collection: str
     key: str

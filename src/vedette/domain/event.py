@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from vedette.domain.base.canonical import canonical_json, normalize_json, short_id
+from vedette.domain.base.dataclass_fields import DataclassFields
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.readers import Readers
 
@@ -54,6 +55,8 @@ class Event(Struct, frozen=True):
     whose value no stranger chose, and the places of the payload (`data/COLUMN`) that its operator
     listed. `readers` are those who may read it; None where everybody may.
     """
+
+    __dataclass_fields__ = DataclassFields()
 
     source: str
     id: str

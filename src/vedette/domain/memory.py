@@ -9,6 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from vedette.domain.base.canonical import short_id
+from vedette.domain.base.dataclass_fields import DataclassFields
 from vedette.domain.event import Event
 from vedette.domain.readers import Readers
 
@@ -19,6 +20,8 @@ class Memory(Struct, frozen=True):
     `trust` is `reviewed` for what a person reviewed, `learned` for what an agent proposed and a
     person promoted. `expires_us` is the instant after which it is no longer recalled (0: never).
     """
+
+    __dataclass_fields__ = DataclassFields()
 
     id: str
     bank: str
@@ -87,6 +90,8 @@ class Candidate(Struct, frozen=True):
     person proposed it. `evidence` are ids of events and runs that it rests on; `replaces` names the
     memory of the same bank that is not recalled while this one is. A memory keeps the id.
     """
+
+    __dataclass_fields__ = DataclassFields()
 
     bank: str
     scope: str
@@ -178,6 +183,8 @@ class Briefing(Struct, frozen=True):
     key (an open incident, say). `turns` are the recorded turns with their outcomes, oldest first.
     `position` orders the events of a key; `previous` is the position the judge's state must be at.
     """
+
+    __dataclass_fields__ = DataclassFields()
 
     run: str
     agent: str

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from vedette.domain.base.canonical import normalize_json
+from vedette.domain.base.dataclass_fields import DataclassFields
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.readers import PUBLIC, Labels, Readers, meet
 
@@ -39,6 +40,8 @@ KnownValues = frozenset[str | int]
 
 class Ref(Struct, frozen=True):
     """A value named by where it is: `/event/data/from`, `/charter/folders/2`, `/outcome/1/id`."""
+
+    __dataclass_fields__ = DataclassFields()
 
     pointer: str
 

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from vedette.domain.base.dataclass_fields import DataclassFields
 from vedette.domain.memory import Memory
 from vedette.judging.calibration import (
     confidence_features,
@@ -46,6 +47,8 @@ class Example(Struct, frozen=True):
     `lam` is how much it may be doubted (`LAMBDA`); `facts` is what `Extra` reads beside the text.
     """
 
+    __dataclass_fields__ = DataclassFields()
+
     id: str
     label: str
     text: str
@@ -55,6 +58,8 @@ class Example(Struct, frozen=True):
 
 class Near(Struct, frozen=True):
     """An example near a text: its similarity 0..1 and its weight in the winning score."""
+
+    __dataclass_fields__ = DataclassFields()
 
     id: str
     label: str
@@ -68,6 +73,8 @@ class Prediction(Struct, frozen=True):
     `familiar` is best score + 2 x mean similarity of the five nearest: low for what belongs to no
     label (out of scope). It is compared, not read as a probability.
     """
+
+    __dataclass_fields__ = DataclassFields()
 
     label: str
     confidence: float

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from vedette.domain.action import Proposal
+from vedette.domain.base.dataclass_fields import DataclassFields
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate, Memory
 
@@ -21,6 +22,8 @@ class Judgement(Struct, frozen=True):
     `candidates` are what the judge would like remembered; they change nothing before a person
     promotes them.
     """
+
+    __dataclass_fields__ = DataclassFields()
 
     label: str
     confidence: float

@@ -1,0 +1,25 @@
+"""What the standard `dataclasses` module asks of a value, for what an agent's code is handed.
+
+These were dataclasses once, and code that is kept (an agent's folder, its releases in the state
+folder) calls `replace`, `asdict` or `fields` with them. To these a Struct with this attribute is a
+dataclass; nothing of it is made before one of them asks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class DataclassFields:
+    """The class attribute `__dataclass_fields__` of a Struct: its fields, made when asked for."""
+
+    def __init__(self) -> None:
+        self._fields_by_class: dict[type, dict[str, Any]] = {}
+
+    def __get__(self, instance: object, owner: Any) -> dict[str, Any]:
+        if owner not in self._fields_by_class:
+            import dataclasses
+
+            made: Any = dataclasses.make_dataclass(owner.__name__, owner.__struct_fields__)
+            self._fields_by_class[owner] = made.__dataclass_fields__
+        return self._fields_by_class[owner]
