@@ -20,11 +20,12 @@ from tests.googles import fake_google, google_tokens
 from tests.remote import Gateway, gateway, now_us
 from tests.workers import CHARTER, EVERY, LIMITS, REGISTRY, alive, brief, until, write_judge
 from websockets.asyncio.client import unix_connect
+from websockets.asyncio.server import unix_serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from vedette.adapters.identity.google import MetadataServer
 from vedette.adapters.reasoners.in_process import InProcessReasoner
-from vedette.adapters.reasoners.workers import remote_reasoner, websocket_server
+from vedette.adapters.reasoners.workers import remote_reasoner, websocket_client, websocket_server
 from vedette.adapters.reasoners.workers.pending_call import WorkerLost
 from vedette.adapters.reasoners.workers.remote_reasoner import MAX_WAITING
 from vedette.adapters.reasoners.workers.websocket_client import gateway_address
@@ -277,6 +278,72 @@ async def test_a_worker_of_another_release_is_refused(tmp_path: Path) -> None:
         await until(lambda: bool(host.told))
         assert "another release" in host.told[0]
         assert there.refused[0][:2] == ("worker", "other-release")
+
+
+def _says(worker: object, gateway: object) -> str:
+    return (
+        f"the worker speaks version {worker} of the protocol, the gateway version {gateway}: "
+        "run the same vedette at both"
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "spoken"), [(1, 1), (3, 3), (-1, -1), ("2", "none"), (None, "none"), ([2], "none")]
+)
+async def test_a_worker_that_speaks_another_version_is_refused(
+    tmp_path: Path, version: object, spoken: object
+) -> None:
+    async with gateway(tmp_path) as there:
+        hello = {**orjson.loads(_hello(there)), "v": version}
+        async with await _connect(there, "worker") as raw:
+            await raw.send(orjson.dumps(hello).decode())
+            with pytest.raises(ConnectionClosed):
+                await raw.recv()
+            assert (raw.close_code, raw.close_reason) == (4400, _says(spoken, 2))
+        await until(lambda: bool(there.refused))
+        (refused,) = there.refused
+        assert refused[:2] == ("worker", "other-protocol")
+        assert _says(spoken, 2).startswith(refused[2])
+        assert there.pool.worker_counts == {}
+        # The control: the same greeting with the version of this gateway is taken.
+        async with await _connect(there, "worker") as raw:
+            await raw.send(orjson.dumps({**hello, "v": 2}).decode())
+            await there.came()
+
+
+@pytest.mark.parametrize(
+    ("side", "versions"), [(websocket_client, (1, 2)), (websocket_server, (2, 1))]
+)
+async def test_a_worker_and_a_gateway_of_two_versions_tell_both_and_the_mend(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, side: Any, versions: tuple[int, int]
+) -> None:
+    """Whichever of the two is the older one, and neither gives up: the other may be replaced."""
+    monkeypatch.setattr(side, "VERSION", 1)
+    async with gateway(tmp_path) as there:
+        host = there.host()
+        await until(lambda: bool(host.told))
+        assert host.told == [f"the connection ended: {_says(*versions)}"]
+        assert there.refused[0][:2] == ("worker", "other-protocol")
+        assert there.pool.worker_counts == {}
+        monkeypatch.setattr(side, "VERSION", 2)
+        assert (await there.judges.reason(brief())).label == "seen 1"
+
+
+async def test_a_gateway_of_before_that_tells_its_own_version_only_is_understood(
+    tmp_path: Path,
+) -> None:
+    async def refuse(connection: Any) -> None:
+        await connection.recv()
+        await connection.close(4400, "version 1 is spoken here")
+
+    before: Any = unix_serve(refuse, str(tmp_path / "before.sock"))
+    async with gateway(tmp_path) as there, before:
+        host = there.host(url=f"unix:{tmp_path / 'before.sock'}")
+        await until(lambda: bool(host.told))
+        assert host.told == [
+            "the connection ended: version 1 is spoken here, and this worker speaks version 2: "
+            "run the same vedette at both"
+        ]
 
 
 async def test_an_answer_to_what_it_was_not_given_is_refused(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ from vedette.adapters.reasoners.workers.websocket_server import (
     CHUNK,
     INVALID_TOKEN,
     PATH,
+    PROTOCOL_ERROR,
+    SAME_PROGRAM,
     VERSION,
     WRONG_RELEASE,
     silent_logger,
@@ -154,6 +156,9 @@ class Relay:
                 why = "the gateway has another release of this agent's folder"
             elif code == INVALID_TOKEN:
                 why = f"the token is not taken any more: {why}"
+            elif code == PROTOCOL_ERROR and why.endswith("is spoken here"):
+                # So a gateway of before tells its own version, and no more.
+                why = f"{why}, and this worker speaks version {VERSION}: {SAME_PROGRAM}"
             self._report(f"the connection ended: {why or code}")
 
     # --- for a connection -------------------------------------------------------------------

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 PATH = "/v1/workers/"
 VERSION = 2
+SAME_PROGRAM = "run the same vedette at both"
 CHUNK = 65_536
 # Close codes of our own (4000 and above are free for that): why a worker has to go.
 INVALID_TOKEN, WRONG_RELEASE, NOT_ASSIGNED, PROTOCOL_ERROR = 4401, 4409, 4403, 4400
@@ -291,8 +292,13 @@ class WorkerServer:
                 hello = _parse_object(await connection.recv())
         except (TimeoutError, ValueError) as error:
             raise _Disconnect(PROTOCOL_ERROR, "no greeting") from error
-        if hello.get("v") != VERSION:
-            raise _Disconnect(PROTOCOL_ERROR, f"version {VERSION} is spoken here")
+        if (version := hello.get("v")) != VERSION:
+            spoken = version if isinstance(version, int) else "none"
+            what = (
+                f"the worker speaks version {spoken} of the protocol, the gateway version {VERSION}"
+            )
+            self._notify("refused", worker.agent, "other-protocol", what)
+            raise _Disconnect(PROTOCOL_ERROR, f"{what}: {SAME_PROGRAM}")
         worker.release = str(hello.get("release"))
         self._check_release(worker)
 
