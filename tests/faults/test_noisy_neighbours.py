@@ -186,7 +186,7 @@ async def test_control_first_come_first_served_holds_up_the_others(
         dispatcher: Any = fleet.app.dispatcher
         dispatcher._turns = Fifo(256)
         wide = Bounds(room=1 << 20, credits=1 << 20)
-        dispatcher.supply.__init__(fleet.app.services, dispatcher._put, wide)
+        dispatcher.buffer.__init__(fleet.app.services, dispatcher._put, wide)
         # As many wait at a time as there are keys, and a fast machine is through with few at once.
         quiet, noisy = await under_storm(fleet, world, keys=1500)
         assert not fair(quiet, noisy), told("storm, first come first served", quiet, noisy)

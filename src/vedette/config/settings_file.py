@@ -254,7 +254,7 @@ def _read_variable(variable: str, path: list[str], text: str) -> Any:
     at: Any = SettingsFile
     for part in path:
         field = at.fields().get(part) if at is not None else None
-        at = None if field is None or field.kind is None else next(field.kind.inner(), None)
+        at = None if field is None or field.kind is None else next(field.kind.models(), None)
     schema = field.kind.schema({}) if field is not None and field.kind is not None else {}
     free = path[0] == "targets" and len(path) > 1
     if not free and not {"$ref", "items", "additionalProperties"}.intersection(schema):

@@ -82,7 +82,7 @@ async def _correct(
     )  # fmt: skip
     done: dict[str, Any] = {"run": run.id, "agent": run.agent, "outcome": outcome, "was": was}
     if should is None:
-        seq, _ = await store.correct(run.id, draft, None, command=order.command_id)
+        seq, _ = await store.record_correction(run.id, draft, None, command=order.command_id)
         return {**done, "entry": seq, "should": None, "event": None, "woke": []}
     labels = RunContext.open(services, run, 0, event).labels()
     corrections_before = sum(
@@ -115,7 +115,7 @@ async def _correct(
     placed: list[int] = []
 
     async def commit(arrival: Arrival) -> AcceptResult:
-        seq, accepted = await store.correct(run.id, draft, arrival, command=order.command_id)
+        seq, accepted = await store.record_correction(run.id, draft, arrival, command=order.command_id)
         placed.append(seq)
         assert isinstance(accepted, AcceptResult)
         return accepted

@@ -222,7 +222,7 @@ class Curation(Struct):
         body = Body(canonical_json({**candidate.to_json(), "reason": reason}))
         fields = {"memory": bank, "what": id, "actor": str(who)}
         store: Any = self.services.store
-        proposing = store.propose(Draft(PROPOSED, fields, body=body), command=command)
+        proposing = store.propose_memory(Draft(PROPOSED, fields, body=body), command=command)
         seq = await self.services.recall.await_commit(proposing, order=True)
         self._update_banks(
             [LedgerMemory(bank, id, "candidate", candidate, seq=seq, by=str(who), proposed_us=now)]

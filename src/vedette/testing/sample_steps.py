@@ -41,7 +41,7 @@ async def accept_events(store: Store, *events: Event, agent: str = "watcher") ->
 
 def agents_of(store: Any) -> set[str]:
     """Return the agents that have observed anything, as if none of them kept a state."""
-    return {agent for agent, _, _, _ in store.observed()}
+    return {agent for agent, _, _, _ in store.observed_positions()}
 
 
 def entry(run: Run, kind: str, *, text: str | None = None, back: int = 0, **fields: Any) -> Draft:

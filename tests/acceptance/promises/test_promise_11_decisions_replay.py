@@ -53,7 +53,7 @@ class Altered:
         return (self._change(each) for each in self._record.walk(kinds, after))
 
     def bundle_files(self, digest: str) -> dict[str, bytes] | None:
-        found: dict[str, bytes] | None = self._record.bundle(digest)
+        found: dict[str, bytes] | None = self._record.bundle_files(digest)
         return found if self._files is None or found is None else self._files(found)
 
 

@@ -351,7 +351,7 @@ async def test_a_release_within_a_publication_is_taught_what_it_asks_for(
     async with fleet:
         curating: Any = fleet.app.commands.curation
         lessons = curating.lessons
-        assert lessons.readers(BANK, "all") == ([] if asks else ["worker"])
+        assert lessons.agents_taught(BANK, "all") == ([] if asks else ["worker"])
         file.write_text(without + SCOPES if asks else without)
         newer = tmp_path / "newer"
         shutil.copytree(fleet.policies, newer)
@@ -399,7 +399,7 @@ async def test_a_publication_within_a_release_says_what_that_is_taught(
         shutil.copytree(fleet.policies, newer)
         grant(newer, granted=granted)
         store: Any = fleet.app.store
-        note, publishing = store.note, list[asyncio.Task[Any]]()
+        note, publishing = store.append_entries, list[asyncio.Task[Any]]()
 
         async def publish() -> None:
             if way == "here":
@@ -488,7 +488,7 @@ async def test_a_release_of_what_runs_here_counts_where_another_was_made(
 async def test_a_release_whose_commit_raised_runs_if_it_stood(tmp_path: Path, stands: bool) -> None:
     async with running(tmp_path, "here") as made:
         store: Any = made.fleet.app.store
-        note = store.note
+        note = store.append_entries
 
         async def raises(*args: Any, **more: Any) -> int:
             if stands:

@@ -109,7 +109,7 @@ async def running(
             host = Host("worker", made.agent, address, mint, folder / "host")
             # Where the folder is edited before the host took its snapshot it has another release.
             await wait_until(lambda: host.relay is not None and host.relay.connections > 0)
-            await wait_until(lambda: bool(fleet.app.services.reasoners["judge"].pool.connected))  # type: ignore[attr-defined]
+            await wait_until(lambda: bool(fleet.app.services.reasoners["judge"].pool.worker_counts))  # type: ignore[attr-defined]
             try:
                 yield made
             finally:

@@ -201,13 +201,13 @@ async def test_a_jump_that_cannot_be_recorded_is_told_as_soon_as_it_can(tmp_path
     clock = ManualClock()
     async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
         store: Any = fleet.app.store
-        note, tried = store.note, []
+        note, tried = store.append_entries, []
 
         async def away(drafts: Any) -> int:
             tried.append(drafts)
             raise StoreFailed("the server is away")
 
-        store.note = away
+        store.append_entries = away
         clock.set_wall(clock.now_us() - HOUR)
         await wait_until(lambda: bool(tried))
         clock.set_wall(clock.now_us() - 2 * HOUR)
@@ -381,7 +381,7 @@ async def test_a_jump_that_comes_while_another_is_confirmed_is_not_confirmed_wit
             clock.set_wall(clock.now_us() + ahead * SECOND)
         assert await told(fleet) == ["away" if away else f"+{ahead}"]
         store: Any = fleet.app.store
-        note = store.note
+        note = store.append_entries
 
         async def commit_slowly(drafts: Any, **more: Any) -> int:
             seq: int = await note(drafts, **more)

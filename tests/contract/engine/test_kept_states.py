@@ -75,9 +75,9 @@ async def with_dead(store: Any, late: int) -> list[Run]:
     for number, run in enumerate(runs):
         if number == late:
             dead = step(store, run, entry(run, "run.dead"), state="dead")
-            assert (await store.commit(dead)).answer is CommitStatus.COMMITTED
+            assert (await store.commit(dead)).status is CommitStatus.COMMITTED
             continue
-        assert (await store.commit(judged(store, run, last))).answer is CommitStatus.COMMITTED
+        assert (await store.commit(judged(store, run, last))).status is CommitStatus.COMMITTED
         last = run.position
     await store.redrive([runs[late].id], by_person("run.redriven"))
     found = store.run(runs[late].id)
@@ -91,7 +91,7 @@ async def test_a_history_is_read_as_of_one_moment(store: Any) -> None:
     runs = await accept_events(store, *(event(n) for n in range(3)))
     for run in runs:
         await store.commit(closing_step(store, run))
-    history = store.history(AGENT, KEY, ALL)
+    history = store.state_history(AGENT, KEY, ALL)
     begun, erased = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -330,7 +330,7 @@ def values(key: str, *numbers: int) -> list[Event]:
 async def test_an_erasure_elsewhere_tears_no_state(tmp_path: Path) -> None:
     """As a judge takes its state up, and as states are kept for another erasure."""
     async with two_workers(tmp_path) as (one, two, key):
-        judges = one.app.line.reasoners["judge"]
+        judges = one.app.services.reasoners["judge"]
         events = values(key, 1, 2, 4, 8, 16)
         await judge_each(one, *events[:3])
 
@@ -363,11 +363,11 @@ async def test_what_only_other_workers_run_is_erased_there(tmp_path: Path) -> No
     async with two_workers(tmp_path, "worker") as (one, two, key):
         first, *others = values(key, 1, 2)
         await judge_each(one, first, *others)
-        head = one.app.store.head()
+        head = one.app.store.last_seq()
         with pytest.raises(BadCommand, match="does not run second") as refused:
             await two.app.commands.erase(two.order(), event=first.key)
         assert refused.value.mend == "order it at a worker that runs second"
-        assert (two.app.store.head(), two.app.store.states()) == (head, [])
+        assert (two.app.store.last_seq(), two.app.store.states()) == (head, [])
         with pytest.raises(BadCommand, match="does not run second"):
             await two.app.commands.upkeep.expire(two.order().principal, "old", 2**60)
         assert one.app.store.event(first.key) is not None

@@ -623,9 +623,9 @@ async def test_runs_that_are_another_workers_are_let_go_and_taken_up_when_they_c
 ) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
         store: Any = fleet.app.store
-        lease, ours = store.lease, {"a"}
+        lease, ours = store.lease_epoch, {"a"}
         monkeypatch.setattr(type(store), "lease_rev", property(lambda _: len(ours) - 1))
-        store.lease = lambda run: lease(run) if run.key in ours else None
+        store.lease_epoch = lambda run: lease(run) if run.key in ours else None
         backlog, counts = store.backlog, store.backlogged
 
         def mine(after: int, limit: int, agent: str | None = None) -> list[Run]:

@@ -46,7 +46,7 @@ async def test_a_look_that_waited_for_the_store_is_not_followed_by_minutes_of_bl
     clock = ManualClock()
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         store: Any = fleet.app.store
-        due, stalls = store.due, [5.2]
+        due, stalls = store.due_runs, [5.2]
 
         def stalled(now_us: int, limit: int, without: Collection[str] = ()) -> Any:
             if stalls:
@@ -196,13 +196,13 @@ async def test_a_run_that_was_lost_sight_of_is_read_again_before_the_bound(
     clock = ManualClock()
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         app, store = fleet.app, cast(Any, fleet.app.store)
-        backlog = store.backlog
+        backlog = store.ready_runs
         await app.commands.stop(fleet.order(), agent="worker")
         await fleet.send(*(job(f"{n}", send_proposal(f"{n}"), key=f"k{n % 3}") for n in range(6)))
-        store.backlog = lambda *asked: [run for run in backlog(*asked) if run.key != "k1"]
+        store.ready_runs = lambda *asked: [run for run in backlog(*asked) if run.key != "k1"]
         await app.commands.resume(fleet.order(), agent="worker")
         await wait_until(lambda: world.effects() == 4, 10)
-        store.backlog = backlog
+        store.ready_runs = backlog
         await pass_time(fleet, clock, 25)
         assert app.watchdog.problems == []
         assert world.effects() == 4, "nothing else finds them"
@@ -345,7 +345,7 @@ async def test_a_key_whose_next_runs_cannot_be_read_is_named(tmp_path: Path, wor
     clock, refuses = ManualClock(), [True]
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         store: Any = fleet.app.store
-        unjudged = store.unjudged
+        unjudged = store.unjudged_runs
 
         async def work(step: Step) -> None:
             if refuses[0]:

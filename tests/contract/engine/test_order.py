@@ -85,7 +85,7 @@ async def test_an_event_that_was_not_found_in_the_store_is_not_passed_over(
         await fleet.app.commands.stop(fleet.order(), agent="worker")
         await fleet.send(*(told.event("a") for _ in range(70)))
         store: Any = fleet.app.store
-        backlog, hidden = store.backlog, [3, 0]
+        backlog, hidden = store.ready_runs, [3, 0]
 
         def incomplete(after: int, limit: int, agent: str | None = None) -> list[Run]:
             runs: list[Run] = backlog(after, limit, agent)

@@ -73,7 +73,7 @@ async def make_call(store: Any, id: str) -> None:
 
 async def answer(store: Any, id: str, to: Any, shown: str | None, **more: Any) -> None:
     draft = by_person(f"hold.{to}", agent="watcher", action=id, shown_digest=shown)
-    await store.settle_hold(id, to, draft, approver="person:kim", until_us=2**50, **more)
+    await store.transition_hold(id, to, draft, approver="person:kim", until_us=2**50, **more)
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS.keys())
@@ -98,11 +98,11 @@ async def test_an_answer_to_what_became_another_is_refused_in_its_commit(
             await move_on(store, row.id, hold="open", approver=None)
         else:
             await make_call(store, row.id)
-    head, before = store.head(), store.action(row.id)
+    head, before = store.last_seq(), store.action(row.id)
     assert before.hold == "open"
     with pytest.raises(DisplayMismatch, match="is not what was shown"):
         await answer(store, row.id, to, shown, command="late")
-    assert (store.head(), store.action(row.id)) == (head, before)
+    assert (store.last_seq(), store.action(row.id)) == (head, before)
     # The control: what is there by now is answered, by the same order.
     await answer(store, row.id, to, shown_of(store, row.id), command="late")
     assert store.action(row.id).hold == to
@@ -174,10 +174,10 @@ async def test_two_people_saw_one_hold_and_the_slower_answers_no_other(
         assert now is not None
         digest = fleet.shown_digest(now)
         store: Any = fleet.app.store
-        settle_hold = store.settle_hold
+        settle_hold = store.transition_hold
 
         async def be_faster() -> None:
-            store.settle_hold = settle_hold
+            store.transition_hold = settle_hold
             await commands.approve(by(fleet, "kim"), row.id, digest)
             await wait_until(lambda: asked_again(fleet, row.id, rung + 1, world))
 
@@ -213,7 +213,7 @@ async def test_an_answer_while_the_call_is_under_way_is_for_no_hold_that_comes_o
         await commands.approve(by(fleet, "kim"), row.id, digest)
         await wait_until(lambda: bool(world.calls))
         assert store.action(row.id).hold == "used"
-        settle_hold = store.settle_hold
+        settle_hold = store.transition_hold
 
         async def commit_later(*args: Any, **more: Any) -> Any:
             gate.set()

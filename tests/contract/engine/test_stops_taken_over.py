@@ -86,13 +86,13 @@ async def test_a_resume_that_could_not_be_read_back_is_taken_over_all_the_same(
     async with toy_fleet(tmp_path, world) as fleet:
         store: Any = fleet.app.store
         await fleet.app.commands.stop(fleet.order(), agent="worker")
-        doubt = store.doubt
+        doubt = store.loss_window
 
         def away() -> None:
-            store.doubt = doubt
+            store.loss_window = doubt
             raise StoreFailed("the disk failed")
 
-        store.doubt = away
+        store.loss_window = away
         with pytest.raises(StoreFailed):
             await fleet.app.commands.resume(fleet.order(), agent="worker")
         await fleet.send(job("1", send_proposal()))
@@ -104,7 +104,7 @@ async def test_a_doubt_that_a_person_ended_is_over_here_too(tmp_path: Path, fail
     """Its entry stands, so no second order can end it: everything new went on being asked about."""
     async with toy_fleet(tmp_path, World()) as fleet:
         store: Any = fleet.app.store
-        await store.restored(Loss(0), actor="person:kim", reason="a test")
+        await store.record_restore(Loss(0), actor="person:kim", reason="a test")
         fleet.app.services.loss_window = store.doubt()
         await fleet.app.commands.resume(fleet.order(), all=True)
         await fleet.send(job("before"))
@@ -210,8 +210,8 @@ async def test_a_late_stop_gives_way_to_a_resume_that_comes_as_it_is_recorded(
             store.stop = commit_later
         else:
             await lift()
-        stops = fleet.app.services.stops
+        stops = fleet.app.services.stop_scopes
         await wait_until(lambda: not stops.unrecorded)
         await store.probe()  # whatever was sent to the store by then stands
         await fleet.wait_until_idle()
-        assert stops.list_scopes() == store.stops() == ([tool] if by == "engine:vedette" else [])
+        assert stops.list_scopes() == store.stop_scopes() == ([tool] if by == "engine:vedette" else [])

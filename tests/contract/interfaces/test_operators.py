@@ -465,7 +465,7 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
         named = {"hold": "hold_1", "holds": {"hold_1": "d"}, "text": "x", "effect": "eff_1"}
         for module in (approvals, undo):
             asked += [
-                (verb, partial(module.carry_out, commands, verb, nobody, named))
+                (verb, partial(module.dispatch, commands, verb, nobody, named))
                 for verb in WRITE_VERBS.keys() & module.VERBS.keys()
             ]
         before = head()

@@ -63,7 +63,7 @@ async def test_rotate_archive_and_verify(adapter: Any, tmp_path: Path) -> None:
 
     size = [size for size, _ in store.sized() if size > seq][-2]
     archived = write_segment(store, tmp_path / "archive", size, LINE)
-    while rows := store.expiring(size):
+    while rows := store.expiring_bodies(size):
         await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
     await store.let_go(archived, draft("ledger.archived"))
     with pytest.raises(BadCommand, match="not those of this store"):
@@ -100,7 +100,7 @@ async def test_expiring_spares_what_is_open_and_what_banks_keep(
     closed = closing_step(store, taught)
     closed.drafts.insert(0, proposed)
     await store.commit(closed)
-    assert store.open_from() == open_run.position
+    assert store.first_open_entry() == open_run.position
     before_us = CLOCK.now_us() + 1
     assert store.last_before(before_us) == store.head()
     assert store.last_before(0) == 0
@@ -130,7 +130,7 @@ async def test_what_was_taken_up_again_does_not_expire(adapter: Any, tmp_path: P
     dead = await buried(store, 100)
     gone = await buried(store, 101)
     await grow(store, range(3))
-    rows = store.expiring(store.head())
+    rows = store.expiring_bodies(store.head())
     assert {dead.position, gone.position} < {row[0] for row in rows}
     await store.redrive([dead.id], draft("run.redriven"))
     await store.erase(event=gone.event, draft=draft("body.erased"), stateless=agents_of(store))
@@ -155,7 +155,7 @@ async def test_what_a_judge_observed_after_states_were_kept_does_not_expire(
     (one,) = await accept_events(store, event(100))
     await store.commit(closing_step(store, one))
     await grow(store, range(3))
-    rows = store.expiring(store.head())
+    rows = store.expiring_bodies(store.head())
     await store.expire(rows, draft("body.erased"))
     assert store.event(one.event) is not None
     await store.expire(rows, draft("body.erased"), stateless={one.agent})
@@ -171,7 +171,7 @@ async def test_what_was_promoted_after_the_look_is_not_forgotten(
     for name in ("late", "waits", "early"):
         body = Body(canonical_json({"scope": "inbox", "text": name, "topics": []}))
         fields = {"actor": "person:kim", "memory": "inbox", "what": name}
-        await store.propose(Draft("memory.proposed", fields, body=body))
+        await store.propose_memory(Draft("memory.proposed", fields, body=body))
     await store.curate((draft("memory.promoted"), ["inbox/early"]))
     upto, old = store.head(), list(store.learned().values())
     assert len(old) == 3
@@ -198,7 +198,7 @@ async def test_what_was_taken_up_again_is_not_let_go(adapter: Any, tmp_path: Pat
     await store.redrive([dead.id], draft("run.redriven"))
     with pytest.raises(BadCommand, match="open again"):
         store.refuse_open(archived)
-    await store.expire(store.expiring(size), draft("body.erased"), stateless=agents_of(store))
+    await store.expire(store.expiring_bodies(size), draft("body.erased"), stateless=agents_of(store))
     with pytest.raises(BadCommand, match="open again"):
         await store.let_go(archived, draft("ledger.archived"))
     # It ended after the content of the others went: its own is not erased yet.
@@ -215,12 +215,12 @@ async def test_what_was_taken_up_again_is_not_let_go(adapter: Any, tmp_path: Pat
 
 async def test_a_restore_leaves_doubt_until_it_is_settled(adapter: Any, tmp_path: Path) -> None:
     store = adapter(tmp_path / "state")
-    assert store.doubt() is None
+    assert store.loss_window() is None
     with pytest.raises(BadCommand, match="no doubt"):
         await store.settled(draft("store.settled"))
     seq = await store.restored(Loss(0), actor="person:kim", reason="why")
     assert store.stops() == [("all", "")]
-    assert store.doubt() == LossWindow(seq)
+    assert store.loss_window() == LossWindow(seq)
     until = await store.settled(draft("store.settled"))
     store.close()
     store = adapter(tmp_path / "state")

@@ -157,7 +157,7 @@ async def test_new_work_takes_nothing_of_the_room_for_stops_and_outcomes(tmp_pat
         store: Any = fleet.app.store
         intercept_commits(fleet, hold_back)
         await fleet.send(*(job(f"n{n}", note_proposal(HEAVY), key=f"k{n}") for n in range(5)))
-        hold, store._spare.hold = store._spare.hold, lambda: False  # no room for the file
+        hold, store._spare.reserve = store._spare.reserve, lambda: False  # no room for the file
         grow(fleet, 0)
         with pytest.raises(StoreFailed):
             await fleet.send(job("late", note_proposal(10 * HEAVY), key="late"))

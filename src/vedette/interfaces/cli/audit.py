@@ -129,7 +129,7 @@ def _audit_target(
     from vedette.ledger.history.audit import audit_keys, audit_mailbox
 
     given: dict[str, Any] = {**times, "names": names}
-    kept_us = 0 if record.keeps_us is None else end_us + _CLOCK_SKEW_US - record.keeps_us
+    kept_us = 0 if record.retention_us is None else end_us + _CLOCK_SKEW_US - record.retention_us
     if record.mails is not None:
         seen = record.mails
         found = audit_mailbox(seen, ledger, name, emptied=record.emptied, **given)

@@ -180,7 +180,7 @@ def test_nobody_waits_for_another_secret_nor_for_an_outage(monkeypatch: pytest.M
         assert go.wait(10)
         raise Unavailable("Secret Manager does not answer: DeadlineExceeded")
 
-    monkeypatch.setattr(reader, "_ask", ask)
+    monkeypatch.setattr(reader, "_request", ask)
     reader.read("a")
     clock.at += 301
     reader.read("b")

@@ -57,7 +57,7 @@ class Received:
     def held(self) -> list[str]:
         """Return the ack ids of what is received and not settled."""
         assert self.source.inbox is not None
-        return list(self.source.inbox.leases.held)
+        return list(self.source.inbox.leases.active)
 
     async def until(self, true: Callable[[], bool], within_s: float = 10) -> None:
         """Return when something has become true. Raises what ended the source, or TimeoutError."""

@@ -144,7 +144,7 @@ async def test_several_turns_from_the_record(folder: Path) -> None:
     assert not thought.final
     assert thought.model_calls == 1
     assert thought.proposals[0].why == "I file it."
-    assert model.asked[0].instruction.startswith("Sort. Braces {stay} as they are.")
+    assert model.prompts[0].instruction.startswith("Sort. Braces {stay} as they are.")
 
     denied = {"tool": "mail.file", "ordinal": 0, "status": "not permitted"}
     turns = [recorded(FILED, answers=[denied])]
@@ -176,8 +176,8 @@ async def test_every_recorded_call_has_an_answer(folder: Path) -> None:
     turn = recorded(made_up, FILED, answers=[done])
     made, model = reasoner(folder, ["unused", "Done."])
     assert (await made.reason(briefing(turn=2, turns=(turn,)))).final
-    assert [name for name, _ in model.asked[0].calls] == ["mail_shred", "mail_file"]
-    statuses = [answer["status"] for answer in model.asked[0].answers]
+    assert [name for name, _ in model.prompts[0].calls] == ["mail_shred", "mail_file"]
+    statuses = [answer["status"] for answer in model.prompts[0].answers]
     assert statuses == ["refused", "done"]
 
 
@@ -188,14 +188,14 @@ async def test_an_outcome_is_numbered_only_while_that_is_certain(folder: Path) -
     made, model = reasoner(folder, ["unused", "Done."])
     turn = recorded(FILED, FILED, answers=[failed, done])
     await made.reason(briefing(turn=2, turns=(turn,)))
-    assert [answer.get("ref") for answer in model.asked[0].answers] == [None, None]
+    assert [answer.get("ref") for answer in model.prompts[0].answers] == [None, None]
 
 
 async def test_a_turn_without_calls_in_the_record(folder: Path) -> None:
     made, model = reasoner(folder, ["unused", FILE])
     thought = await made.reason(briefing(turn=2, turns=(recorded(answers=[]),)))
     assert len(thought.proposals) == 1
-    assert model.asked[0].turn == 1
+    assert model.prompts[0].turn == 1
 
 
 # --- calls become proposals -------------------------------------------------------------------
@@ -216,7 +216,7 @@ async def test_parallel_calls_in_order_and_none_executed(
     named = [p.tool for p in thought.proposals]
     assert named == ["mail.send", "mail.file", "mail_shred", "mail.send", "mail.file"]
     assert ran == []
-    assert len(model.asked) == 1
+    assert len(model.prompts) == 1
     assert thought.label == "mail.send, mail.file, undeclared tool"
 
 
@@ -311,8 +311,8 @@ async def test_the_model_gets_the_fenced_text(folder: Path) -> None:
     made, model = reasoner(folder, ["Nothing."])
     given = briefing({"from": ATTACKS[0]})
     await made.reason(given)
-    assert model.asked[0].texts == (briefing_text(given),)
-    assert "evil" not in model.asked[0].instruction
+    assert model.prompts[0].texts == (briefing_text(given),)
+    assert "evil" not in model.prompts[0].instruction
 
 
 # --- what a root_agent may not be -------------------------------------------------------------
@@ -452,7 +452,7 @@ async def test_a_model_that_does_not_answer_is_given_up(folder: Path) -> None:
     with pytest.raises(Temporary, match=r"did not answer within 0\.2 s"):
         await made.reason(briefing())
     assert time.monotonic() - began < 5
-    assert len(model.asked) == 1
+    assert len(model.prompts) == 1
     left = asyncio.all_tasks() - {asyncio.current_task()}
     assert not left
 
@@ -587,7 +587,7 @@ async def test_what_may_be_longer_than_its_budget_is_not_asked(folder: Path) -> 
     assert thought.spent["output_tokens"] == 1
     with pytest.raises(Permanent, match=r"may come to \d+ tokens, its budget has 20000"):
         await made.reason(briefing({"text": "word " * 5_000}))
-    assert len(model.asked) == 1, "the model was not asked"
+    assert len(model.prompts) == 1, "the model was not asked"
 
 
 async def test_a_model_may_write_no_more_than_its_budget(folder: Path) -> None:

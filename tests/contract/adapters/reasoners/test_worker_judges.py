@@ -236,7 +236,7 @@ class Key:
         if thought.needs_state:
             blob, at = self.checkpoint
             since = [(position, event) for position, event in self.seen if position > at]
-            judges.restore("worker", self.name, blob, at, since)
+            judges.restore_state("worker", self.name, blob, at, since)
             thought = await judges.reason(asked)
         self.seen.append((asked.position, asked.event))
         if thought.checkpoint is not None:

@@ -55,7 +55,7 @@ class SecretTools:
             given, secrets = await _resolve_secrets(call)
         except VedetteError as error:
             return Outcome("unknown", error=f"not asked, a secret is missing: {error}")
-        return await SecretRedactor(secrets).redact_call(self._tools.ask(tool, given))
+        return await SecretRedactor(secrets).redact_call(self._tools.query(tool, given))
 
 
 async def _resolve_secrets(call: Call) -> tuple[Call, Collection[str]]:
