@@ -194,7 +194,7 @@ class Attacked:
 
     async def _attack(self, decoys: Decoys, boxed: bool) -> dict[tuple[str, str], str]:
         crew = Crew(
-            decoys.folder, LIMITS, boxed=boxed, ahead=("adapters.reasoners.adk.root_agent",)
+            decoys.folder, LIMITS, sandboxed=boxed, preload=("adapters.reasoners.adk.root_agent",)
         )
         port = decoys.own.getsockname()[1]
         target = {"path": str(decoys.target), "url": f"http://localhost:{port}/"}

@@ -61,7 +61,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Return what a run comes to whose source does nothing of the kind."""
     world, clock = World(), ManualClock()
     fleet = toy_fleet(tmp_path_factory.mktemp("plain"), world, clock=clock)
-    came, source = asyncio.run(come_to(fleet, world, clock, seed=0, often=0.0))
+    came, source = asyncio.run(come_to(fleet, world, clock, seed=0, fault_rate=0.0))
     assert not sum(source.fault_counts.values())
     return came
 

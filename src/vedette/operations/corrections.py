@@ -115,7 +115,9 @@ async def _correct(
     placed: list[int] = []
 
     async def commit(arrival: Arrival) -> AcceptResult:
-        seq, accepted = await store.record_correction(run.id, draft, arrival, command=order.command_id)
+        seq, accepted = await store.record_correction(
+            run.id, draft, arrival, command=order.command_id
+        )
         placed.append(seq)
         assert isinstance(accepted, AcceptResult)
         return accepted

@@ -107,7 +107,7 @@ class Curation(Struct):
     def _unlearn(self) -> None:
         store: Any = self.services.store
         archived = _archived_digests(store)
-        gone = [one for one in store.learned().values() if one.state == "erased"]
+        gone = [one for one in store.memories().values() if one.state == "erased"]
         self.services.recall.banks.sync_states(
             one for one in gone if not _is_archived(one, archived)
         )
@@ -288,7 +288,7 @@ class Curation(Struct):
         banks = self.services.recall.banks
 
         def update() -> None:
-            stands = store.learned()
+            stands = store.memories()
             banks.sync_states(stands.get(one.name, one) for one in moved)
 
         self.services.recall.update_banks(update, order=True)

@@ -321,7 +321,11 @@ class StuckExecutor:
     def __init__(self, executor: Any) -> None:
         self.executor = executor
         self.reached_keys: list[str] = []
-        self.compute_rows, self.query, self.close = executor.compute_rows, executor.ask, executor.close
+        self.compute_rows, self.query, self.close = (
+            executor.compute_rows,
+            executor.query,
+            executor.close,
+        )
 
     async def perform(self, tool: Tool, call: Call, may_start: Callable[[], bool]) -> Outcome:
         """Come as far as the call, and no further."""

@@ -58,7 +58,7 @@ def archive_of(bundle: Bundle, number: int, sealer: FolderSigner) -> Archive:
 
 async def publish(store: Any, bundle: Bundle, archive: Archive) -> None:
     """Publish as a worker does that is none of those under test."""
-    await store.publish(bundle, [], number=archive.number, marks=archive.marks())
+    await store.publish(bundle, [], number=archive.number, meta=archive.marks())
 
 
 def worker(store: Any, sealer: FolderSigner, where: Path | str | None) -> BundleDistributor:

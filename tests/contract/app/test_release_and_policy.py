@@ -409,13 +409,13 @@ async def test_a_publication_within_a_release_says_what_that_is_taught(
                 await fleet.app.rollout.catch_up()
 
         async def later(*args: Any, **more: Any) -> int:
-            store.note = note
+            store.append_entries = note
             seq: int = await note(*args, **more)
             publishing.append(asyncio.create_task(publish()))
             await asyncio.wait(publishing, timeout=1.5)
             return seq
 
-        store.note = later
+        store.append_entries = later
         assert (await fleet.app.releases.release(fleet.order(), "worker"))["changed"]
         await publishing[0]
         curating: Any = fleet.app.commands.curation
@@ -495,14 +495,14 @@ async def test_a_release_whose_commit_raised_runs_if_it_stood(tmp_path: Path, st
                 await note(*args, **more)
             raise StoreFailed("the commit failed")
 
-        store.note = raises
+        store.append_entries = raises
         made.say("new")
         if stands:
             assert (await made.release())["changed"]
         else:
             with pytest.raises(StoreFailed):
                 await made.release()
-        store.note = note
+        store.append_entries = note
         assert (await made.judged("1"))[0] == ("new new" if stands else "old old")
 
 

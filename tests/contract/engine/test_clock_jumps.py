@@ -215,7 +215,7 @@ async def test_a_jump_that_cannot_be_recorded_is_told_as_soon_as_it_can(tmp_path
             lambda: b"vedette_clock_jump_seconds -10800.0" in fleet.app.metrics.scrape()[0]
         )
         assert fleet.app.metrics.total("clock_jumps") == 0
-        store.note = note
+        store.append_entries = note
         # Counted a moment after it is durable.
         await wait_until(lambda: fleet.app.metrics.total("clock_jumps") == 2)
         assert await told(fleet) == ["-3600", "-10800"]
@@ -391,10 +391,10 @@ async def test_a_jump_that_comes_while_another_is_confirmed_is_not_confirmed_wit
                 await wait_until(lambda: len(fleet.entries("clock.jumped")) == 2)
             return seq
 
-        store.note = commit_slowly
+        store.append_entries = commit_slowly
         before = fleet.app.services.clock.now_us()
         done = await dispatch(fleet.app.commands, "clock_confirm", fleet.order("a look"), {})
-        store.note = note
+        store.append_entries = note
         (entry,) = fleet.entries("clock.confirmed")
         said = fleet.body(entry["seq"])
         assert done["by_us"] == said["by_us"] == (0 if away else ahead * SECOND)

@@ -100,25 +100,25 @@ async def test_a_history_is_read_as_of_one_moment(store: Any) -> None:
 
     between = Between(store._database, wait)
     store._database = between
-    reading = asyncio.create_task(asyncio.to_thread(store.history, AGENT, KEY, ALL))
+    reading = asyncio.create_task(asyncio.to_thread(store.state_history, AGENT, KEY, ALL))
     assert await asyncio.to_thread(begun.wait, 20)
     assert await store.keep_state(AGENT, KEY, history, b"all three")
     await store.erase(event=runs[0].event, draft=by_person("body.erased"))
     erased.set()
     assert await reading == history
-    found = store.history(AGENT, KEY, ALL)
+    found = store.state_history(AGENT, KEY, ALL)
     assert found == (b"all three", runs[2].position, [], runs[2].position)
 
 
 async def test_a_state_is_not_kept_of_another_history_than_there_is(store: Any) -> None:
     runs = await with_dead(store, 1)
-    folded = store.history(AGENT, KEY, ALL)
+    folded = store.state_history(AGENT, KEY, ALL)
     made = judged(store, runs[1], runs[0].position)
-    assert (await store.commit(made)).answer is CommitStatus.COMMITTED
+    assert (await store.commit(made)).status is CommitStatus.COMMITTED
     assert not await store.keep_state(AGENT, KEY, folded, b"first and last")
     assert store.states() == []
     # What is observed after it changes nothing of it.
-    whole = store.history(AGENT, KEY, ALL)
+    whole = store.state_history(AGENT, KEY, ALL)
     (later,) = await accept_events(store, event(9))
     await store.commit(judged(store, later, runs[2].position))
     assert await store.keep_state(AGENT, KEY, whole, b"all three")
@@ -126,17 +126,19 @@ async def test_a_state_is_not_kept_of_another_history_than_there_is(store: Any) 
     # Somebody else has kept one: this one may lack what went with that.
     assert not await store.keep_state(AGENT, KEY, whole, b"all three, made elsewhere")
     await store.erase(event=runs[0].event, draft=by_person("body.erased"))
-    assert store.history(AGENT, KEY, ALL).checkpoint == b"all three"
+    assert store.state_history(AGENT, KEY, ALL).checkpoint == b"all three"
 
 
 async def test_a_late_event_gives_up_the_state_that_lacks_it(store: Any) -> None:
     runs = await with_dead(store, 1)
     position = runs[2].position
-    assert await store.keep_state(AGENT, KEY, store.history(AGENT, KEY, ALL), b"first and last")
-    assert store.history(AGENT, KEY, ALL)[:2] == (b"first and last", position)
+    assert await store.keep_state(
+        AGENT, KEY, store.state_history(AGENT, KEY, ALL), b"first and last"
+    )
+    assert store.state_history(AGENT, KEY, ALL)[:2] == (b"first and last", position)
     made = judged(store, runs[1], runs[0].position)
-    assert (await store.commit(made)).answer is CommitStatus.COMMITTED
-    found = store.history(AGENT, KEY, ALL)
+    assert (await store.commit(made)).status is CommitStatus.COMMITTED
+    found = store.state_history(AGENT, KEY, ALL)
     assert (found.at, [at for at, _ in found.since]) == (0, [run.position for run in runs])
 
 
@@ -145,16 +147,16 @@ async def test_a_late_event_is_refused_once_no_state_can_hold_it(
     store: Any, late: int, gone: int
 ) -> None:
     runs = await with_dead(store, late)
-    assert await store.keep_state(AGENT, KEY, store.history(AGENT, KEY, ALL), b"without it")
+    assert await store.keep_state(AGENT, KEY, store.state_history(AGENT, KEY, ALL), b"without it")
     await store.erase(event=runs[gone].event, draft=by_person("body.erased"))
-    kept, head = store.states(), store.head()
+    kept, head = store.states(), store.last_seq()
     for after in (0, runs[0].position):
         made = judged(store, runs[late], after, checkpoint=(KEY, runs[late].position, b"x"))
-        assert (await store.commit(made)).answer is CommitStatus.STATE_ERASED
-    assert (store.states(), store.head()) == (kept, head)
+        assert (await store.commit(made)).status is CommitStatus.STATE_ERASED
+    assert (store.states(), store.last_seq()) == (kept, head)
     # Nobody is held up by it.
     (later,) = await accept_events(store, event(9))
-    assert (await store.commit(judged(store, later, runs[2].position))).answer is (
+    assert (await store.commit(judged(store, later, runs[2].position))).status is (
         CommitStatus.COMMITTED
     )
 

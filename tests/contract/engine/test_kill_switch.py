@@ -626,12 +626,12 @@ async def test_runs_that_are_another_workers_are_let_go_and_taken_up_when_they_c
         lease, ours = store.lease_epoch, {"a"}
         monkeypatch.setattr(type(store), "lease_rev", property(lambda _: len(ours) - 1))
         store.lease_epoch = lambda run: lease(run) if run.key in ours else None
-        backlog, counts = store.backlog, store.backlogged
+        backlog, counts = store.ready_runs, store.ready_counts
 
         def mine(after: int, limit: int, agent: str | None = None) -> list[Run]:
             return [run for run in backlog(after, limit, agent) if run.key in ours]
 
-        store.backlog = mine
+        store.ready_runs = mine
         await fleet.send(
             *(job(f"{k}{n}", send_proposal(f"{k}{n}"), key=k) for n in range(5) for k in "ab")
         )

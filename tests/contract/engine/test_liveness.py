@@ -53,7 +53,7 @@ async def test_a_look_that_waited_for_the_store_is_not_followed_by_minutes_of_bl
                 clock.advance(int(stalls.pop() * SECOND))
             return due(now_us, limit, without)
 
-        store.due = stalled
+        store.due_runs = stalled
         await wait_until(lambda: not stalls)
         await fleet.app.commands.stop(fleet.order(), agent="worker")
         await fleet.send(job("1", send_proposal("late")))
@@ -357,12 +357,12 @@ async def test_a_key_whose_next_runs_cannot_be_read_is_named(tmp_path: Path, wor
         intercept_commits(fleet, work)
         await fleet.send(*(job(f"{n}", send_proposal(f"{n}")) for n in range(3)))
         await fleet.wait_until_idle()
-        store.unjudged, refuses[0] = broken, False
+        store.unjudged_runs, refuses[0] = broken, False
         await pass_time(fleet, clock, 10)
         assert world.effects() == 1
         await pass_time(fleet, clock, 75)
         assert "is in the store and nobody reads it" in fleet.app.watchdog.problems[0]
-        store.unjudged = unjudged
+        store.unjudged_runs = unjudged
         await pass_time(fleet, clock, 10)
         await wait_until(lambda: world.effects() == 3)
         await pass_time(fleet, clock, 10)
@@ -380,7 +380,7 @@ async def test_a_store_that_says_it_cannot_commit_is_told_by_itself(
 
         def refuse() -> None:
             if full:
-                store.writer.ready = False
+                store.writer.is_ready = False
                 raise StoreFailed("the disk is full")
 
         async def work(step: Step) -> None:

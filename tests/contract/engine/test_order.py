@@ -93,7 +93,7 @@ async def test_an_event_that_was_not_found_in_the_store_is_not_passed_over(
                 del runs[hidden.pop(0)]
             return runs
 
-        store.backlog = incomplete
+        store.ready_runs = incomplete
         await fleet.app.commands.resume(fleet.order(), agent="worker")
         await wait_until(lambda: len(fleet.entries("turn.reasoned")) == 70, 20)
         assert not hidden, "nothing was hidden, so nothing was shown"

@@ -60,13 +60,13 @@ async def move_on(store: Any, id: str, *drafts: Draft, **fields: Any) -> None:
     row = store.action(id)
     for name, value in fields.items():
         setattr(row, name, value)
-    run = store.run(row.run)
+    run = store.execute(row.execute)
     await store.commit(step(store, run, *drafts, actions=[row], state="waiting", waits="approval"))
 
 
 async def make_call(store: Any, id: str) -> None:
     """Act on an approval: the call's answer is lost, and a person is asked again."""
-    run = store.run(store.action(id).run)
+    run = store.execute(store.action(id).execute)
     told = entry(run, "effect.unknown", action=id)
     await move_on(store, id, told, hold="open", waits="approval", approver=None, effect="unknown")
 
@@ -186,7 +186,7 @@ async def test_two_people_saw_one_hold_and_the_slower_answers_no_other(
             return await settle_hold(*args, **more)
 
         if races:
-            store.settle_hold = commit_later
+            store.transition_hold = commit_later
         else:
             await be_faster()
         with pytest.raises(DisplayMismatch):
@@ -220,7 +220,7 @@ async def test_an_answer_while_the_call_is_under_way_is_for_no_hold_that_comes_o
             await wait_until(lambda: asked_again(fleet, row.id, 1, world))
             return await settle_hold(*args, **more)
 
-        store.settle_hold = commit_later
+        store.transition_hold = commit_later
         with pytest.raises(BadCommand):
             await commands.approve(by(fleet, "dee"), row.id, digest)
         gate.set()

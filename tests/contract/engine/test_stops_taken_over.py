@@ -105,23 +105,23 @@ async def test_a_doubt_that_a_person_ended_is_over_here_too(tmp_path: Path, fail
     async with toy_fleet(tmp_path, World()) as fleet:
         store: Any = fleet.app.store
         await store.record_restore(Loss(0), actor="person:kim", reason="a test")
-        fleet.app.services.loss_window = store.doubt()
+        fleet.app.services.loss_window = store.loss_window()
         await fleet.app.commands.resume(fleet.order(), all=True)
         await fleet.send(job("before"))
-        settled, doubt = store.settled, store.doubt
+        settled, doubt = store.close_loss_window, store.loss_window
 
         def away() -> None:
             raise StoreFailed("the disk failed")
 
         async def first(*asked: Any, **more: Any) -> int:
             seq: int = await settled(*asked, **more)
-            store.settled = settled
+            store.close_loss_window = settled
             if fails == "commit":
                 away()
-            store.doubt = away
+            store.loss_window = away
             return seq
 
-        store.settled = first
+        store.close_loss_window = first
         if fails == "commit":
             with pytest.raises(StoreFailed):
                 await fleet.submit_confirmed("settle_restore")
@@ -210,8 +210,10 @@ async def test_a_late_stop_gives_way_to_a_resume_that_comes_as_it_is_recorded(
             store.stop = commit_later
         else:
             await lift()
-        stops = fleet.app.services.stop_scopes
+        stops = fleet.app.services.stops
         await wait_until(lambda: not stops.unrecorded)
         await store.probe()  # whatever was sent to the store by then stands
         await fleet.wait_until_idle()
-        assert stops.list_scopes() == store.stop_scopes() == ([tool] if by == "engine:vedette" else [])
+        assert (
+            stops.list_scopes() == store.stop_scopes() == ([tool] if by == "engine:vedette" else [])
+        )

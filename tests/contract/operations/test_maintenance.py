@@ -198,7 +198,9 @@ async def test_what_was_taken_up_again_is_not_let_go(adapter: Any, tmp_path: Pat
     await store.redrive([dead.id], draft("run.redriven"))
     with pytest.raises(BadCommand, match="open again"):
         store.refuse_open(archived)
-    await store.expire(store.expiring_bodies(size), draft("body.erased"), stateless=agents_of(store))
+    await store.expire(
+        store.expiring_bodies(size), draft("body.erased"), stateless=agents_of(store)
+    )
     with pytest.raises(BadCommand, match="open again"):
         await store.let_go(archived, draft("ledger.archived"))
     # It ended after the content of the others went: its own is not erased yet.

@@ -68,9 +68,9 @@ async def test_what_was_called_and_what_was_not_is_known_when_the_server_is_back
             await wait_until(lambda: not store.is_ready, 60)
             store.send = onward
             answers.set()
-            await wait_until(lambda: store.lease(run) is None, 60)
+            await wait_until(lambda: store.lease_epoch(run) is None, 60)
             server.restart()
-            await wait_until(lambda: store.is_ready and store.lease(run) is not None, 60)
+            await wait_until(lambda: store.is_ready and store.lease_epoch(run) is not None, 60)
             await wait_until(lambda: ended(fleet) == 2, 60)
             assert not fleet.entries("effect.unknown")
             assert world.keys() == Counter(call.key for call in world.calls)

@@ -132,7 +132,7 @@ def _audit_target(
     kept_us = 0 if record.retention_us is None else end_us + _CLOCK_SKEW_US - record.retention_us
     if record.mails is not None:
         seen = record.mails
-        found = audit_mailbox(seen, ledger, name, emptied=record.emptied, **given)
+        found = audit_mailbox(seen, ledger, name, emptied=record.drained_folders, **given)
     else:
         seen = items
         found = audit_keys(seen, ledger, name, kept_us=kept_us, **given)

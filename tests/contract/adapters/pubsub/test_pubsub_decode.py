@@ -196,5 +196,5 @@ def test_a_schedulers_messages_are_the_hooks_to_read() -> None:
         asked.append(given)
         return tick
 
-    assert decode(b"{}", {"vedette-schedule": "a/b"}, scheduled=scheduled) is tick
+    assert decode(b"{}", {"vedette-schedule": "a/b"}, decode_tick=scheduled) is tick
     assert asked == [({"vedette-schedule": "a/b"}, b"{}", AT_US, "pubsub:orders message m1")]

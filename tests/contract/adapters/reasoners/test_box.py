@@ -561,7 +561,7 @@ async def test_a_fleet_takes_no_command_of_its_own_agents(tmp_path: Path) -> Non
         for boxed in (True, False):
             folder = tmp_path / f"boxed-{boxed}"
             write_judge(folder / "agents", code=SPEAKS)
-            crew = Crew(folder, LIMITS, boxed=boxed)
+            crew = Crew(folder, LIMITS, sandboxed=boxed)
             try:
                 for apart in (False, True):
                     asked = brief(key=f"{apart}", path=str(path), apart=apart)

@@ -226,7 +226,7 @@ async def test_what_is_left_behind_holds_up_no_other_run_unsaid(tmp_path: Path, 
     In a box there would be neither.
     """
     write_judge(tmp_path / "agents", code=JUDGE_PY + LEFT)
-    async with crew(tmp_path, boxed=False) as there:
+    async with crew(tmp_path, sandboxed=False) as there:
         left = int((await there.judges.reason(brief(do=do))).label)
     told: list[str] = []
     try:

@@ -52,7 +52,7 @@ def locked(state: Path) -> bool:
 async def test_a_pool_takes_up_the_one_that_was_begun(tmp_path: Path) -> None:
     begun = ForkServerProcess()
     assert not (tmp_path / "state").exists(), "what is only begun leaves nothing behind"
-    async with crew(tmp_path, begun=begun) as there:
+    async with crew(tmp_path, fork_server=begun) as there:
         assert (await there.judges.reason(brief())).label == "seen 1"
         assert parent(await there.born()) == pid(begun)
         assert locked(tmp_path / "state")
@@ -87,7 +87,7 @@ def test_one_ends_with_whoever_began_it() -> None:
 async def test_one_that_died_meanwhile_is_replaced(tmp_path: Path) -> None:
     begun = ForkServerProcess((sys.executable, "-c", "raise SystemExit(1)"))
     begun._process.wait(30)
-    async with crew(tmp_path, begun=begun) as there:
+    async with crew(tmp_path, fork_server=begun) as there:
         assert (await there.judges.reason(brief())).label == "seen 1"
 
 

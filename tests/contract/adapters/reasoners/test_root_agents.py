@@ -134,7 +134,7 @@ WRONG = [
 
 
 async def test_what_goes_wrong_in_a_worker_is_told_by_file_and_line(tmp_path: Path) -> None:
-    crew = Crew(tmp_path / "crew", LIMITS, ahead=("adapters.reasoners.adk.root_agent",))
+    crew = Crew(tmp_path / "crew", LIMITS, preload=("adapters.reasoners.adk.root_agent",))
     try:
         for number, (code, what, where) in enumerate(WRONG):
             folder = write(tmp_path / str(number), code)
@@ -178,7 +178,7 @@ raise Raised("fine\\n\\x1b[2J")
 async def test_code_does_not_write_what_the_engine_says_of_it(tmp_path: Path) -> None:
     """Its words are one quoted line, the place is one of its own, the mend is ours."""
     lies = [(AGENT_PY + FORGED.format(where=where), at) for where, at in PLACES]
-    crew = Crew(tmp_path / "crew", LIMITS, ahead=("adapters.reasoners.adk.root_agent",))
+    crew = Crew(tmp_path / "crew", LIMITS, preload=("adapters.reasoners.adk.root_agent",))
     try:
         for number, (code, at) in enumerate([*lies, (SHOUTS, "sorter/agent.py")]):
             folder = write(tmp_path / str(number), code)
@@ -214,7 +214,7 @@ async def test_a_worker_that_is_not_boxed_in_reads_nothing(tmp_path: Path) -> No
     finally:
         crew.pool.close()
     assert not ran.exists()
-    bare = Crew(tmp_path / "bare", LIMITS, boxed=False)
+    bare = Crew(tmp_path / "bare", LIMITS, sandboxed=False)
     try:
         with pytest.raises(BadFleet, match="SystemExit: 97"):
             await describe_in_worker(bare.pool, "sorter", folder, None)

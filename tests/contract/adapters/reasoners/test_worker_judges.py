@@ -458,7 +458,7 @@ async def test_who_kills_the_zygote_is_charged(tmp_path: Path) -> None:
 
     In a box it could not.
     """
-    async with crew(tmp_path, boxed=False) as there:
+    async with crew(tmp_path, sandboxed=False) as there:
         await there.judges.reason(brief())
         with pytest.raises(WorkerLost, match="ended with the process that had started it"):
             await there.judges.reason(brief(key="guilty", do="parent"))
