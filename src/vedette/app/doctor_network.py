@@ -46,8 +46,9 @@ def check_secrets(settings: Settings) -> Iterator[CheckResult]:
         for one in settings.senders
     ]
     for plan in (*settings.sources, *settings.notify.to):
-        names = getattr(plan, "__struct_fields__", ()) or vars(plan)
-        fields = {f: getattr(plan, f) for f in names}
+        # A plugin's plan may be of any class.
+        declared = getattr(plan, "__struct_fields__", ()) or getattr(plan, "__slots__", ())
+        fields = {f: getattr(plan, f) for f in declared or vars(plan)}
         server = fields.get("server")
         fields |= dict(server) if isinstance(server, Mapping) else {}
         tables.append((plan.name, fields))

@@ -118,14 +118,14 @@ class RoutingReasoner:
     """
 
     def __init__(
-        self, local: Any, remote: RemoteReasoner, pool: RemotePool, releases: dict[str, str]
+        self, local: Reasoner, remote: RemoteReasoner, pool: RemotePool, releases: dict[str, str]
     ) -> None:
         self._near = local
         self._away = remote
         self.pool = pool
         self.releases = releases
 
-    def _reasoner_for(self, agent: str) -> Any:
+    def _reasoner_for(self, agent: str) -> Reasoner:
         return self._away if agent in self.releases else self._near
 
     def local_reasoner(self, agent: str) -> Any | None:
@@ -139,8 +139,7 @@ class RoutingReasoner:
 
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:
         """Judge one event where the agent's judge lives."""
-        judgement: ReasonerJudgement = await self._reasoner_for(briefing.agent).reason(briefing)
-        return judgement
+        return await self._reasoner_for(briefing.agent).reason(briefing)
 
     def restore_state(
         self,
@@ -151,22 +150,22 @@ class RoutingReasoner:
         since: Sequence[tuple[int, Event]],
     ) -> None:
         """Bring the state of a key to the last of `since`."""
-        self._reasoner_for(agent).restore(agent, key, checkpoint, at, since)
+        self._reasoner_for(agent).restore_state(agent, key, checkpoint, at, since)
 
     def drop_state(self, agent: str, key: str) -> None:
         """Drop the state of a key."""
-        self._reasoner_for(agent).forget(agent, key)
+        self._reasoner_for(agent).drop_state(agent, key)
 
     def fold_state(
         self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
     ) -> bytes | None:
         """Return the checkpoint after `since`. Raises Unavailable if the worker is not there."""
-        folded: bytes | None = self._reasoner_for(agent).fold(agent, checkpoint, since)
-        return folded
+        return self._reasoner_for(agent).fold_state(agent, checkpoint, since)
 
     def renew(self, agent: str) -> None:
         """Have an agent's judge made anew when it is next needed."""
-        self._reasoner_for(agent).renew(agent)
+        reasoner: Any = self._reasoner_for(agent)
+        reasoner.renew(agent)
 
 
 def add_remote_reasoners(

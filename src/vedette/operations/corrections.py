@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import orjson
 
@@ -19,14 +19,15 @@ from vedette.domain.entry import Body, Draft
 from vedette.domain.event import ENVELOPE, Event, subject_of
 from vedette.domain.memory import find_label_fault
 from vedette.domain.ports.sources import Receipt
-from vedette.domain.ports.store import AcceptResult, Arrival
+from vedette.domain.ports.store import AcceptResult, Arrival, Store
 from vedette.domain.readers import meet
 from vedette.domain.roles import require_role
 from vedette.domain.run import Run
 from vedette.domain.trigger import CORRECTION_TYPE
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
-from vedette.ledger.history.reader import resolve
+from vedette.ledger.history.changes import EntryPageReader
+from vedette.ledger.history.reader import LedgerReader, resolve
 from vedette.operations.commands import Commands, Order
 
 # What of the event a correction carries along: texts up to this, so that it stays an event.
@@ -66,7 +67,7 @@ async def _correct(
     commands: Commands, order: Order, args: Mapping[str, Any], should: str | None
 ) -> dict[str, Any]:
     services = commands.services
-    store: Any = services.store
+    store = services.store
     run, event, was = _find_judged_run(services, args["run"])
     if should is not None:
         _refuse_label(services, run, should, was, bool(args.get("new_label")))
@@ -122,8 +123,7 @@ async def _correct(
         assert isinstance(accepted, AcceptResult)
         return accepted
 
-    intake: Any = commands.intake
-    acceptor: EventAcceptor = intake
+    acceptor = cast("EventAcceptor", commands.intake)
     receipt = await acceptor.accept_with(correction, subject_of(event), commit)
     return {
         **done, "entry": placed[0], "should": should, "event": receipt.event,
@@ -133,14 +133,15 @@ async def _correct(
 
 def _find_judged_run(services: Services, name: str) -> tuple[Run, Event, str]:
     """Return a run, its event and the label it was judged. Raises NotFound, BadCommand."""
-    store: Any = services.store
-    kind, id = resolve(store, name)
+    store = services.store
+    record = cast("LedgerReader", store)
+    kind, id = resolve(record, name)
     if kind == "event":
-        runs = store.runs_of_event(id)
+        runs = record.runs_of_event(id)
         if len(runs) != 1:
             names = ", ".join(run.id for run in runs) or "none"
             raise BadCommand(f"{id} made {len(runs)} runs: {names}", mend="name the run")
-        run = runs[0]
+        run: Run | None = runs[0]
     else:
         action = None if kind == "run" else store.action("act_" + id.partition("_")[2])
         run = store.run(id if action is None else action.run)
@@ -162,8 +163,9 @@ def _find_judged_run(services: Services, name: str) -> tuple[Run, Event, str]:
     return run, event, str((turn_labels or labels)[-1])
 
 
-def _entries(store: Any, run: Run) -> list[dict[str, Any]]:
-    return [orjson.loads(raw) for _, raw, _ in store.entries("run", run.id)]
+def _entries(store: Store, run: Run) -> list[dict[str, Any]]:
+    entries = cast("LedgerReader", store).entries("run", run.id)
+    return [orjson.loads(raw) for _, raw, _ in entries]
 
 
 def _refuse_label(services: Services, run: Run, should: str, was: str, new: bool) -> None:
@@ -196,9 +198,9 @@ def known_labels(services: Services, agent: str) -> set[str]:
         for memory in services.recall.banks.lessons(scope.bank, scope.scope, now):
             if memory.kind == "example" and memory.label:
                 known.add(memory.label)
-    store: Any = services.store
+    record = cast("EntryPageReader", services.store)
     for kind in ("run.closed", "turn.reasoned"):
-        page = store.entries_page(
+        page = record.entries_page(
             {"agent": agent, "kind": kind}, before=None, after=None, limit=_RECENT_ENTRIES
         )
         known.update(label for _, raw in page if (label := orjson.loads(raw).get("label")))

@@ -105,7 +105,7 @@ class Curation(Struct):
         return self.services.recall.update_banks(self._unlearn, order=True)
 
     def _unlearn(self) -> None:
-        store: Any = self.services.store
+        store = cast("MemoryLedger", self.services.store)
         archived = _archived_digests(store)
         gone = [one for one in store.memories().values() if one.state == "erased"]
         self.services.recall.banks.sync_states(
@@ -149,7 +149,7 @@ class Curation(Struct):
         """Return one memory, its story and readers; of one that waits, what these are taught."""
         found = self.find_memory(id)
         name = f"{found['bank']}/{found['id']}"
-        store: Any = self.services.store
+        store = cast("MemoryLedger", self.services.store)
         story = [
             {"seq": seq, "at": entry["at"], "kind": entry["kind"], "by": entry.get("actor"),
              "reason": None if data is None else orjson.loads(data).get("reason"),
@@ -221,7 +221,7 @@ class Curation(Struct):
             raise BadCommand(why, mend=f"kinds: {', '.join(MEMORY_KINDS)}; topics: {known}")
         body = Body(canonical_json({**candidate.to_json(), "reason": reason}))
         fields = {"memory": bank, "what": id, "actor": str(who)}
-        store: Any = self.services.store
+        store = self.services.store
         proposing = store.propose_memory(Draft(PROPOSED, fields, body=body), command=command)
         seq = await self.services.recall.await_commit(proposing, order=True)
         self._update_banks(
@@ -249,9 +249,9 @@ class Curation(Struct):
         self, who: Principal, reason: str, command: str | None, source: str
     ) -> dict[str, Any]:
         """Take back everything that was learned from a source; what only waits is rejected."""
-        from vedette.memory.lineage import find_learned  # not loaded to start a fleet
+        from vedette.memory.lineage import LineageStore, find_learned  # not loaded to start a fleet
 
-        store: Any = self.services.store
+        store = cast("LineageStore", self.services.store)
         found = find_learned(store, self.services.fleet.agents, source)
         learned = [one for one in found if one.state in ("active", "candidate")]
         if not learned:
@@ -284,7 +284,7 @@ class Curation(Struct):
         Another worker's later order, or erasure, may have been heard before this goes on, and is
         not undone: only the store's word counts, also where it cannot be read for a while.
         """
-        store: Any = self.services.store
+        store = self.services.store
         banks = self.services.recall.banks
 
         def update() -> None:

@@ -354,7 +354,7 @@ def intercept_commits(fleet: FleetHarness, work: Callable[[Step], Awaitable[Step
     Only until the fleet is opened anew.
     """
     store: Any = fleet.app.store
-    # Where every step passes: `commit` is made of `send_proposal` where a store has both.
+    # Where every step passes: `commit` is made of `send` where a store has both.
     method_name = "send" if hasattr(store, "send") else "commit"
     onward = getattr(store, method_name)
 

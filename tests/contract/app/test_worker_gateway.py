@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tests.remote import Host, connect_as, now_us
 
 from vedette.adapters.identity.spiffe import Issuer
+from vedette.adapters.reasoners.in_process import InProcessReasoner
 from vedette.app.remote_workers import (
     RoutingReasoner,
     add_google_tokens,
@@ -85,9 +86,11 @@ async def test_events_are_judged_elsewhere_and_acted_on_here(tmp_path: Path) -> 
         await made.fleet.wait_until_idle()
         assert sorted(world.texts()) == sorted(f"t{n}" for n in range(12))
         assert set(world.keys().values()) == {1}
-        near: Any = made.fleet.app.services.reasoners["judge"]
-        assert isinstance(near, RoutingReasoner)
-        assert near._near._judges == {}, "none was made in the gateway's process"
+        router = made.fleet.app.services.reasoners["judge"]
+        assert isinstance(router, RoutingReasoner)
+        near = router._near
+        assert isinstance(near, InProcessReasoner)
+        assert near._judges == {}, "none was made in the gateway's process"
 
 
 async def test_an_agent_without_its_worker_waits_and_the_others_go_on(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class HttpTools:
     """Makes the requests of HTTP tools; hands everything else on. Belongs to one event loop."""
 
     def __init__(self, tools: ToolExecutor) -> None:
-        self._tools: Any = tools
+        self._tools = tools
         self._threads: dict[str, machine.ThreadPoolExecutor] = {}
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._running: dict[_Key, asyncio.Future[Any]] = {}
@@ -80,8 +80,7 @@ class HttpTools:
 
     def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes; no HTTP tool is one."""
-        written: list[RowWrite] = self._tools.rows(tool, call, row)
-        return written
+        return self._tools.compute_rows(tool, call, row)
 
     async def perform(
         self, tool: Tool, call: Call, may_start: Callable[[], bool]
@@ -91,8 +90,7 @@ class HttpTools:
         While an earlier request of the key has not come back, none is made.
         """
         if tool.http is None:
-            outcome: Outcome | None = await self._tools.perform(tool, call, may_start)
-            return outcome
+            return await self._tools.perform(tool, call, may_start)
         if not await self._wait_for_earlier(call):
             return Outcome("unknown", error="an earlier call has not come back yet")
         try:
@@ -113,8 +111,7 @@ class HttpTools:
         `unknown` while the call has not come back, as nobody can know what it will do yet.
         """
         if tool.http is None:
-            outcome: Outcome | None = await self._tools.ask(tool, call)
-            return outcome
+            return await self._tools.query(tool, call)
         spec = tool.http.get("query")
         if spec is None:
             return Outcome("unknown", error="the tool has no query")
@@ -204,7 +201,8 @@ class HttpTools:
         """Let the threads end; waits for none."""
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
-        self._tools.close()
+        tools: Any = self._tools
+        tools.close()
 
 
 def _key(call: Call) -> _Key:

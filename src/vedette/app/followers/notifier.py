@@ -38,6 +38,7 @@ from vedette.ledger.history.review import about_id
 
 if TYPE_CHECKING:
     from vedette.app.composition_root import App
+    from vedette.store.read_runs import StoreReader
 
 NOTICES = "notices"
 _EVERY_US = 500_000
@@ -296,7 +297,7 @@ def _run_in_thread(
     return done, thread
 
 
-def _page(store: Any, after: int) -> list[PageEntry]:
+def _page(store: StoreReader, after: int) -> list[PageEntry]:
     """Return the next entries: those that may have somebody told, and the places of the others."""
     return [
         (seq, orjson.loads(raw) if any(says in raw for says in _MARKERS) else None)
@@ -304,7 +305,7 @@ def _page(store: Any, after: int) -> list[PageEntry]:
     ]
 
 
-def _holds(store: Any) -> list[ActionRow]:
+def _holds(store: StoreReader) -> list[ActionRow]:
     found: list[ActionRow] = []
     place, beside = 0, ""
     while len(found) < _MOST_HOLDS:

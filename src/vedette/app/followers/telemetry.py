@@ -21,6 +21,7 @@ from vedette.ledger.history.trace import RUN_ENDS, is_sampled, spans
 if TYPE_CHECKING:
     from vedette.app.composition_root import App
     from vedette.ledger.history.trace import Span
+    from vedette.store.read_runs import StoreReader
 
 TRACES_KEY = "traces_at"
 _EVERY_US = 500_000
@@ -155,7 +156,7 @@ class RecordReader:
     def __init__(self, app: App) -> None:
         from vedette.app.stores import open_reader
 
-        self.store: Any = open_reader(app.settings)
+        self.store: StoreReader = open_reader(app.settings)
         self._lock = machine.Lock()
         self._closed = False
 
@@ -184,7 +185,7 @@ def start_position(app: App) -> int:
     return latest[-1][0] if latest else app.store.last_seq()
 
 
-def read_traces(store: Any, after: int, share: float, most: int = MOST_SPANS) -> Batch:
+def read_traces(store: StoreReader, after: int, share: float, most: int = MOST_SPANS) -> Batch:
     """Return the spans of the runs that end in the next page of entries, at most `most` of them.
 
     One run is never cut, so its spans alone may be more.
@@ -203,7 +204,7 @@ def read_traces(store: Any, after: int, share: float, most: int = MOST_SPANS) ->
     return Batch(found, to, runs)
 
 
-def _run_spans(store: Any, end: Mapping[str, Any]) -> list[Span]:
+def _run_spans(store: StoreReader, end: Mapping[str, Any]) -> list[Span]:
     accepted = store.entry(end.get("about", 0))
     if accepted is None:
         return []  # archived meanwhile

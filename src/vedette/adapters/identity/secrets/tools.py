@@ -26,7 +26,7 @@ class SecretTools:
     """Gives calls their secrets and hands them on."""
 
     def __init__(self, tools: ToolExecutor) -> None:
-        self._tools: Any = tools
+        self._tools = tools
 
     def __getattr__(self, name: str) -> Any:
         # `prepare`, `close` and whatever else these hands have beside the port.
@@ -34,8 +34,7 @@ class SecretTools:
 
     def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes: it reaches nobody, so it is given no secret."""
-        written: list[RowWrite] = self._tools.rows(tool, call, row)
-        return written
+        return self._tools.compute_rows(tool, call, row)
 
     async def perform(
         self, tool: Tool, call: Call, may_start: Callable[[], bool]
