@@ -464,7 +464,7 @@ def test_a_mailbox_against_intents(
 def test_a_topic_is_read_without_taking_anything_from_it(
     pubsub_emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vedette.adapters.audit.pubsub._WAIT_S", 0.5)
+    monkeypatch.setattr("vedette.adapters.audit.pubsub._PULL_TIMEOUT_S", 0.5)
     from google.pubsub_v1 import PubsubMessage
     from google.pubsub_v1.services.publisher import PublisherClient
     from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
