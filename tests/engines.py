@@ -16,8 +16,7 @@ from vedette.adapters.policy_engines.opa import OpaConnection, OpaEngine
 from vedette.adapters.policy_engines.opa_wasm import WasmEngine, compile_wasm
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import Decision, parse_decision
-from vedette.domain.decision_request import NullPolicyEngine
+from vedette.domain.decision import Decision, NullPolicyEngine, parse_decision
 
 # Long enough for a machine that does other things, and may stop a process for a minute: these
 # tests are about what is answered.

@@ -43,9 +43,8 @@ from vedette.adapters.policy_engines.opa_wasm import WasmEngine, compile_wasm
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-from vedette.domain.action import bind_by_name
-from vedette.domain.budget import SpendCounters
-from vedette.domain.decision_request import DecisionContext, NullPolicyEngine
+from vedette.domain.action import bind
+from vedette.domain.decision import DecisionContext, NullPolicyEngine
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.policy_engine import PolicyEngine
@@ -141,12 +140,10 @@ def recorded(engine: PolicyEngine) -> Callable[[], bytes]:
         confidence=0.99,
     )
     roots = first_roots(plan, briefing)
-    action = bind_by_name(asked, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=0.99)
+    action = bind(asked, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=0.99)
     gateway = Gateway(engine, 1)
 
     def decide() -> bytes:
-        # A gateway's counts grow with each permit: the same minute again, from nothing.
-        gateway.counts = SpendCounters()
         decided = gateway.decide(action, DecisionContext(plan, event, 1, NOW_US))
         assert decided.decision.outcome == "permit", decided.decision
         return decided.to_body()

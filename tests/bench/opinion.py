@@ -22,8 +22,8 @@ from vedette.adapters.policy_engines.opa_wasm import WasmEngine, compile_wasm
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-from vedette.domain.action import Action, Proposal, bind_by_name
-from vedette.domain.decision_request import DecisionContext
+from vedette.domain.action import Action, Proposal, bind
+from vedette.domain.decision import DecisionContext
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
@@ -61,9 +61,7 @@ def asked() -> tuple[Action, DecisionContext]:
     proposal = Proposal(TOOL, {"message": Ref("/event/id"), "flag": "flagged"})
     briefing = Briefing("run_1", AGENT, "1", 1, 0, 1, event, agent.charter, REGISTRY)
     roots = first_roots(agent, briefing)
-    action = bind_by_name(
-        proposal, agent.tools, roots, run="run_1", turn=1, ordinal=0, confidence=1.0
-    )
+    action = bind(proposal, agent.tools, roots, run="run_1", turn=1, ordinal=0, confidence=1.0)
     return action, DecisionContext(agent, event, 1, NOW_US)
 
 
@@ -87,7 +85,6 @@ def measure(ways: dict[str, tuple[Gateway, Samples]], rounds: int) -> list[Price
     def decide(gate: Gateway) -> None:
         decided = gate.decide(action, situation)
         assert decided.decision.outcome == "permit", decided.decision
-        gate.uncount_permit(AGENT, NOW_US)
 
     for gate, _ in ways.values():
         for _ in range(WARM):

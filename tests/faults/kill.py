@@ -24,7 +24,7 @@ import apsw
 import psutil
 
 from vedette.domain.base.errors import BadStore
-from vedette.domain.trigger import TICK_TYPE
+from vedette.domain.event import TICK_TYPE
 from vedette.store.sqlite import SqliteReader
 
 VEDETTE = Path(sys.executable).with_name("vedette")

@@ -18,7 +18,7 @@ from vedette.adapters.sql import source as module
 from vedette.adapters.sql.source import SqlSource
 from vedette.adapters.sql.sqlite import create_file
 from vedette.config.source_tables import SqlPlan
-from vedette.engine.quiet_time import MARGIN_US
+from vedette.engine.calls_in_flight import MARGIN_US
 from vedette.testing.clock import ManualClock
 from vedette.testing.faults import run_in_child
 from vedette.testing.harness import FleetHarness, remove_tests

@@ -9,7 +9,7 @@ import pytest
 from vedette.adapters.signing_keys import KEY_FILE, PUBLIC_FILE, open_ledger_key
 from vedette.domain.base import failpoint
 from vedette.domain.run import Run
-from vedette.engine.held_actions import wake_at
+from vedette.engine.held_actions import wake_us
 from vedette.testing.sample_steps import held_action
 
 NAME = "vedette/harbour"
@@ -45,6 +45,6 @@ def test_a_crash_while_a_key_is_made_leaves_no_half_of_it(tmp_path: Path, point:
 
 def test_what_waits_for_a_person_is_not_woken_by_an_instant_that_it_waited_for_before() -> None:
     row = held_action(RUN, effect="unknown", not_before_us=1)
-    assert wake_at([row]) == 0
+    assert wake_us(row, False) == row.until_us
     row.waits = "budget"
-    assert wake_at([row]) == 1
+    assert wake_us(row, False) == 1

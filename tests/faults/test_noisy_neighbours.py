@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.acceptance.promises.common import WIDE
 from tests.faults.noise import FILE_TOOLS, QUIET, Filed, Seen, measure, share, told
 
 from vedette.domain.effect import Call
 from vedette.domain.event import Event
-from vedette.engine.scheduler.backpressure import Bounds
+from vedette.domain.run import Run
+from vedette.domain.tool import Tool
+from vedette.engine.calls_in_flight import CallsInFlight, CallSlot
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import job, send_proposal, toy_fleet
 
@@ -160,7 +163,11 @@ class Fifo:
         self.free = handlers
         self.queue: deque[tuple[str, Any]] = deque()
 
-    def enqueue(self, agent: str, what: Any, now_us: int) -> None:
+    @property
+    def has_queued(self) -> bool:
+        return bool(self.queue)
+
+    def enqueue(self, agent: str, what: Any, now_us: int, cost: int = 1) -> None:
         self.queue.append((agent, what))
 
     def pop_next(self, now_us: int) -> tuple[str, Any] | None:
@@ -184,9 +191,8 @@ async def test_control_first_come_first_served_holds_up_the_others(
 ) -> None:
     async with fleet_of(tmp_path, world) as fleet:
         dispatcher: Any = fleet.app.dispatcher
-        dispatcher._scheduler = Fifo(256)
-        wide = Bounds(room=1 << 20, credits=1 << 20)
-        dispatcher.buffer.__init__(fleet.app.services, dispatcher._enqueue, wide)
+        dispatcher.scheduler = Fifo(256)
+        dispatcher.buffer.memory.events = dispatcher.buffer.credits.events = 1 << 20
         # As many wait at a time as there are keys, and a fast machine is through with few at once.
         quiet, noisy = await under_storm(fleet, world, keys=1500)
         assert not fair(quiet, noisy), told("storm, first come first served", quiet, noisy)
@@ -233,19 +239,16 @@ async def test_a_target_that_hangs_does_not_hold_up_the_others(tmp_path: Path) -
 
 async def test_control_slots_that_all_share_are_all_taken(tmp_path: Path, world: Seen) -> None:
     async with fleet_of(tmp_path, world) as fleet:
-        line = fleet.app.services
-        together = asyncio.Semaphore(12)
-        line._agent_slots = _Shared(together)  # type: ignore[assignment]
+        fleet.app.services.calls = _SharedSlots(fleet.app.services.clock)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(with_a_target_that_hangs(fleet, world), 10)
 
 
-class _Shared:
-    def __init__(self, one: asyncio.Semaphore) -> None:
-        self.one = one
+class _SharedSlots(CallsInFlight):
+    """What the slots of calls would be if all agents and targets had them together."""
 
-    def setdefault(self, key: object, given: object) -> asyncio.Semaphore:
-        return self.one
+    def slot(self, run: Run, tool: Tool, target: str, policy_rev: int) -> CallSlot:
+        return super().slot(replace(run, agent="everybody"), tool, "everything", policy_rev)
 
 
 @pytest.mark.parametrize("how", ["spin", "eat"])
@@ -287,7 +290,7 @@ def nothing_is_lost(fleet: FleetHarness, world: Seen) -> None:
         assert set(runs) <= {"run.done"}, (agent, runs)
     assert set(world.keys().values()) == {1}
     assert len(world.keys()) == fleet.outcomes()["permit"]
-    assert fleet.app.dispatcher.buffer.credits.quota.total == (0, 0)
+    assert fleet.app.dispatcher.buffer.credits.total == (0, 0)
 
 
 # --- time to stop -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tests.opa_server import OpaServer
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.config.deployment import Deployment, PolicyPlan
-from vedette.domain.decision_request import NullPolicyEngine
+from vedette.domain.decision import NullPolicyEngine
 from vedette.policy.replay import replay
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet

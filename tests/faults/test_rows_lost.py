@@ -105,7 +105,7 @@ async def test_what_never_comes_is_tried_to_the_bound_and_then_a_dead_letter(
         assert texts(fleet) == ["b"], "its key goes on"
         # Only what was permitted for good counts against the limits.
         counts = fleet.app.services.gateway.counts
-        assert counts.total("worker", "actions", clock.now_us(), 24 * HOUR_US) == 1
+        assert counts.totals("worker", "actions", clock.now_us())["day"] == 1
 
 
 async def test_what_was_too_slow_is_done_once_the_next_time(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_what_was_too_slow_is_done_once_the_next_time(tmp_path: Path) -> N
         assert texts(fleet) == ["a", "slow", "c"]
         assert [row.effect for row in fleet.actions(event)] == ["done", "done"]
         counts = fleet.app.services.gateway.counts
-        assert counts.total("worker", "actions", clock.now_us(), 24 * HOUR_US) == 3
+        assert counts.totals("worker", "actions", clock.now_us())["day"] == 3
 
 
 async def test_an_approval_is_still_there_for_the_next_attempt(tmp_path: Path) -> None:

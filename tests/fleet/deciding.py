@@ -19,10 +19,10 @@ from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.config.agent import FleetContext, read_agent
 from vedette.config.bank import read_bank
-from vedette.domain.action import Action, bind_by_name
+from vedette.domain.action import Action, bind
 from vedette.domain.agent import Agent
-from vedette.domain.decision import Decision
-from vedette.domain.decision_request import DecisionContext
+from vedette.domain.budget import ACTIONS
+from vedette.domain.decision import Decision, DecisionContext
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
 from vedette.judging import Judge, Judgement
@@ -84,11 +84,13 @@ def decided(
     gateway = Gateway(engine(), 1)
     verdicts = []
     for ordinal, proposal in enumerate(judgement.proposals):
-        action = bind_by_name(
+        action = bind(
             proposal, plan.tools, roots, run="run", turn=1, ordinal=ordinal,
             confidence=judgement.confidence,
         )  # fmt: skip
         asked = DecisionContext(plan, seen, 1, NOW_US, cited, actions_in_run=ordinal)
         decision = gateway.decide(action, asked).decision
+        if decision.outcome == "permit":
+            gateway.counts.add(plan.name, ACTIONS, NOW_US)
         verdicts.append((proposal.tool, decision.outcome, asks(action, decision)))
     return Outcome(judgement, tuple(verdicts))

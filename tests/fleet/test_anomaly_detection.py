@@ -122,7 +122,7 @@ class Line:
         tool = TOOLS[proposal.tool]
         body = json.loads(event.to_body())
         roots = Roots(body, self.vouched, CHARTER, REGISTRY, {}, frozenset(), {}, frozenset(), {})
-        action = bind(proposal, tool, roots, run=run, turn=1, ordinal=ordinal, confidence=sure)
+        action = bind(proposal, TOOLS, roots, run=run, turn=1, ordinal=ordinal, confidence=sure)
         if any(action.origins[sink] != "trusted" for sink in tool.sinks):
             self.denied.append(tool.name)
             return

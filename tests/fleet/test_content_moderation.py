@@ -20,7 +20,7 @@ from tests.fleet.deciding import NOW_US, REGISTRY, ROOT, Outcome, decided, engin
 from vedette.config.agent_loader import build_judge, load_module
 from vedette.domain.action import bind
 from vedette.domain.base.errors import BadProposal
-from vedette.domain.decision_request import DecisionContext
+from vedette.domain.decision import DecisionContext
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Memory
 from vedette.domain.origin import Roots
@@ -273,16 +273,12 @@ def test_a_ground_of_ones_own_wording_is_denied() -> None:
         (plan.charter["grounds"]["spam"], "permit"),
     ):
         worded = replace(proposal, args={**proposal.args, "ground": ground})
-        action = bind(
-            worded, plan.tools["comment.hide"], roots, run="run", turn=1, ordinal=0, confidence=1.0
-        )
+        action = bind(worded, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=1.0)
         asked = DecisionContext(plan, event, 1, NOW_US, ())
         assert Gateway(engine(), 1).decide(action, asked).decision.outcome == outcome
     worded = replace(proposal, args={**proposal.args, "person": True})
     with pytest.raises(BadProposal, match="has no argument"):
-        bind(
-            worded, plan.tools["comment.hide"], roots, run="run", turn=1, ordinal=0, confidence=1.0
-        )
+        bind(worded, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=1.0)
 
 
 HOSTILE = (

@@ -8,7 +8,7 @@ called one.
 A restore takes the place of a lost store and says so in the ledger it goes on with: the entry
 `store.restored` names the heads that the witness saw beyond the backup, so that verification tells
 lost from tampered. The restored fleet is stopped, and what it is not sure of it asks (see
-`vedette.domain.loss_window`).
+`vedette.domain.run`).
 """
 
 from __future__ import annotations

@@ -43,18 +43,22 @@ from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.base.fleet_clock import CLOCK_FILE, FleetClock, Jump
 from vedette.domain.base.state_folder import StateIdentity, secure_folder
-from vedette.domain.budget import DAY_US, MINUTE_US, BudgetPolicy, parse_budgets, window_start
+from vedette.domain.budget import DAY_US, MINUTE_US, BudgetPolicy
 from vedette.domain.bundle import Bundle, Revision, find_bundle
 from vedette.domain.display import DISPLAYS_KEY
 from vedette.domain.entry import Draft
 from vedette.domain.identity import ENGINE
 from vedette.domain.ports.policy_engine import Finding, PolicyEngine, PolicyStage
 from vedette.domain.ports.reasoner import Reasoner, ToolExecutor
+from vedette.domain.spend import window_start
 from vedette.domain.stop import StopState
+from vedette.engine.calls_in_flight import CallsInFlight
 from vedette.engine.ingest import EventIntake
-from vedette.engine.kill_switch import jump_entry, reload_stops
+from vedette.engine.key_state import KeyStates
+from vedette.engine.kill_switch import reload_stops
 from vedette.engine.reservation import find_budget_gap, pause_unbounded_agents
 from vedette.engine.scheduler.dispatcher import Dispatcher
+from vedette.engine.scheduler.wakeups import jump_entry
 from vedette.engine.scheduler.watchdog import Watchdog
 from vedette.engine.services import Services
 from vedette.memory.retrieval import Recall
@@ -333,8 +337,9 @@ def _build_services(
     metrics: PrometheusMetrics,
     tools: ToolExecutor,
 ) -> Services:
-    """Make the line, with the stops and the counts that the store knows; no policy is live yet."""
+    """Make the engine's services, with the stops and counts that the store knows, and no policy."""
     gateway = Gateway(_NoPolicy(), 0)
+    keys, calls = KeyStates(store), CallsInFlight(clock)
     services = Services(
         fleet=fleet,
         store=store,
@@ -346,13 +351,15 @@ def _build_services(
         stops=StopState(),
         metrics=metrics,
         targets=settings.targets,
+        keys=keys,
+        calls=calls,
     )
-    store.watch_calls(services.count_calls_before, services.keys_with_calls)
+    store.watch_calls(calls.count_before, calls.keys_with_calls)
     reload_stops(services)
     if not store.multi_worker:
         # There is one lease, and this worker holds it from here on.
-        services.quiet_times.note_lease(store.epoch, clock.monotonic_us())
-    services.start_seq = store.last_seq()
+        calls.note_lease(store.epoch, clock.monotonic_us())
+    calls.start_seq = store.last_seq()
     _restore_counts(services, store)
     return services
 
@@ -465,7 +472,7 @@ async def _open_rollout(
         Revision(number, digest),
         prepare,
         swap,
-        services.count_calls_before,
+        services.calls.count_before,
         services.metrics,
         opinions,
         asyncio.Lock(),
@@ -580,6 +587,7 @@ def key_in_force(settings: Settings) -> str | None:
 
 def read_engine_data(store: SqlStore, digest: str) -> tuple[dict[str, Any], BudgetPolicy]:
     """Return what an admitted bundle carries for the engine: the registry, and the budgets."""
+    from vedette.policy.budget_data import parse_budgets
     from vedette.policy.bundle_data import mount
 
     data = mount(store.bundle_files(digest) or {})
@@ -591,6 +599,7 @@ def read_bundle_budgets(
     files: Mapping[str, bytes], agents: Mapping[str, Agent]
 ) -> tuple[BudgetPolicy, list[Finding]]:
     """Return the limits and prices of a bundle (policies/budgets/data.yaml), and what is wrong."""
+    from vedette.policy.budget_data import parse_budgets
     from vedette.policy.bundle_data import mount
 
     file = "budgets/data.yaml"

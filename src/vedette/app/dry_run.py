@@ -15,17 +15,16 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vedette.adapters.reasoners.in_process import InProcessReasoner
-from vedette.domain.action import Action, bind_by_name
+from vedette.domain.action import Action, bind, check_confidence
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.errors import BadCommand, BadProposal
-from vedette.domain.confidence import check_confidence
-from vedette.domain.decision_request import DecisionContext
+from vedette.domain.budget import ACTIONS
+from vedette.domain.decision import DecisionContext
 from vedette.domain.event import Event
-from vedette.domain.labels import unpack_row
 from vedette.domain.memory import Briefing, Memory
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.ports.store import StateHistory
-from vedette.domain.readers import ReaderRule, Readers, event_readers
+from vedette.domain.readers import ReaderRule, Readers, event_readers, unpack_row
 from vedette.domain.run import ActionRow, Run
 from vedette.judging import Judge
 from vedette.memory.retrieval import Recall
@@ -141,7 +140,7 @@ class DryRun(Struct, frozen=True):
         refused: list[str] = []
         for ordinal, proposal in enumerate(judgement.proposals):
             try:
-                action = bind_by_name(
+                action = bind(
                     proposal, agent.tools, roots, run=briefing.run, turn=1, ordinal=ordinal,
                     confidence=confidence,
                 )  # fmt: skip
@@ -154,6 +153,8 @@ class DryRun(Struct, frozen=True):
                 agent, event, 1, self.now_us, cited, permits, stopped=tool.name in self.stopped
             )
             decision = self.gateway.decide(action, decision_context).decision
+            if decision.outcome == "permit":
+                self.gateway.counts.add(agent.name, ACTIONS, self.now_us)
             actions.append(
                 {
                     "tool": tool.name,

@@ -116,7 +116,7 @@ class Releases(Struct):
             return await self._release(order, name)
 
     async def _release(self, order: Order, name: str) -> dict[str, Any]:
-        current = self.services.agent(name)
+        current = self.services.fleet.agent(name)
         before = current.release
         if not self.settings.store.visit:
             self._read_ledger()
@@ -360,7 +360,7 @@ class Releases(Struct):
         )
 
     async def _adopt_release(self, name: str, release: str, trouble: Callable[[str], None]) -> None:
-        was = self.services.agent(name)
+        was = self.services.fleet.agent(name)
         if was.release == release:
             self._clear_missing(name)
             return

@@ -39,7 +39,7 @@ def build_outcome_reader(app: App) -> Callable[[str, int, int], Awaitable[dict[s
     It is asked for as the scope `ledger/outcomes`; the answer is recorded like any other read.
     """
     from vedette.domain.agent import MemoryScope
-    from vedette.domain.decision_request import DecisionContext
+    from vedette.domain.decision import DecisionContext
     from vedette.domain.event import ENVELOPE, Event
     from vedette.memory.retrieval import recall_entries
     from vedette.memory.review import collect_patterns
@@ -48,7 +48,7 @@ def build_outcome_reader(app: App) -> Callable[[str, int, int], Awaitable[dict[s
     reading_event = Event("vedette:engine", "gather", "vedette.gather", vouched=ENVELOPE)
 
     async def read_outcomes(agent: str, after_us: int, upto_us: int) -> dict[str, Any] | None:
-        declared = services.agent(agent)
+        declared = services.fleet.agent(agent)
         decision_context = DecisionContext(declared, reading_event, 1, services.clock.now_us())
         decided = services.gateway.may_read(decision_context, scope.bank, scope.scope)
         await app.store.append_entries(recall_entries(declared, scope, decided))
@@ -57,7 +57,7 @@ def build_outcome_reader(app: App) -> Callable[[str, int, int], Awaitable[dict[s
         found = collect_patterns(app.store, after_us, upto_us)
         names = {pattern["agent"] for pattern in found["patterns"]} & set(services.fleet.agents)
         reads = {
-            name: [f"{one.bank}/{one.scope}" for one in services.agent(name).scopes]
+            name: [f"{one.bank}/{one.scope}" for one in services.fleet.agent(name).scopes]
             for name in sorted(names)
         }
         return {**found, "reads": reads}

@@ -9,9 +9,10 @@ from fnmatch import fnmatchcase
 from vedette.config.agent_file import AgentFile, TriggerFile
 from vedette.config.problem import Problem
 from vedette.config.yaml import Document, KeyPath
+from vedette.domain.agent import UNDO_TRIGGER, Schedule, Subscription
 from vedette.domain.base.canonical import canonicalize, normalize_json
 from vedette.domain.base.clock import duration_us
-from vedette.domain.trigger import TICK_TYPE, UNDO_TRIGGER, Schedule, Subscription
+from vedette.domain.event import TICK_TYPE
 
 _KINDS = ("on", "every", "cron", "daily")
 _DAILY = re.compile(r"([01]\d|2[0-3]):[0-5]\d\Z")

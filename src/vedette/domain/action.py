@@ -1,8 +1,14 @@
-"""A Proposal (what a reasoner asks for) and the Action it becomes (what is decided and done)."""
+"""A Proposal (what a reasoner asks for) and the Action it becomes (what is decided and done).
+
+A confidence is a probability. What is missing, beyond 0..1 or no number is never read as certainty,
+and never brought into the range: whoever does not know how sure they are is refused, with a code.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -10,8 +16,7 @@ from msgspec import Struct, field
 
 from vedette.domain.base.canonical import canonicalize_normalized, sha256_hex, short_id
 from vedette.domain.base.dataclass_fields import DataclassFields
-from vedette.domain.base.errors import BadProposal
-from vedette.domain.confidence import proposal_confidence
+from vedette.domain.base.errors import BadConfidence, BadProposal
 from vedette.domain.links import Link, find_argument_links
 from vedette.domain.origin import (
     MAX_REFERENCED_VALUES,
@@ -19,8 +24,6 @@ from vedette.domain.origin import (
     Origin,
     Ref,
     Roots,
-    escape_pointer,
-    known_values,
     resolve,
 )
 from vedette.domain.tool import Tool
@@ -91,7 +94,7 @@ def action_id(run: str, turn: int, ordinal: int) -> str:
 
 def bind(
     proposal: Proposal,
-    tool: Tool,
+    tools: Mapping[str, Tool],
     roots: Roots,
     *,
     run: str,
@@ -101,10 +104,13 @@ def bind(
 ) -> Action:
     """Resolve a proposal into an exact Action. `confidence` is that of its judgement, checked.
 
-    Raises BadProposal for an argument the tool does not declare, a missing one, a reference that
-    leads nowhere, or a value of another type than declared; BadConfidence for a confidence that is
-    no probability.
+    `tools` are those that its agent declares, by name. Raises BadProposal for another tool, an
+    argument the tool does not declare, a missing one, a reference that leads nowhere, or a value of
+    another type than declared; BadConfidence for a confidence that is no probability.
     """
+    tool = tools.get(proposal.tool)
+    if tool is None:
+        raise BadProposal(f"the agent declares no tool {proposal.tool!r}")
     sure = proposal_confidence(proposal.confidence, confidence, tool.name)
     if not proposal.args.keys() <= tool.args.keys():
         unknown = sorted(set(proposal.args) - set(tool.args))
@@ -123,7 +129,7 @@ def bind(
                 raise BadProposal(
                     f"the argument {name!r} has more than {MAX_REFERENCED_VALUES:,} items"
                 )
-        value = drawn.resolve(given, "/" + escape_pointer(name))
+        value = drawn.resolve(name, given)
         _check_type(value, kind.removesuffix("?"), tool, name)
         args[name] = value
     digest = action_digest(tool, args)
@@ -140,7 +146,7 @@ def bind(
         digest=digest,
         recorded_id=action_id(run, turn, ordinal),
         readers=drawn.readers,
-        links=find_argument_links(args, drawn.origins, lambda: known_values(roots)),
+        links=find_argument_links(args, drawn.origins, drawn.known_values),
     )
 
 
@@ -152,6 +158,11 @@ def _expand_references(given: Sequence[Any], roots: Roots) -> Iterator[Any]:
             yield from (Ref(f"{item.pointer}/{index}") for index in range(len(value)))
         else:
             yield item
+
+
+def encode_arguments(args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a proposal in the form in which the ledger keeps them."""
+    return {name: encode_argument(value) for name, value in args.items()}
 
 
 def encode_argument(value: Any) -> dict[str, Any]:
@@ -177,40 +188,16 @@ def _has_reference(value: Any) -> bool:
     )
 
 
-def bind_by_name(
-    proposal: Proposal,
-    tools: Mapping[str, Tool],
-    roots: Roots,
-    *,
-    run: str,
-    turn: int,
-    ordinal: int,
-    confidence: float,
-) -> Action:
-    """Resolve a proposal by the tools that its agent declares, by name; see `bind`.
+def action_digest(tool: Tool, args: Mapping[str, Any]) -> str:
+    """Return the digest that an approval binds to: of tool, its declaration and all arguments.
 
-    Raises BadProposal, also for a tool that is not declared.
-    """
-    tool = tools.get(proposal.tool)
-    if tool is None:
-        raise BadProposal(f"the agent declares no tool {proposal.tool!r}")
-    return bind(proposal, tool, roots, run=run, turn=turn, ordinal=ordinal, confidence=confidence)
-
-
-def action_bytes(tool: Tool, args: Mapping[str, Any]) -> bytes:
-    """Return the canonical bytes that an approval binds to. Raises BadProposal.
-
-    `args` are as `bind` makes them: `tame`.
+    `args` are as `bind` makes them: in the form of `normalize_json`. Raises BadProposal.
     """
     try:
-        return canonicalize_normalized({"args": args, "tool": tool.name, "declared": tool.digest})
+        raw = canonicalize_normalized({"args": args, "tool": tool.name, "declared": tool.digest})
     except ValueError as error:
         raise BadProposal(f"arguments of {tool.name} have no canonical form: {error}") from error
-
-
-def action_digest(tool: Tool, args: Mapping[str, Any]) -> str:
-    """Return the digest of the exact action: tool, its declaration and all arguments."""
-    return sha256_hex(action_bytes(tool, args))
+    return sha256_hex(raw)
 
 
 _TYPE_CHECKS: Mapping[str, Callable[[Any], bool]] = {
@@ -229,3 +216,40 @@ def _check_type(value: Any, kind: str, tool: Tool, name: str) -> None:
     fits = _TYPE_CHECKS.get(kind)
     if fits is None or not fits(value):
         raise BadProposal(f"tool {tool.name}: argument {name!r} is not a {kind}")
+
+
+def check_confidence(value: object, subject: str) -> float:
+    """Return `value` as a probability, 0..1. Raises BadConfidence, which says whose it is
+    (`subject`).
+
+    A bool is no number here, and neither is the text of one.
+    """
+    found = math.nan
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with suppress(OverflowError):
+            # Not by the value's own methods: a subclass could say anything when it is compared.
+            found = float.__pos__(value) if isinstance(value, float) else int.__truediv__(value, 1)
+    if 0 <= found <= 1:
+        return found
+    said = "says no confidence" if value is None else f"has the confidence {_describe_value(value)}"
+    raise BadConfidence(f"{subject} {said}", mend="say a probability from 0 to 1")
+
+
+def proposal_confidence(proposed: object, judgement: float, tool: str) -> float:
+    """Return how sure an action is: its proposal may lower what its judgement says, never raise it.
+
+    `proposed` is None where the proposal says nothing of its own; `judgement` was checked. Raises
+    BadConfidence.
+    """
+    if proposed is None:
+        return judgement
+    return min(check_confidence(proposed, f"the proposal of {tool}"), judgement)
+
+
+def _describe_value(value: object) -> str:
+    """Name a value without asking it: it may be an object of somebody's code."""
+    if type(value) in (bool, int):
+        return str(value)[:40]
+    if type(value) is float:
+        return "NaN" if math.isnan(value) else f"{value:g}"
+    return f"of type {type(value).__name__}"

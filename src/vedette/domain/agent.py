@@ -1,21 +1,80 @@
-"""An Agent as declared, and the Fleet that `match` asks."""
+"""An Agent as declared, with the triggers that wake it, and the Fleet that events are matched to.
+
+A Schedule makes ticks, a Subscription matches events.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from vedette.domain.base.errors import BadFleet
 from vedette.domain.budget import Budget
-from vedette.domain.event import DATA, UNDO_ACTION, Event
+from vedette.domain.event import DATA, TICK_TYPE, UNDO_TYPE, Event
 from vedette.domain.identity import Identity
+from vedette.domain.memory import Memory
 from vedette.domain.rate_limit import RateLimits
-from vedette.domain.readers import Readers
+from vedette.domain.readers import Labels, Readers, meet
 from vedette.domain.tool import Tool
-from vedette.domain.trigger import TICK_TYPE, UNDO_TRIGGER, UNDO_TYPE, Schedule, Subscription
 
 Mode = Literal["observe", "ask", "act"]
+MissedTickPolicy = Literal["skip", "latest", "all"]
+
+# What a run that takes an effect back was woken by; no trigger of an agent is called so.
+UNDO_TRIGGER = "undo"
+
+
+class Subscription(Struct, frozen=True):
+    """Wakes the agent on events whose attributes match all given patterns (fnmatch, case kept).
+
+    Without a name it is called by its patterns (`trigger_name`), as policy is told what woke a run.
+    """
+
+    types: tuple[str, ...]
+    sources: tuple[str, ...] = ("*",)
+    subjects: tuple[str, ...] = ("*",)
+    name: str = ""
+
+    @property
+    def trigger_name(self) -> str:
+        """Return the name: its own, or its types with what narrows them, `mail.*@imap:*`."""
+        if self.name:
+            return self.name
+        text = ",".join(self.types)
+        if self.sources != ("*",):
+            text += "@" + ",".join(self.sources)
+        return text if self.subjects == ("*",) else text + "#" + ",".join(self.subjects)
+
+    def find_mismatch(self, event: Event) -> str | None:
+        """Return which attribute does not match, or None if the event wakes the agent."""
+        if not any(fnmatchcase(event.type, pattern) for pattern in self.types):
+            return f"type {event.type!r} is not among {', '.join(self.types)}"
+        if not any(fnmatchcase(event.source, pattern) for pattern in self.sources):
+            return f"source {event.source!r} is not among {', '.join(self.sources)}"
+        if not any(fnmatchcase(event.subject or "", pattern) for pattern in self.subjects):
+            return f"subject {event.subject!r} is not among {', '.join(self.subjects)}"
+        return None
+
+
+class Schedule(Struct, frozen=True):
+    """Wakes the agent at nominal instants.
+
+    Exactly one of `every_us` (a period, counted from the epoch), `cron` (five fields) and
+    `daily` (HH:MM local time) is given. `missed` says what becomes of instants that passed while
+    nothing ran, none of them older than `max_age_us`.
+    """
+
+    name: str
+    every_us: int | None = None
+    cron: str | None = None
+    daily: str | None = None
+    zone: str = "UTC"
+    missed: MissedTickPolicy = "latest"
+    max_age_us: int = 7 * 86_400_000_000
+    data: Mapping[str, object] = field(default_factory=dict)
 
 
 class MemoryScope(Struct, frozen=True):
@@ -82,7 +141,7 @@ class Agent(Struct, frozen=True):
         It is the first that matches; "" if none does, as after a change of agent.yaml.
         """
         if event.type == UNDO_TYPE:
-            return UNDO_TRIGGER if UNDO_ACTION in event.vouched else ""
+            return UNDO_TRIGGER if event.is_undo else ""
         if event.type == TICK_TYPE:
             # The engine makes ticks, and vouches for the name of the schedule.
             mine = DATA in event.vouched
@@ -90,6 +149,30 @@ class Agent(Struct, frozen=True):
         return next(
             (s.trigger_name for s in self.subscriptions if s.find_mismatch(event) is None), ""
         )
+
+    def label_run(
+        self,
+        event: Event,
+        memories: Iterable[Memory],
+        row: Readers,
+        answers: Mapping[str, Readers],
+    ) -> Labels | None:
+        """Return who may read what a run has before it; None if all of it is public.
+
+        `row` is the label of its row, `answers` have those of its outcomes by place (`outcome/0`).
+        What the agent may be taught counts whole, whatever it was briefed with: its judge is made
+        of all that its scopes hold.
+        """
+        scopes = {(scope.bank, scope.scope): scope.readers for scope in self.scopes}
+        run = meet(event.readers, row, *scopes.values(), *answers.values())
+        if run is None:
+            return None
+        places = {"event": event.readers, "row": row, **answers}
+        for memory in memories:
+            # Who is briefed with what it does not declare may tell nobody.
+            readers = scopes.get((memory.bank, memory.scope), frozenset())
+            places[f"memory/{memory.id}"] = readers
+        return Labels(run, places)
 
 
 class Match(Struct, frozen=True):
@@ -108,6 +191,16 @@ class Fleet(Struct, frozen=True):
     max_hops: int = 8
     _match_cache: dict[tuple[str, str, str | None], tuple[str, ...]] = field(default_factory=dict)
 
+    def agent(self, name: str) -> Agent:
+        """Return an agent. Raises BadFleet if there is none: a run may outlive its agent."""
+        found = self.agents.get(name)
+        if found is None:
+            raise BadFleet(
+                f"a run belongs to the agent {name!r}, which the fleet no longer has",
+                mend="bring its folder back, or let the run be a dead letter",
+            )
+        return found
+
     def replace(self, agent: Agent) -> None:
         """Put another release of an agent in the place of the one there is."""
         self.agents[agent.name] = agent
@@ -119,13 +212,12 @@ class Fleet(Struct, frozen=True):
 
     def matching_agents(self, event: Event) -> tuple[str, ...]:
         """Return the names of the agents that the event wakes."""
-        if event.lineage or event.hops or event.type in (TICK_TYPE, UNDO_TYPE):
-            return tuple(match.agent for match in self.match(event) if match.wakes)
         known = (event.type, event.source, event.subject)
-        found = self._match_cache.get(known)
+        cacheable = not (event.lineage or event.hops or event.type in (TICK_TYPE, UNDO_TYPE))
+        found = self._match_cache.get(known) if cacheable else None
         if found is None:
             found = tuple(match.agent for match in self.match(event) if match.wakes)
-            if len(self._match_cache) < 65536:
+            if cacheable and len(self._match_cache) < 65536:
                 self._match_cache[known] = found
         return found
 
@@ -139,14 +231,12 @@ class Fleet(Struct, frozen=True):
             return Match(agent.name, mine, "its own tick" if mine else "the tick of another agent")
         if event.type == UNDO_TYPE:
             # Only the engine vouches for data: what somebody else sends under this type is nothing.
-            mine = (
-                event.source == undo_source(self.name, agent.name) and UNDO_ACTION in event.vouched
-            )
+            mine = event.is_undo and event.source == undo_source(self.name, agent.name)
             return Match(agent.name, mine, "takes its effect back" if mine else "not its effect")
         whys = [subscription.find_mismatch(event) for subscription in agent.subscriptions]
-        if any(why is None for why in whys):
+        if None in whys:
             return Match(agent.name, True, f"subscribed to {event.type}")
-        return Match(agent.name, False, "; ".join(why for why in whys if why) or "no subscription")
+        return Match(agent.name, False, "; ".join(filter(None, whys)) or "no subscription")
 
 
 def schedule_source(fleet: str, agent: str) -> str:

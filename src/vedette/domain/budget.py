@@ -1,8 +1,9 @@
-"""Budgets: what may be spent in a window of time, and the arithmetic of windows and reservations.
+"""Budgets: what agents and the fleet may spend by hour and day, and what a turn spends at worst.
 
 Four units (actions, model calls, tokens, money in micro units of the fleet's currency) are counted
 for each agent and for the fleet, by calendar hour and day in UTC. What a turn may spend at worst is
-booked before it begins; what it did not use is given back to the windows it was taken from.
+booked before it begins; what it did not use is given back to the windows it was taken from. What
+was spent is counted in `vedette.domain.spend`.
 """
 
 from __future__ import annotations
@@ -29,16 +30,6 @@ LENGTHS: Mapping[str, int] = {"hour": HOUR_US, "day": DAY_US}
 FLEET = ""
 ALERT_PERCENT = 80
 _MILLION = 1_000_000
-
-
-def window_start(now_us: int, length_us: int) -> int:
-    """Return the start of the window of `length_us` that contains `now_us`."""
-    return now_us - now_us % length_us
-
-
-def window_end(now_us: int, length_us: int) -> int:
-    """Return the first instant after the window of `length_us` that contains `now_us`."""
-    return window_start(now_us, length_us) + length_us
 
 
 # --- what is declared ------------------------------------------------------------------------
@@ -163,33 +154,6 @@ class Alert(Struct, frozen=True):
     total: int
 
 
-class ActionSlots(Struct):
-    """The room for actions while a step is made: all there may be, or what `shortage` has left."""
-
-    shortage: Shortage | None = None
-    count: int = 0
-    refusals: int = 0
-
-    def acquire(self) -> Shortage | None:
-        """Take a place for one more action, or return the limit that has none."""
-        if self.shortage is None or self.count < self.shortage.headroom:
-            self.count += 1
-            return None
-        self.refusals += 1
-        return self.shortage
-
-    def step_fields(self, permits: int, caps: tuple[Cap, ...]) -> dict[str, Any]:
-        """Return the parts of a `Step` that keep so many new permits to these limits."""
-        if not permits and not self.refusals:
-            return {}
-        parts: dict[str, Any] = {"limits": caps}
-        if permits:
-            parts["spend"] = {ACTIONS: permits}
-        if self.refusals:
-            parts["shortfall"] = {ACTIONS: 1}
-        return parts
-
-
 # --- what the fleet's policy sets ------------------------------------------------------------
 
 
@@ -245,62 +209,6 @@ class BudgetPolicy(Struct, frozen=True):
         return None
 
 
-def parse_budgets(raw: Any) -> BudgetPolicy:
-    """Read the policy data `budgets`. Raises ValueError that says where it is wrong.
-
-    Without any there are no limits but those that agents request.
-    """
-    if raw is None:
-        return BudgetPolicy()
-    given = _parse_mapping(raw, "budgets")
-    _check_keys(given, ("fleet", "agents", "prices", "complete"), "budgets")
-    agents = _parse_mapping(given.get("agents", {}), "agents")
-    prices = _parse_mapping(given.get("prices", {}), "prices")
-    return BudgetPolicy(
-        _parse_limits(given.get("fleet", {}), "fleet"),
-        {name: _parse_limits(value, f"agents.{name}") for name, value in agents.items()},
-        {name: _parse_price(value, f"prices.{name}") for name, value in prices.items()},
-    )
-
-
-def _parse_limits(raw: Any, at: str) -> dict[tuple[str, str], int]:
-    found = {}
-    units = _parse_mapping(raw, at)
-    _check_keys(units, UNITS, at)
-    for unit, spans in units.items():
-        _check_keys(_parse_mapping(spans, f"{at}.{unit}"), tuple(LENGTHS), f"{at}.{unit}")
-        for span, limit in spans.items():
-            found[unit, span] = _parse_number(limit, f"{at}.{unit}.{span}")
-    return found
-
-
-def _parse_price(raw: Any, at: str) -> Price:
-    given = _parse_mapping(raw, at)
-    _check_keys(given, ("input", "output"), at)
-    return Price(
-        _parse_number(given.get("input"), f"{at}.input"),
-        _parse_number(given.get("output"), f"{at}.output"),
-    )
-
-
-def _parse_mapping(raw: Any, at: str) -> Mapping[str, Any]:
-    if not isinstance(raw, dict):
-        raise ValueError(f"{at} is no mapping")
-    return raw
-
-
-def _check_keys(given: Mapping[str, Any], known: tuple[str, ...], at: str) -> None:
-    for name in given:
-        if name not in known:
-            raise ValueError(f"{at} has no {name!r}; it may have {', '.join(known)}")
-
-
-def _parse_number(raw: Any, at: str) -> int:
-    if isinstance(raw, bool) or not isinstance(raw, int) or raw < 0:
-        raise ValueError(f"{at} is no whole number of at least 0")
-    return raw
-
-
 # --- worst case and use ----------------------------------------------------------------------
 
 
@@ -333,53 +241,3 @@ def _token_use(
     if price is not None:
         cost[MONEY] = price.cost(read, written)
     return cost
-
-
-# --- counts that policy is asked with ----------------------------------------------------------
-class SpendCounters:
-    """How much an agent spent, by minute: the sums a decision needs, in constant time.
-
-    `add` takes units spent at an instant, `refund` returns them to it. Sums are over calendar
-    windows. The owner restores it from the store by adding what the store knows.
-    """
-
-    def __init__(self) -> None:
-        self._windows: dict[tuple[str, str, int], tuple[int, int]] = {}
-
-    def add(self, agent: str, unit: str, now_us: int, amount: int = 1) -> None:
-        """Count `amount` of `unit` for `agent` in the windows that contain `now_us`.
-
-        If the wall clock stepped back, what is counted goes into the latest window known: a limit
-        must not open because a clock was set.
-        """
-        for length in (MINUTE_US, HOUR_US, DAY_US):
-            start = window_start(now_us, length)
-            key = (agent, unit, length)
-            at, total = self._windows.get(key, (start, 0))
-            if at == start:
-                self._windows[key] = (start, total + amount)
-            elif at < start:
-                self._windows[key] = (start, amount)
-            else:
-                self._windows[key] = (at, total + amount)
-
-    def refund(self, agent: str, unit: str, counted_us: int, amount: int = 1) -> None:
-        """Take back what was counted at `counted_us`, in the windows that are still those."""
-        for length in (MINUTE_US, HOUR_US, DAY_US):
-            key = (agent, unit, length)
-            at, total = self._windows.get(key, (0, 0))
-            if at == window_start(counted_us, length):
-                self._windows[key] = (at, total - amount)
-
-    def raise_to(self, agent: str, unit: str, now_us: int, length_us: int, total: int) -> None:
-        """Raise the count of a window to what is known to have been spent in it, by anybody."""
-        missing = total - self.total(agent, unit, now_us, length_us)
-        if missing > 0:
-            key, start = (agent, unit, length_us), window_start(now_us, length_us)
-            at, counted = self._windows.get(key, (start, 0))
-            self._windows[key] = (at, counted + missing) if at >= start else (start, missing)
-
-    def total(self, agent: str, unit: str, now_us: int, length_us: int) -> int:
-        """Return what was counted in the window of `length_us` that contains `now_us`, or later."""
-        at, total = self._windows.get((agent, unit, length_us), (0, 0))
-        return total if at >= window_start(now_us, length_us) else 0

@@ -18,14 +18,20 @@ from vedette.domain.agent import undo_source
 from vedette.domain.base.canonical import short_id
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadCommand
-from vedette.domain.event import ENVELOPE, PRINCIPAL, REASON, UNDO_ACTION, Event, subject_of
-from vedette.domain.labels import argument_readers, unpack_row
+from vedette.domain.event import (
+    ENVELOPE,
+    PRINCIPAL,
+    REASON,
+    UNDO_ACTION,
+    UNDO_TYPE,
+    Event,
+    subject_of,
+)
 from vedette.domain.origin import Ref, escape_pointer
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.domain.readers import meet
+from vedette.domain.readers import argument_readers, meet, unpack_row
 from vedette.domain.run import ActionRow, Run, event_run_id
 from vedette.domain.tool import Tool
-from vedette.domain.trigger import UNDO_TYPE
 
 # What a tool found before it changed it. An inverse that declares an argument of this name is
 # given what the effect's outcome says of it, and never what the effect was called with.
@@ -33,21 +39,11 @@ PRIOR_VALUE = "was"
 
 
 def erased_error(action: str) -> BadCommand:
-    """Return what is said of an effect of which nothing is left to take it back by."""
+    """Return the error for an effect whose record was erased: nothing tells how to undo it."""
     return BadCommand(
         f"the content of {action} was erased, and with it what to take back",
         mend="take it back by hand",
     )
-
-
-def is_undo(event: Event) -> bool:
-    """Say whether an event is the engine's own order to take an effect back."""
-    return event.type == UNDO_TYPE and UNDO_ACTION in event.vouched
-
-
-def cause_of(event: Event) -> int | None:
-    """Return the ledger entry that an accepted event follows from: of an undo, the effect's."""
-    return int(event.data["cause"]) if is_undo(event) else None
 
 
 def undo_ids(action: str) -> Iterator[str]:
@@ -84,7 +80,7 @@ def undo_event(
     run, event = run_and_event
     tool, inverse = tools
     record = orjson.loads(row.record)
-    # Beside what stood in a row of the fleet is who may read it (`vedette.domain.labels`).
+    # Beside what stood in a row of the fleet is who may read it (`vedette.domain.readers`).
     outcome, row_readers = unpack_row(orjson.loads(row.answer)["data"] if row.answer else {})
     args, origins = _inverse_arguments(row, record, outcome, tool, inverse)
     trusted = (place for place, origin in origins.items() if origin == "trusted")

@@ -17,8 +17,8 @@ from msgspec.structs import asdict
 
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadProposal
+from vedette.domain.event import CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
 from vedette.domain.origin import Ref, Roots, resolve
-from vedette.domain.trigger import CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
 
 # How many fields a display names; how much of a value and of the text is shown.
 MAX_FIELDS = 5

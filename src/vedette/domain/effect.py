@@ -2,7 +2,7 @@
 
 intended --start--> started --answer--> done | failed
 intended --answer--> done | failed        (idempotent by key: a repeat is harmless)
-started --crash--> unknown --settle--> done | failed | intended (ask, then repeat)
+started --crash--> unknown --query--> done | failed | intended | unknown   (ask, then repeat)
 intended --policy changed--> cancelled    (decided again: no longer permitted)
 intended --store restored--> unknown      (it may have happened, and only a person can find out)
 """
@@ -25,7 +25,7 @@ EffectState = Literal["intended", "started", "done", "failed", "unknown", "cance
 _TRANSITIONS: dict[EffectState, frozenset[EffectState]] = {
     "intended": frozenset({"started", "done", "failed", "unknown", "cancelled"}),
     "started": frozenset({"done", "failed", "unknown", "intended", "cancelled"}),
-    "unknown": frozenset({"done", "failed", "intended", "cancelled"}),
+    "unknown": frozenset({"done", "failed", "intended", "cancelled", "unknown"}),
     "done": frozenset(),
     "failed": frozenset(),
     "cancelled": frozenset(),

@@ -13,6 +13,13 @@ from vedette.domain.base.dataclass_fields import DataclassFields
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.readers import Readers
 
+# Types of events that the engine alone makes. A schedule's time has come:
+TICK_TYPE = "vedette.tick"
+# a person wants an effect taken back, which wakes the agent of the effect and no other;
+UNDO_TYPE = "vedette.undo"
+# a person said what a run should have been, in the commit of that word.
+CORRECTION_TYPE = "vedette.correction"
+
 # Attributes of the envelope that a source may vouch for; never the payload.
 ENVELOPE = frozenset({"source", "id", "type", "subject", "time"})
 
@@ -74,6 +81,16 @@ class Event(Struct, frozen=True):
     def key(self) -> str:
         """Return the id under which the engine knows this event; a function of (source, id)."""
         return short_id("evt", self.source, self.id)
+
+    @property
+    def is_undo(self) -> bool:
+        """Say whether this is the engine's own order to take an effect back."""
+        return self.type == UNDO_TYPE and UNDO_ACTION in self.vouched
+
+    @property
+    def cause(self) -> int | None:
+        """Return the ledger entry that the event follows from, where the engine made it of one."""
+        return int(self.data["cause"]) if self.is_undo else None
 
     def root(self) -> dict[str, Any]:
         """Return what a proposal may point at under /event."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from vedette.domain.base.canonical import canonical_json, normalize_json
+from vedette.domain.base.canonical import normalized_json
 from vedette.domain.memory import Memory
 
 _JUDGE_DIGITS = 8
@@ -25,9 +25,7 @@ def judge_digest(release: str | None, lessons: Sequence[Memory]) -> str:
     lesson_values = [
         [getattr(lesson, name) for name in Memory.__struct_fields__] for lesson in lessons
     ]
-    return hashlib.sha256(canonical_json(normalize_json([release, lesson_values]))).hexdigest()[
-        :_JUDGE_DIGITS
-    ]
+    return hashlib.sha256(normalized_json([release, lesson_values])).hexdigest()[:_JUDGE_DIGITS]
 
 
 def initial_digest(checkpoint: int) -> bytes:

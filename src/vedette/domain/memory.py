@@ -42,6 +42,11 @@ class Memory(Struct, frozen=True):
         return f"{self.bank}/{self.id}@{self.revision}"
 
 
+def cite_memories(memories: Iterable[Memory]) -> list[tuple[str, str]]:
+    """Return (cite, trust) of each memory, as the record of a turn has them."""
+    return [(memory.cite(), memory.trust) for memory in memories]
+
+
 def reviewed_ids(memories: Iterable[Memory]) -> frozenset[str]:
     """Return the ids of the memories that people reviewed as files, label and all.
 

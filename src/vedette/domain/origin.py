@@ -235,15 +235,16 @@ class ArgumentResolver(Struct):
     origins: dict[str, Origin] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     readers: dict[str, frozenset[str]] = field(default_factory=dict)
-    size: ReferenceSize = field(default_factory=lambda: ReferenceSize())
+    size: ReferenceSize = field(default_factory=ReferenceSize)
     _known: KnownValues | None = None
 
-    def resolve(self, given: Any, pointer: str) -> Any:
+    def resolve(self, name: str, given: Any) -> Any:
         """Return the value of an argument, each `Ref` in it resolved, and note its origins.
 
         Raises BadProposal for a reference that leads nowhere, a value that is no JSON, and for
         more values or characters than the arguments of one proposal may have.
         """
+        pointer = "/" + escape_pointer(name)
         if isinstance(given, str):
             self.origins[pointer] = self._bare_origin(given)
             value, readers = given, self._run_readers()
@@ -259,10 +260,14 @@ class ArgumentResolver(Struct):
             self.readers[pointer] = readers
         return value
 
-    def _bare_origin(self, value: Any) -> Origin:
+    def known_values(self) -> KnownValues:
+        """Return what charter and registry make known."""
         if self._known is None:
             self._known = known_values(self.roots)
-        return bare_origin(value, self._known)
+        return self._known
+
+    def _bare_origin(self, value: Any) -> Origin:
+        return bare_origin(value, self.known_values())
 
     def _run_readers(self) -> Readers:
         labels = self.roots.labels

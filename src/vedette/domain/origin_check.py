@@ -7,7 +7,6 @@ from typing import Any
 
 from vedette.domain.base.canonical import normalize_json
 from vedette.domain.base.errors import BadProposal
-from vedette.domain.conflict import Superseded
 from vedette.domain.origin import (
     Origin,
     bare_origin,
@@ -17,6 +16,7 @@ from vedette.domain.origin import (
     resolve_path,
     split_pointer,
 )
+from vedette.domain.run import Superseded
 
 
 def recompute_origins(

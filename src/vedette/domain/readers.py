@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 from msgspec import Struct
 
@@ -22,6 +23,8 @@ PUBLIC: Readers = None
 _NOBODY = "-"
 _READER = re.compile(r"[!-+.-~]{1,256}\Z")  # printable ASCII without comma, blank and a lone dash
 MAX_READERS = 256
+# In a row of the fleet's own, beside what a tool wrote there; no tool sees it.
+ROW_READERS = "vedette.readers"
 
 
 def meet(*labels: Readers) -> Readers:
@@ -100,3 +103,21 @@ class Labels(Struct, frozen=True):
         """Return who may read what stands at a path below the roots."""
         root = path[0]
         return self.places.get(f"{root}/{path[1]}" if root in ("memory", "outcome") else root)
+
+
+def argument_readers(record: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+    """Return who may read the arguments of a recorded action, as far as they are secret."""
+    return {at: frozenset(readers) for at, readers in record.get("readers", {}).items()}
+
+
+def unpack_row(row: Mapping[str, Any]) -> tuple[dict[str, Any], Readers]:
+    """Return what a tool wrote into a row, and who may read it."""
+    values = dict(row)
+    readers = values.pop(ROW_READERS, None)
+    return values, None if readers is None else frozenset(readers)
+
+
+def pack_row(row: Mapping[str, Any], readers: Readers) -> dict[str, Any]:
+    """Return a row as it is kept: what a tool wrote, with who may read it."""
+    values, _ = unpack_row(row)
+    return values if readers is None else {**values, ROW_READERS: sorted(readers)}

@@ -1,10 +1,11 @@
-"""Proves an action's row by its entries, before it is decided again or carried out.
+"""Proves an action's row by its entries, before it is decided again or performed.
 
-The engine goes by rows, and nobody signs those: whoever can write to the database could write an
-approval into one, a permit, or better origins. So a row that was read back from the store (after a
-restart, a wait, a person's answer) counts as far as the entries of its action say the same: the
-last decision, the first question, and for an approval its entry, which carries a signature of the
-fleet's key of its own (an entry's place in the tree can be proved by a pass over the ledger only).
+Rows are a cache that nobody signs: whoever can write to the database could write an approval into
+one, a permit, or better origins, and its record may have any shape. So a row that was read back
+from the store (after a restart, a wait, a person's answer) is compared with the ledger's entries of
+its action before it is used: the last decision, the first request, and for an approval its entry,
+which carries a signature of the fleet's key of its own (an entry's place in the tree can be proved
+by a pass over the ledger only).
 """
 
 from __future__ import annotations
@@ -15,15 +16,14 @@ from typing import Any
 
 import orjson
 
-from vedette.domain.action_record import BadRecord, parse_record
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.effect import FINAL_STATES
 from vedette.domain.entry import HOLD_ANSWERS
 from vedette.domain.run import ActionRow
 
-# What is read of an action; `EntryRecord` is one of these entries and its body, None if that is
-# gone. An effect that was made, or given up, is over for good. A cancelled one is not: a person may
-# take its run up again, and what is held again after a permit was cancelled, too.
+# The kinds that are read of an action; an `EntryRecord` is such an entry and its body, None if that
+# is gone. What is done or failed is final. A cancelled effect is not: a person may redrive its run,
+# and after a cancelled permit its action may be held again.
 _FINAL_EFFECTS = ("effect.done", "effect.failed")
 _EFFECT_ENDS = (*_FINAL_EFFECTS, "effect.cancelled")
 DECIDED_KIND = "action.decided"
@@ -174,3 +174,49 @@ def compare_record(record: bytes, request: Mapping[str, Any]) -> Iterator[tuple[
             right[pointer] = "registered"
     if says != right:
         yield "record", {"origins": says}, {"origins": right}
+
+
+# --- the record of a row ----------------------------------------------------------------------
+
+
+class BadRecord(ValueError):
+    """The record of an action's row is none; says what of it is not so."""
+
+
+def parse_record(raw: bytes) -> dict[str, Any]:
+    """Return what `vedette.engine.turn.action_row` wrote: args, origins, sources, readers,
+    confidence, why.
+
+    Only `readers` and `inverse` may be missing. Raises BadRecord for any other shape; what the
+    values say is compared by `compare_record`.
+    """
+    try:
+        record = orjson.loads(raw)
+    except ValueError as error:
+        raise BadRecord("it is no JSON") from error
+    if not isinstance(record, dict):
+        raise BadRecord("it is no object")
+    _expect(isinstance(record.get("args"), dict), "args")
+    _expect(_is_texts(record.get("origins")), "origins")
+    _expect(_is_texts(record.get("sources")), "sources")
+    _expect(_is_readers(record.get("readers", {})), "readers")
+    _expect(type(record.get("confidence")) is int, "confidence")
+    _expect(isinstance(record.get("why"), str), "why")
+    _expect(isinstance(record.get("inverse", ""), str), "inverse")
+    return record
+
+
+def _expect(fits: bool, name: str) -> None:
+    if not fits:
+        raise BadRecord(f"its {name!r} is missing, or of another shape")
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(each, str) for each in value.values())
+
+
+def _is_readers(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+        for names in value.values()
+    )

@@ -1,4 +1,5 @@
-"""A Run: one agent handling one event. And the Step, the unit in which a run becomes durable.
+"""A Run: one agent handling one event. And the Step, the unit in which a run becomes durable, with
+what the store answers to one.
 
 ready --lease--> (handled) --+--> done
   ^                          +--> dead      (dead letter, with its reason; a person may redrive it)
@@ -16,9 +17,10 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from vedette.domain.base.canonical import short_id
+from vedette.domain.base.errors import Permanent, VedetteError
 from vedette.domain.budget import Alert, Cap, Shortage
-from vedette.domain.decision import DecisionOutcome as Decided
-from vedette.domain.effect import EffectState, RowWrite
+from vedette.domain.decision import DecisionOutcome
+from vedette.domain.effect import FINAL_STATES, OPEN_STATES, EffectState, RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.hold import HoldState
 from vedette.domain.memory import Candidate
@@ -89,7 +91,7 @@ class ActionRow(Struct):
     tool: str
     digest: str
     record: bytes
-    decided: Decided | None = None
+    decided: DecisionOutcome | None = None
     rule: str = ""
     policy_rev: int = 0
     decisions: int = 0
@@ -110,7 +112,7 @@ class ActionRow(Struct):
     def is_final(self) -> bool:
         """Say whether nothing more will happen to this action."""
         if self.effect is not None:
-            return self.effect in ("done", "failed", "cancelled")
+            return self.effect in FINAL_STATES
         return self.decided == "deny"
 
     def copy(self) -> ActionRow:
@@ -120,32 +122,21 @@ class ActionRow(Struct):
     def may_try(self, now_us: int) -> bool:
         """Say whether the effect may be tried now."""
         return (
-            self.effect in ("intended", "started", "unknown")
-            and self.not_before_us <= now_us
-            and self.waits != "approval"
+            self.effect in OPEN_STATES and self.not_before_us <= now_us and self.waits != "approval"
         )
 
 
 class Step(Struct):
-    """All that one turn of the line makes durable, in one transaction.
+    """All that one turn of the engine makes durable, in one transaction.
 
-    `expected_steps` is the run's step count before it: a step that comes twice is answered
-    *duplicate*. `epoch`, `policy_rev` and `stop_epoch` are those it was made under; the store
-    refuses older ones. `spend` is by unit; the store refuses what would go beyond one of `limits`.
-    `refunds` gives back (unit, when it was spent, amount). A step that makes a run wait for a
-    budget says in `shortfall` what it has no room for beside `spend`: it is refused if there is
-    room by now. `order` is (key, the position the judge's state was at, the position it is at now):
-    events of a key may be judged ahead of the commits before them, and the store refuses a step
-    whose predecessor did not stand, or that passes over an event which still waits to be judged.
-    The step with which a run becomes observed has one; -1 before stands for whatever came before,
-    or waits. `wait_stop_epoch` is the stop epoch as of which it says that its run waits for a
-    resume: as of an older one the run is due at once, as that resume may have been. A step without
-    `run` (a person's command, a publication) is fenced by nothing. `position` is the run's; 0 lets
-    the store look it up.
+    Without `run` (a person's command, a publication) nothing refuses it. Else `expected_steps` and
+    `entries_before` are the run's counts before it, so that a step that comes twice is known, and
+    `epoch`, `policy_rev` and `stop_epoch` are those it was made under: older ones are refused.
     """
 
     drafts: list[Draft]
     run: str | None = None
+    # The run's; 0 lets the store look it up.
     position: int = 0
     agent: str | None = None
     expected_steps: int = 0
@@ -153,6 +144,8 @@ class Step(Struct):
     epoch: int = 0
     policy_rev: int | None = None
     stop_epoch: int | None = None
+    # The stop epoch as of which its run waits for a resume: as of an older one the run is due at
+    # once, since that resume may have been.
     wait_stop_epoch: int | None = None
     state: RunState = "ready"
     turn: int = 0
@@ -160,15 +153,43 @@ class Step(Struct):
     wake_us: int = 0
     waits: str | None = None
     observed: bool = False
+    # (key, the position the judge's state was at, the position it is at now), of the step with
+    # which its run becomes observed. Events of a key may be judged ahead of the commits before
+    # them: the store refuses a step whose predecessor did not stand, or that passes over an event
+    # which still waits to be judged. -1 before stands for whatever came before, or waits.
     order: tuple[str, int, int] | None = None
     actions: list[ActionRow] = field(default_factory=list)
     rows: list[RowWrite] = field(default_factory=list)
+    # By unit; refused if one of `limits` would be passed.
     spend: Mapping[str, int] = field(default_factory=dict)
     limits: Sequence[Cap] = ()
+    # What it has no room for beside `spend`, so that its run waits: refused if there is room by
+    # now.
     shortfall: Mapping[str, int] = field(default_factory=dict)
+    # What is given back: unit, when it was spent, amount.
     refunds: list[tuple[str, int, int]] = field(default_factory=list)
     checkpoint: tuple[str, int, bytes] | None = None
     candidates: list[Candidate] = field(default_factory=list)
+
+    @classmethod
+    def following(cls, run: Run, epoch: int, **moves: Any) -> Step:
+        """Return a step that follows a run as it stands; `moves` are what it changes."""
+        fields: dict[str, Any] = {
+            "drafts": [],
+            "run": run.id,
+            "position": run.position,
+            "agent": run.agent,
+            "expected_steps": run.steps,
+            "entries_before": run.entries,
+            "epoch": epoch,
+            "state": run.state,
+            "turn": run.turn,
+            "attempts": run.attempts,
+            "wake_us": run.wake_us,
+            "waits": run.waits,
+            "observed": run.observed,
+        }
+        return cls(**{**fields, **moves})
 
 
 class CommitStatus(Enum):
@@ -197,13 +218,76 @@ class CommitResult(Struct, frozen=True):
     shortage: Shortage | None = None
     alerts: tuple[Alert, ...] = ()
 
+    def raise_for_status(self) -> None:
+        """Return if the step stands. Raises Fenced, OverBudget or Superseded.
 
-def count_actions(actions: list[ActionRow]) -> dict[str, Any]:
-    """Return how many actions stand where: permits, holds, denials, and settled effects."""
-    counts = {"permit": 0, "hold": 0, "deny": 0, "open": 0}
-    for action in actions:
-        if action.decided:
-            counts[action.decided] += 1
-        if not action.is_final:
-            counts["open"] += 1
-    return counts
+        Permanent, if no step of its run can stand any more.
+        """
+        status = self.status
+        if status is CommitStatus.COMMITTED:
+            return
+        if status is CommitStatus.FENCED_EARLIER:
+            raise EarlierEventPending("an earlier event of its key waits to be judged")
+        if status is CommitStatus.STATE_ERASED:
+            raise Permanent(
+                "it comes too late: later events of its key are in the judge's state, which cannot "
+                "be made again with it, because content that it was made of was erased"
+            )
+        if status in (CommitStatus.FENCED_POLICY, CommitStatus.FENCED_STOP):
+            raise Fenced("the live policy or a stop changed")
+        if status is CommitStatus.BUDGET_AVAILABLE:
+            raise Fenced("the budget has room by now")
+        if status is CommitStatus.OVER_BUDGET and self.shortage is not None:
+            raise OverBudget(self.shortage)
+        raise Superseded(f"the run was moved on by somebody else ({status.value})")
+
+
+class Superseded(VedetteError):
+    """Somebody else moved this run on (another lease, a person's answer): look at it afresh.
+
+    `wait_us` is how long that may wait (microseconds), for a run that could not be begun.
+    """
+
+    code = "superseded"
+
+    def __init__(self, what: str, *, wait_us: int = 0) -> None:
+        super().__init__(what)
+        self.wait_us = wait_us
+
+
+class EarlierEventPending(Superseded):
+    """An earlier event of the key waits to be judged: the key is read again, from the oldest."""
+
+
+class OverBudget(VedetteError):
+    """A budget has no room for what the step would spend; `shortage` says which."""
+
+    code = "over-budget"
+
+    def __init__(self, shortage: Shortage) -> None:
+        super().__init__(f"no room in {shortage.rule}: {shortage.total} of {shortage.limit} taken")
+        self.shortage = shortage
+
+
+class Fenced(VedetteError):
+    """Policy or a stop changed while the step was made, or a budget has room: decide again."""
+
+    code = "fenced"
+
+
+class LossWindow(Struct, frozen=True):
+    """Which runs' effects may have happened in history that was lost.
+
+    After a restore from a backup nobody knows what was accepted between backup and failure, and a
+    source may deliver it again: with the same ids, so under the same keys, but with any `time`.
+    So every run accepted after the restore counts as one that perhaps was handled, until a person
+    says that nothing lost is delivered again. `seq` is the entry of the loss, `until` the last
+    entry that is in doubt, 0 while nobody has said so.
+    """
+
+    seq: int
+    until: int = 0
+
+    def covers(self, position: int) -> bool:
+        """Say whether the lost history may have held a run of the event accepted at an entry."""
+        return not self.until or position <= self.until

@@ -15,10 +15,9 @@ from zoneinfo import ZoneInfo
 
 from msgspec import Struct
 
-from vedette.domain.agent import schedule_source
+from vedette.domain.agent import Schedule, schedule_source
 from vedette.domain.base.clock import MICROS, iso
-from vedette.domain.event import DATA, ENVELOPE, Event
-from vedette.domain.trigger import TICK_TYPE, Schedule
+from vedette.domain.event import DATA, ENVELOPE, TICK_TYPE, Event
 
 # The next nominal instant strictly after a given one, or None if there is none.
 Calendar = Callable[[int], int | None]

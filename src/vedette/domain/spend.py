@@ -1,64 +1,103 @@
-"""Running totals of what was spent, as the store keeps them inside its transaction.
+"""What was spent, in calendar windows of UTC, by the agent and for the fleet.
 
-One row for each (agent or fleet, unit) holds the latest hour and day: what a check costs does not
-grow with what was spent, and it is exact, since whoever books holds the store's own lock.
+The store keeps a row for each (agent or fleet, unit) with the latest hour and day: what a check
+costs does not grow with what was spent, and it is exact, since whoever books holds the store's own
+lock. Policy is asked with counters in memory, which a start restores from the store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from vedette.domain.budget import (
+    ACTIONS,
     ALERT_PERCENT,
     DAY_US,
     FLEET,
     HOUR_US,
     LENGTHS,
+    MINUTE_US,
     Alert,
     Cap,
     Raise,
     Shortage,
-    window_end,
-    window_start,
 )
 
 
-class SpendTotal(Struct):
-    """What an agent, or the fleet, has spent of one unit in the latest hour and day known.
+def window_start(now_us: int, length_us: int) -> int:
+    """Return the start of the window of `length_us` that contains `now_us`."""
+    return now_us - now_us % length_us
 
-    `hour_told` and `day_told` say that the alert of the window was given.
+
+def window_end(now_us: int, length_us: int) -> int:
+    """Return the first instant after the window of `length_us` that contains `now_us`."""
+    return window_start(now_us, length_us) + length_us
+
+
+class Window(Struct):
+    """What was counted in the latest window of `length_us` that is known.
+
+    A clock that stepped back opens no window again: what is counted then goes into the latest.
+    `alerted` says that the alert of the window was given.
     """
 
-    hour_us: int = 0
-    hour: int = 0
-    hour_told: int = 0
-    day_us: int = 0
-    day: int = 0
-    day_told: int = 0
-
-    def amount_at(self, span: str, now_us: int) -> int:
-        """Return the total of the window of `now_us`, or of a later one if the clock went back."""
-        if span == "hour":
-            return self.hour if now_us < self.hour_us + HOUR_US else 0
-        return self.day if now_us < self.day_us + DAY_US else 0
+    length_us: int
+    start_us: int = 0
+    total: int = 0
+    alerted: int = 0
 
     def add(self, now_us: int, amount: int) -> None:
-        """Count what is spent now. A clock that stepped back opens no window again."""
-        if now_us >= self.hour_us + HOUR_US:
-            self.hour_us, self.hour, self.hour_told = window_start(now_us, HOUR_US), 0, 0
-        if now_us >= self.day_us + DAY_US:
-            self.day_us, self.day, self.day_told = window_start(now_us, DAY_US), 0, 0
-        self.hour += amount
-        self.day += amount
+        """Count what is spent now."""
+        if now_us >= self.start_us + self.length_us:
+            self.start_us, self.total = now_us - now_us % self.length_us, 0
+            self.alerted = 0
+        self.total += amount
+
+    def total_at(self, now_us: int) -> int:
+        """Return the total of the window of `now_us`, or of a later one if the clock went back."""
+        return self.total if now_us < self.start_us + self.length_us else 0
+
+    def has(self, at_us: int) -> bool:
+        """Say whether an instant lies in this window."""
+        return self.start_us <= at_us < self.start_us + self.length_us
+
+
+class SpendTotal(Struct):
+    """What an agent, or the fleet, has spent of one unit in the latest hour and day known."""
+
+    hour: Window = field(default_factory=lambda: Window(HOUR_US))
+    day: Window = field(default_factory=lambda: Window(DAY_US))
+
+    @classmethod
+    def from_row(cls, hour: Sequence[int], day: Sequence[int]) -> SpendTotal:
+        """Return the total of a row of the store: start, total and alerted of each window."""
+        return cls(Window(HOUR_US, *hour), Window(DAY_US, *day))
+
+    def to_row(self) -> tuple[int, ...]:
+        """Return start, total and alerted of each window."""
+        windows = (self.hour, self.day)
+        return tuple(n for w in windows for n in (w.start_us, w.total, w.alerted))
+
+    def window(self, span: str) -> Window:
+        """Return the window of "hour" or "day"."""
+        return self.hour if span == "hour" else self.day
+
+    def amount_at(self, span: str, now_us: int) -> int:
+        """Return the total of the hour or day of `now_us`, or of a later one."""
+        return self.window(span).total_at(now_us)
+
+    def add(self, now_us: int, amount: int) -> None:
+        """Count what is spent now."""
+        self.hour.add(now_us, amount)
+        self.day.add(now_us, amount)
 
     def refund(self, spent_us: int, amount: int) -> None:
         """Take back what was counted at `spent_us`, from the windows that are still those."""
-        if self.hour_us == window_start(spent_us, HOUR_US):
-            self.hour = max(0, self.hour - amount)
-        if self.day_us == window_start(spent_us, DAY_US):
-            self.day = max(0, self.day - amount)
+        for window in (self.hour, self.day):
+            if window.has(spent_us):
+                window.total = max(0, window.total - amount)
 
 
 Refunds = Sequence[tuple[str, int, int]]
@@ -108,7 +147,7 @@ class SpendCache:
                 kept = self._totals.get((name, cap.unit)) or self.total(name, cap.unit)
                 total += kept.amount_at(cap.span, now_us)
                 if refunds:
-                    total -= _refunded_amount(kept, cap, refunds, now_us)
+                    total -= _refunded_amount(kept.window(cap.span), cap.unit, refunds, now_us)
             if total + amount <= cap.limit:
                 continue
             limit = cap.limit + self.raised_amount(agent, cap, now_us)
@@ -144,19 +183,14 @@ class SpendCache:
             if cap.span == "run" or cap.limit <= 0 or not spend.get(cap.unit):
                 continue
             name = FLEET if cap.scope == "fleet" else agent
-            total = self.total(name, cap.unit)
-            amount = total.amount_at(cap.span, now_us)
-            if amount * 100 < cap.limit * ALERT_PERCENT:
-                continue
-            if total.hour_told if cap.span == "hour" else total.day_told:
+            window = self.total(name, cap.unit).window(cap.span)
+            amount = window.total_at(now_us)
+            if window.alerted or amount * 100 < cap.limit * ALERT_PERCENT:
                 continue
             limit = cap.limit + self.raised_amount(agent, cap, now_us)
             if amount * 100 < limit * ALERT_PERCENT:
                 continue
-            if cap.span == "hour":
-                total.hour_told = 1
-            else:
-                total.day_told = 1
+            window.alerted = 1
             found.append(Alert(name, cap.unit, cap.span, limit, amount))
         return found
 
@@ -165,14 +199,90 @@ class SpendCache:
         return total
 
 
-def _refunded_amount(total: SpendTotal, cap: Cap, refunds: Refunds, now_us: int) -> int:
-    """Return how much of the present window's total is being given back."""
-    start = total.hour_us if cap.span == "hour" else total.day_us
-    length = LENGTHS[cap.span]
-    if now_us >= start + length:
+def _refunded_amount(window: Window, unit: str, refunds: Refunds, now_us: int) -> int:
+    """Return how much of a window that is not over is being given back."""
+    if now_us >= window.start_us + window.length_us:
         return 0
     return sum(
-        amount
-        for unit, spent_us, amount in refunds
-        if unit == cap.unit and window_start(spent_us, length) == start
+        amount for each, spent_us, amount in refunds if each == unit and window.has(spent_us)
     )
+
+
+# --- counters that policy is asked with --------------------------------------------------------
+
+_LENGTHS = (MINUTE_US, HOUR_US, DAY_US)
+
+
+class SpendCounters:
+    """How much each agent spent in the present minute, hour and day.
+
+    Its owner restores it from the store by adding what the store knows.
+    """
+
+    def __init__(self) -> None:
+        self._windows: dict[tuple[str, str], list[Window]] = {}
+
+    def _of(self, agent: str, unit: str) -> list[Window]:
+        found = self._windows.get((agent, unit))
+        if found is None:
+            found = self._windows[agent, unit] = [Window(length) for length in _LENGTHS]
+        return found
+
+    def add(self, agent: str, unit: str, now_us: int, amount: int = 1) -> None:
+        """Count what is spent now."""
+        for window in self._of(agent, unit):
+            window.add(now_us, amount)
+
+    def refund(self, agent: str, unit: str, counted_us: int, amount: int = 1) -> None:
+        """Take back what was counted at `counted_us`, from the windows that are still those."""
+        for window in self._of(agent, unit):
+            if window.has(counted_us):
+                window.total -= amount
+
+    def raise_to(self, agent: str, unit: str, now_us: int, length_us: int, total: int) -> None:
+        """Raise the count of a window to what is known to have been spent in it, by anybody."""
+        window = self._of(agent, unit)[_LENGTHS.index(length_us)]
+        missing = total - window.total_at(now_us)
+        if missing > 0:
+            window.add(now_us, missing)
+
+    def totals(self, agent: str, unit: str, now_us: int) -> dict[str, int]:
+        """Return what was counted in the minute, hour and day of `now_us`, or in later ones."""
+        minute, hour, day = self._of(agent, unit)
+        return {
+            "minute": minute.total_at(now_us),
+            "hour": hour.total_at(now_us),
+            "day": day.total_at(now_us),
+        }
+
+
+class PermitCount(Struct):
+    """The permits of one step, counted at once; taken back if the `with` block raises.
+
+    `new` is how many of them had no place before.
+    """
+
+    counts: SpendCounters
+    agent: str
+    new: int = 0
+    _changes: list[tuple[int, bool]] = field(default_factory=list)
+
+    def __enter__(self) -> PermitCount:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is not None:
+            for at_us, added in self._changes:
+                change = self.counts.refund if added else self.counts.add
+                change(self.agent, ACTIONS, at_us)
+
+    def add(self, at_us: int, *, is_new: bool) -> None:
+        """Count a permit that was given at an instant."""
+        self.counts.add(self.agent, ACTIONS, at_us)
+        self._changes.append((at_us, True))
+        self.new += is_new
+
+    def remove(self, at_us: int) -> None:
+        """Count a permit no more that was counted at an instant."""
+        self.counts.refund(self.agent, ACTIONS, at_us)
+        self._changes.append((at_us, False))

@@ -39,10 +39,10 @@ class UnrecordedStop(Struct, frozen=True):
 class StopState(Struct):
     """What is stopped. `epoch` grows with every change; older steps are refused.
 
-    `timed_stops` are those that lift themselves. A stop that is on its way to the store is
-    *coming*: no call starts any more, and nothing is decided by it yet. `unrecorded` are on their
-    way until the store takes writes again. `last_lift_seq` is the last entry that lifted a stop as
-    far as this process has heard.
+    `timed_stops` are those that lift themselves. A stop is *pending* between its announcement and
+    its commit: no call that it concerns starts any more, but decisions see it only after the
+    commit. `unrecorded` are stops that could not be committed yet; decisions see those.
+    `last_lift_seq` is the last entry that lifted a stop as far as this process has heard.
     """
 
     epoch: int = 0
@@ -85,17 +85,25 @@ class StopState(Struct):
         one = ("tool", tool)
         return self._is_stopped(agent) or one in self._active or one in self.unrecorded
 
+    def stopped_among(self, agents: Iterable[str]) -> list[str]:
+        """Return those of some agents that may not begin a run or a turn here."""
+        return [agent for agent in agents if self.is_agent_stopped(agent)]
+
+    def bars_call(self, agent: str, tool: str) -> bool:
+        """Say whether no call of this agent with this tool may start."""
+        return self.is_tool_stopped(agent, tool) or self.is_stop_pending(agent, tool)
+
     def is_stop_pending(self, agent: str, tool: str) -> bool:
         """Say whether a stop that concerns such an action is on its way to the store."""
         scopes = (("all", ""), ("agent", agent), ("tool", tool))
         return bool(self._pending) and any(scope in self._pending for scope in scopes)
 
     def announce(self, scope: StopScope) -> None:
-        """Let no call start under a scope from now on; `withdraw` follows, whatever happens."""
+        """Make a stop pending; `withdraw` follows, whatever happens."""
         self._pending.append(scope)
 
     def withdraw(self, scope: StopScope) -> None:
-        """Take back one announcement: the stop stands, or could not be made durable."""
+        """End one announcement: the stop is durable, or could not be made so."""
         self._pending.remove(scope)
 
     def list_scopes(self) -> list[StopScope]:

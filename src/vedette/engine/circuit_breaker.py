@@ -1,4 +1,4 @@
-"""Breakers: one for each target, so that a target that is down is left alone until it is back.
+"""Circuit breakers: one for each target, so that one that is down is left alone until it is back.
 
 closed --failures--> open --its time is over--> half-open --one trial--> closed | open again
 
@@ -34,10 +34,8 @@ class Limits(Struct, frozen=True):
     last_us: int = 30_000_000
 
 
-class CallPass(Struct, frozen=True):
-    """Leave for one call, to be given back with what came of it."""
-
-    trial: bool
+# Leave for one call, to be given back with what came of it. One call at a time is a trial.
+Leave = Literal["call", "trial"]
 
 
 class Breaker(Struct):
@@ -54,26 +52,26 @@ class Breaker(Struct):
     _current_half: tuple[int, int] = (0, 0)
     _previous_half: tuple[int, int] = (0, 0)
 
-    def acquire(self, now_us: int) -> CallPass | None:
+    def acquire(self, now_us: int) -> Leave | None:
         """Return leave for one call; None if the target is to be left alone."""
         if self.state == "closed":
-            return CallPass(trial=False)
+            return "call"
         if not self.is_trial_due(now_us):
             return None
         self.state, self._trial_in_flight = "half-open", True
-        return CallPass(trial=True)
+        return "trial"
 
     def is_trial_due(self, now_us: int) -> bool:
         """Say whether a breaker that is not closed would let a trial through now."""
         return self.state != "closed" and not self._trial_in_flight and now_us >= self.retry_us
 
-    def release(self, call_pass: CallPass, ok: bool | None, now_us: int) -> bool:
-        """Take back a pass: the target answered, or did not; None if the call was not made.
+    def release(self, leave: Leave, ok: bool | None, now_us: int) -> bool:
+        """Take back a leave: the target answered, or did not; None if the call was not made.
 
         Returns whether this closed the breaker. Calls that began before it opened say nothing of
         a target that is being tried again, so what comes of them then counts for nothing.
         """
-        if call_pass.trial:
+        if leave == "trial":
             self._trial_in_flight = False
             if ok is None:
                 return False

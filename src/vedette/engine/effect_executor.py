@@ -1,4 +1,4 @@
-"""Carry out: bring what is permitted into the world, once, and record what came of it."""
+"""The effect executor: performs what is permitted, once, and records what came of it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from msgspec.structs import replace
 
 from vedette.domain.action import Action
 from vedette.domain.base.errors import StoreFailed
-from vedette.domain.conflict import Superseded
 from vedette.domain.effect import Outcome
 from vedette.domain.entry import Draft
 from vedette.domain.row_proof import EntryRecord
-from vedette.domain.run import ActionRow
+from vedette.domain.run import ActionRow, Superseded
 from vedette.domain.tool import Tool
-from vedette.engine import held_actions
-from vedette.engine import tool_calls as performing
-from vedette.engine.circuit_breaker import Breaker, CallPass
-from vedette.engine.kill_switch import admit_call, count_error
+from vedette.engine import held_actions, tool_calls
+from vedette.engine.circuit_breaker import Breaker, Leave
+from vedette.engine.kill_switch import count_error, park_agent
 from vedette.engine.parked_runs import RECHECK_US
 from vedette.engine.reauthorization import reauthorize
 from vedette.engine.run_context import RunContext
@@ -32,30 +30,22 @@ _RECORD_S, _LAST_RECORD_S = 0.1, 2.0
 _LEASE_CHECKS = 100
 
 
-async def perform_effect(services: Services, context: RunContext) -> None:
-    """Bring the next permitted effect a step further: mark, call, or settle what is unknown."""
-    waiting = context.due_effects(services.clock.now_us())
-    if not waiting:
-        return
-    row = waiting[0]
-    agent = context.agent.name
+async def perform_effect(services: Services, context: RunContext, row: ActionRow) -> None:
+    """Bring a permitted effect a step further: mark its start, call, or ask what is unknown."""
+    agent = context.agent
 
     def may_start() -> bool:
-        live = services.gateway.policy_rev == row.policy_rev and services.store.is_lease_valid(
-            context.epoch
-        )
         # What could not be recorded must not happen: it would be called again, and again.
         return (
-            live
+            services.gateway.policy_rev == row.policy_rev
+            and services.store.is_lease_valid(context.epoch)
             and services.store.is_ready
-            and not (
-                services.stops.is_tool_stopped(agent, row.tool)
-                or services.stops.is_stop_pending(agent, row.tool)
-            )
+            and not services.stops.bars_call(agent.name, row.tool)
         )
 
     assert row.effect is not None
-    await await_store(services, context)
+    if not services.store.is_ready:
+        await await_store(services, context)
     # What may have happened already is not decided anew: first it is found out.
     if row.effect == "intended" and not may_start():
         await await_pending_stop(services, context, row)
@@ -67,40 +57,42 @@ async def perform_effect(services: Services, context: RunContext) -> None:
     except Superseded:
         if row.effect == "intended":
             await reauthorize(services, context, [row])
-        elif left_us := quiet_us(services, context, row, entries):
-            await wait_quiet_time(services, context, row, left_us)
-        else:
-            await escalate_unknown(services, context, [row])
+        elif not await wait_quiet_time(services, context, row, entries):
+            await escalate_unknown(services, context, row)
         return
     tool = action.tool
-    breaker = breaker_of(services, agent, tool)
-    in_loss_window = row.id not in context.confirmed_absent and services.in_loss_window(
-        context.run, row
-    )
-    precondition = performing.find_precondition(
-        tool, row.effect, own_start=row.id in context.started_here, in_loss_window=in_loss_window
+    # A tool without a target is a target of its own.
+    breaker = services.breakers.for_target(tool.target or f"{agent.name}/{tool.name}")
+    in_loss_window = row.id not in context.confirmed_absent and context.in_loss_window(row)
+    is_started_here = row.id in context.started_here
+    precondition = tool_calls.find_precondition(
+        tool, row.effect, own_start=is_started_here, in_loss_window=in_loss_window
     )
     # Who looks before the call's time is over, a person too, may see nothing yet.
-    if precondition in ("ask", "person") and (left_us := quiet_us(services, context, row, entries)):
-        await wait_quiet_time(services, context, row, left_us)
+    if precondition in ("query", "person") and await wait_quiet_time(
+        services, context, row, entries
+    ):
         return
     if precondition == "person":
-        asked = replace(row, tries=row.tries + 1) if in_loss_window else row
-        await escalate_unknown(services, context, [asked])
+        tried = replace(row, tries=row.tries + 1) if in_loss_window else row
+        await escalate_unknown(services, context, tried)
         return
     if await park_if_blocked(services, context, row, breaker):
         return
-    # Counted once, and before a start is made durable: a call that was begun is seen through.
-    fresh = precondition in ("start", "call") and row.id not in context.started_here
-    if fresh and not await admit_call(services, agent):
-        return
+    now = services.clock.now_us()
+    # Counted once, and before a start is made durable: a call that was begun is made.
+    if precondition != "query" and not is_started_here:
+        over = services.rate_counters.count_effect(agent.name, agent.rate_limits, now)
+        if over is not None:
+            await park_agent(services, agent.name, over)
+            return
     if precondition == "start":
         started = replace(row, effect="started")
-        now, timeout = services.clock.now_us(), tool.timeout_us
+        timeout = tool.timeout_us
         await commit_effect_change(context, started, "effect.started", now=now, timeout=timeout)
         context.started_here.add(row.id)
         return
-    await call_target(services, context, row, action, precondition, may_start)
+    await call_target(services, context, row, action, breaker, precondition == "query", may_start)
 
 
 async def call_target(
@@ -108,72 +100,70 @@ async def call_target(
     context: RunContext,
     row: ActionRow,
     action: Action,
-    precondition: performing.Precondition,
+    breaker: Breaker,
+    is_query: bool,
     may_start: Callable[[], bool],
 ) -> None:
-    """Call the target, or ask it, and make durable what came of it."""
-    tool, agent = action.tool, context.agent.name
-    breaker = breaker_of(services, agent, tool)
-    target = services.targets.get(tool.target or "", {})
-    person = row.approver is not None and row.rule == "permit.approved"
-    call = performing.build_call(
-        action, context.agent, context.event, target, row.tries + 1, person=person
+    """Call the target, or ask it what came of an earlier call, and make durable what it says."""
+    tool, executor = action.tool, services.tool_executor
+    call = tool_calls.build_call(
+        action,
+        context.agent,
+        context.event,
+        services.targets.get(tool.target or "", {}),
+        row.tries + 1,
+        person=row.approver is not None and row.rule == "permit.approved",
     )
-    outcome: Outcome | None
 
-    def may_begin() -> bool:
-        yes = may_start()
-        if yes:
-            services.unrecorded_calls.add(row.id)
-            services.quiet_times.begin_call(row.id, context.epoch, services.clock.monotonic_us())
-        return yes
+    def begin_call() -> bool:
+        may = may_start()
+        if may:
+            services.calls.begin(row.id, context.epoch)
+        return may
 
-    async with services.call_slot(context.run, tool, breaker.target, row.policy_rev):
-        call_pass = breaker.acquire(services.clock.now_us())
-        if call_pass is None:
+    async with services.calls.slot(context.run, tool, breaker.target, row.policy_rev):
+        leave = breaker.acquire(services.clock.now_us())
+        if leave is None:
             await park_run(services, context, row, breaker.target)
             return
+        outcome: Outcome | None
         answered: bool | None = None
-        verified = precondition == "ask"
+        verified = is_query
         try:
-            if precondition == "ask":
-                outcome = await performing.query_target(services.tool_executor, tool, call)
+            if is_query:
+                outcome = await tool_calls.query_target(executor, tool, call)
                 answered = outcome is None or outcome.state != "unknown"
             else:
-                outcome = await performing.make_call(services.tool_executor, tool, call, may_begin)
+                outcome = await tool_calls.make_call(executor, tool, call, begin_call)
                 answered = None if outcome is None else outcome.state in ("done", "failed")
-                if outcome is not None and outcome.state == "done":
-                    outcome, verified = await performing.verify_outcome(
-                        services.tool_executor, row, tool, call, outcome
+                obliged = "verify" in row.obliges.split(",")
+                if outcome is not None and outcome.state == "done" and tool.verifier(obliged):
+                    outcome, verified = await tool_calls.verify_outcome(
+                        executor, tool, call, outcome, obliged=obliged
                     )
         finally:
-            record_call_result(services, breaker, call_pass, answered)
-    if precondition == "ask" and row.effect == "intended":
+            record_call_result(services, breaker, leave, answered)
+    if is_query and row.effect == "intended":
         await resolve_lost_effect(services, context, row, outcome)
-    elif (
-        call_pass.trial
-        and outcome is not None
-        and is_inconclusive(tool, row, precondition, outcome)
-    ):
+    elif leave == "trial" and outcome is not None and is_inconclusive(tool, row, is_query, outcome):
         # It was the target that was tried: an outage must not use up the tries of what waits, nor
         # make it wait for longer than for the target.
-        tried = row.tries + (precondition != "ask" and outcome.state == "unknown")
-        await park_run(
-            services, context, replace(row, tries=tried), breaker.target, what="answered"
-        )
+        tries = row.tries + (not is_query and outcome.state == "unknown")
+        waiting = replace(row, tries=tries)
+        await park_run(services, context, waiting, breaker.target, what="answered")
     elif outcome is not None:
         await record_outcome(services, context, row, outcome, verified)
-    elif precondition == "ask" and tool.verify and row.tries >= tool.attempts:
+    elif is_query and tool.verify and row.tries >= tool.attempts:
         # It was said to be done each time, and never was.
-        failed = Outcome("failed", error=performing.ABSENT_ERROR)
+        failed = Outcome("failed", error=tool_calls.ABSENT_ERROR)
         await record_outcome(services, context, row, failed, verified=True)
-    elif precondition == "ask":
-        services.quiet_times.end_call(row.id)
+    elif is_query:
+        services.calls.end(row.id)
         context.started_here.discard(row.id)
-        now, again = services.clock.now_us(), replace(row, effect="intended")
-        await commit_effect_change(context, again, "effect.absent", now=now, what="asked")
+        now, absent = services.clock.now_us(), replace(row, effect="intended")
+        await commit_effect_change(context, absent, "effect.absent", now=now, what="asked")
     else:
-        services.unrecorded_calls.discard(row.id)
+        services.calls.unrecorded.discard(row.id)
         if not services.store.is_ready:
             return
         await await_pending_stop(services, context, row)
@@ -189,21 +179,19 @@ async def resolve_lost_effect(
     elif outcome.state in ("done", "failed"):
         await record_outcome(services, context, row, outcome, verified=True)
     else:
-        later = performing.postpone_query(row, services.clock.now_us())
-        await commit_effect_change(context, later, None, now=services.clock.now_us())
+        now = services.clock.now_us()
+        await commit_effect_change(context, tool_calls.postpone_query(row, now), None, now=now)
 
 
 async def await_store(services: Services, context: RunContext) -> None:
-    """Wait while the store cannot commit: what would come of a call could not be recorded.
+    """Wait until a store that cannot commit can: what came of a call could not be recorded.
 
-    The case is kept for it knows which starts are its own. Raises Superseded if the run is given
-    to another worker meanwhile; a lease that has only run out may be renewed with the store back.
+    The context is kept, for it knows which starts are its own. Raises Superseded if the run is
+    given to another worker meanwhile; a lease that has only run out may be renewed with the store
+    back.
     """
-    checks_left, was_away = _LEASE_CHECKS, False
-    while not services.store.is_ready or (
-        was_away and services.store.lease_epoch(context.run) != context.epoch
-    ):
-        was_away = True
+    checks_left = _LEASE_CHECKS
+    while not services.store.is_ready or (services.store.lease_epoch(context.run) != context.epoch):
         await asyncio.sleep(_RECORD_S)
         checks_left -= services.store.is_ready
         if services.store.lease_epoch(context.run) not in (None, context.epoch) or checks_left < 0:
@@ -211,17 +199,12 @@ async def await_store(services: Services, context: RunContext) -> None:
 
 
 async def await_pending_stop(services: Services, context: RunContext, row: ActionRow) -> None:
-    """Wait until a stop that is on its way is durable: nothing is decided by it before."""
+    """Wait until a stop that was announced is durable: nothing is decided by it before."""
     while services.stops.is_stop_pending(context.agent.name, row.tool):  # noqa: ASYNC110 (a commit away)
         await asyncio.sleep(0.001)
 
 
 # --- what is in the way of a call ------------------------------------------------------------
-
-
-def breaker_of(services: Services, agent: str, tool: Tool) -> Breaker:
-    """Return the breaker of a tool's target; a tool without one is a target of its own."""
-    return services.breakers.for_target(tool.target or f"{agent}/{tool.name}")
 
 
 async def park_if_blocked(
@@ -233,7 +216,7 @@ async def park_if_blocked(
         if found is not None and found.state not in ("done", "dead"):
             await park_run(services, context, row, None)
             return True
-        # It was settled where this process did not see it.
+        # It ended where this process did not see it.
         services.parked_runs.unpark_by_id(first, (context.run.agent, context.run.key))
     if breaker.state == "closed" or breaker.is_trial_due(services.clock.now_us()):
         return False
@@ -241,28 +224,21 @@ async def park_if_blocked(
     return True
 
 
-def quiet_us(
-    services: Services, context: RunContext, row: ActionRow, entries: Sequence[EntryRecord] = ()
-) -> int:
-    """Return for how long nobody must be asked yet what came of a call; 0 if they may be.
-
-    Whoever asks about a call passes here, a person too: until then *absent* may mean *not yet*.
-    """
-    lasts_us = performing.call_time_us(context.agent.tools.get(row.tool), entries)
-    return services.quiet_times.remaining_us(
-        row.id, context.epoch, lasts_us, services.clock.monotonic_us()
-    )
-
-
 async def wait_quiet_time(
-    services: Services, context: RunContext, row: ActionRow, left_us: int
-) -> None:
-    """Let a run wait until it may be asked what came of it; what follows in its key waits, too."""
-    now = services.clock.now_us()
-    await commit_effect_change(
-        context, replace(row, waits="target", not_before_us=now + left_us), None, now=now
-    )
-    services.parked_runs.park_timed(context.run)
+    services: Services, context: RunContext, row: ActionRow, entries: Sequence[EntryRecord]
+) -> bool:
+    """Let a run wait until somebody may be asked what came of its call; False if they may be.
+
+    What follows in its key waits, too.
+    """
+    tool = context.agent.tools.get(row.tool)
+    left_us = services.calls.quiet_us(row, context.epoch, tool, entries)
+    if left_us:
+        now = services.clock.now_us()
+        waiting = replace(row, waits="target", not_before_us=now + left_us)
+        await commit_effect_change(context, waiting, None, now=now)
+        services.parked_runs.park_timed(context.run)
+    return left_us > 0
 
 
 async def park_run(
@@ -288,7 +264,7 @@ async def park_run(
     else:
         await commit_effect_change(context, waits, None, now=now)
     if waits.tries > 0:
-        services.unrecorded_calls.discard(row.id)
+        services.calls.unrecorded.discard(row.id)
     # What it waits for may have come while that was made durable: nobody would wake it any more.
     if target is None:
         services.parked_runs.park_behind(context.run)
@@ -299,37 +275,34 @@ async def park_run(
             services.parked_runs.wake(context.run.id)
 
 
-def is_inconclusive(
-    tool: Tool, row: ActionRow, precondition: performing.Precondition, outcome: Outcome
-) -> bool:
+def is_inconclusive(tool: Tool, row: ActionRow, is_query: bool, outcome: Outcome) -> bool:
     """Say whether an effect is after a try what it was before: the target gave no answer, or a no
-    for now, to a call that may be repeated, or to a question about one that is known as unknown.
+    for now, to a call that may be repeated, or to a query about one that is known as unknown.
     """
-    if precondition == "ask":
+    if is_query:
         return row.effect == "unknown" and outcome.state == "unknown"
     repeats = tool.settles == "idempotent" and outcome.state == "unknown"
     return repeats or outcome.state == "retry"
 
 
 def record_call_result(
-    services: Services, breaker: Breaker, call_pass: CallPass, answered: bool | None
+    services: Services, breaker: Breaker, leave: Leave, answered: bool | None
 ) -> None:
     """Tell a target's breaker what came of a call; when it closes, who waits is woken."""
     state_before = breaker.state
-    if breaker.release(call_pass, answered, services.clock.now_us()):
+    if breaker.release(leave, answered, services.clock.now_us()):
         services.parked_runs.wake_all(breaker.target)
     if breaker.state == "open" and state_before != "open":
         services.metrics.count("breaker_opened", target=breaker.target)
 
 
-async def escalate_unknown(services: Services, context: RunContext, rows: list[ActionRow]) -> None:
-    """Leave effects that may or may not have happened to a person: repeat, or let it be."""
+async def escalate_unknown(services: Services, context: RunContext, row: ActionRow) -> None:
+    """Leave an effect that may or may not have happened to a person: repeat it, or let it be."""
     now = services.clock.now_us()
-    for row in rows:
-        unknown = replace(row, effect="unknown", hold="open", waits="approval", approver=None)
-        unknown.until_us = now + held_actions.HOLD_EXPIRY_US
-        kind = None if row.effect == "unknown" else "effect.unknown"
-        await commit_effect_change(context, unknown, kind, now=now)
+    unknown = replace(row, effect="unknown", hold="open", waits="approval", approver=None)
+    unknown.until_us = now + held_actions.HOLD_EXPIRY_US
+    kind = None if row.effect == "unknown" else "effect.unknown"
+    await commit_effect_change(context, unknown, kind, now=now)
 
 
 async def commit_effect_change(
@@ -353,9 +326,9 @@ async def record_outcome(
         now = services.clock.now_us()
         after = row.copy()
         tool = context.agent.tools[row.tool]
-        state = performing.apply_outcome(after, tool, outcome, now)
+        state = tool_calls.apply_outcome(after, tool, outcome, now)
         if state == "unknown" and after.waits == "target":
-            left_us = quiet_us(services, context, row)
+            left_us = services.calls.quiet_us(row, context.epoch, tool, ())
             after.not_before_us = max(after.not_before_us, now + left_us)
         drafts: list[Draft] = []
         if state == "unknown" and row.effect != "unknown":
@@ -368,7 +341,7 @@ async def record_outcome(
             word = {"verified": True} if verified and state == "done" else {}
             drafts.append(context.effect_entry(f"effect.{state}", after, 0, answer, **word))
             if context.final and all(other.is_final for other in context.merge_actions([after])):
-                drafts.append(context.final_entry(1, None, len(context.actions)))
+                drafts.append(context.final_entry(1, len(context.actions)))
         step = context.build_step(drafts, [after], now)
         try:
             await context.commit(step)
@@ -387,16 +360,15 @@ async def record_outcome(
             if any(r.id == row.id and r.effect in ("done", "failed") for r in context.actions):
                 raise
             continue
-        services.unrecorded_calls.discard(row.id)
-        services.parked_runs.note_retry_after(
-            after, outcome.retry_after_us if after.waits == "target" else 0
-        )
-        if state != "unknown":
-            services.quiet_times.end_call(row.id)
-        if after.waits == "target":
-            # Before the key is let go: what comes after it must not go ahead of it.
-            services.parked_runs.park_timed(context.run)
-        services.metrics.count("effects", agent=context.agent.name, tool=row.tool, state=state)
-        if state == "failed":
-            await count_error(services, context.agent.name)
-        return
+        break
+    services.calls.unrecorded.discard(row.id)
+    if state != "unknown":
+        services.calls.end(row.id)
+    waits = after.waits == "target"
+    services.parked_runs.note_retry_after(after, outcome.retry_after_us if waits else 0)
+    if waits:
+        # Before the key is let go: what comes after it must not go ahead of it.
+        services.parked_runs.park_timed(context.run)
+    services.metrics.count("effects", agent=context.agent.name, tool=row.tool, state=state)
+    if state == "failed":
+        await count_error(services, context.agent.name)

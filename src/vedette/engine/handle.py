@@ -1,7 +1,7 @@
 """One run, from lease to close. Read this file from the top.
 
 A run is one or more turns of reason, decide, commit, perform. Whatever was committed is never
-done again: a turn that is recorded is not asked again, an effect that is settled is not repeated,
+done again: a turn that is recorded is not asked again, an effect that is over is not repeated,
 and a handler that starts in the middle finds in the store exactly where the run stands.
 """
 
@@ -12,23 +12,22 @@ from functools import partial
 
 from msgspec.structs import replace
 
-from vedette.domain.base.canonical import canonical_json
+from vedette.domain.action import check_confidence
 from vedette.domain.base.errors import Permanent
-from vedette.domain.compensation import is_undo, undo_judgement
-from vedette.domain.confidence import check_confidence
-from vedette.domain.conflict import Fenced, OverBudget, Superseded
-from vedette.domain.entry import Body, Draft
-from vedette.domain.event import Event, subject_of
+from vedette.domain.compensation import undo_judgement
+from vedette.domain.entry import Draft
+from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate, Memory
 from vedette.domain.memory_state import PROPOSED
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.domain.run import CommitStatus, Lease, Run, Step
+from vedette.domain.run import Fenced, Lease, OverBudget, Step, Superseded
+from vedette.domain.spend import PermitCount
 from vedette.engine.effect_executor import perform_effect
 from vedette.engine.reauthorization import reauthorize
 from vedette.engine.reservation import reserve_budget
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
-from vedette.engine.turn import bind_proposals, cancel_action, compose_step, emit_metrics
+from vedette.engine.turn import bind_proposals, compose_step, emit_metrics
 
 
 async def handle(
@@ -39,9 +38,9 @@ async def handle(
 ) -> RunContext | None:
     """Take a run through its first turn: judged, decided and durable.
 
-    Returns the case if there is more to do (`run_to_completion` does it, beside the key's next
+    Returns its context if there is more to do (`run_to_completion` does it, beside the key's next
     run), None if the run is done or waits (for its budget, too). `event` spares reading it again.
-    `on_sent` is told when the key's next event may be judged, which for a judge is before the
+    `on_sent` is called when the key's next event may be judged, which for a judge is before the
     commit has stood.
 
     Raises StoreFailed if a commit did not stand (nothing was lost; handle it again), Superseded
@@ -49,15 +48,13 @@ async def handle(
     Permanent for what can never succeed (the caller makes it a dead letter).
     """
     if lease.run.state in ("done", "dead") and not lease.run.turn:
-        return None  # buried by a commit that stood unheard, or by another worker
+        return None  # ended by a commit that stood unheard, or by another worker
     event = event or services.store.event(lease.run.event)
     if event is None:
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
-    context.verify_history()
     if context.run.turn == 0:
-        now = services.clock.now_us()
-        if not await reserve_budget(services, context, now):
+        if context.spends and not await reserve_budget(services, context):
             return None
         await run_turn(services, context, on_sent)
         if context.run.state in ("done", "waiting"):
@@ -68,7 +65,7 @@ async def handle(
 async def run_to_completion(services: Services, context: RunContext) -> int | None:
     """Take a run as far as it goes: to its close, or to where it waits.
 
-    Returns and raises as `handle` does.
+    Returns when to go on with it, None if it is for nobody to go on. Raises as `handle` does.
     """
     check_release(services, context)
     while context.run.state not in ("done", "dead"):
@@ -76,17 +73,17 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
         if context.needs_turn:
             if services.stops.is_agent_stopped(context.agent.name):
                 return now
-            if not await reserve_budget(services, context, now):
+            if context.spends and not await reserve_budget(services, context):
                 return None
             await run_turn(services, context)
-        elif context.due_decisions(now):
-            await reauthorize(services, context, context.due_decisions(now))
-        elif context.due_effects(now):
-            async with services.effects_lock(context.agent.name, context.run.key):
+        elif due := context.due_decisions(now):
+            await reauthorize(services, context, due)
+        elif context.next_effect(now) is not None:
+            async with services.calls.effects_lock(context.run):
                 if services.store.lease_epoch(context.run) != context.epoch:
                     raise Superseded("another worker is to have its key")
-                while context.due_effects(services.clock.now_us()):
-                    await perform_effect(services, context)
+                while (row := context.next_effect(services.clock.now_us())) is not None:
+                    await perform_effect(services, context, row)
         else:
             await record_wait(context, now)
             break
@@ -98,8 +95,15 @@ def check_release(services: Services, context: RunContext) -> None:
 
     Then nothing names a release that did not think it, or acts by a declaration of the one before.
     """
-    if services.agent(context.agent.name) is not context.agent:
+    if services.fleet.agents.get(context.agent.name) is not context.agent:
         raise Superseded(f"another release of {context.agent.name} runs by now")
+
+
+async def record_wait(context: RunContext, now: int) -> None:
+    """Leave a run that waits as it stands; correct what the store thinks it waits for."""
+    step, run = context.build_step([], [], now), context.run
+    if (step.state, step.wake_us, step.waits) != (run.state, run.wake_us, run.waits):
+        await context.commit(step)
 
 
 # --- a turn: recall, reason, decide, commit --------------------------------------------------
@@ -109,26 +113,27 @@ async def run_turn(
     services: Services, context: RunContext, on_sent: Callable[[], None] | None = None
 ) -> None:
     """Ask the reasoner once and make durable what was decided of its proposals."""
+    now, revision = services.clock.now_us(), services.gateway.policy_rev
     if context.agent.reasoner != "judge":
         on_sent = None  # a model is not asked again because a commit before it did not stand
-    elif services.current_shortage(context.agent.name, services.clock.now_us()) is not None:
+    elif context.current_shortage(now) is not None:
         on_sent = None  # its actions may find no room, and then are decided again within this turn
-    revision = services.gateway.policy_rev
     try:
-        context.memories, reads = recall_memories(services, context)
-        briefing = context.build_briefing()
-        judgement = await ask_reasoner(services, context, briefing)
+        memories, reads = recall_memories(services, context, now)
+        context.brief_with(memories)
+        judgement = await ask_reasoner(services, context)
         if judgement.observed:
-            services.positions[(context.agent.name, context.run.key)] = context.run.position
+            services.keys.note_observed(context.agent.name, context.run.key, context.run.position)
         writing = context.agent.collection if judgement.proposals else None
-        async with services.row_lock(writing, context.run.key):
+        async with services.keys.row_lock(writing, context.run.key):
             step = await decide_and_commit(services, context, judgement, reads, revision, on_sent)
     except BaseException:
         # Reads that were decided on the way were not recorded either.
         services.recall.forget_permits()
         raise
     context.final = judgement.final
-    propose_candidates(services, context, step)
+    if step.candidates:
+        propose_candidates(services, context, step)
     emit_metrics(services, context, step)
 
 
@@ -144,44 +149,98 @@ async def decide_and_commit(
 
     Raises Superseded if the agent was stopped meanwhile: nothing of the turn is kept.
     """
-    turn = context.run.turn + 1
     while True:
         if services.stops.is_agent_stopped(context.agent.name):
             raise Superseded("the agent was stopped while it reasoned")
         check_release(services, context)
+        now = services.clock.now_us()
         if services.gateway.policy_rev != revision:
             if context.agent.reasoner == "judge":
                 # What it was taught under the old policy may not be its to know any more.
                 raise Superseded("the policy changed while it was judged")
-            revision, reads = services.gateway.policy_rev, reauthorize_reads(services, context)
-        now = services.clock.now_us()
-        context.reset_places(now)
-        bound = bind_proposals(context, judgement, turn)
-        step, permits = compose_step(services, context, judgement, bound, reads, now)
+            revision = services.gateway.policy_rev
+            reads = reauthorize_reads(services, context, now)
+        context.reset_slots(now)
+        bound = bind_proposals(context, judgement)
         try:
-            commit = context.commit(step, on_sent)
-            if step.candidates:
-                commit = services.recall.await_commit(commit, order=False)
-            await commit
-        except BaseException as error:
-            for _ in range(permits):
-                services.gateway.uncount_permit(context.agent.name, now)
-            if isinstance(error, Fenced | OverBudget):
-                continue
-            raise
+            with PermitCount(services.gateway.counts, context.agent.name) as counted:
+                step = compose_step(services, context, judgement, bound, reads, counted, now)
+                commit = context.commit(step, on_sent)
+                if step.candidates:
+                    commit = services.recall.await_commit(commit, order=False)
+                await commit
+        except (Fenced, OverBudget):
+            continue
         return step
 
 
 def recall_memories(
-    services: Services, context: RunContext
+    services: Services, context: RunContext, now: int
 ) -> tuple[tuple[Memory, ...], list[Draft]]:
     """Return the memories for this event, and the entries of the reads decided for them.
 
     What a person has taken back is not judged, so nothing is read for it.
     """
-    if is_undo(context.event):
+    if context.event.is_undo:
         return (), []
-    return services.recall.find_memories(context.agent, context.event, services.clock.now_us())
+    return services.recall.find_memories(context.agent, context.event, now)
+
+
+def reauthorize_reads(services: Services, context: RunContext, now: int) -> list[Draft]:
+    """Decide the reads of a turn under today's policy; return their entries.
+
+    Raises Superseded if the briefing would be another: then the turn is to be reasoned anew.
+    """
+    memories, reads = recall_memories(services, context, now)
+    if memories != context.memories:
+        services.recall.forget_permits()
+        raise Superseded("what the agent may remember changed while it reasoned")
+    return reads
+
+
+async def ask_reasoner(services: Services, context: RunContext) -> ReasonerJudgement:
+    """Ask the reasoner, giving its judge the state it needs if it has lost it.
+
+    Raises BadConfidence for a judgement that does not say how sure it is: nothing it proposes is
+    decided, and the caller makes the run a dead letter.
+
+    An undo is the engine's own to think out: the agent's judge neither sees it nor learns of it.
+    """
+    briefing = context.build_briefing()
+    if context.event.is_undo:
+        return undo_judgement(context.event)
+    if services.run_journal is None:
+        judgement = await _ask_with_state(services, context, briefing)
+    else:
+        services.run_journal.begin(context.run.id)
+        try:
+            judgement = await _ask_with_state(services, context, briefing)
+        finally:
+            services.run_journal.end(context.run.id)
+    # Wherever it was thought: in this process, in a worker, on another host, by a model.
+    check_confidence(judgement.confidence, f"the judgement of {briefing.agent}")
+    return judgement
+
+
+async def _ask_with_state(
+    services: Services, context: RunContext, briefing: Briefing
+) -> ReasonerJudgement:
+    reasoner = services.reasoners[context.agent.reasoner]
+    judgement = await reasoner.reason(briefing)
+    if judgement.needs_state:
+        agent, key = briefing.agent, briefing.key
+        history = services.store.state_history(agent, key, briefing.position)
+        state_at, later = history.checkpoint_position, history.later_events
+        reasoner.restore_state(agent, key, history.checkpoint, state_at, later)
+        # A commit before this one may have stood since the briefing was written, or may still be
+        # on its way: this is judged from what is durable now, and the store refuses it if that
+        # was not yet its predecessor.
+        context.previous = history.last_position
+        previous = later[-1][0] if later else state_at
+        judgement = await reasoner.reason(replace(briefing, previous=previous))
+    if judgement.needs_state:
+        raise Permanent(f"the judge of {briefing.agent} cannot take up its state")
+    return judgement
 
 
 def propose_candidates(services: Services, context: RunContext, step: Step) -> None:
@@ -202,114 +261,3 @@ def propose_unless_erased(services: Services, candidate: Candidate, seq: int) ->
     entry = services.store.entry(seq)
     if entry is not None and entry[2] is not None:
         services.recall.banks.propose(candidate, services.clock.now_us())
-
-
-def reauthorize_reads(services: Services, context: RunContext) -> list[Draft]:
-    """Decide the reads of a turn under today's policy; return their entries.
-
-    Raises Superseded if the briefing would be another: then the turn is to be reasoned anew.
-    """
-    memories, reads = recall_memories(services, context)
-    if memories != context.memories:
-        services.recall.forget_permits()
-        raise Superseded("what the agent may remember changed while it reasoned")
-    return reads
-
-
-async def ask_reasoner(
-    services: Services, context: RunContext, briefing: Briefing
-) -> ReasonerJudgement:
-    """Ask the reasoner, giving its judge the state it needs if it has lost it.
-
-    Raises BadConfidence for a judgement that does not say how sure it is: nothing it proposes is
-    decided, and the caller makes the run a dead letter.
-
-    An undo is the engine's own to think out: the agent's judge neither sees it nor learns of it.
-    """
-    if is_undo(context.event):
-        return undo_judgement(context.event)
-    if services.run_journal is None:
-        judgement = await _ask_with_state(services, context, briefing)
-    else:
-        services.run_journal.begin(context.run.id)
-        try:
-            judgement = await _ask_with_state(services, context, briefing)
-        finally:
-            services.run_journal.end(context.run.id)
-    # Wherever it was thought: in this process, in a worker, on another host, by a model.
-    check_confidence(judgement.confidence, f"the judgement of {briefing.agent}")
-    return judgement
-
-
-async def _ask_with_state(
-    services: Services, context: RunContext, briefing: Briefing
-) -> ReasonerJudgement:
-    reasoner = services.reasoner(context.agent)
-    judgement = await reasoner.reason(briefing)
-    if judgement.needs_state:
-        history = services.store.state_history(briefing.agent, briefing.key, briefing.position)
-        reasoner.restore_state(
-            briefing.agent,
-            briefing.key,
-            history.checkpoint,
-            history.checkpoint_position,
-            history.later_events,
-        )
-        # A commit before this one may have stood since the briefing was written, or may still be
-        # on its way: this is judged from what is durable now, and the store refuses it if that
-        # was not yet its predecessor.
-        context.previous = history.last_position
-        state_at = (
-            history.later_events[-1][0] if history.later_events else history.checkpoint_position
-        )
-        judgement = await reasoner.reason(replace(briefing, previous=state_at))
-    if judgement.needs_state:
-        raise Permanent(f"the judge of {briefing.agent} cannot take up its state")
-    return judgement
-
-
-# --- wait, bury ------------------------------------------------------------------------------
-
-
-async def record_wait(context: RunContext, now: int) -> None:
-    """Leave a run that waits as it stands; correct what the store thinks it waits for."""
-    step = context.build_step([], [], now)
-    if (step.state, step.wake_us, step.waits) != (
-        context.run.state,
-        context.run.wake_us,
-        context.run.waits,
-    ):
-        await context.commit(step)
-
-
-async def dead_letter(
-    services: Services, run: Run, epoch: int, why: str, trace: str = "", code: str | None = None
-) -> None:
-    """Make a run that cannot be handled a dead letter, with its reason and where it arose.
-
-    `code` is that of the error, if it has one: it stays when the content is erased.
-    Raises Superseded if the run moved on meanwhile, StoreFailed if nothing is durable.
-    """
-    if run.state in ("done", "dead"):
-        return
-    event = services.store.event(run.event)
-    parts = {"why": why, "trace": trace} if trace else {"why": why}
-    details = {part: text.encode("utf-8", "replace").decode() for part, text in parts.items()}
-    body = Body(canonical_json(details), None if event is None else subject_of(event))
-    fields = {"event": run.event, "agent": run.agent}
-    drafts = [Draft("run.dead", {**fields, "what": code}, run.last, body=body)]
-    rows = [row for row in services.store.actions(run.id) if not row.is_final]
-    agent = services.fleet.agents.get(run.agent)
-    tools = {} if agent is None else agent.tools
-    for row in rows:
-        settles = tools[row.tool].settles if row.tool in tools else None
-        drafts += cancel_action(row, fields, services.may_have_begun(row, settles, loaded=True))
-    step = Step(
-        drafts=drafts, run=run.id, position=run.position, agent=run.agent, expected_steps=run.steps,
-        entries_before=run.entries, epoch=epoch, state="dead", turn=run.turn,
-        attempts=run.attempts + 1, observed=run.observed, actions=rows,
-    )  # fmt: skip
-    committed = await services.store.commit(step)
-    if committed.status is not CommitStatus.COMMITTED:
-        raise Superseded(f"the run was moved on by somebody else ({committed.status.value})")
-    services.metrics.count("runs", agent=run.agent, state="dead")

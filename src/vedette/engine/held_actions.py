@@ -1,4 +1,4 @@
-"""Holds: what an action waits for, and what becomes of its row when it is decided.
+"""Held actions: what an action waits for, and what becomes of its row when it is decided.
 
 An approval is found only on the very action it was given for, only before its end, and only
 once: the step that acts on it marks it used. It is used for one effect, whose outcome may be long
@@ -8,50 +8,53 @@ in coming: until that is there, or the approval has ended, whatever is decided a
 
 from __future__ import annotations
 
-from vedette.domain.action import Action
-from vedette.domain.base.canonical import canonicalize_normalized
-from vedette.domain.budget import Shortage
-from vedette.domain.decision import Decision
-from vedette.domain.decision_request import Approval
+from typing import Any
+
+from msgspec import Struct
+
+from vedette.domain.budget import ACTIONS, HOUR_US, Cap, Shortage
+from vedette.domain.decision import Approval, Decision
+from vedette.domain.effect import OPEN_STATES
 from vedette.domain.hold import HoldState
 from vedette.domain.run import ActionRow
 
 # How long a person has to answer before silence is a no.
-HOLD_EXPIRY_US = 72 * 3_600_000_000
+HOLD_EXPIRY_US = 72 * HOUR_US
 # After how long what a rule stops is decided again, first and at most; what a person stopped waits
 # to be resumed.
 FIRST_STOP_RETRY_US = 60_000_000
-MAX_STOP_RETRY_US = 3_600_000_000
+MAX_STOP_RETRY_US = HOUR_US
 # For how long a denial of what may have happened, and may be repeated, is looked at again, and how
 # soon for the first time; each time after twice as long.
 DENIAL_WINDOW_US = 30_000_000
 FIRST_DENIAL_RETRY_US = 1_000_000
 
 
-def new_row(action: Action, agent: str) -> ActionRow:
-    """Return the row of an action that was just bound, not decided yet."""
-    readers = {at: sorted(who) for at, who in action.readers.items()}
-    return ActionRow(
-        id=action.id,
-        run=action.run,
-        turn=action.turn,
-        ordinal=action.ordinal,
-        agent=agent,
-        tool=action.tool.name,
-        digest=action.digest,
-        record=canonicalize_normalized(
-            {
-                # Told to whoever is asked; nothing is decided by it.
-                **({"inverse": action.tool.inverse} if action.tool.inverse else {}),
-                "args": dict(action.args),
-                "confidence": action.confidence_milli,
-                "origins": dict(action.origins),
-                **({"readers": readers} if readers else {}),
-                "sources": dict(action.sources),
-                "why": action.why,
-            }
-        ),
-    )
+class ActionSlots(Struct):
+    """The room for actions while a step is made: all there may be, or what `shortage` has left."""
+
+    shortage: Shortage | None = None
+    count: int = 0
+    refusals: int = 0
+
+    def acquire(self) -> Shortage | None:
+        """Take a place for one more action, or return the limit that has none."""
+        if self.shortage is None or self.count < self.shortage.headroom:
+            self.count += 1
+            return None
+        self.refusals += 1
+        return self.shortage
+
+    def step_fields(self, permits: int, caps: tuple[Cap, ...]) -> dict[str, Any]:
+        """Return the parts of a `Step` that keep so many new permits to these limits."""
+        if not permits and not self.refusals:
+            return {}
+        parts: dict[str, Any] = {"limits": caps}
+        if permits:
+            parts["spend"] = {ACTIONS: permits}
+        if self.refusals:
+            parts["shortfall"] = {ACTIONS: 1}
+        return parts
 
 
 def approval_of(row: ActionRow, now_us: int) -> Approval | None:
@@ -137,17 +140,15 @@ def stop_retry_at(row: ActionRow, now_us: int) -> int:
     return now_us + min(FIRST_STOP_RETRY_US << doublings, MAX_STOP_RETRY_US)
 
 
-def wake_at(rows: list[ActionRow]) -> int:
-    """Return the earliest instant at which something may happen to these actions; 0: no clock."""
-    instants = [
-        row.not_before_us
-        for row in rows
-        if not row.is_final
-        and row.not_before_us > 0
-        and row.waits != "approval"
-        and (
-            row.waits in ("time", "budget", "resume", "policy")
-            or row.effect in ("intended", "started", "unknown")
-        )
-    ]
-    return min(instants, default=0)
+def wake_us(row: ActionRow, is_stopped: bool) -> int:
+    """Return the instant at which something may happen to an open action; 0: by no clock.
+
+    `is_stopped` says that its tool, its agent or everything is.
+    """
+    if row.waits == "approval":
+        return row.until_us
+    if row.waits == "resume":
+        # What is stopped is woken when that is lifted.
+        return 0 if is_stopped else row.not_before_us
+    is_timed = row.waits in ("time", "budget", "policy") or row.effect in OPEN_STATES
+    return row.not_before_us if is_timed else 0

@@ -1,4 +1,4 @@
-"""Accept: the first step of the way. No delivery is answered before it is durable."""
+"""Ingest: the first step of an event's path. No delivery is answered before it is durable."""
 
 from __future__ import annotations
 
@@ -10,12 +10,20 @@ import orjson
 from msgspec.structs import replace
 
 from vedette.domain.base.errors import BadEvent
-from vedette.domain.compensation import cause_of
-from vedette.domain.event import EFFECT_ENVELOPE, ENGINE_ONLY, Event, check_event, subject_of
+from vedette.domain.event import (
+    CORRECTION_TYPE,
+    EFFECT_ENVELOPE,
+    ENGINE_ONLY,
+    TICK_TYPE,
+    UNDO_TYPE,
+    Event,
+    check_event,
+    subject_of,
+)
 from vedette.domain.ports.sources import Receipt, Refused
 from vedette.domain.ports.store import AcceptResult, Arrival
 from vedette.domain.readers import ReaderRule, event_readers
-from vedette.domain.trigger import CORRECTION_TYPE, TICK_TYPE, UNDO_TYPE
+from vedette.engine.scheduler.backpressure import Charge
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.services import Services
 
@@ -37,7 +45,7 @@ class EventIntake:
         secrecy: Sequence[ReaderRule] = (),
     ) -> None:
         self._services = services
-        self._dispatcher = dispatcher
+        self._buffer, self._scheduler = dispatcher.buffer, dispatcher.scheduler
         self._max_event_bytes = max_event_bytes
         self._secrecy = secrecy
         self._in_flight: set[asyncio.Task[list[Receipt]]] = set()
@@ -45,7 +53,7 @@ class EventIntake:
     async def accept(
         self, deliveries: Sequence[Event | Refused], *, position: tuple[str, str] | None = None
     ) -> list[Receipt]:
-        """Make a batch durable; wait while the line has more than it can hold.
+        """Make a batch durable; wait while the engine has more than it can hold.
 
         A delivery that is no event becomes a recorded refusal; the rest of its batch goes on. A
         large batch becomes durable in parts, the position with the last of them.
@@ -54,7 +62,8 @@ class EventIntake:
         receipts: list[Receipt] = []
         start = 0
         while start == 0 or start < len(deliveries):
-            end = start + (SMALL_BATCH if self._dispatcher.has_light_agent() else LARGE_BATCH)
+            light = self._scheduler.has_light_agent(self._services.clock.monotonic_us())
+            end = start + (SMALL_BATCH if light else LARGE_BATCH)
             last = end >= len(deliveries)
             receipts += await self._accept_batch(deliveries[start:end], position if last else None)
             start = end
@@ -70,20 +79,15 @@ class EventIntake:
             else self._check(item)
             for item in deliveries
         ]
-        buffer = self._dispatcher.buffer
-        charges = [
-            (agent, len(a.body)) for a in arrivals if isinstance(a, Arrival) for agent, _ in a.wakes
-        ]
-        await buffer.wait_for_credit(sorted({agent for agent, _ in charges}))
-        for agent, octets in charges:
-            buffer.credits.acquire(agent, octets)
+        charges = [charge for a in arrivals if isinstance(a, Arrival) for charge in _charges_of(a)]
+        await self._buffer.wait_and_charge(charges)
         return await self._run_shielded(self._store_arrivals(arrivals, position, charges))
 
     async def _run_shielded(self, work: Coroutine[Any, Any, list[Receipt]]) -> list[Receipt]:
-        """See work through.
+        """Do work to its end though whoever waits here is cancelled, its client gone.
 
-        Whoever waits here may be cancelled, its client gone. What is on its way into the store is
-        taken up all the same, or it would lie there until the next start.
+        What is on its way into the store is taken up all the same, or it would lie there until the
+        next start.
         """
         task = asyncio.create_task(work)
         self._in_flight.add(task)
@@ -104,10 +108,8 @@ class EventIntake:
         if isinstance(arrival, Refused):
             raise BadEvent(arrival.why)
         own = replace(arrival, subject=subject)
-        charges = [(agent, len(own.body)) for agent, _ in own.wakes]
-        buffer = self._dispatcher.buffer
-        for agent, octets in charges:
-            buffer.credits.acquire(agent, octets)
+        charges = _charges_of(own)
+        self._buffer.charge(charges)
 
         async def store() -> list[AcceptResult]:
             return [await commit(own)]
@@ -125,7 +127,7 @@ class EventIntake:
         self,
         arrivals: list[Arrival | Refused],
         position: tuple[str, str] | None,
-        charges: list[tuple[str, int]],
+        charges: list[Charge],
     ) -> list[Receipt]:
         """Make arrivals durable and hand over their runs."""
         store = self._services.store.accept(arrivals, position)
@@ -134,15 +136,13 @@ class EventIntake:
     async def _enqueue_runs(
         self,
         arrivals: Sequence[Arrival | Refused],
-        charges: list[tuple[str, int]],
+        charges: list[Charge],
         commit: Awaitable[list[AcceptResult]],
     ) -> list[Receipt]:
-        buffer = self._dispatcher.buffer
         try:
             accepted = await commit
         except BaseException:
-            for agent, octets in charges:
-                buffer.credits.release(agent, octets)
+            self._buffer.refund(charges)
             raise
         receipts: list[Receipt] = []
         for arrival, answer in zip(arrivals, accepted, strict=True):
@@ -153,12 +153,10 @@ class EventIntake:
             status = "duplicate" if answer.duplicate else "accepted"
             runs = tuple(run.id for run in answer.runs)
             receipts.append(Receipt(status, answer.event, runs))
-            octets = len(arrival.body)
             for run in answer.runs:
-                buffer.offer(run, arrival.event, octets)
+                self._buffer.offer(run, arrival.event, len(arrival.body))
             if answer.duplicate:
-                for agent, _ in arrival.wakes:
-                    buffer.credits.release(agent, octets)
+                self._buffer.refund(_charges_of(arrival))
         return receipts
 
     def _check(self, item: Event | Refused) -> Arrival | Refused:
@@ -186,7 +184,7 @@ class EventIntake:
         )
         # From here on everybody sees the event as it was stored: fractions as decimal strings.
         stored = Event.from_body(orjson.loads(payload))
-        return Arrival(stored, payload, wakes, subject_of(stored), cause_of(stored))
+        return Arrival(stored, payload, wakes, subject_of(stored), stored.cause)
 
     def _count(self, receipts: Sequence[Receipt]) -> None:
         for outcome in ("accepted", "duplicate"):
@@ -197,6 +195,11 @@ class EventIntake:
     def position(self, source: str) -> str | None:
         """Return where a source was as of its last durable batch."""
         return self._services.store.position(source)
+
+
+def _charges_of(arrival: Arrival) -> list[Charge]:
+    """Return what an event counts for against each agent that it wakes."""
+    return [(agent, len(arrival.body)) for agent, _ in arrival.wakes]
 
 
 def _refusal(event: Event, why: str) -> Refused:

@@ -1,7 +1,7 @@
-"""Standing: whatever keeps the fleet on its feet when one of its agents or targets does not.
+"""The kill switch: stops, set and lifted by people and by the engine itself.
 
-Stops are set and lifted here, by people and by the engine itself: an agent over a ceiling is
-parked, which is a stop like any other, and a stop with an end is lifted when that has come.
+An agent over a rate limit is parked, which is a stop like any other, and a stop with an end is
+lifted when that has come.
 
 A stop holds from the moment it was ordered, whether or not the store can commit it: what could not
 be recorded is kept in this process and written as soon as the store takes writes again.
@@ -15,15 +15,13 @@ from orjson import loads
 
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand, StoreFailed
-from vedette.domain.base.fleet_clock import JUMP_US, Jump, describe_jump
+from vedette.domain.base.fleet_clock import JUMP_US
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import ENGINE
 from vedette.domain.stop import StopScope, UnrecordedStop
 from vedette.engine.services import Services
 
-# After how long a store that cannot commit is tried again, first and at most.
-_PROBE_US, _LAST_PROBE_US = 250_000, 4_000_000
-# How many of the newest lifts are heard of at once.
+# How many of the newest lifts are read at once.
 _LIFTS = 100
 
 
@@ -81,52 +79,8 @@ async def record_stops(services: Services) -> None:
         services.metrics.gauge("stops_unrecorded", len(services.stops.unrecorded))
 
 
-class StoreWatch:
-    """Tries a store that cannot commit until it can, then records what could not be before.
-
-    Likewise with banks that are behind.
-    """
-
-    def __init__(self, services: Services) -> None:
-        self._services = services
-        self._next_us = self._wait_us = 0
-
-    async def check(self) -> None:
-        """Try again if it is time. Raises StoreFailed."""
-        services = self._services
-        live = services.store.policy_rev
-        if (
-            services.store.is_ready
-            and live > services.gateway.policy_rev
-            and services.catch_up_policy is not None
-        ):
-            await services.catch_up_policy()  # first: banks may be behind for long
-        if (
-            services.store.is_ready
-            and not services.stops.unrecorded
-            and not services.recall.lag_reason
-        ):
-            self._wait_us = 0
-            if services.store.stop_epoch > services.stops.epoch:
-                reload_stops(
-                    services
-                )  # one stands that could not be read back, or another worker's
-            return
-        now = services.clock.monotonic_us()
-        if now < self._next_us and self._wait_us:
-            return
-        self._wait_us = min(2 * self._wait_us or _PROBE_US, _LAST_PROBE_US)
-        self._next_us = now + self._wait_us
-        # The stops first: nothing else may go on before them.
-        await record_stops(services)
-        if not services.store.is_ready:
-            await services.store.probe()
-        if services.recall.lag_reason:
-            services.recall.catch_up()
-
-
 def reload_stops(services: Services) -> None:
-    """Take over the stops that are durable, and the doubt that one of them may be for.
+    """Take over the stops that are durable, and the loss window that one of them may be for.
 
     An agent that a person let go on, here or through another worker, starts with a clean sheet.
     Raises StoreFailed: then nothing was taken over.
@@ -135,15 +89,11 @@ def reload_stops(services: Services) -> None:
     # Never ahead of the stops that are read: `store.stop_epoch` counts one that is being committed,
     # and what is decided without it must not pass for what was decided with it.
     epoch = max(int(store.meta("stop_epoch") or 0), services.stops.epoch)
-    loss_window, stops, stop_records = (
-        store.loss_window(),
-        store.stop_scopes(),
-        store.active_stops(),
-    )
+    loss_window, scopes, stops = store.loss_window(), store.stop_scopes(), store.active_stops()
     lifts = store.latest_entries(("stop.lifted",), services.stops.last_lift_seq, _LIFTS)
     services.loss_window = loss_window
-    services.stops.restore(epoch, stops)
-    services.stops.timed_stops = [stop for stop in stop_records if stop.until_us]
+    services.stops.restore(epoch, scopes)
+    services.stops.timed_stops = [stop for stop in stops if stop.until_us]
     for seq, raw in lifts:
         services.stops.last_lift_seq, lift = seq, loads(raw)
         scope, _, name = lift["what"].partition(":")
@@ -153,7 +103,7 @@ def reload_stops(services: Services) -> None:
 
 
 async def park_agent(services: Services, agent: str, why: str) -> None:
-    """Stop an agent that is over a ceiling, until a person resumes it. Its events are kept.
+    """Stop an agent that is over a rate limit, until a person resumes it. Its events are kept.
 
     One that is stopped for some time only is parked too: it would go on by itself.
     """
@@ -189,20 +139,6 @@ async def lift_expired_stops(services: Services, now_us: int) -> None:
             reload_stops(services)  # a person lifted it in the same moment
 
 
-async def record_clock_jump(services: Services, jump: Jump) -> None:
-    """Record that the wall clock jumped. Raises StoreFailed; then it is not told yet."""
-    await services.store.append_entries([jump_entry(jump)])
-    services.metrics.count("clock_jumps")
-
-
-def jump_entry(jump: Jump) -> Draft:
-    """Return the entry of a jump of the wall clock."""
-    what = f"{jump.by_us // 1_000_000:+d}" if jump.by_us else "away"
-    return Draft(
-        "clock.jumped", {"what": what}, body=Body(canonical_json({"why": describe_jump(jump)}))
-    )
-
-
 async def count_error(services: Services, agent: str) -> None:
     """Count an error of an agent; park it if that was one too many."""
     known = services.fleet.agents.get(agent)
@@ -210,12 +146,3 @@ async def count_error(services: Services, agent: str) -> None:
         over = services.rate_counters.count_error(agent, known.rate_limits, services.clock.now_us())
         if over is not None:
             await park_agent(services, agent, over)
-
-
-async def admit_call(services: Services, agent: str) -> bool:
-    """Count a call that is about to start; park the agent instead if it is one too many."""
-    ceilings = services.agent(agent).rate_limits
-    over = services.rate_counters.count_effect(agent, ceilings, services.clock.now_us())
-    if over is not None:
-        await park_agent(services, agent, over)
-    return over is None

@@ -1,17 +1,21 @@
-"""Parking: runs whose effects wait for a target, and those that wait behind them for their turn.
+"""Parked runs: those whose effects wait for a target, and those that wait behind them.
 
 Effects of one key are tried in the key's order. So while one waits (a retry, an open breaker),
-the key is parked: later runs of it wait too, and go on one after the other when it is settled.
+the key is parked: later runs of it wait too, and go on one after the other when it is over.
 Runs of other keys are not held up. All of this is found again in the store after a restart.
 """
 
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
 from vedette.domain.run import ActionRow, Run
+from vedette.domain.tool import Tool
+from vedette.engine.calls_in_flight import MARGIN_US
+from vedette.engine.tool_calls import LAST_RETRY_US
 
 # When a parked run is looked at again though nobody woke it: waking it is this process's work.
 RECHECK_US = 3_600_000_000
@@ -27,6 +31,8 @@ class ParkedRuns(Struct):
     _targets: dict[str, dict[str, QueuePosition]] = field(default_factory=dict)
     _targets_of: dict[str, set[str]] = field(default_factory=dict)
     _wake_queue: dict[str, None] = field(default_factory=dict)
+    # Runs that were woken and are in memory: they may try what they were parked with.
+    _released: set[str] = field(default_factory=set)
     # Rows whose targets asked to be left alone for a while, by run.
     _retry_after_rows: dict[str, set[str]] = field(default_factory=dict)
 
@@ -55,10 +61,6 @@ class ParkedRuns(Struct):
         self._turn_waiters.discard(run.id)
         self._targets.setdefault(target, {})[run.id] = (run.position, run.id)
         self._targets_of.setdefault(run.id, set()).add(target)
-
-    def waits_for_target(self, run: Run) -> bool:
-        """Say whether a run waits for a target that is left alone."""
-        return run.id in self._targets_of
 
     def note_retry_after(self, row: ActionRow, retry_after_us: int) -> None:
         """Note for how long a target asked to be left alone with a row; 0: it did not."""
@@ -91,26 +93,27 @@ class ParkedRuns(Struct):
 
     def wake(self, run: str) -> None:
         """Wake a run."""
-        self._wake(run)
+        self._forget(run)
+        self._wake_queue[run] = None
 
     def wake_if_first(self, run: str, key: tuple[str, str]) -> None:
         """Wake a run that waits for its turn, if that has come."""
         if run in self._turn_waiters and self._keys[key][0][1] == run:
-            self._wake(run)
+            self.wake(run)
 
     def wake_oldest(self, target: str) -> bool:
         """Wake the oldest run that waits for a target; False if none does."""
         waiting = self._targets.get(target)
         if not waiting:
             return False
-        self._wake(min(waiting, key=lambda run: waiting[run]))
+        self.wake(min(waiting, key=lambda run: waiting[run]))
         return True
 
     def wake_all(self, target: str) -> None:
         """Wake every run that waits for a target, oldest first."""
         waiting = self._targets.get(target, {})
         for run in sorted(waiting, key=lambda run: waiting[run]):
-            self._wake(run)
+            self.wake(run)
 
     def pop_woken(self) -> str | None:
         """Return a run that was woken, and forget that it was; None if there is no more."""
@@ -119,6 +122,50 @@ class ParkedRuns(Struct):
         run = next(iter(self._wake_queue))
         del self._wake_queue[run]
         return run
+
+    # --- a run that was woken, and one that comes to rest -----------------------------------
+
+    def mark_released(self, run: str) -> None:
+        """Note that a run which was woken is in memory, until `unmark_released`."""
+        self._released.add(run)
+
+    def unmark_released(self, run: str) -> None:
+        """Note that a run left memory."""
+        self._released.discard(run)
+
+    def release_waits(self, run: Run, rows: Sequence[ActionRow]) -> None:
+        """Let a run that was woken try what it was parked with, though its time has not come.
+
+        As often as it is taken up until it leaves memory: what came of a try may not be durable.
+        """
+        if run.id in self._released:
+            for row in rows:
+                if row.waits == "target" and not self.has_retry_after(row):
+                    row.not_before_us = 0
+
+    def park_or_leave(
+        self, run: Run, rows: Sequence[ActionRow], tools: Mapping[str, Tool], now_us: int
+    ) -> None:
+        """A run is done, or waits: whoever waits behind it may go on, or not yet."""
+        waiting = [row for row in rows if row.waits == "target" and not row.is_final]
+        if run.state != "waiting" or not waiting:
+            self.unpark(run)
+            return
+        self.park_timed(run)
+        # One row may be parked while another came back by the clock: the clock wakes nobody for it.
+        parked = any(self._is_parked(row, tools.get(row.tool), now_us) for row in waiting)
+        if parked and run.id not in self._targets_of:
+            self.park_behind(run)
+            self.wake_if_first(run.id, (run.agent, run.key))
+
+    def _is_parked(self, row: ActionRow, tool: Tool | None, now_us: int) -> bool:
+        """Say whether a row that waits for a target was parked, not tried again later.
+
+        It waits longer than any call takes, and no target asked for that. It may have been tried
+        before: a person had it repeated, or its outcome is asked for.
+        """
+        longest_us = max(LAST_RETRY_US, tool.timeout_us + MARGIN_US if tool else 0)
+        return not self.has_retry_after(row) and row.not_before_us > now_us + longest_us
 
     @property
     def has_woken(self) -> bool:
@@ -144,10 +191,6 @@ class ParkedRuns(Struct):
             self._wake_queue,
         ):
             part.clear()
-
-    def _wake(self, run: str) -> None:
-        self._forget(run)
-        self._wake_queue[run] = None
 
     def _forget(self, run: str) -> None:
         self._turn_waiters.discard(run)

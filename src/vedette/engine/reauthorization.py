@@ -1,95 +1,120 @@
-"""Decide again: a wait is over, or the policy or a stop moved before the effect began."""
+"""Reauthorization: an action is decided anew before use, under the policy and the stops of today.
+
+Its wait is over, or the policy or a stop moved before its effect began.
+"""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from vedette.domain.budget import ACTIONS
-from vedette.domain.conflict import Fenced, OverBudget, Superseded
+from vedette.domain.decision import build_denial
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Draft
-from vedette.domain.run import ActionRow, Step
+from vedette.domain.run import ActionRow, Fenced, OverBudget, Step, Superseded
+from vedette.domain.spend import PermitCount
 from vedette.engine import held_actions
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
-from vedette.engine.turn import close_hold, decide_action, deny_changed, emit_metrics
+from vedette.engine.turn import decide_action, emit_metrics
 
 
 async def reauthorize(services: Services, context: RunContext, due: list[ActionRow]) -> None:
-    """Decide actions whose wait is over, or whose policy or stop moved, under today's policy."""
-    async with services.row_lock(context.agent.collection, context.run.key):
-        step = await commit_reauthorization(services, context, due)
+    """Decide actions anew and make durable what became of them."""
+    async with services.keys.row_lock(context.agent.collection, context.run.key):
+        while True:
+            try:
+                step = await commit_reauthorization(services, context, due)
+            except (Fenced, OverBudget):
+                continue
+            break
     emit_metrics(services, context, step)
 
 
 async def commit_reauthorization(
     services: Services, context: RunContext, due: list[ActionRow]
 ) -> Step:
-    """Commit new decisions of these actions; return the step that stood."""
-    while True:
-        now = services.clock.now_us()
-        context.reset_places(now)
-        drafts: list[Draft] = []
-        writes: list[RowWrite] = []
-        rows = [replace(row) for row in due]
+    """Commit new decisions of these actions; return the step that stood.
+
+    Raises Fenced or OverBudget if they have to be made again.
+    """
+    now = services.clock.now_us()
+    context.reset_slots(now)
+    drafts: list[Draft] = []
+    writes: list[RowWrite] = []
+    returns: list[tuple[str, int, int]] = []
+    rows = [replace(row) for row in due]
+    for row in rows:
+        if row.tries and context.in_loss_window(row):
+            # Those were before the loss: what was tried after it is still to be found out.
+            row.tries = 0
+    entries = context.read_entries(rows)
+    with PermitCount(services.gateway.counts, context.agent.name) as counted:
         for row in rows:
-            if row.tries and services.in_loss_window(context.run, row):
-                # Those were before the loss: what was tried after it is still to be found out.
-                row.tries = 0
-        entries = context.read_entries(rows)
-        returns: list[tuple[str, int, int]] = []
-        permits = 0
-        try:
-            for row in rows:
-                if held_actions.is_hold_over(row, services.clock.expiry_us()):
-                    drafts += close_hold(context, row)
-                    continue
-                counted_us = row.counted_us
-                if counted_us:
-                    # Its own place is free again, or a full window would hold what it had granted.
-                    services.gateway.uncount_permit(context.agent.name, counted_us)
-                    returns.append((ACTIONS, counted_us, 1))
-                try:
-                    action = context.rebuild_action(row, entries.get(row.id, ()))
-                except Superseded as error:
-                    drafts += deny_changed(services, context, row, str(error), now)
-                    continue
-                drafts += decide_action(
-                    services, context, action, row, rows, writes, 0, now, entries.get(row.id, ())
-                )
-                if counted_us and row.decided == "permit":
-                    keep_window_slot(services, context, row, counted_us)
-                    returns.pop()
-                else:
-                    permits += row.decided == "permit"
-            if context.final and all(row.is_final for row in context.merge_actions(rows)):
-                drafts.append(context.final_entry(1, None, len(context.actions)))
-            step = context.build_step(
-                drafts,
-                rows,
-                now,
-                rows=writes,
-                refunds=returns,
-                policy_rev=services.gateway.policy_rev,
-                stop_epoch=services.stops.epoch,
-                **context.step_limits(permits),
-            )
-            await context.commit(step)
-        except BaseException as error:
-            for _ in range(permits):
-                services.gateway.uncount_permit(context.agent.name, now)
-            for unit, counted_us, amount in returns:
-                services.gateway.counts.add(context.agent.name, unit, counted_us, amount)
-            if isinstance(error, Fenced | OverBudget):
+            if held_actions.is_hold_over(row, services.clock.expiry_us()):
+                drafts += close_hold(context, row)
                 continue
-            raise
-        return step
+            counted_us, proof = row.counted_us, entries.get(row.id, ())
+            if counted_us:
+                # Its own place is free again, or a full window would hold what it had granted.
+                counted.remove(counted_us)
+            try:
+                action = context.rebuild_action(row, proof)
+            except Superseded as error:
+                drafts += deny_changed(services, context, row, str(error), now)
+            else:
+                drafts += decide_action(
+                    services, context, action, row, rows, writes, counted, 0, now, proof
+                )
+            if counted_us and row.decided != "permit":
+                returns.append((ACTIONS, counted_us, 1))
+        if context.final and all(row.is_final for row in context.merge_actions(rows)):
+            drafts.append(context.final_entry(1, len(context.actions)))
+        step = context.build_step(
+            drafts,
+            rows,
+            now,
+            rows=writes,
+            refunds=returns,
+            policy_rev=services.gateway.policy_rev,
+            stop_epoch=services.stops.epoch,
+            **context.step_limits(counted.new),
+        )
+        await context.commit(step)
+    return step
 
 
-def keep_window_slot(
-    services: Services, context: RunContext, row: ActionRow, counted_us: int
-) -> None:
-    """Leave a permit that is given again with the place it had, in the window it had it in."""
-    services.gateway.uncount_permit(context.agent.name, row.counted_us)
-    services.gateway.counts.add(context.agent.name, ACTIONS, counted_us)
-    row.counted_us = counted_us
+def close_hold(context: RunContext, row: ActionRow) -> list[Draft]:
+    """Deny an action whose hold a person denied or nobody answered in time."""
+    drafts = []
+    if row.hold != "denied":
+        row.hold = "expired"
+        drafts.append(context.entry("hold.expired", action=row.id, tool=row.tool))
+    row.decided, row.rule, row.waits = "deny", f"hold.{row.hold}", None
+    if row.effect is not None:
+        # An unknown effect that nobody will ask about any more: it stays as it was, unrepeated.
+        row.effect = "failed"
+        back = 1 if drafts else 0
+        drafts.append(context.effect_entry("effect.failed", row, back))
+    return drafts
+
+
+def deny_changed(
+    services: Services, context: RunContext, row: ActionRow, why: str, now: int
+) -> list[Draft]:
+    """Deny an action that is not what it was: its tool, its charter or the registry changed."""
+    if row.waits == "policy":
+        services.calls.unrecorded.add(row.id)
+        row.effect = "intended"
+    end = context.end_kind(row) if row.effect is not None else None
+    held_actions.apply_decision(
+        row, build_denial("engine.changed", why), services.gateway.policy_rev, now
+    )
+    row.counted_us = 0
+    body = context.body({"why": why})
+    drafts = [
+        context.entry("action.refused", after=row.last, action=row.id, tool=row.tool, body=body)
+    ]
+    if end is not None:
+        drafts.append(context.effect_entry(end, row, 1))
+    return drafts

@@ -1,4 +1,4 @@
-"""Reserve: the worst case of a turn is booked before anything is spent.
+"""Reservation: the worst case of a turn is booked before anything is spent.
 
 A judge spends nothing. What a model may spend at worst (calls, tokens, money) is booked durably
 before it is asked, against the limits of its run, its agent and the fleet, and settled with its
@@ -10,32 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec.structs import replace
-
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadFleet, Permanent
 from vedette.domain.budget import BudgetPolicy, Cap, Reservation, Shortage, actual_use, worst_case
-from vedette.domain.compensation import is_undo
-from vedette.domain.conflict import Fenced, OverBudget, Superseded
 from vedette.domain.entry import Draft
 from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.run import Fenced, OverBudget, Superseded
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 
 
-async def reserve_budget(services: Services, context: RunContext, now: int) -> bool:
+async def reserve_budget(services: Services, context: RunContext) -> bool:
     """Book a turn's worst case; False if there is no room, then the run waits for its budget.
 
     Raises Permanent if the run has had all the turns that its agent may take, Superseded if its
     turns have no worst case in what is limited by now (`pause_unbounded_agents`).
     """
     agent = context.agent
-    if agent.reasoner == "judge" or is_undo(context.event):
-        return True
     if context.run.turn >= agent.max_turns:
         raise Permanent(f"the run wanted more than {agent.max_turns} turns")
     while True:
-        revision = services.gateway.policy_rev
+        now, revision = services.clock.now_us(), services.gateway.policy_rev
         if (gap := find_budget_gap(services.budgets, agent)) is not None:
             raise Superseded(f"{agent.name}: {gap}")
         worst = worst_case(agent.budget, services.budgets.price_of(agent.budget))
@@ -56,7 +51,6 @@ async def reserve_budget(services: Services, context: RunContext, now: int) -> b
         else:
             context.reservation = Reservation(worst, now, context.run.last)
             return True
-        now = services.clock.now_us()
 
 
 def find_budget_gap(budgets: BudgetPolicy, agent: Agent) -> str | None:
@@ -113,9 +107,9 @@ async def wait_for_budget(
     """Record the refusal and let the run wait; False if there is room by now."""
     refused = context.entry("budget.refused", turn=context.run.turn + 1, **shortage.entry_fields())
     step = context.build_step(
-        [refused], [], now, shortfall=worst, limits=limits, policy_rev=revision
-    )
-    step = replace(step, state="waiting", wake_us=shortage.until_us, waits="budget")
+        [refused], [], now, shortfall=worst, limits=limits, policy_rev=revision,
+        state="waiting", wake_us=shortage.until_us, waits="budget",
+    )  # fmt: skip
     try:
         await context.commit(step)
     except Fenced:

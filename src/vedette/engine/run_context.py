@@ -1,21 +1,19 @@
-"""A Case: what the handler knows of one run, and the steps that make its progress durable."""
+"""A RunContext: what the handler knows of one run, and the steps that make its progress durable."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vedette.domain.action import Action, action_digest
-from vedette.domain.action_record import BadRecord, parse_record
 from vedette.domain.agent import Agent
-from vedette.domain.base.canonical import canonical_json, normalize_json
+from vedette.domain.base.canonical import normalized_json
 from vedette.domain.base.errors import Permanent
-from vedette.domain.budget import ACTIONS, ActionSlots, Reservation
-from vedette.domain.conflict import EarlierEventPending, Fenced, OverBudget, Superseded
-from vedette.domain.decision_request import (
+from vedette.domain.budget import ACTIONS, Reservation, Shortage
+from vedette.domain.decision import (
     Approval,
     DecisionContext,
     DecisionRecord,
@@ -23,29 +21,59 @@ from vedette.domain.decision_request import (
 )
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event, subject_of
-from vedette.domain.labels import argument_readers, build_run_labels, unpack_row
 from vedette.domain.links import find_argument_links
-from vedette.domain.memory import Briefing, Memory, reviewed_citation_ids, reviewed_ids
-from vedette.domain.origin import Origin, Roots
+from vedette.domain.memory import (
+    Briefing,
+    Memory,
+    cite_memories,
+    reviewed_citation_ids,
+    reviewed_ids,
+)
+from vedette.domain.origin import KnownValues, Origin, Roots, collect_known_values
 from vedette.domain.origin_check import recompute_origins
-from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.domain.readers import Labels, Readers, meet
-from vedette.domain.row_proof import EntryRecord, find_fault, find_outcome_fault, is_approved
-from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step
-from vedette.engine.call_report import coarse_answer, judgement_fields
-from vedette.engine.held_actions import approval_of, wake_at
+from vedette.domain.readers import (
+    Labels,
+    Readers,
+    argument_readers,
+    meet,
+    unpack_row,
+)
+from vedette.domain.row_proof import (
+    BadRecord,
+    EntryRecord,
+    find_fault,
+    find_outcome_fault,
+    is_approved,
+    parse_record,
+)
+from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
+from vedette.engine.held_actions import ActionSlots, approval_of, wake_us
 from vedette.engine.services import Services
-from vedette.engine.tool_calls import answer_data
+from vedette.engine.tool_calls import answer_data, coarse_answer
+
+# Answers of the store that say something of the run itself, not of what was judged ahead of it.
+_OF_THE_RUN = (CommitStatus.COMMITTED, CommitStatus.FENCED_EARLIER, CommitStatus.STATE_ERASED)
+
+
+class Standing(NamedTuple):
+    """Where a run stands: its state, when it is to be woken (0: by no clock), what it waits for."""
+
+    state: RunState
+    wake_us: int = 0
+    waits: str | None = None
 
 
 class RunContext(Struct):
     """One run being handled. `actions` are all its actions, oldest first, as the store has them.
 
-    `previous` is the position of the key's event that was judged before this one;
-    `citations_by_turn` cites what each recorded turn was briefed with; `reservation` is this turn's
-    worst case, booked; `places` is the room for actions of the step that is being made.
-    `fresh_origins` has the origins of the actions that were decided here, by id, with the registry
-    they were bound under.
+    `previous` is the position of the key's event that was judged before this one; `citations` are
+    (cite, trust) of the memories of each turn; `reservation` is this turn's worst case, booked;
+    `slots` is the room for actions of the step that is being made. `fresh_origins` has the origins
+    of the actions that were decided here, by id, with the registry they were bound under.
+    `started_here` are actions whose durable start this handler wrote, `confirmed_absent` those
+    whose target said after a restore that nothing happened. `is_loaded` says that turns of it were
+    recorded before this handler took it up. `subject` is what the bodies of its entries are found
+    by, beside its event.
     """
 
     services: Services
@@ -60,39 +88,48 @@ class RunContext(Struct):
     collection_row_readers: Readers = None
     started_here: set[str] = field(default_factory=set)
     confirmed_absent: set[str] = field(default_factory=set)
-    loaded: bool = False
+    is_loaded: bool = False
     previous: int = 0
     reservation: Reservation | None = None
-    places: ActionSlots = field(default_factory=ActionSlots)
-    citations_by_turn: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
+    slots: ActionSlots = field(default_factory=ActionSlots)
+    citations: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     fresh_origins: dict[str, tuple[Mapping[str, Origin], object]] = field(default_factory=dict)
+    subject: str | None = None
 
     @classmethod
     def open(cls, services: Services, run: Run, epoch: int, event: Event) -> RunContext:
-        """Read what the store knows of a run."""
-        services.quiet_times.note_lease(epoch, services.clock.monotonic_us())
-        context = cls(services, run, epoch, services.agent(run.agent), event, [])
-        services.adopt_lease(run, epoch)
+        """Read what the store knows of a run. Raises BadFleet if it outlived its agent, Permanent
+        if what was recorded of it is not what the ledger says.
+        """
+        agent = services.fleet.agent(run.agent)
+        context = cls(services, run, epoch, agent, event, [], subject=subject_of(event))
+        before = services.keys.adopt_lease(run.agent, run.key, epoch)
+        if before != epoch:
+            services.calls.note_lease(epoch, services.clock.monotonic_us())
+            if before is not None:
+                services.forget_key(run)
         if run.turn:
-            context.loaded = True
-            context.actions = services.store.actions(run.id)
-            turns = services.store.turns(run.id)
-            context.final = bool(turns[-1]["final"]) if turns else True
-            context.citations_by_turn = {
-                turn["turn"]: list(zip(turn["memories"], turn["trust"], strict=True))
-                for turn in turns
-            }
+            context._load_turns()
         return context
 
-    def verify_history(self) -> None:
+    def _load_turns(self) -> None:
+        store = self.services.store
+        self.is_loaded, self.actions = True, store.actions(self.run.id)
+        turns = store.turns(self.run.id)
+        if len(turns) != self.run.turn:
+            raise Permanent("what was thought in an earlier turn was erased, or edited")
+        self.final = bool(turns[-1]["final"])
+        self.citations = {
+            turn["turn"]: list(zip(turn["memories"], turn["trust"], strict=True)) for turn in turns
+        }
+        self._verify_outcomes()
+
+    def _verify_outcomes(self) -> None:
         """Count nothing read back from the store that the ledger does not say.
 
-        What comes next is made of earlier turns and of what came of their actions: briefings,
-        origins, readers. Raises Permanent for a turn that is missing or was edited, or an ended
-        effect whose row is not what its entries say.
+        What comes next is made of what came of earlier actions: briefings, origins, readers.
+        Raises Permanent for an ended effect whose row is not what its entries say.
         """
-        if len(self.citations_by_turn) != self.run.turn:
-            raise Permanent("what was thought in an earlier turn was erased, or edited")
         ended = [row for row in self.actions if row.effect in ("done", "failed") or row.answer]
         entries = self.services.store.proof_entries([row.id for row in ended]) if ended else {}
         for row in ended:
@@ -108,6 +145,16 @@ class RunContext(Struct):
         """Return the run's place among its key's events: the key, the one before, its own."""
         return (self.run.key, self.previous, self.run.position)
 
+    def brief_with(self, memories: tuple[Memory, ...]) -> None:
+        """Take these memories for what the next turn is briefed with."""
+        self.memories = memories
+        self.citations[self.run.turn + 1] = cite_memories(memories)
+
+    @property
+    def spends(self) -> bool:
+        """Say whether a turn of this run spends what is budgeted: a model is asked."""
+        return self.agent.reasoner != "judge" and not self.event.is_undo
+
     @property
     def needs_turn(self) -> bool:
         """Say whether the reasoner is to be asked (first or again)."""
@@ -119,9 +166,9 @@ class RunContext(Struct):
         """Return the actions whose wait is over: approved, expired, time come, stop lifted."""
         return [row for row in self.actions if self._is_decidable(row, now_us)]
 
-    def due_effects(self, now_us: int) -> list[ActionRow]:
-        """Return the actions whose effect may be tried now."""
-        return [row for row in self.actions if row.may_try(now_us)]
+    def next_effect(self, now_us: int) -> ActionRow | None:
+        """Return the first action whose effect may be tried now."""
+        return next((row for row in self.actions if row.may_try(now_us)), None)
 
     def _is_decidable(self, row: ActionRow, now_us: int) -> bool:
         if row.is_final or row.effect in ("intended", "started"):
@@ -144,22 +191,18 @@ class RunContext(Struct):
     def _is_stopped(self, row: ActionRow) -> bool:
         return self.services.stops.is_tool_stopped(self.agent.name, row.tool)
 
-    def derive_state(self, rows: Sequence[ActionRow], final: bool, now_us: int) -> dict[str, Any]:
-        """Return the run's state, wake-up instant and wait, given its actions."""
-        if not rows or all(row.is_final for row in rows):
-            state: RunState = "done" if final else "ready"
-            return {"state": state, "wake_us": 0, "waits": None}
-        if any(row.may_try(now_us) or self._is_decidable(row, now_us) for row in rows):
-            return {"state": "ready", "wake_us": 0, "waits": None}
+    def derive_standing(self, rows: Sequence[ActionRow], final: bool, now_us: int) -> Standing:
+        """Return where the run stands, given its actions."""
         open_rows = [row for row in rows if not row.is_final]
-        ends = [row.until_us for row in open_rows if row.waits == "approval" and row.until_us]
-        # What is stopped here is woken when that is lifted, and by no clock.
-        timed = [row for row in open_rows if row.waits != "resume" or not self._is_stopped(row)]
-        wakes = [instant for instant in (wake_at(timed), *ends) if instant]
+        if not open_rows:
+            return Standing("done" if final else "ready")
+        if any(row.may_try(now_us) or self._is_decidable(row, now_us) for row in open_rows):
+            return Standing("ready")
         found = [row.waits for row in open_rows if row.waits]
         # The store wakes by this word when a stop is lifted; people's answers wake in any case.
         waits = "resume" if "resume" in found else next(iter(found), None)
-        return {"state": "waiting", "wake_us": min(wakes, default=0), "waits": waits}
+        wakes = [at_us for row in open_rows if (at_us := wake_us(row, self._is_stopped(row)))]
+        return Standing("waiting", min(wakes, default=0), waits)
 
     # --- what the reasoner and the gateway are given ------------------------------------------
 
@@ -168,9 +211,9 @@ class RunContext(Struct):
         services, run, agent = self.services, self.run, self.agent
         if agent.collection:
             self.collection_row, self.collection_row_readers = unpack_row(
-                services.collection_row(agent.collection, run.key)
+                services.keys.row(agent.collection, run.key)
             )
-        self.previous = services.previous_position(agent.name, run.key, run.position)
+        self.previous = services.keys.previous_position(agent.name, run.key, run.position)
         return Briefing(
             run=run.id,
             agent=agent.name,
@@ -221,9 +264,18 @@ class RunContext(Struct):
                 and "label_output" not in row.obliges
             ),
             row=self.collection_row,
-            known=self.services.known_values(self.agent),
+            known=self.known_values(),
             labels=self.labels(),
         )
+
+    def known_values(self) -> KnownValues:
+        """Return the values that the agent's charter and the registry make known, as of now."""
+        charter, registry = self.agent.charter, self.services.registry
+        found = self.services.known_values.get(self.agent.name)
+        if found is None or found[0] is not charter or found[1] is not registry:
+            found = (charter, registry, collect_known_values(charter, registry))
+            self.services.known_values[self.agent.name] = found
+        return found[2]
 
     def labels(self) -> Labels | None:
         """Return who may read what this run has before it; None if all of it is public.
@@ -232,9 +284,8 @@ class RunContext(Struct):
         """
         row_readers = self.collection_row_readers
         if row_readers is None and self.agent.collection:
-            row_readers = unpack_row(
-                self.services.collection_row(self.agent.collection, self.run.key)
-            )[1]
+            kept = self.services.keys.row(self.agent.collection, self.run.key)
+            row_readers = unpack_row(kept)[1]
         answers: dict[str, Readers] = {}
         answered = (row for row in self.actions if row.answer is not None)
         for at, row in enumerate(answered):
@@ -244,7 +295,7 @@ class RunContext(Struct):
                 readers = meet(readers, row_readers)  # it answers with what stood in the row
             args = argument_readers(parse_record(row.record)) if row.record else {}
             answers[f"outcome/{at}"] = meet(readers, *args.values())
-        return build_run_labels(self.agent, self.event, self.memories, row_readers, answers)
+        return self.agent.label_run(self.event, self.memories, row_readers, answers)
 
     def build_decision_context(
         self, rows: Sequence[ActionRow], row: ActionRow, entries: Sequence[EntryRecord], now_us: int
@@ -260,15 +311,11 @@ class RunContext(Struct):
             event=self.event,
             turn=row.turn,
             now_us=now_us,
-            memories=self.citations(row),
+            memories=self.citations.get(row.turn, ()),
             actions_in_run=sum(other.effect is not None for other in latest.values()),
             stopped=self.services.stops.is_tool_stopped(self.agent.name, row.tool),
             approval=self.find_approval(row, entries, now_us),
         )
-
-    def citations(self, row: ActionRow) -> list[tuple[str, str]]:
-        """Return (cite, trust) of the memories that an action's turn was briefed with."""
-        return self.citations_by_turn.get(row.turn) or [(m.cite(), m.trust) for m in self.memories]
 
     def read_entries(
         self, rows: Sequence[ActionRow], *, to_decide: bool = True
@@ -321,7 +368,7 @@ class RunContext(Struct):
             if fault is not None:
                 raise self._row_mismatch(fault)
         if not same:
-            reviewed = reviewed_citation_ids(self.citations(row))
+            reviewed = reviewed_citation_ids(self.citations.get(row.turn, ()))
             origins = recompute_origins(
                 record, self.agent.charter, self.services.registry, reviewed
             )
@@ -338,9 +385,7 @@ class RunContext(Struct):
             digest=row.digest,
             recorded_id=row.id,
             readers=argument_readers(record),
-            links=find_argument_links(
-                record["args"], origins, lambda: self.services.known_values(self.agent)
-            ),
+            links=find_argument_links(record["args"], origins, self.known_values),
         )
 
     def _row_mismatch(self, fault: str) -> Superseded:
@@ -356,18 +401,31 @@ class RunContext(Struct):
             row.tries > 0
             or row.waits == "policy"
             or row.effect in ("started", "unknown")
-            or self.services.may_have_begun(row, settles, loaded=self.loaded)
+            or self.services.calls.may_have_begun(
+                row, settles, others=self.is_loaded and self.services.store.multi_worker
+            )
         )
         return "effect.unknown" if unsure else "effect.cancelled"
+
+    def in_loss_window(self, row: ActionRow) -> bool:
+        """Say whether an effect may have happened in history that was lost.
+
+        What was tried, or left to a person, after the restore is beyond that.
+        """
+        loss_window = self.services.loss_window
+        if loss_window is None or not loss_window.covers(self.run.position):
+            return False
+        return not (row.tries > 0 and row.last > loss_window.seq)
 
     # --- entries ----------------------------------------------------------------------------
 
     def body(self, value: Any) -> Body:
         """Return a body that is found by this run's event and subject."""
-        return self.body_of(canonical_json(normalize_json(value)))
+        return self.body_of(normalized_json(value))
 
     def body_of(self, data: bytes) -> Body:
-        return Body(data, subject_of(self.event))
+        """Return a body of these canonical bytes, found likewise."""
+        return Body(data, self.subject)
 
     def entry(
         self,
@@ -428,48 +486,53 @@ class RunContext(Struct):
             tries=row.tries or None, **more,
         )  # fmt: skip
 
-    def final_entry(self, back: int, judgement: ReasonerJudgement | None, settled: int) -> Draft:
-        """Return the run's last entry; for an uneventful run it is the only one."""
-        fields: dict[str, Any] = {"settled": settled}
-        if judgement is not None:
-            fields |= judgement_fields(judgement)
-            if self.memories:
-                fields["memory"] = ",".join(memory.cite() for memory in self.memories)
-        return self.entry("run.closed", back=back, **fields)
+    def final_entry(self, back: int, settled: int, **fields: Any) -> Draft:
+        """Return the run's last entry. `settled` is how many actions it had."""
+        return self.entry("run.closed", back=back, settled=settled, **fields)
 
     # --- steps ------------------------------------------------------------------------------
 
     def build_step(
-        self, drafts: list[Draft], changed: list[ActionRow], now_us: int, **extra: Any
+        self,
+        drafts: list[Draft],
+        changed: list[ActionRow],
+        now_us: int,
+        *,
+        final: bool | None = None,
+        **moves: Any,
     ) -> Step:
-        """Return a step that follows the run as it stands. `changed` are the actions it moves."""
-        after = self.merge_actions(changed)
-        final = extra.pop("final", self.final)
-        return Step(
+        """Return a step that follows the run as it stands. `changed` are the actions it moves.
+
+        `final` says that the reasoner asks for no other turn; `moves` are other fields of the step.
+        """
+        rows = self.merge_actions(changed)
+        standing = self.derive_standing(rows, self.final if final is None else final, now_us)
+        return Step.following(
+            self.run,
+            self.epoch,
             drafts=drafts,
-            run=self.run.id,
-            position=self.run.position,
-            agent=self.agent.name,
-            expected_steps=self.run.steps,
-            entries_before=self.run.entries,
-            epoch=self.epoch,
-            wait_stop_epoch=self.services.stops.epoch,
-            turn=extra.pop("turn", self.run.turn),
-            attempts=self.run.attempts,
-            observed=extra.pop("observed", self.run.observed),
             actions=changed,
-            **self.derive_state(after, final, now_us),
-            **extra,
+            wait_stop_epoch=self.services.stops.epoch,
+            **{**standing._asdict(), **moves},
         )
 
-    def reset_places(self, now_us: int) -> None:
+    def reset_slots(self, now_us: int) -> None:
         """Begin a step's decisions with what is known of room for actions."""
-        self.places = ActionSlots(self.services.current_shortage(self.agent.name, now_us))
+        self.slots = ActionSlots(self.current_shortage(now_us))
+
+    def current_shortage(self, now_us: int) -> Shortage | None:
+        """Return what the agent's actions lately had no room for, until its window turns."""
+        shortages = self.services.shortages
+        found = shortages.get(self.agent.name)
+        if found is not None and found.until_us <= now_us:
+            del shortages[self.agent.name]
+            return None
+        return found
 
     def step_limits(self, permits: int) -> dict[str, Any]:
-        """Return what a step with so many new permits has to keep to: parts of a `Step`."""
+        """Return what a step with so many new permits has to keep to: fields of a `Step`."""
         caps = self.services.budgets.caps(self.agent.name, self.agent.budget, (ACTIONS,))
-        return self.places.step_fields(permits, caps)
+        return self.slots.step_fields(permits, caps)
 
     def merge_actions(self, changed: Sequence[ActionRow]) -> list[ActionRow]:
         """Return the run's actions with those of `changed` in the place of what they were."""
@@ -484,35 +547,24 @@ class RunContext(Struct):
         `on_sent` is called once the step is on its way: then the key's next event may be judged,
         as if this step stood.
         """
-        answer = self.services.store.send(step)
+        services, agent = self.services, self.agent.name
+        answer = services.store.send(step)
         if on_sent is not None:
-            self.services.cache_rows(step.rows)
+            if step.rows:
+                services.keys.cache_rows(step.rows)
             on_sent()
         committed = await answer
         for alert in committed.alerts:
-            self.services.metrics.count(
+            services.metrics.count(
                 "budget_alerts", agent=alert.name, unit=alert.unit, window=alert.span
             )
         if committed.shortage is not None and committed.shortage.unit == ACTIONS:
-            self.services.shortages[self.agent.name] = committed.shortage
-        if committed.status is CommitStatus.FENCED_EARLIER:
-            raise EarlierEventPending("an earlier event of its key waits to be judged")
-        if committed.status is CommitStatus.STATE_ERASED:
-            raise Permanent(
-                "it comes too late: later events of its key are in the judge's state, which cannot "
-                "be made again with it, because content that it was made of was erased"
-            )
-        if on_sent is not None and committed.status is not CommitStatus.COMMITTED:
-            raise Superseded(f"others were judged ahead of this ({committed.status.value})")
-        if committed.status in (CommitStatus.FENCED_POLICY, CommitStatus.FENCED_STOP):
-            raise Fenced("the live policy or a stop changed")
-        if committed.status is CommitStatus.OVER_BUDGET and committed.shortage is not None:
-            raise OverBudget(committed.shortage)
+            services.shortages[agent] = committed.shortage
         if committed.status is CommitStatus.BUDGET_AVAILABLE:
-            self.services.shortages.pop(self.agent.name, None)
-            raise Fenced("the budget has room by now")
-        if committed.status is not CommitStatus.COMMITTED:
-            raise Superseded(f"the run was moved on by somebody else ({committed.status.value})")
+            services.shortages.pop(agent, None)
+        if on_sent is not None and committed.status not in _OF_THE_RUN:
+            raise Superseded(f"others were judged ahead of this ({committed.status.value})")
+        committed.raise_for_status()
         run = self.run
         run.steps += 1
         run.entries += len(step.drafts)
@@ -520,10 +572,10 @@ class RunContext(Struct):
         run.state, run.turn, run.wake_us = step.state, step.turn, step.wake_us
         run.waits, run.observed = step.waits, step.observed
         self.actions = self.merge_actions(step.actions)
-        if on_sent is None:
-            self.services.cache_rows(step.rows)
+        if on_sent is None and step.rows:
+            services.keys.cache_rows(step.rows)
         if step.state == "done":
-            self.services.metrics.count("runs", agent=self.agent.name, state="done")
+            services.metrics.count("runs", agent=agent, state="done")
 
     def reload(self) -> None:
         """Read the run again after a person's answer moved it on; what ended here stays so.

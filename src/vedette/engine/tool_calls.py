@@ -1,13 +1,12 @@
-"""Perform: the calls, and what becomes of an effect whose outcome is not known.
+"""Tool calls: what one needs before it, how it is made, and what an answer makes of its effect.
 
-This module decides nothing about permission. It is told that an effect may start; it says which
-durable mark the call needs before it, makes the call, and turns the answer into the next state.
+Nothing here decides about permission or makes anything durable.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import orjson
@@ -16,13 +15,12 @@ from msgspec.structs import replace
 from vedette.domain.action import Action
 from vedette.domain.agent import Agent
 from vedette.domain.base.backoff import delay_us
-from vedette.domain.base.canonical import canonical_json, normalize_json
+from vedette.domain.base.canonical import normalized_json
 from vedette.domain.base.errors import Permanent
 from vedette.domain.effect import Call, EffectState, Outcome, transition
 from vedette.domain.event import Event
 from vedette.domain.ports.reasoner import ToolExecutor
 from vedette.domain.readers import meet
-from vedette.domain.row_proof import STARTED_KIND, EntryRecord
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
 
@@ -31,8 +29,8 @@ LAST_RETRY_US = 300_000_000
 
 ABSENT_ERROR = "the tool said done, and the target does not know of it"
 
-# What a call needs first: nothing, a durable `started`, a question to the target, or a person.
-Precondition = Literal["call", "start", "ask", "person"]
+# What a call needs first: nothing, a durable `started`, a query of the target, or a person.
+Precondition = Literal["none", "start", "query", "person"]
 
 
 def find_precondition(
@@ -47,16 +45,16 @@ def find_precondition(
     """
     if in_loss_window and effect == "intended":
         if tool.query is not None:
-            return "ask"
+            return "query"
         if tool.settles == "none":
             return "person"
     if tool.settles == "idempotent":
-        return "call"
+        return "none"
     if effect == "intended":
         return "start"
     if effect == "started" and own_start:
-        return "call"
-    return "ask" if tool.settles == "queryable" else "person"
+        return "none"
+    return "query" if tool.settles == "queryable" else "person"
 
 
 def build_call(
@@ -82,16 +80,6 @@ def build_call(
         person=person,
         readers=meet(*action.readers.values()),
     )
-
-
-def call_time_us(tool: Tool | None, entries: Sequence[EntryRecord]) -> int:
-    """Return how long a call that may be on its way takes at most (microseconds).
-
-    `entries` are the action's entries: a start says what the tool was given then, which may be more
-    than it is given today. The tool may be gone by now (None).
-    """
-    given = [entry.get("timeout") or 0 for entry, _ in entries if entry["kind"] == STARTED_KIND]
-    return max(tool.timeout_us if tool else 0, *given[-1:], 0)
 
 
 async def make_call(
@@ -127,7 +115,7 @@ async def query_target(executor: ToolExecutor, tool: Tool, call: Call) -> Outcom
 
 
 async def verify_outcome(
-    executor: ToolExecutor, row: ActionRow, tool: Tool, call: Call, done: Outcome
+    executor: ToolExecutor, tool: Tool, call: Call, done: Outcome, *, obliged: bool
 ) -> tuple[Outcome, bool]:
     """Ask the target whether what the tool says it did is there; once, with the tool's deadline.
 
@@ -135,10 +123,7 @@ async def verify_outcome(
     claim, unless policy obliges to verify: then nobody knows. If the target says that it is not
     there, nobody knows either.
     """
-    obliged = "verify" in row.obliges.split(",")
     function = tool.verifier(obliged)
-    if function is None:
-        return done, False
     answer = await query_target(executor, replace(tool, query=function, verify=function), call)
     if answer is None:
         # Not yet, perhaps: it is asked the moment after.
@@ -176,7 +161,7 @@ def apply_outcome(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> 
     if outcome.state == "unknown" and tool.settles != "idempotent":
         if row.effect == "intended":
             raise Permanent("what never started has no unknown outcome")
-        row.effect = "unknown" if row.effect == "unknown" else transition(row.effect, "unknown")
+        row.effect = transition(row.effect, "unknown")
         asks = tool.settles == "queryable"
         row.not_before_us = now_us + _pause(row, outcome) if asks else 0
         row.waits = "target" if asks else None
@@ -196,14 +181,14 @@ def apply_outcome(row: ActionRow, tool: Tool, outcome: Outcome, now_us: int) -> 
 
 
 def postpone_query(row: ActionRow, now_us: int) -> ActionRow:
-    """Return the row of an effect in doubt whose target gave no answer: it is asked again."""
+    """Return the row of an unknown effect whose target gave no answer: it is asked again."""
     return replace(row, not_before_us=now_us + _backoff(row), waits="target")
 
 
 def answer_bytes(outcome: Outcome) -> bytes:
     """Return the canonical bytes of an outcome."""
-    return canonical_json(
-        {"data": normalize_json(dict(outcome.data)), "error": outcome.error, "state": outcome.state}
+    return normalized_json(
+        {"data": dict(outcome.data), "error": outcome.error, "state": outcome.state}
     )
 
 
@@ -211,6 +196,17 @@ def answer_data(row: ActionRow) -> Mapping[str, Any]:
     """Return what the tool answered; empty before it did."""
     data: Mapping[str, Any] = orjson.loads(row.answer)["data"] if row.answer else {}
     return data
+
+
+def coarse_answer(row: ActionRow) -> dict[str, Any]:
+    """Return what an agent is told of an action: enough to go on, too little to probe with."""
+    if row.effect == "done":
+        return {"status": "done", "data": answer_data(row)}
+    if row.effect in ("failed", "cancelled"):
+        return {"status": "failed"}
+    if row.decided == "deny":
+        return {"status": "not permitted"}
+    return {"status": "waiting"}
 
 
 def _pause(row: ActionRow, outcome: Outcome) -> int:

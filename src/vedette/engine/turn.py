@@ -7,28 +7,33 @@ one `Step`. Nothing here waits and nothing is called outside.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from vedette.domain.action import Action, Proposal, bind_by_name, encode_argument
-from vedette.domain.base.canonical import canonical_json, canonicalize, normalize_json, short_id
+from vedette.domain.action import Action, Proposal, bind, encode_arguments, proposal_confidence
+from vedette.domain.base.canonical import (
+    MAX_SAFE_INTEGER,
+    canonicalize,
+    canonicalize_normalized,
+    normalize_json,
+    short_id,
+)
 from vedette.domain.base.errors import BadConfidence, BadProposal, Permanent, Temporary
-from vedette.domain.confidence import proposal_confidence
-from vedette.domain.decision import Decision, build_denial
+from vedette.domain.decision import Decision
 from vedette.domain.effect import Outcome, RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.hold import HoldState
-from vedette.domain.labels import pack_row, unpack_row
-from vedette.domain.memory import Candidate, Memory
+from vedette.domain.judge_state import checkpoint_digest
+from vedette.domain.memory import Candidate
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.domain.readers import is_within, meet
+from vedette.domain.readers import is_within, meet, pack_row, unpack_row
 from vedette.domain.row_proof import DECIDED_KIND, EntryRecord, format_obligations
 from vedette.domain.run import ActionRow, Step
-from vedette.engine import held_actions
-from vedette.engine import tool_calls as performing
-from vedette.engine.call_report import judgement_fields
+from vedette.domain.spend import PermitCount
+from vedette.engine import held_actions, tool_calls
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -36,21 +41,21 @@ from vedette.engine.services import Services
 BoundProposals = list[Action | BadProposal]
 
 
-def bind_proposals(context: RunContext, judgement: ReasonerJudgement, turn: int) -> BoundProposals:
+def bind_proposals(context: RunContext, judgement: ReasonerJudgement) -> BoundProposals:
     """Turn proposals into exact actions; one that is no action becomes the error that says why."""
     bound: BoundProposals = []
-    assert judgement.confidence is not None  # it was refused else (`handle.reason`)
+    assert judgement.confidence is not None  # it was refused else (`handle.ask_reasoner`)
     if not judgement.proposals:
         return bound
     roots = context.roots()
     for ordinal, proposal in enumerate(judgement.proposals):
         try:
-            action = bind_by_name(
+            action = bind(
                 proposal,
                 context.agent.tools,
                 roots,
                 run=context.run.id,
-                turn=turn,
+                turn=context.run.turn + 1,
                 ordinal=ordinal,
                 confidence=judgement.confidence,
             )
@@ -66,18 +71,18 @@ def compose_step(
     judgement: ReasonerJudgement,
     bound: BoundProposals,
     reads: list[Draft],
+    counted: PermitCount,
     now: int,
-) -> tuple[Step, int]:
+) -> Step:
     """Decide every action of a turn and write all of it into one step.
 
-    Returns the step and how many permits it counted against the rate limits.
+    `counted` counts its permits against the rate limits.
     """
     turn = context.run.turn + 1
     settled, beyond, returns = release_reservation(services, context, judgement)
     drafts = [*(replace(read, cause=context.run.last) for read in reads), *settled]
     rows: list[ActionRow] = []
     writes: list[RowWrite] = []
-    permits = 0
     is_uneventful = (
         not (bound or judgement.candidates) and judgement.final and context.run.turn == 0
     )
@@ -96,15 +101,9 @@ def compose_step(
                 )
             )  # fmt: skip
             continue
-        row = held_actions.new_row(action, context.agent.name)
+        row = action_row(action, context.agent.name)
         rows.append(row)
-        try:
-            drafts += decide_action(services, context, action, row, rows, writes, back, now)
-        except BaseException:
-            for _ in range(permits):
-                services.gateway.uncount_permit(context.agent.name, now)
-            raise
-        permits += row.decided == "permit"
+        drafts += decide_action(services, context, action, row, rows, writes, counted, back, now)
     for refusal in refusals:
         back = len(drafts) - turn_at + 1
         drafts.append(
@@ -114,25 +113,52 @@ def compose_step(
         back = len(drafts) - turn_at + 1
         drafts.append(candidate_entry(context, candidate, back))
     if judgement.final and all(row.is_final for row in [*context.actions, *rows]):
-        closing = judgement if is_uneventful else None
-        drafts.append(
-            context.final_entry(0 if not drafts else 1, closing, len(context.actions) + len(rows))
-        )
+        actions = len(context.actions) + len(rows)
+        fields = judgement_fields(judgement) if is_uneventful else {}
+        if is_uneventful and context.memories:
+            fields["memory"] = ",".join(cite for cite, _ in context.citations[turn])
+        drafts.append(context.final_entry(1 if drafts else 0, actions, **fields))
     checkpoint = None
     if judgement.checkpoint is not None:
         checkpoint = (context.run.key, context.run.position, judgement.checkpoint)
-    places = context.step_limits(permits)
-    places["spend"] = {**beyond, **places.get("spend", {})}
-    step = context.build_step(
+    limits = context.step_limits(counted.new)
+    limits["spend"] = {**beyond, **limits.get("spend", {})}
+    return context.build_step(
         drafts, rows, now,
-        turn=turn, final=judgement.final, rows=writes, refunds=returns, **places,
+        turn=turn, final=judgement.final, rows=writes, refunds=returns, **limits,
         checkpoint=checkpoint,
         observed=context.run.observed or judgement.observed,
         order=context.order if judgement.observed and not context.run.observed else None,
         policy_rev=services.gateway.policy_rev, stop_epoch=services.stops.epoch,
         candidates=candidates,
     )  # fmt: skip
-    return step, permits
+
+
+def action_row(action: Action, agent: str) -> ActionRow:
+    """Return the row of an action that was just bound, not decided yet."""
+    # Its inverse is for people to see: nothing is decided by it.
+    inverse = {"inverse": action.tool.inverse} if action.tool.inverse else {}
+    readers = {at: sorted(who) for at, who in action.readers.items()}
+    return ActionRow(
+        id=action.id,
+        run=action.run,
+        turn=action.turn,
+        ordinal=action.ordinal,
+        agent=agent,
+        tool=action.tool.name,
+        digest=action.digest,
+        record=canonicalize_normalized(
+            {
+                **inverse,
+                "args": dict(action.args),
+                "confidence": action.confidence_milli,
+                "origins": dict(action.origins),
+                **({"readers": readers} if readers else {}),
+                "sources": dict(action.sources),
+                "why": action.why,
+            }
+        ),
+    )
 
 
 def decide_action(
@@ -142,6 +168,7 @@ def decide_action(
     row: ActionRow,
     rows: list[ActionRow],
     writes: list[RowWrite],
+    counted: PermitCount,
     back: int,
     now: int,
     entries: Sequence[EntryRecord] = (),
@@ -150,17 +177,18 @@ def decide_action(
 
     `entries` are the entries that it has already; an approval counts as far as they have it.
     A rule's stop that stands as it did, under the same revision, has none. Raises what `write_rows`
-    raises; the action is not counted then.
+    raises.
     """
-    hold_before, has_place = (row.hold, row.approver, row.until_us), bool(row.counted_us)
+    hold_before, counted_us = (row.hold, row.approver, row.until_us), row.counted_us
     decision_before = (row.decided, row.rule, row.policy_rev, row.waits)
     planned = row.effect is not None or row.waits == "policy"
     end = context.end_kind(row) if planned else ""
     if end == "effect.unknown":
-        services.unrecorded_calls.add(row.id)  # so that a later no says so, too
+        services.calls.unrecorded.add(row.id)  # so that a later no says so, too
     decision_context = context.build_decision_context([*context.actions, *rows], row, entries, now)
     decision_record = services.gateway.decide(action, decision_context)
     held_actions.apply_decision(row, decision_record.decision, decision_record.policy_rev, now)
+    row.counted_us = 0
     if row.waits == "resume" and not decision_context.stopped:
         # A rule stops it, and no resume will say when that is over.
         row.not_before_us = held_actions.stop_retry_at(row, now)
@@ -175,34 +203,31 @@ def decide_action(
     drafts = [context.decision_entry(row, decision_record, back)]
     obligations = row.obliges.split(",")
     if row.decided == "permit" and "verify" in obligations and not action.tool.is_verifiable:
-        services.gateway.uncount_permit(context.agent.name, now)
         drafts.append(deny_unverifiable(context, row, planned))
     # What is permitted again keeps the place it has.
-    shortage = context.places.acquire() if row.decided == "permit" and not has_place else None
+    shortage = context.slots.acquire() if row.decided == "permit" and not counted_us else None
     if shortage is not None:
-        services.gateway.uncount_permit(context.agent.name, now)
         held_actions.hold_for_budget(row, hold_before, shortage, now)
         about = {"action": row.id, "tool": row.tool, **shortage.entry_fields()}
         drafts.append(context.entry("budget.refused", back=1, **about))
         count_refusal(services, context, shortage)
-    row.counted_us = now if row.decided == "permit" else 0
     if row.decided != "permit":
         if planned:
             # After a try without an answer nobody knows whether it happened; it is not repeated.
             row.effect = None if row.decided == "hold" else "cancelled"
             drafts.append(context.effect_entry(end, row, 1))
-    elif action.tool.settles == "transactional":
-        try:
+    else:
+        # At once, so that no two runs share a last place.
+        row.counted_us = counted_us or now
+        counted.add(row.counted_us, is_new=not counted_us)
+        if action.tool.settles == "transactional":
             drafts.append(write_rows(services, context, action, row, writes))
-        except BaseException:
-            services.gateway.uncount_permit(context.agent.name, now)
-            raise
-    elif not planned:
-        context.fresh_origins[row.id] = (action.origins, services.registry)
-        drafts.append(context.effect_entry("effect.intended", row, 1))
-    if row.decided == "permit" and "notify" in obligations:
-        about = {"action": row.id, "tool": row.tool, "rule": row.rule}
-        drafts.append(context.entry("notice.raised", back=len(drafts), **about))
+        elif not planned:
+            context.fresh_origins[row.id] = (action.origins, services.registry)
+            drafts.append(context.effect_entry("effect.intended", row, 1))
+        if "notify" in obligations:
+            about = {"action": row.id, "tool": row.tool, "rule": row.rule}
+            drafts.append(context.entry("notice.raised", back=len(drafts), **about))
     if decision_record.answers:
         drafts.append(context.difference_entry(row, decision_record, len(drafts)))
     return drafts
@@ -225,7 +250,7 @@ def hold_for_policy(
     if until:
         row.hold, row.approver, row.until_us = hold_before
         row.decided, row.effect, row.waits = "hold", None, "policy"
-        row.not_before_us, row.counted_us = until, 0
+        row.not_before_us = until
     return bool(until)
 
 
@@ -260,12 +285,9 @@ def write_rows(
     of the run, of which nothing was made durable. What the tool itself raises is its answer.
     """
     target = services.targets.get(action.tool.target or "", {})
-    call = performing.build_call(action, context.agent, context.event, target, 1)
-    row_before = (
-        services.collection_row(context.agent.collection, context.run.key)
-        if context.agent.collection
-        else {}
-    )
+    call = tool_calls.build_call(action, context.agent, context.event, target, 1)
+    collection = context.agent.collection
+    row_before = services.keys.row(collection, context.run.key) if collection else {}
     for write in writes:
         row_before = dict(write.row or {})
     current, readers_before = unpack_row(row_before)
@@ -282,7 +304,7 @@ def write_rows(
         ]
         for write in written:
             canonicalize(write.row)
-            if write.collection != context.agent.collection or write.key != context.run.key:
+            if write.collection != collection or write.key != context.run.key:
                 raise Permanent(f"{action.tool.name} wrote outside its own collection or key")
     except Temporary:
         raise
@@ -294,85 +316,27 @@ def write_rows(
         outcome = Outcome("done", {"rows": [dict(write.row or {}) for write in written], **was})
         writes += written
     row.effect = "done" if outcome.state == "done" else "failed"
-    row.answer = performing.answer_bytes(outcome)
+    row.answer = tool_calls.answer_bytes(outcome)
     return context.effect_entry(f"effect.{row.effect}", row, 1, context.body_of(row.answer))
-
-
-def close_hold(context: RunContext, row: ActionRow) -> list[Draft]:
-    """Deny an action whose hold a person denied or nobody answered in time."""
-    drafts = []
-    if row.hold != "denied":
-        row.hold = "expired"
-        drafts.append(context.entry("hold.expired", action=row.id, tool=row.tool))
-    row.decided, row.rule, row.waits = "deny", f"hold.{row.hold}", None
-    if row.effect is not None:
-        # An unknown effect that nobody will ask about any more: it stays as it was, unrepeated.
-        row.effect = "failed"
-        back = 1 if drafts else 0
-        drafts.append(context.effect_entry("effect.failed", row, back))
-    return drafts
-
-
-def deny_changed(
-    services: Services, context: RunContext, row: ActionRow, why: str, now: int
-) -> list[Draft]:
-    """Deny an action that is not what it was: its tool, its charter or the registry changed."""
-    if row.waits == "policy":
-        services.unrecorded_calls.add(row.id)
-        row.effect = "intended"
-    end = context.end_kind(row) if row.effect is not None else None
-    held_actions.apply_decision(
-        row, build_denial("engine.changed", why), services.gateway.policy_rev, now
-    )
-    row.counted_us = 0
-    body = context.body({"why": why})
-    drafts = [
-        context.entry("action.refused", after=row.last, action=row.id, tool=row.tool, body=body)
-    ]
-    if end is not None:
-        drafts.append(context.effect_entry(end, row, 1))
-    return drafts
-
-
-def cancel_action(row: ActionRow, fields: Mapping[str, str], begun: bool) -> list[Draft]:
-    """End an open action of a run that became a dead letter; say what is not known of it.
-
-    `begun` says that a call without a durable mark may have been made.
-    """
-    about = {**fields, "action": row.id, "tool": row.tool}
-    denied_since = row.waits == "policy"
-    if row.hold in ("open", "approved", "released"):
-        row.hold = "denied"
-    row.decided, row.rule, row.waits, row.until_us = "deny", "run.dead", None, 0
-    if denied_since:
-        # It is not to be taken up again under a permit: the last decision is a deny.
-        row.effect = "cancelled"
-        return [Draft("effect.unknown", about, row.last)]
-    if row.effect is None:
-        return []
-    started = row.effect != "intended" or row.tries > 0 or begun
-    row.effect = "unknown" if started else "cancelled"
-    return [Draft(f"effect.{row.effect}", about, row.last)]
 
 
 def turn_entry(context: RunContext, judgement: ReasonerJudgement, turn: int) -> Draft:
     """Return the entry of a recorded turn. What stands here is never asked again."""
-    body = canonical_json(normalize_json(turn_body(judgement, turn, context.memories)))
     return context.entry(
         "turn.reasoned",
         turn=turn,
         release=context.agent.release,
         proposals=len(judgement.proposals),
-        body=context.body_of(body),
+        body=context.body(turn_body(judgement, turn, context.citations[turn])),
         **judgement_fields(judgement),
     )
 
 
 def turn_body(
-    judgement: ReasonerJudgement, turn: int, memories: Sequence[Memory]
+    judgement: ReasonerJudgement, turn: int, cited: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
     """Return what is recorded of a turn beside its entry: citations, judgement, proposals."""
-    assert judgement.confidence is not None  # it was refused else (`handle.reason`)
+    assert judgement.confidence is not None  # it was refused else (`handle.ask_reasoner`)
     return {
         "turn": turn,
         "label": judgement.label,
@@ -381,18 +345,36 @@ def turn_body(
         "threshold": judgement.threshold,
         "detail": dict(judgement.detail),
         "final": judgement.final,
-        "memories": [memory.cite() for memory in memories],
-        "trust": [memory.trust for memory in memories],
+        "memories": [cite for cite, _ in cited],
+        "trust": [trust for _, trust in cited],
         "proposals": [
             {
                 "tool": proposal.tool,
-                "args": {name: encode_argument(value) for name, value in proposal.args.items()},
+                "args": encode_arguments(proposal.args),
                 "why": proposal.why,
                 "confidence": action_confidence(proposal, judgement.confidence),
             }
             for proposal in judgement.proposals
         ],
     }
+
+
+def judgement_fields(judgement: ReasonerJudgement) -> dict[str, Any]:
+    """Return the numbers of a judgement that an entry may hold."""
+    assert judgement.confidence is not None  # it was refused else (`handle.ask_reasoner`)
+    fields: dict[str, Any] = {
+        "label": judgement.label if judgement.label.isascii() else None,
+        "confidence_milli": int(judgement.confidence * 1000),
+        "state": judgement.state or None,
+    }
+    if judgement.checkpoint is not None:
+        fields["checkpoint"] = checkpoint_digest(judgement.checkpoint)
+    for name, value in (("score", judgement.score), ("threshold", judgement.threshold)):
+        if value is not None and math.isfinite(value):
+            # The ledger holds safe integers only; the exact value stands in the body.
+            milli = max(-MAX_SAFE_INTEGER, min(MAX_SAFE_INTEGER, int(value * 1000)))
+            fields[f"{name}_milli"] = milli
+    return fields
 
 
 def action_confidence(proposal: Proposal, judgement: float) -> float | None:

@@ -390,7 +390,7 @@ class Daemon:
         app.metrics.gauge("stops", len(app.services.stops.list_scopes()))
         app.metrics.gauge("parked_keys", app.services.parked_runs.key_count)
         app.metrics.gauge("breakers_open", len(app.services.breakers.list_tripped()))
-        runs, octets = app.dispatcher.buffer.credits.quota.total
+        runs, octets = app.dispatcher.buffer.credits.total
         app.metrics.gauge("accepted_unfinished", runs)
         app.metrics.gauge("accepted_unfinished_bytes", octets)
         if (now := machine.monotonic_s()) >= self.next_age_at:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 from typing import Protocol
 
@@ -106,6 +106,13 @@ class Frontier:
         peaks.append(leaf)
         self._size += 1
 
+    def grow(self, entries: Iterable[bytes]) -> Frontier:
+        """Return this tree with the canonical bytes of more entries appended; it stays itself."""
+        grown = self.copy()
+        for entry in entries:
+            grown.append(leaf_hash(entry))
+        return grown
+
     def root(self) -> bytes:
         """Return the root of the tree as it stands."""
         if not self._peaks:
@@ -120,6 +127,10 @@ class Frontier:
         twin = Frontier()
         twin._size, twin._peaks = self._size, self._peaks.copy()
         return twin
+
+    def checkpoint(self, origin: str) -> Checkpoint:
+        """Return the head of the tree as it stands."""
+        return Checkpoint(origin, self._size, self.root())
 
     def to_bytes(self) -> bytes:
         """Return version (1 byte), size (8 bytes, big-endian), then the peaks."""
@@ -227,6 +238,10 @@ class Checkpoint(Struct, frozen=True):
     def body(self) -> str:
         """Return the text that is signed: origin, size, root, a line each."""
         return f"{self.origin}\n{self.size}\n{_encode64(self.root)}\n"
+
+    def sign(self, name: str, key: SigningKey, signer_id: bytes = b"") -> str:
+        """Return the signed note of the checkpoint; the arguments are those of `sign_note`."""
+        return sign_note(self.body(), name, key, signer_id)
 
     @classmethod
     def from_body(cls, body: str) -> Checkpoint:

@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from vedette.domain.agent import Agent, MemoryScope
 from vedette.domain.base.disk_errors import FAILURE_MEND
 from vedette.domain.base.errors import StoreFailed, VedetteError
-from vedette.domain.decision_request import (
+from vedette.domain.decision import (
     DecisionContext,
     DecisionRecord,
     NullPolicyEngine,
@@ -79,7 +79,7 @@ class Recall(Struct):
         for scope in agent.scopes:
             if self._may_read(agent, event, scope, now_us, drafts):
                 memories.extend(self._search(agent, event, scope, now_us))
-        unique = {memory.cite(): memory for memory in memories}
+        unique = {(memory.bank, memory.id, memory.revision): memory for memory in memories}
         return tuple(unique.values()), drafts
 
     def update_banks(self, work: Callable[[], object], *, order: bool) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from vedette.domain.agent import Agent
-from vedette.domain.decision_request import DecisionContext
+from vedette.domain.decision import DecisionContext
 from vedette.domain.entry import Draft
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Memory

@@ -12,18 +12,17 @@ from typing import Any, Protocol, cast
 
 import orjson
 
-from vedette.domain.base.canonical import canonical_json, normalize_json, short_id
+from vedette.domain.base.canonical import normalized_json, short_id
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadCommand, Forbidden, NotFound
 from vedette.domain.entry import Body, Draft
-from vedette.domain.event import ENVELOPE, Event, subject_of
+from vedette.domain.event import CORRECTION_TYPE, ENVELOPE, Event, subject_of
 from vedette.domain.memory import find_label_fault
 from vedette.domain.ports.sources import Receipt
 from vedette.domain.ports.store import AcceptResult, Arrival, Store
 from vedette.domain.readers import meet
 from vedette.domain.roles import require_role
 from vedette.domain.run import Run
-from vedette.domain.trigger import CORRECTION_TYPE
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.ledger.history.changes import EntryPageReader
@@ -79,13 +78,15 @@ async def _correct(
     who = str(order.principal)
     draft = Draft(
         "run.corrected", {"outcome": outcome, "actor": who},
-        body=Body(canonical_json(normalize_json(body)), subject_of(event)),
+        body=Body(normalized_json(body), subject_of(event)),
     )  # fmt: skip
     done: dict[str, Any] = {"run": run.id, "agent": run.agent, "outcome": outcome, "was": was}
     if should is None:
         seq, _ = await store.record_correction(run.id, draft, None, command=order.command_id)
         return {**done, "entry": seq, "should": None, "event": None, "woke": []}
-    labels = RunContext.open(services, run, 0, event).labels()
+    agent = services.fleet.agent(run.agent)
+    # Not `open`: that takes the run up under a lease, and nothing is done with it here.
+    labels = RunContext(services, run, 0, agent, event, store.actions(run.id)).labels()
     corrections_before = sum(
         1 for entry in _entries(store, run) if entry["kind"] == "run.corrected"
     )
@@ -103,9 +104,7 @@ async def _correct(
             "should": should,
             "note": note,
             "by": who,
-            "reads": list(
-                dict.fromkeys(f"{s.bank}/{s.scope}" for s in services.agent(run.agent).scopes)
-            ),
+            "reads": list(dict.fromkeys(f"{s.bank}/{s.scope}" for s in agent.scopes)),
             "saw": {"type": event.type, "subject": event.subject, "data": _shrink_data(event.data)},
         },
         # Its subject is that of the event, whoever chose that.
@@ -188,7 +187,7 @@ def _refuse_label(services: Services, run: Run, should: str, was: str, new: bool
 def known_labels(services: Services, agent: str) -> set[str]:
     """Return the labels of an agent's charter, of its examples, and of its latest runs."""
     known: set[str] = set()
-    declared = services.agent(agent)
+    declared = services.fleet.agent(agent)
     for name in _LABEL_KEYS:
         value = declared.charter.get(name)
         if isinstance(value, Mapping | list):
@@ -210,9 +209,7 @@ def known_labels(services: Services, agent: str) -> set[str]:
 def _shrink_data(data: Any) -> Any:
     """Return what a judge saw of an event's data, texts cut until it is small beside an event."""
     longest = _MAX_TEXT
-    while (
-        longest > 1 and len(canonical_json(normalize_json(_truncate(data, longest)))) > _MOST_BYTES
-    ):
+    while longest > 1 and len(normalized_json(_truncate(data, longest))) > _MOST_BYTES:
         longest //= 4
     return _truncate(data, longest)
 

@@ -164,7 +164,7 @@ class Curation(Struct):
 
     def _judge_inputs(self, agent: str) -> dict[str, Any]:
         """Return what an agent's judge is made of now, as data."""
-        declared = self.services.agent(agent)
+        declared = self.services.fleet.agent(agent)
         lessons = self.lessons.preview_lessons(agent, self.services.clock.now_us())
         lessons_json = [
             {name: getattr(one, name) for name in one.__struct_fields__} for one in lessons

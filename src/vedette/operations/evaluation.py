@@ -16,13 +16,12 @@ import orjson
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from vedette.domain.action import Action, bind_by_name
+from vedette.domain.action import Action, bind, check_confidence
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import BadProposal
-from vedette.domain.confidence import check_confidence
-from vedette.domain.decision_request import DecisionContext
+from vedette.domain.budget import ACTIONS
+from vedette.domain.decision import DecisionContext
 from vedette.domain.event import Event, check_event
-from vedette.domain.labels import build_run_labels
 from vedette.domain.memory import Briefing, Memory, reviewed_ids
 from vedette.domain.origin import Roots
 from vedette.domain.ports.reasoner import ToolExecutor
@@ -150,7 +149,7 @@ class _CaseRun(Struct):
         confidence = check_confidence(judgement.confidence, f"the judgement of {agent.name}")
         for ordinal, proposal in enumerate(judgement.proposals):
             try:
-                action = bind_by_name(
+                action = bind(
                     proposal, agent.tools, roots, run=briefing.run, turn=1, ordinal=ordinal,
                     confidence=confidence,
                 )  # fmt: skip
@@ -170,6 +169,9 @@ class _CaseRun(Struct):
     def _decide_in_act(self, action: Action, decision_context: DecisionContext) -> tuple[str, str]:
         """Return outcome and rule as they would be in mode act, by what policy says of observe."""
         decision = self.gateway.decide(action, decision_context).decision
+        if decision.outcome == "permit":
+            agent, now = decision_context.agent.name, decision_context.now_us
+            self.gateway.counts.add(agent, ACTIONS, now)
         if "mode.ask" in decision.reasons:
             observing = replace(
                 decision_context, agent=replace(decision_context.agent, requested_mode="observe")
@@ -257,5 +259,5 @@ def first_roots(agent: Agent, briefing: Briefing, row_readers: Readers = None) -
         outcome={},
         trusted_outcomes=frozenset(),
         row=briefing.row,
-        labels=build_run_labels(agent, event, briefing.memories, row_readers, {}),
+        labels=agent.label_run(event, briefing.memories, row_readers, {}),
     )

@@ -18,8 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from vedette.domain.agent import Agent
-from vedette.domain.base.canonical import canonical_json, normalize_json
-from vedette.domain.compensation import is_undo
+from vedette.domain.base.canonical import normalized_json
 from vedette.domain.entry import is_body_of
 from vedette.domain.event import Event
 from vedette.domain.judge_state import (
@@ -29,12 +28,11 @@ from vedette.domain.judge_state import (
     initial_digest,
     parse_state_name,
 )
-from vedette.domain.labels import unpack_row
-from vedette.domain.memory import Briefing, Memory
+from vedette.domain.memory import Briefing, Memory, cite_memories
 from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement
+from vedette.domain.readers import unpack_row
 from vedette.domain.run import Run
-from vedette.engine.call_report import judgement_fields
-from vedette.engine.turn import turn_body
+from vedette.engine.turn import judgement_fields, turn_body
 from vedette.operations.judge_report import (
     ARCHIVED,
     CHANGED,
@@ -240,7 +238,8 @@ def _replayed_fields(judgement: ReasonerJudgement, memories: tuple[Memory, ...])
     fields = judgement_fields(judgement)
     recorded = {name: fields[name] for name in _NUMBERS if fields.get(name) is not None}
     if judgement.proposals or judgement.candidates:
-        recorded |= orjson.loads(canonical_json(normalize_json(turn_body(judgement, 1, memories))))
+        body = turn_body(judgement, 1, cite_memories(memories))
+        recorded |= orjson.loads(normalized_json(body))
     return recorded
 
 
@@ -323,7 +322,7 @@ class _Replay:
     def _skip_unnamed(self, step: _RecordedJudgement) -> None:
         """Take a turn whose state has no name: a model's, the engine's own, or an old judge's."""
         event = self._record.event_at(step.position)
-        own = is_undo(event) if event is not None else step.entry.get("label") == "undo"
+        own = event.is_undo if event is not None else step.entry.get("label") == "undo"
         if own or not self._judges.has_judge(step.agent):
             self.report.answers += 1
             return

@@ -16,11 +16,10 @@ from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
-from vedette.domain.loss_window import LossWindow
 from vedette.domain.memory_state import ARCHIVE_CAUSE, LedgerMemory
 from vedette.domain.ports.store import ErasureResult
 from vedette.domain.roles import require_role
-from vedette.domain.run import Run
+from vedette.domain.run import LossWindow, Run
 from vedette.engine.services import Services
 from vedette.ledger.merkle import ProofError, SigningKey
 from vedette.ledger.pruned_log import ArchivedPrefix
@@ -233,7 +232,7 @@ async def keep_states(services: Services, unkept: Sequence[Run]) -> set[str]:
             history = services.store.state_history(agent, key, 2**62)
             if history.checkpoint_position >= needed:
                 break
-            fold = services.reasoner(services.agent(agent)).fold_state
+            fold = services.reasoners[services.fleet.agent(agent).reasoner].fold_state
             blob = fold(agent, history.checkpoint, history.later_events)
             if blob is None:
                 stateless.add(agent)

@@ -15,15 +15,13 @@ from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
 from vedette.domain.action import Action
-from vedette.domain.agent import Agent, Fleet
-from vedette.domain.decision import Decision
-from vedette.domain.decision_request import DecisionContext
+from vedette.domain.agent import Agent, Fleet, Schedule
+from vedette.domain.decision import Decision, DecisionContext
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.origin import Origin
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.domain.schedule import NextWallTime, build_calendar
 from vedette.domain.tool import Tool
-from vedette.domain.trigger import Schedule
 from vedette.operations.modes import effective_mode, read_grant
 from vedette.policy.gateway import Gateway
 

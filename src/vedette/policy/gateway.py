@@ -13,10 +13,15 @@ from typing import Any
 from msgspec import Struct, field
 
 from vedette.domain.action import Action
-from vedette.domain.budget import ACTIONS, DAY_US, HOUR_US, MINUTE_US, SpendCounters
-from vedette.domain.decision import REQUEST_SCHEMA
-from vedette.domain.decision_request import DecisionContext, DecisionRecord, request_decision
+from vedette.domain.budget import ACTIONS
+from vedette.domain.decision import (
+    REQUEST_SCHEMA,
+    DecisionContext,
+    DecisionRecord,
+    request_decision,
+)
 from vedette.domain.ports.policy_engine import PolicyEngine
+from vedette.domain.spend import SpendCounters
 from vedette.policy.second_opinion import SecondOpinion
 
 
@@ -38,7 +43,7 @@ class Gateway(Struct):
         self.engine, self.policy_rev, self.second_opinion = engine, policy_rev, second_opinion
 
     def decide(self, action: Action, decision_context: DecisionContext) -> DecisionRecord:
-        """Decide one action. Counts a permit at once, so that no two runs share a last place."""
+        """Decide one action. A permit counts once its caller says so (`counts`)."""
         request = self._build_request(
             decision_context,
             action={
@@ -68,13 +73,7 @@ class Gateway(Struct):
             decision_record = self.second_opinion.review(
                 decision_record, outward=self.second_opinion.is_outward(request)
             )
-        if decision_record.decision.outcome == "permit":
-            self.counts.add(decision_context.agent.name, ACTIONS, decision_context.now_us)
         return decision_record
-
-    def uncount_permit(self, agent: str, counted_at_us: int) -> None:
-        """Take back the count of a permit whose step was refused."""
-        self.counts.refund(agent, ACTIONS, counted_at_us)
 
     def may_read(self, decision_context: DecisionContext, bank: str, scope: str) -> DecisionRecord:
         """Decide whether an agent may read a memory scope."""
@@ -112,7 +111,6 @@ class Gateway(Struct):
         confidence: int,
     ) -> dict[str, Any]:
         agent, event, now = decision_context.agent, decision_context.event, decision_context.now_us
-        count = self.counts.total
         trigger = decision_context.trigger
         if trigger is None:
             trigger = agent.trigger_of(event)
@@ -151,9 +149,7 @@ class Gateway(Struct):
                     {"id": cite, "trust": trust} for cite, trust in decision_context.memories
                 ],
                 "counters": {
-                    "minute": count(agent.name, ACTIONS, now, MINUTE_US),
-                    "hour": count(agent.name, ACTIONS, now, HOUR_US),
-                    "day": count(agent.name, ACTIONS, now, DAY_US),
+                    **self.counts.totals(agent.name, ACTIONS, now),
                     "run": decision_context.actions_in_run,
                 },
                 "budget": {

@@ -17,8 +17,7 @@ from msgspec import Struct
 
 from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import Decision
-from vedette.domain.decision_request import evaluate_request
+from vedette.domain.decision import Decision, evaluate_request
 from vedette.domain.ports.policy_engine import PolicyEngine
 
 MODES = ("observe", "ask", "act")

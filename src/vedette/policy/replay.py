@@ -16,9 +16,9 @@ from msgspec import Struct, field
 from vedette.domain.base.canonical import SALT_BYTES, canonical_json, salted_digest
 from vedette.domain.base.errors import VedetteError
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import Decision
-from vedette.domain.decision_request import (
+from vedette.domain.decision import (
     Decider,
+    Decision,
     NullPolicyEngine,
     build_difference_denial,
     request_decision,

@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.errors import StoreFailed, VedetteError
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import build_denial
-from vedette.domain.decision_request import (
+from vedette.domain.decision import (
     NO_ENGINE,
     DecisionRecord,
     EngineAnswer,
+    build_denial,
     build_difference_denial,
     build_difference_entry,
     difference_kind,

@@ -23,9 +23,7 @@ from vedette.ledger.merkle import (
     SigningKey,
     is_signature,
     key_id,
-    leaf_hash,
     parse_note,
-    sign_note,
     verifier_key,
 )
 from vedette.store.dialect import Database
@@ -67,6 +65,7 @@ class LedgerWriter:
         self._view_entries: list[LedgerEntry] = []
         self._read_tables = ReadTables(database)
         self._bodies: list[tuple[Any, ...]] = []
+        # The entries that the tree grows by when the group is closed.
         self._leaves: list[bytes] = []
         self._checkpoint: tuple[str, Checkpoint] | None = None
         self._handover: tuple[int, SigningKey] | None = None
@@ -190,7 +189,7 @@ class LedgerWriter:
             )
         )  # fmt: skip
         self._view_entries.append((seq, at_us, draft.kind, run, n, about, draft.fields))
-        self._leaves.append(leaf_hash(raw))
+        self._leaves.append(raw)
         self._next = seq + 1
 
     def _salt(self) -> bytes:
@@ -220,13 +219,11 @@ class LedgerWriter:
         self._checkpoint = None
         if not self._leaves:
             return
-        grown = self._frontier.copy()
-        for leaf in self._leaves:
-            grown.append(leaf)
-        point = Checkpoint(self._origin, grown.size, grown.root())
-        note = sign_note(point.body(), self._key_name, self._key, self._key_id)
+        grown = self._frontier.grow(self._leaves)
+        point = grown.checkpoint(self._origin)
+        note = point.sign(self._key_name, self._key, self._key_id)
         self._checkpoint = note, point
-        self._database.execute_many("INSERT INTO checkpoint VALUES(?,?)", [(grown.size, note)])
+        self._database.execute_many("INSERT INTO checkpoint VALUES(?,?)", [(point.size, note)])
         self._database.execute_many(META, [("frontier", grown.to_bytes().hex())])
         self._next_frontier = grown
 

@@ -4,7 +4,7 @@ A backup that was put back, a point in time, a copy that took over: the store is
 was done. Its witness says so (`vedette.store.witness`); a store without one may be anything, and
 so may one at a server that was promoted or restored: a witness says nothing of what others did
 after its last head. Either way the store goes on stopped and in doubt
-(`vedette.domain.loss_window`), with an entry that says why.
+(`vedette.domain.run`), with an entry that says why.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from vedette.domain.loss_window import LossWindow
+from vedette.domain.run import LossWindow
 from vedette.store.dialect import Database, Row
 
 ARCHIVED = "archived"

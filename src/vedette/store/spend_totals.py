@@ -30,24 +30,18 @@ _WAKE_ACTIONS = "UPDATE action SET not_before_us=1 WHERE position=? AND agent=? 
 def read_total(database: Database, name: str, unit: str) -> SpendTotal | None:
     """Return a total; None if nothing was ever spent."""
     rows = database.rows(f"SELECT {_TOTAL} FROM total WHERE name=? AND unit=?", (name, unit))
-    return SpendTotal(*rows[0]) if rows else None
+    return SpendTotal.from_row(rows[0][:3], rows[0][3:]) if rows else None
 
 
 def read_totals(database: Database) -> list[tuple[str, str, SpendTotal]]:
     """Return (name, unit, total) of every agent and, under FLEET, of the fleet."""
     rows = database.rows(f"SELECT name,unit,{_TOTAL} FROM total ORDER BY name, unit")
-    return [(row[0], row[1], SpendTotal(*row[2:])) for row in rows]
+    return [(row[0], row[1], SpendTotal.from_row(row[2:5], row[5:])) for row in rows]
 
 
 def write_totals(database: Database, changed: Mapping[tuple[str, str], SpendTotal]) -> None:
     """Write the totals that a group changed."""
-    database.execute_many(
-        _WRITE,
-        [
-            (*key, t.hour_us, t.hour, t.hour_told, t.day_us, t.day, t.day_told)
-            for key, t in changed.items()
-        ],
-    )
+    database.execute_many(_WRITE, [(*key, *total.to_row()) for key, total in changed.items()])
 
 
 def read_raises(database: Database, now_us: int) -> list[Raise]:

@@ -157,6 +157,7 @@ class StepWriter:
 
     def commit(self, step: Step) -> CommitResult:
         """Write a step, or say why not. Raises ValueError for what has no canonical form."""
+        at_us = self._now_us()
         position, before, successor = step.position, None, 0
         if step.run is not None:
             position = position or find_position(self._database, step.run)
@@ -180,10 +181,10 @@ class StepWriter:
             if self._step_count(position, step.agent or "") != step.expected_steps:
                 return CommitResult(CommitStatus.DUPLICATE)
             if step.limits:
-                shortage = self._find_shortage(step)
+                shortage = self._find_shortage(step, at_us)
                 if shortage is not None:
                     return CommitResult(CommitStatus.OVER_BUDGET, shortage=shortage)
-                if step.shortfall and self._has_budget(step):
+                if step.shortfall and self._has_budget(step, at_us):
                     return CommitResult(CommitStatus.BUDGET_AVAILABLE)
         rows = [
             (
@@ -192,10 +193,11 @@ class StepWriter:
             )
             for write in step.rows
         ]
-        at_us = self._now_us()
-        first = self._ledger.last_seq + 1
-        self._ledger.append(step.drafts, step.run, step.entries_before, at_us, position or None)
-        last = self._ledger.last_seq if step.drafts else 0
+        last = self._ledger.append(
+            step.drafts, step.run, step.entries_before, at_us, position or None
+        )
+        first = last + 1 - len(step.drafts)
+        last = last if step.drafts else 0
         if step.run is not None:
             self._move_run(step, position, before, successor, last)
         for key, data in rows:
@@ -236,16 +238,15 @@ class StepWriter:
             return CommitStatus.FENCED_STOP
         return None
 
-    def _find_shortage(self, step: Step) -> Shortage | None:
+    def _find_shortage(self, step: Step, now_us: int) -> Shortage | None:
         """Return the limit that has no room for what the step would spend."""
-        totals, now_us = self._buffer.totals, self._now_us()
+        totals = self._buffer.totals
         return totals.find_shortage(step.agent or "", step.limits, step.spend, step.refunds, now_us)
 
-    def _has_budget(self, step: Step) -> bool:
+    def _has_budget(self, step: Step, now_us: int) -> bool:
         """Say whether there is room by now for what the step says there is none for."""
         wanted = {unit: amount + step.spend.get(unit, 0) for unit, amount in step.shortfall.items()}
-        totals, now_us = self._buffer.totals, self._now_us()
-        agent = step.agent or ""
+        totals, agent = self._buffer.totals, step.agent or ""
         return totals.find_shortage(agent, step.limits, wanted, step.refunds, now_us) is None
 
     def epoch_of(self, position: int, step: Step) -> int:

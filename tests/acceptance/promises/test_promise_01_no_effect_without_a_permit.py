@@ -110,7 +110,7 @@ async def test_promise_01_control_a_call_before_the_commit_is_seen(
         async def too_early(step: Step) -> Step | None:
             for row in step.actions:
                 if row.effect == "intended":
-                    tool = line.agent(row.agent).tools[row.tool]
+                    tool = line.fleet.agent(row.agent).tools[row.tool]
                     args = orjson.loads(row.record)["args"]
                     key = row.id.removeprefix("act_")
                     target = line.targets["world"]

@@ -32,7 +32,7 @@ from vedette.testing.toy_fleet import (
 
 async def thousand_queued(fleet: FleetHarness, world: World) -> list[Event]:
     """Return when 1,000 calls are permitted and queue for two slots."""
-    fleet.app.services.fleet_slots = asyncio.Semaphore(2)
+    fleet.app.services.calls.fleet_slots = asyncio.Semaphore(2)
     gate = threading.Event()
 
     def hold_up(call: Call) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.acceptance.promises.common import SECOND, approve, first
 
 from vedette.domain.base.errors import BadCommand, DisplayMismatch, Forbidden
-from vedette.domain.decision_request import Approval, request_decision
+from vedette.domain.decision import Approval, request_decision
 from vedette.domain.identity import Principal
 from vedette.engine.held_actions import HOLD_EXPIRY_US
 from vedette.engine.run_context import RunContext

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.acceptance.promises.common import state
 
-from vedette.domain.decision_request import request_decision
+from vedette.domain.decision import request_decision
 from vedette.testing.harness import copy_policies
 from vedette.testing.toy_fleet import World, job, note_proposal, send_proposal, toy_fleet
 

@@ -34,7 +34,7 @@ NOTE = {"key": Ref("/event/subject"), "text": "x"}
 
 async def queued_behind_two(fleet: FleetHarness, world: World) -> Event:
     """Return when 300 calls queue for two slots and one action waits for a person."""
-    fleet.app.services.fleet_slots = asyncio.Semaphore(2)
+    fleet.app.services.calls.fleet_slots = asyncio.Semaphore(2)
     gate = threading.Event()
 
     def hold_up(call: Call) -> None:

@@ -14,7 +14,7 @@ import pytest
 from vedette.adapters.files.source import BATCH, CsvSource, JsonlSource
 from vedette.adapters.host.source import HostSource
 from vedette.adapters.schedule.source import ScheduleSource, cron_walls
-from vedette.domain.agent import Agent, Fleet
+from vedette.domain.agent import Agent, Fleet, MissedTickPolicy, Schedule
 from vedette.domain.base.clock import MICROS, SystemClock, from_iso, iso
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.base.fleet_clock import FleetClock
@@ -23,7 +23,6 @@ from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.identity import Identity
 from vedette.domain.ports.sources import Intake, Receipt, Refused, Source
 from vedette.domain.schedule import build_calendar
-from vedette.domain.trigger import MissedTickPolicy, Schedule
 from vedette.testing.clock import ManualClock, run_ready_tasks
 from vedette.testing.intake import ListIntake
 

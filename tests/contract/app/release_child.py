@@ -63,7 +63,7 @@ async def look(folder: Path) -> dict[str, Any]:
         first = min(e["seq"] for e in fleet.entries("fleet.loaded") if e["seq"] > head)
         return {
             "kinds": [e["kind"] for e in sorted(told, key=lambda e: e["seq"]) if e["seq"] < first],
-            "runs": fleet.app.services.agent("worker").release,
+            "runs": fleet.app.services.fleet.agent("worker").release,
             "folder": release_digest(folder / "content/agents/worker"),
         }
 

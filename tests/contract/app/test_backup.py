@@ -31,8 +31,8 @@ from vedette.domain.base.errors import BadCommand, BadStore, StoreBusy
 from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.identity import Principal
+from vedette.engine.calls_in_flight import CallsInFlight
 from vedette.engine.kill_switch import lift_expired_stops
-from vedette.engine.quiet_time import QuietTimes
 from vedette.ledger.merkle import Checkpoint, Frontier, leaf_hash, read_notes, sign_note
 from vedette.ledger.verify import Code, Report
 from vedette.store.sqlite import SqliteReader
@@ -92,9 +92,11 @@ async def go_on(fleet: FleetHarness) -> None:
 
 def held_for_long(fleet: FleetHarness) -> None:
     """Make a fleet that was just opened one that is up for longer than any call takes."""
-    quiet, line = QuietTimes(), fleet.app.services
-    quiet.note_lease(fleet.app.store.epoch, line.clock.monotonic_us() - 60_000_000)
-    line.quiet_times = quiet
+    line = fleet.app.services
+    calls = CallsInFlight(line.clock)
+    calls.start_seq = line.calls.start_seq
+    calls.note_lease(fleet.app.store.epoch, line.clock.monotonic_us() - 60_000_000)
+    line.calls = calls
 
 
 def verified(folder: Path, witness: Path | None = None) -> Report:

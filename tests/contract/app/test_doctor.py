@@ -232,7 +232,7 @@ def test_a_server_without_a_certificate_that_is_trusted_is_refused(
 def test_schedules_say_when_they_are_due_and_a_missing_zone_database_fails(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vedette.domain.trigger import Schedule
+    from vedette.domain.agent import Schedule
 
     agents = load_fleet(root, load_settings(root / "vedette.toml")).fleet.agents
     agent: Agent = replace(

@@ -26,6 +26,7 @@ from vedette.domain.event import Event
 from vedette.domain.judge_state import judge_digest
 from vedette.domain.run import Lease, Step
 from vedette.engine.handle import handle
+from vedette.engine.key_state import KeyStates
 from vedette.ledger.merkle import Checkpoint, parse_note
 from vedette.operations.judge_replay import replay_judges
 from vedette.operations.judge_report import ARCHIVED, CHANGED, ERASED, UNNAMED, JudgeReport
@@ -96,7 +97,7 @@ async def test_a_sound_record_is_judged_again_with_the_same_answers(fleet: Fleet
 
 def checkpoint_often(fleet: FleetHarness) -> None:
     """Have the fleet's judges make a checkpoint of every eighth event of a key."""
-    agent = fleet.app.services.agent("worker")
+    agent = fleet.app.services.fleet.agent("worker")
     often = InProcessReasoner(
         lambda _: build_judge(agent, ()), checkpoint_every=8,
         digest_of=lambda _: judge_digest(agent.release, ()),
@@ -120,16 +121,14 @@ async def test_checkpoints_are_made_again(fleet: FleetHarness) -> None:
 def another_worker(fleet: FleetHarness) -> Iterator[None]:
     """Let what is handled inside be judged by a process that holds other states."""
     line = fleet.app.services
-    here, heads = line.reasoners, dict(line.positions)
+    here, keys = line.reasoners, line.keys
     lessons = fleet.app.releases.lessons
     line.reasoners = {"judge": build_judge_reasoner(line.fleet, lessons, line.clock, None)}
-    line.positions.clear()
+    line.keys = KeyStates(line.store)
     try:
         yield
     finally:
-        line.reasoners = here
-        line.positions.clear()
-        line.positions.update(heads)
+        line.reasoners, line.keys = here, keys
 
 
 async def anywhere(step: Step) -> Step:
@@ -255,7 +254,7 @@ async def test_a_judge_whose_code_has_changed_is_not_judged_again(fleet: FleetHa
     report = await again(fleet.app)
     assert (report.ok, report.equal) == (True, 8)  # the release before is kept
     for kept in folder.iterdir():
-        if kept.name != fleet.app.services.agent("worker").release:
+        if kept.name != fleet.app.services.fleet.agent("worker").release:
             (kept / "worker" / "judge.py").chmod(0o600)
             (kept / "worker" / "judge.py").write_text("changed")
     report = await again(fleet.app)

@@ -24,8 +24,7 @@ from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, BadStore, Unavailable
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
-from vedette.domain.loss_window import LossWindow
-from vedette.domain.run import ActionRow
+from vedette.domain.run import ActionRow, LossWindow
 from vedette.engine.cluster import follow_cluster
 from vedette.interfaces.cli.common import submit_command
 from vedette.interfaces.daemon import Daemon

@@ -147,7 +147,7 @@ async def test_a_release_that_waits_is_decided_again_under_what_was_published(
     """It was admitted while no tokens were limited, and waits for its agent to come to rest."""
     made = Fleet(tmp_path, bounded=True)
     async with made.fleet as fleet:
-        before = fleet.app.services.agent("worker").release
+        before = fleet.app.services.fleet.agent("worker").release
         made.model.answers.clear()
         await fleet.send(job("1"))
         await wait_until(lambda: len(made.model.briefings) == 1)
@@ -160,7 +160,7 @@ async def test_a_release_that_waits_is_decided_again_under_what_was_published(
         assert isinstance(refused, BadCommand)
         assert "tokens or money are limited" in str(refused)
         assert fleet.entries("agent.released") == []
-        assert fleet.app.services.agent("worker").release == before
+        assert fleet.app.services.fleet.agent("worker").release == before
         assert await made.works("2")
 
 
@@ -191,19 +191,19 @@ async def test_of_a_release_and_a_publication_that_do_not_fit_one_is_refused(
         assert len(refused) == 1, answers
         assert made.bounded()
         released = [entry["release"] for entry in fleet.entries("agent.released")]
-        assert released in ([], [fleet.app.services.agent("worker").release])
+        assert released in ([], [fleet.app.services.fleet.agent("worker").release])
 
 
 async def test_a_release_is_decided_again_where_another_worker_published(tmp_path: Path) -> None:
     made = Fleet(tmp_path, bounded=True)
     async with made.fleet as fleet:
-        before = fleet.app.services.agent("worker").release
+        before = fleet.app.services.fleet.agent("worker").release
         made.asks()
         between(fleet.app.store, "note", "agent.released", lambda: made.publish_elsewhere(LIMITED))
         refused = await ended(asyncio.create_task(made.release()))
         assert isinstance(refused, BadCommand), refused
         assert fleet.entries("agent.released") == []
-        assert fleet.app.services.agent("worker").release == before
+        assert fleet.app.services.fleet.agent("worker").release == before
         assert await made.works("1")
 
 
@@ -457,13 +457,13 @@ async def test_the_last_release_of_the_record_runs_whoever_made_it_meanwhile(
         ours = (await made.release())["release"]
         await asyncio.gather(*following)
         await releases.follow(told.append)
-        assert made.fleet.app.services.agent("worker").release == theirs
+        assert made.fleet.app.services.fleet.agent("worker").release == theirs
         # A release of what ran here last is one: the fleet runs another by now.
         await note([Draft("agent.released", {"agent": "worker", "release": ours})])
         done = await made.release()
         assert (done["was"], done["changed"]) == (ours, False) or done["changed"]
         await releases.follow(told.append)
-        assert made.fleet.app.services.agent("worker").release == ours
+        assert made.fleet.app.services.fleet.agent("worker").release == ours
         assert await made.judged("1") == ("ours ours", ours)
 
 
@@ -471,7 +471,7 @@ async def test_a_release_of_what_runs_here_counts_where_another_was_made(
     tmp_path: Path,
 ) -> None:
     async with running(tmp_path, "here") as made:
-        here = made.fleet.app.services.agent("worker").release
+        here = made.fleet.app.services.fleet.agent("worker").release
         made.say("theirs")
         theirs = keep_snapshot(made.fleet.app.settings.state, made.agent).release
         await made.fleet.app.store.append_entries(
@@ -481,7 +481,7 @@ async def test_a_release_of_what_runs_here_counts_where_another_was_made(
         done = await made.release()
         assert (done["was"], done["release"], done["changed"]) == (theirs, here, True)
         await made.releases.follow(lambda told: None)
-        assert made.fleet.app.services.agent("worker").release == here
+        assert made.fleet.app.services.fleet.agent("worker").release == here
 
 
 @pytest.mark.parametrize("stands", [True, False])
@@ -523,7 +523,7 @@ async def test_two_workers_that_release_at_once_run_the_last_of_both(tmp_path: P
             fleets = (one, other)
 
             def both_run(release: str) -> bool:
-                return all(f.app.services.agent("worker").release == release for f in fleets)
+                return all(f.app.services.fleet.agent("worker").release == release for f in fleets)
 
             tasks = [
                 asyncio.create_task(

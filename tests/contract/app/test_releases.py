@@ -338,7 +338,10 @@ async def test_a_release_made_here_is_not_undone_by_an_older_one_of_elsewhere(
         told: list[str] = []
         done, _ = await asyncio.gather(made.release(), made.releases.follow(told.append))
         assert made.fleet.entries("agent.released")[-1]["release"] == done["release"]
-        assert (made.fleet.app.services.agent("worker").release, told) == (done["release"], [])
+        assert (made.fleet.app.services.fleet.agent("worker").release, told) == (
+            done["release"],
+            [],
+        )
 
 
 async def test_two_workers_on_one_store_run_the_release_that_one_of_them_made(
@@ -362,7 +365,7 @@ async def test_two_workers_on_one_store_run_the_release_that_one_of_them_made(
             task = asyncio.create_task(work)
             made.say("new")
             done = await made.release()
-            await wait_until(lambda: line.agent("worker").release == done["release"], 20)
+            await wait_until(lambda: line.fleet.agent("worker").release == done["release"], 20)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             assert [told for told in troubles if "was taken up" not in told] == []

@@ -260,7 +260,7 @@ async def test_what_never_began_is_cancelled_at_once(
 async def test_a_burial_of_what_is_denied_says_that_nobody_knows(
     fleet: FleetHarness, world: World, clock: ManualClock
 ) -> None:
-    from vedette.engine.handle import dead_letter
+    from vedette.engine.scheduler.failure_policy import dead_letter
 
     event = job("1", send_proposal())
     await lost(fleet, world, event, happened=False)

@@ -128,7 +128,7 @@ async def test_agents_share_what_the_fleet_has(
         assert len(world.calls) == 25
         rules = [entry["rule"] for entry in fleet.entries("budget.refused")]
         assert sorted(set(rules)) == ["budget.agent.actions.day", "budget.fleet.actions.day"]
-        totals = {(n, u): total.day for n, u, total in fleet.app.store.spend_totals()}
+        totals = {(n, u): total.day.total for n, u, total in fleet.app.store.spend_totals()}
         assert totals == {
             ("worker", "actions"): 20,
             ("second", "actions"): 5,
@@ -193,7 +193,9 @@ async def test_a_decision_made_again_keeps_the_place_it_has(
         assert fleet.actions(event)[0].waits == "resume"
         await fleet.app.commands.resume(fleet.order(), tool="wire.send")
         await fleet.wait_until_idle()
-        assert {u: total.day for _, u, total in fleet.app.store.spend_totals()} == {"actions": 1}
+        assert {u: total.day.total for _, u, total in fleet.app.store.spend_totals()} == {
+            "actions": 1
+        }
 
 
 # --- raise --------------------------------------------------------------------------------------
@@ -275,7 +277,9 @@ async def test_tokens_and_money_are_booked_at_worst_and_settled(
         assert {e["cause"] for e in settled} == {e["seq"] for e in reserved[: len(settled)]}
         # A turn may need 2000: after six that used 100 each there is no room for a seventh.
         assert len(thinks.briefings) == 6
-        totals = {u: total.day for n, u, total in fleet.app.store.spend_totals() if n == "worker"}
+        totals = {
+            u: total.day.total for n, u, total in fleet.app.store.spend_totals() if n == "worker"
+        }
         assert totals == {MODEL_CALLS: 6, TOKENS: 600, MONEY: 606}
         assert states(fleet) == {"done": 6, "waiting budget": 4}
         clock.advance(DAY_US)
@@ -354,7 +358,9 @@ async def test_what_a_killed_turn_had_booked_stays_booked(
         await fleet.restart()
         await fleet.wait_until_idle()
         assert states(fleet) == {"done": 1}
-        totals = {u: total.day for n, u, total in fleet.app.store.spend_totals() if n == FLEET}
+        totals = {
+            u: total.day.total for n, u, total in fleet.app.store.spend_totals() if n == FLEET
+        }
         assert totals[TOKENS] == 2000 + 100, "nobody knows what the first call cost"
         run = fleet.runs(job("1"))[0]
         assert fleet.app.store.run_spend(run.id)[TOKENS] == 2100
@@ -383,7 +389,9 @@ async def at_once(fleet: FleetHarness, thinks: ScriptedReasoner, number: int) ->
     async def reason(briefing: Briefing) -> ReasonerJudgement:
         nonlocal most
         store = SqliteReader(fleet.folder / "state")
-        most = max(most, *(total.day for n, u, total in store.spend_totals() if u == TOKENS and n))
+        most = max(
+            most, *(total.day.total for n, u, total in store.spend_totals() if u == TOKENS and n)
+        )
         store.close()
         thinks.briefings.append(briefing)
         await asyncio.sleep(0)

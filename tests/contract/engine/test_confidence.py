@@ -18,8 +18,8 @@ from tests.remote import Host, now_us
 from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
 from vedette.app.remote_workers import build_issuer
 from vedette.config.deployment import Deployment, GatewayPlan
+from vedette.domain.action import check_confidence, proposal_confidence
 from vedette.domain.base.errors import BadConfidence
-from vedette.domain.confidence import check_confidence, proposal_confidence
 from vedette.domain.event import Event
 from vedette.interfaces.http.worker_gateway import serve_workers
 from vedette.testing.harness import FleetHarness

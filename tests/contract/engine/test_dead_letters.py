@@ -22,7 +22,7 @@ from vedette.domain.effect import Outcome
 from vedette.domain.event import Event
 from vedette.domain.identity import Principal
 from vedette.domain.run import ActionRow, CommitResult, Run, Step
-from vedette.engine.handle import dead_letter
+from vedette.engine.scheduler.failure_policy import dead_letter
 from vedette.ledger.history.dead_letters import (
     dead_letter_page,
     list_dead_letters,

@@ -18,7 +18,7 @@ from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
 from vedette.domain.tool import Tool
-from vedette.engine.handle import dead_letter
+from vedette.engine.scheduler.failure_policy import dead_letter
 from vedette.engine.tool_calls import make_call
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
@@ -224,7 +224,7 @@ async def test_a_permit_that_obliges_to_verify_is_refused_where_nothing_can(
         assert "declares no verify" in fleet.body(refused["seq"])["why"]
         assert [run.state for run in fleet.runs(blind)] == ["done"]
         assert (
-            fleet.app.services.gateway.counts.total("worker", "actions", clock.now_us(), HOUR_US)
+            fleet.app.services.gateway.counts.totals("worker", "actions", clock.now_us())["hour"]
             == 2
         )
 
@@ -408,7 +408,7 @@ async def test_what_is_known_not_to_have_begun_is_cancelled(
         assert (only_row(fleet, event).decided, world.calls) == ("deny", [])
         kinds = [e["kind"] for e in fleet.entries("effect.unknown", "effect.cancelled")]
         assert kinds == ["effect.cancelled"]
-        assert not fleet.app.services.unrecorded_calls
+        assert not fleet.app.services.calls.unrecorded
         assert (await applied[0])["ok"]
 
 

@@ -179,7 +179,7 @@ class Refusing(InProcessReasoner):
 
 
 def refuse(fleet: FleetHarness, *events: Event, every: int = 256) -> None:
-    agent = fleet.app.services.agent("worker")
+    agent = fleet.app.services.fleet.agent("worker")
     judges = Refusing(
         lambda _: build_judge(agent, ()), checkpoint_every=every,
         digest_of=lambda _: judge_digest(agent.release, ()),

@@ -443,11 +443,10 @@ async def test_a_stop_that_could_not_be_made_durable_holds_nobody_up(
 
 def narrow(fleet: FleetHarness, **bounds: int) -> RunBuffer:
     """Give a fleet that has nothing to do yet less room than usual."""
-    dispatcher = fleet.app.dispatcher
-    dispatcher.buffer.__init__(  # type: ignore[misc]
-        fleet.app.services, dispatcher._enqueue, Bounds(**bounds)
-    )
-    return dispatcher.buffer
+    buffer, less = fleet.app.dispatcher.buffer, Bounds(**bounds)
+    buffer.memory.events, buffer.memory.octets = less.room, less.room_octets
+    buffer.credits.events, buffer.credits.octets = less.credits, less.credit_octets
+    return buffer
 
 
 @pytest.mark.parametrize("bounds", [{"credits": 64}, {"credit_octets": 64 * 400}])
@@ -492,8 +491,8 @@ async def test_intake_waits_for_an_agent_that_is_slow_and_for_no_other(
         await asyncio.wait_for(pouring, 20)
         await fleet.wait_until_idle()
         assert world.effects() == 110
-        assert supply.credits.quota.total == (0, 0)
-        assert supply.quota.total == (0, 0)
+        assert supply.credits.total == (0, 0)
+        assert supply.memory.total == (0, 0)
 
 
 async def test_an_agent_that_finishes_nothing_holds_up_no_source_that_it_shares(
@@ -642,4 +641,4 @@ async def test_runs_that_are_another_workers_are_let_go_and_taken_up_when_they_c
         ours.add("b")
         await fleet.wait_until_idle()
         assert world.texts()[5:] == [f"b{n}" for n in range(5)]
-        assert fleet.app.dispatcher.buffer.credits.quota.total == (0, 0)
+        assert fleet.app.dispatcher.buffer.credits.total == (0, 0)

@@ -892,9 +892,9 @@ async def test_a_failing_store_delays_and_loses_nothing(
         assert world.texts() == ["0", "1", "2", "3"]
         assert labels(fleet, *events)[-1] == "sum 6 of 4", "nothing was learned twice"
         # The permits of the failed commits were given back.
-        assert fleet.app.services.gateway.counts.total(
-            "worker", "actions", clock.now_us(), DAY_US
-        ) == len(events)
+        assert fleet.app.services.gateway.counts.totals("worker", "actions", clock.now_us())[
+            "day"
+        ] == len(events)
 
 
 # --- answers of people ------------------------------------------------------------------------
@@ -955,9 +955,10 @@ async def test_more_runs_than_there_is_room_for_come_from_the_store_in_order(
         await fleet.open()
         await fleet.app.dispatcher.close()
         from vedette.engine.ingest import EventIntake
+        from vedette.engine.scheduler.backpressure import Bounds
         from vedette.engine.scheduler.dispatcher import Dispatcher
 
-        small = Dispatcher(fleet.app.services, handlers=4, room=40)
+        small = Dispatcher(fleet.app.services, handlers=4, bounds=Bounds(room=40))
         fleet.app.dispatcher = small
         fleet.app.intake = EventIntake(fleet.app.services, small, max_event_bytes=262_144)
         small.start()

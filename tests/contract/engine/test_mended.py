@@ -73,7 +73,7 @@ async def test_effects_of_a_key_are_performed_in_its_order(tmp_path: Path, world
 
 async def test_a_stopped_agent_takes_no_room_from_the_others(tmp_path: Path, world: World) -> None:
     async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
-        fleet.app.dispatcher.buffer.quota.events = 20
+        fleet.app.dispatcher.buffer.memory.events = 20
         await fleet.app.commands.stop(fleet.order(), agent="worker")
         stopped = [job(str(n), send_proposal(str(n)), key=f"k{n}") for n in range(40)]
         for event in stopped:
@@ -135,21 +135,22 @@ async def test_a_row_with_no_canonical_form_locks_no_key(tmp_path: Path, world: 
 
 
 async def test_a_budget_day_is_not_given_back_to_the_next(tmp_path: Path) -> None:
-    from vedette.domain.budget import DAY_US, SpendCounters
+    from vedette.domain.budget import DAY_US
+    from vedette.domain.spend import SpendCounters
 
     counts = SpendCounters()
     midnight = 20_000 * DAY_US
     counts.add("a", "model_calls", midnight - 1, 2)
     counts.add("a", "model_calls", midnight + 1, 5)
     counts.refund("a", "model_calls", midnight - 1, 2)
-    assert counts.total("a", "model_calls", midnight + 2, DAY_US) == 5
+    assert counts.totals("a", "model_calls", midnight + 2)["day"] == 5
 
 
 @pytest.mark.parametrize("at", ["/to", "/to/0", "/to/deep/1"])
 def test_what_was_drawn_from_a_promoted_memory_is_not_trusted_as_it_once_was(at: str) -> None:
-    from vedette.domain.conflict import Superseded
     from vedette.domain.memory import reviewed_citation_ids
     from vedette.domain.origin_check import recompute_origins
+    from vedette.domain.run import Superseded
 
     args: dict[str, Any] = {"/to": "x", "/to/0": ["x"], "/to/deep/1": {"deep": ["y", "x"]}}
     whole = {"/to": "trusted"} if at != "/to" else {}
@@ -171,8 +172,8 @@ def test_what_was_drawn_from_a_promoted_memory_is_not_trusted_as_it_once_was(at:
 async def test_a_changed_registry_reaches_what_was_queued_under_the_old_one(
     tmp_path: Path,
 ) -> None:
-    from vedette.domain.conflict import Superseded
     from vedette.domain.origin_check import recompute_origins
+    from vedette.domain.run import Superseded
 
     record = {
         "args": {"to": "alice@old.example", "text": "known"},

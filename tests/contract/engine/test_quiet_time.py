@@ -19,7 +19,8 @@ from vedette.config.settings import StorePlan
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
-from vedette.engine.quiet_time import MARGIN_US, QuietTimes
+from vedette.domain.tool import Tool
+from vedette.engine.calls_in_flight import MARGIN_US, CallsInFlight
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
@@ -124,7 +125,7 @@ async def restarted_twice(fleet: FleetHarness, clock: ManualClock) -> None:
 
 async def redriven(fleet: FleetHarness, target: Late) -> None:
     """A person takes up the run again as soon as it was buried."""
-    from vedette.engine.handle import dead_letter
+    from vedette.engine.scheduler.failure_policy import dead_letter
 
     await answer_lost(fleet, target)
     (run,) = fleet.runs(ORDER)
@@ -298,35 +299,48 @@ async def test_another_worker_asks_no_sooner_than_the_one_that_called(
 # --- the arithmetic -----------------------------------------------------------------------------
 
 
-def test_a_call_of_ones_own_is_counted_from_when_it_was_let_go() -> None:
-    quiet = QuietTimes()
-    quiet.note_lease(1, 0)
-    quiet.begin_call("act_1", 1, 5 * SECOND)
-    assert quiet.remaining_us("act_1", 1, 2 * SECOND, 6 * SECOND) == SECOND + MARGIN_US
-    assert quiet.remaining_us("act_1", 1, 2 * SECOND, 7 * SECOND + MARGIN_US) == 0
-    assert quiet.remaining_us("act_2", 1, 2 * SECOND, 6 * SECOND) == 0, "before this lease, if ever"
+def waits_us(calls: CallsInFlight, action: str, epoch: int, timeout_us: int) -> int:
+    row = ActionRow(action, "run_1", 1, 0, "caller", "call", "", b"{}")
+    tool = Tool("call", "do", "thing", {}, (), "none", "f", timeout_us=timeout_us)
+    return calls.quiet_us(row, epoch, tool, ())
 
 
-def test_what_was_done_under_a_lease_that_was_lost_counts_for_nothing() -> None:
+def test_a_call_of_ones_own_is_counted_from_when_it_began(clock: ManualClock) -> None:
+    calls = CallsInFlight(clock)
+    calls.note_lease(1, clock.monotonic_us())
+    clock.advance(5 * SECOND)
+    calls.begin("act_1", 1)
+    clock.advance(SECOND)
+    assert waits_us(calls, "act_1", 1, 2 * SECOND) == SECOND + MARGIN_US
+    assert waits_us(calls, "act_2", 1, 2 * SECOND) == 0, "before this lease, if ever"
+    clock.advance(SECOND + MARGIN_US)
+    assert waits_us(calls, "act_1", 1, 2 * SECOND) == 0
+
+
+def test_what_was_done_under_a_lease_that_was_lost_counts_for_nothing(clock: ManualClock) -> None:
     """Another worker may have called in between: the new lease begins a quiet time of its own."""
-    quiet = QuietTimes()
-    quiet.begin_call("act_1", 1, 0)
-    quiet.note_lease(2, 60 * SECOND)
-    assert quiet.remaining_us("act_1", 2, 2 * SECOND, 60 * SECOND) == 2 * SECOND + MARGIN_US
+    calls = CallsInFlight(clock)
+    calls.begin("act_1", 1)
+    clock.advance(60 * SECOND)
+    calls.note_lease(2, clock.monotonic_us())
+    assert waits_us(calls, "act_1", 2, 2 * SECOND) == 2 * SECOND + MARGIN_US
 
 
-def test_a_lease_is_held_since_it_was_first_seen_and_never_longer() -> None:
-    quiet = QuietTimes()
-    assert quiet.remaining_us("act_1", 1, SECOND, 50 * SECOND) == SECOND + MARGIN_US
-    assert quiet.remaining_us("act_1", 1, SECOND, 51 * SECOND) == MARGIN_US
+def test_a_lease_is_held_since_it_was_first_seen_and_never_longer(clock: ManualClock) -> None:
+    calls = CallsInFlight(clock)
+    assert waits_us(calls, "act_1", 1, SECOND) == SECOND + MARGIN_US
+    clock.advance(SECOND)
+    assert waits_us(calls, "act_1", 1, SECOND) == MARGIN_US
     for epoch in range(2, 5000):
-        quiet.note_lease(epoch, 60 * SECOND)
-    assert quiet.remaining_us("act_1", 1, SECOND, 61 * SECOND) == SECOND + MARGIN_US
+        calls.note_lease(epoch, clock.monotonic_us())
+    clock.advance(10 * SECOND)
+    assert waits_us(calls, "act_1", 1, SECOND) == SECOND + MARGIN_US
 
 
-def test_what_is_settled_is_forgotten() -> None:
-    quiet = QuietTimes()
-    quiet.note_lease(1, 0)
-    quiet.begin_call("act_1", 1, 9 * SECOND)
-    quiet.end_call("act_1")
-    assert quiet.remaining_us("act_1", 1, SECOND, 9 * SECOND) == 0
+def test_what_came_of_a_call_is_known_and_its_beginning_forgotten(clock: ManualClock) -> None:
+    calls = CallsInFlight(clock)
+    calls.note_lease(1, clock.monotonic_us())
+    clock.advance(9 * SECOND)
+    calls.begin("act_1", 1)
+    calls.end("act_1")
+    assert waits_us(calls, "act_1", 1, SECOND) == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import vedette.engine.services
+import vedette.engine.key_state
 from vedette.domain.budget import HOUR_US, Cap
 from vedette.domain.effect import Outcome
 from vedette.domain.run import CommitResult, Step
@@ -116,7 +116,7 @@ async def test_a_ceiling_that_is_reached_stops_no_event_loop(
 async def test_keys_that_nothing_is_under_way_for_are_let_go(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vedette.engine.services, "KEYS", 20)
+    monkeypatch.setattr(vedette.engine.key_state, "KEYS", 20)
     async with toy_fleet(tmp_path, world) as fleet:
         for part in range(3):
             await fleet.send(
@@ -126,8 +126,7 @@ async def test_keys_that_nothing_is_under_way_for_are_let_go(
                 )
             )
             await fleet.wait_until_idle()
-        line = fleet.app.services
-        assert len(line.positions) + len(line._rows) <= 22
+        assert len(fleet.app.services.keys) <= 22
         # What was let go is taken up again from the store.
         again = job("again", note_proposal("y"), key="0-7", value=1)
         await fleet.send(again)
@@ -139,7 +138,9 @@ async def test_keys_that_nothing_is_under_way_for_are_let_go(
 
 def test_what_comes_back_of_an_hour_that_is_over_makes_no_room_in_this_one() -> None:
     now = 10 * HOUR_US
-    totals = SpendCache(lambda name, unit: SpendTotal(now - HOUR_US, 5, 0, 0, 5, 0), lambda at: ())
+    totals = SpendCache(
+        lambda name, unit: SpendTotal.from_row((now - HOUR_US, 5, 0), (0, 5, 0)), lambda at: ()
+    )
     caps = (Cap("agent", "actions", "hour", 1),)
     returns = [("actions", now - HOUR_US, 1)]
     assert totals.find_shortage("a", caps, {"actions": 1}, returns, now) is None

@@ -146,15 +146,15 @@ async def test_a_row_that_an_undo_brings_back_is_as_secret_as_it_was(
     async with toy_fleet(tmp_path, world) as fleet:
         line = fleet.app.services
         await decided(fleet, replace(job("1", note_proposal("a secret")), readers=OTHERS))
-        before = line.collection_row("worker_notes", "k")
+        before = line.keys.row("worker_notes", "k")
         dropped = job("2", propose("note.drop", key=Ref("/event/subject")))
         assert await decided(fleet, dropped) == [("permit", "permit.tool")]
-        assert line.collection_row("worker_notes", "k") == {}
+        assert line.keys.row("worker_notes", "k") == {}
         (row,) = fleet.actions(dropped)
         effect = row.id.replace("act_", "eff_")
         await dispatch(fleet.app.commands, "undo", fleet.order("back"), {"effect": effect})
         await fleet.wait_until_idle()
-        assert line.collection_row("worker_notes", "k") == before
+        assert line.keys.row("worker_notes", "k") == before
         assert before["texts"] == ["a secret"]
         assert await decided(
             fleet, job("3", propose("wire.send", to=DESK, text=Ref("/row/texts/0")))

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 
 from vedette.adapters.bundles import watch
 from vedette.adapters.files.source import JsonlSource
+from vedette.domain.agent import Schedule
 from vedette.domain.base.errors import BadCommand, Forbidden, StoreFailed, Unavailable, VedetteError
 from vedette.domain.budget import MINUTE_US
 from vedette.domain.effect import Outcome
 from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, Event
 from vedette.domain.identity import ENGINE, Principal
 from vedette.domain.schedule import Tick
-from vedette.domain.trigger import Schedule
 from vedette.interfaces.cli import exit_code
 from vedette.interfaces.daemon import Daemon
 from vedette.interfaces.http import server

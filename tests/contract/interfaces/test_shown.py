@@ -38,6 +38,7 @@ from vedette.config.settings_file import SourceFile
 from vedette.config.source_tables import SqlPlan
 from vedette.domain import cloudevents
 from vedette.domain.action import Proposal
+from vedette.domain.agent import Schedule
 from vedette.domain.base.clock import from_iso
 from vedette.domain.base.errors import DisplayMismatch
 from vedette.domain.base.safe_text import is_visible, text_width
@@ -47,7 +48,6 @@ from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.schedule import Tick
-from vedette.domain.trigger import Schedule
 from vedette.interfaces.http.alertmanager_receiver import routes
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.ledger.history.hold_groups import group_of

@@ -21,8 +21,7 @@ from vedette.adapters.signing_keys import format_verifier_key
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
-from vedette.domain.loss_window import LossWindow
-from vedette.domain.run import Run
+from vedette.domain.run import LossWindow, Run
 from vedette.store.loss_detection import Loss
 from vedette.testing.sample_steps import accept_events, agents_of, closing_step, entry, event, step
 

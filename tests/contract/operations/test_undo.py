@@ -19,13 +19,12 @@ from vedette.domain.agent import undo_source
 from vedette.domain.base.canonical import short_id
 from vedette.domain.base.clock import LATEST_US
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
-from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, UNDO_ACTION, Event
+from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, UNDO_ACTION, UNDO_TYPE, Event
 from vedette.domain.identity import Principal
 from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow
-from vedette.domain.trigger import UNDO_TYPE
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
@@ -525,20 +524,20 @@ async def test_an_incident_is_withdrawn_as_if_it_had_not_been_opened(tmp_path: P
         for number in ("1", "2", "3"):
             point = Event("csv:pump", number, "metric.point", "pump", None, {"value": 3})
             (row,) = (await done(fleet, point)).values()
-            rows.append((row, fleet.app.services.collection_row("incidents", "pump")))
+            rows.append((row, fleet.app.services.keys.row("incidents", "pump")))
         first, (_, closed), (third, opened) = rows[0][0], rows[1], rows[2]
         assert (closed["state"], opened["state"]) == ("closed", "open")
         # Another was opened since: taking the first back would lose that one.
         (refused,) = run_of(fleet, await undo(fleet, first))
         assert refused.effect == "failed"
-        assert fleet.app.services.collection_row("incidents", "pump") == opened
+        assert fleet.app.services.keys.row("incidents", "pump") == opened
         assert len(plot(fleet.app.store, "pump", 0, LATEST_US)["incidents"]) == 2
         (withdrawn,) = run_of(fleet, await undo(fleet, third))
         assert (withdrawn.tool, withdrawn.effect) == ("incident.withdraw", "done")
         told = plot(fleet.app.store, "pump", 0, LATEST_US)
         assert [one["opened_by"] for one in told["incidents"]] == [first.run]
         assert told["recorded"] == 3
-        assert fleet.app.services.collection_row("incidents", "pump") == closed
+        assert fleet.app.services.keys.row("incidents", "pump") == closed
         assert fleet.app.store.row("incidents", "pump") == closed
         # What failed came to nothing, so it may be asked for again: now it is the one there.
         (again,) = run_of(fleet, await undo(fleet, first))

@@ -21,7 +21,7 @@ from tests.contract.operations.test_undo import (
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.run import ActionRow
-from vedette.engine.handle import dead_letter
+from vedette.engine.scheduler.failure_policy import dead_letter
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.report import report

@@ -19,7 +19,7 @@ from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadPolicy
 from vedette.domain.budget import Budget
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision_request import DecisionContext, DecisionRecord
+from vedette.domain.decision import DecisionContext, DecisionRecord
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import Event
 from vedette.domain.identity import Identity
@@ -73,7 +73,9 @@ def action(value: Any, ordinal: int) -> Action:
         trusted_memories=frozenset(), outcome={}, trusted_outcomes=frozenset(), row={},
     )  # fmt: skip
     proposal = Asked(TOOL.name, {"valve": value})
-    return bind(proposal, TOOL, roots, run="run_1", turn=1, ordinal=ordinal, confidence=1.0)
+    return bind(
+        proposal, {TOOL.name: TOOL}, roots, run="run_1", turn=1, ordinal=ordinal, confidence=1.0
+    )
 
 
 def draft(decided: DecisionRecord, of: Event) -> Draft:

@@ -315,7 +315,7 @@ async def test_64_reservations_at_once_hold_the_ceiling_exactly(store: Opened) -
     )
     given = [answer.status for answer in answers]
     assert (given.count(CommitStatus.COMMITTED), given.count(CommitStatus.OVER_BUDGET)) == (6, 58)
-    totals = {(name, unit): total.day for name, unit, total in store.spend_totals()}
+    totals = {(name, unit): total.day.total for name, unit, total in store.spend_totals()}
     assert totals[FLEET, "tokens"] == totals["watcher", "tokens"] == 30
     assert {a.shortage.rule for a in answers if a.shortage} == {"budget.fleet.tokens.hour"}
 
@@ -382,7 +382,7 @@ async def test_what_a_refused_item_spent_is_not_counted(store: Opened) -> None:
         store.commit(wants(store, later, 4)),
     )
     assert [a.status.value for a in answers] == ["committed", "duplicate", "committed"]
-    assert {total.day for *_, total in store.spend_totals()} == {8}
+    assert {total.day.total for *_, total in store.spend_totals()} == {8}
 
 
 async def test_the_alert_is_written_with_the_step_that_brings_it(store: Opened) -> None:

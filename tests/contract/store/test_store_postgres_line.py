@@ -13,7 +13,7 @@ import pytest
 from tests.pg import server
 
 from vedette.config.settings import StorePlan
-from vedette.domain.budget import ACTIONS, HOUR_US
+from vedette.domain.budget import ACTIONS
 from vedette.domain.effect import Call, Outcome
 from vedette.engine.cluster import catch_up, follow_cluster, sync_rate_counts
 from vedette.engine.kill_switch import count_error
@@ -232,7 +232,7 @@ async def test_rate_counters_come_to_know_what_others_spent(
         line = fleet.app.services
         sync_rate_counts(line)
         now = line.clock.now_us()
-        assert line.gateway.counts.total("worker", ACTIONS, now, HOUR_US) == KEYS
+        assert line.gateway.counts.totals("worker", ACTIONS, now)["hour"] == KEYS
 
 
 async def test_what_is_current_is_not_taken_up_again(

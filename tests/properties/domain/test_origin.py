@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from vedette.domain.action import Proposal, bind
 from vedette.domain.base.errors import BadProposal
-from vedette.domain.conflict import Superseded
 from vedette.domain.event import ENVELOPE
 from vedette.domain.origin import (  # fmt: skip
     RANK,
@@ -24,6 +23,7 @@ from vedette.domain.origin import (  # fmt: skip
     split_pointer,
 )
 from vedette.domain.origin_check import recompute_origins
+from vedette.domain.run import Superseded
 from vedette.domain.tool import Tool
 
 WORDS = st.text(max_size=6)
@@ -111,7 +111,13 @@ def test_every_argument_has_an_origin_or_there_is_no_action(
     tool = Tool("t", "do", "thing", kinds, ("/a", "/b"), "idempotent", "f")
     try:
         action = bind(
-            Proposal("t", args), tool, given_roots, run="r", turn=1, ordinal=0, confidence=1.0
+            Proposal("t", args),
+            {"t": tool},
+            given_roots,
+            run="r",
+            turn=1,
+            ordinal=0,
+            confidence=1.0,
         )
     except BadProposal:
         return
@@ -137,7 +143,13 @@ def test_origins_of_a_record_are_the_same_while_nothing_changes(
     tool = Tool("t", "do", "thing", kinds, ("/b",), "idempotent", "f")
     try:
         action = bind(
-            Proposal("t", args), tool, given_roots, confidence=1.0, run="r", turn=1, ordinal=0
+            Proposal("t", args),
+            {"t": tool},
+            given_roots,
+            confidence=1.0,
+            run="r",
+            turn=1,
+            ordinal=0,
         )
     except BadProposal:
         return

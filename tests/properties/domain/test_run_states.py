@@ -164,13 +164,11 @@ class ActionLife(RuleBasedStateMachine):
             row.effect = effect.transition(row.effect, "started")
             return
         if before == "person":
-            row.effect = (
-                "unknown" if row.effect == "unknown" else effect.transition(row.effect, "unknown")
-            )
+            row.effect = effect.transition(row.effect, "unknown")
             row.hold, row.waits, row.approver = "open", "approval", None
             row.until_us = self.now + held_actions.HOLD_EXPIRY_US
             return
-        if before == "ask" and not answered:
+        if before == "query" and not answered:
             row.effect = effect.transition(row.effect, "intended")
             return
         tries = row.tries

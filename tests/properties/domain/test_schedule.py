@@ -8,9 +8,9 @@ from zoneinfo import ZoneInfo
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from vedette.domain.agent import MissedTickPolicy, Schedule
 from vedette.domain.base.clock import MICROS, from_iso
 from vedette.domain.schedule import DAY_US, Calendar, Tick, build_calendar, due_ticks
-from vedette.domain.trigger import MissedTickPolicy, Schedule
 
 # Zones that change on the hour and on the half, at midnight, twice a year, in odd years, never.
 ZONES = (

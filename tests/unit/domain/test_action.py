@@ -31,7 +31,9 @@ ROOTS = Roots(
 
 def bound(args: dict[str, Any], *, tool: Tool = TOOL, confidence: float | None = 1.0) -> Action:
     proposal = Proposal("mail.send", args, confidence=confidence)
-    return bind(proposal, tool, ROOTS, run="run_1", turn=1, ordinal=0, confidence=1.0)
+    return bind(
+        proposal, {proposal.tool: tool}, ROOTS, run="run_1", turn=1, ordinal=0, confidence=1.0
+    )
 
 
 def test_values_are_resolved_and_labelled() -> None:
@@ -79,7 +81,7 @@ def test_references_multiply_nothing_without_a_bound(args: dict[str, Any]) -> No
     roots = replace(ROOTS, event={"data": data})
     proposal = Proposal("mail.send", {"to": "a", **args}, confidence=1.0)
     with pytest.raises(BadProposal, match="more than"):
-        bind(proposal, TOOL, roots, run="run_1", turn=1, ordinal=0, confidence=1.0)
+        bind(proposal, {TOOL.name: TOOL}, roots, run="run_1", turn=1, ordinal=0, confidence=1.0)
 
 
 @pytest.mark.parametrize("place", ["\u00b2", "\u0661", "9" * 5000, "-1"])
@@ -213,7 +215,9 @@ def labelled(args: dict[str, Any], **places: Any) -> dict[str, Any]:
     labels = Labels(meet(*places.values()), places)
     roots = replace(ROOTS, labels=labels)
     proposal = Proposal("mail.send", {"to": Ref("/charter/desk"), **args})
-    action = bind(proposal, TOOL, roots, confidence=1.0, run="run_1", turn=1, ordinal=0)
+    action = bind(
+        proposal, {TOOL.name: TOOL}, roots, confidence=1.0, run="run_1", turn=1, ordinal=0
+    )
     return dict(action.readers)
 
 
@@ -224,7 +228,7 @@ def test_a_reference_carries_the_label_of_its_root_and_a_bare_value_that_of_all_
     event, desk = Ref("/event/data/from"), Ref("/charter/desk")
     assert labelled({"cc": [event]}, event=SECRET, row=own) == {"/cc": SECRET & own}
     found = bind(
-        Proposal("mail.send", {"to": event}), TOOL,
+        Proposal("mail.send", {"to": event}), {TOOL.name: TOOL},
         replace(ROOTS, labels=Labels(SECRET & own, {"event": SECRET, "row": own})),
         confidence=1.0, run="run_1", turn=1, ordinal=0,
     )  # fmt: skip

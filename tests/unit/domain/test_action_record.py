@@ -7,8 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from vedette.domain.action_record import BadRecord, parse_record
-from vedette.domain.row_proof import compare_record
+from vedette.domain.row_proof import BadRecord, compare_record, parse_record
 
 RECORD: dict[str, Any] = {
     "args": {"text": "five"},

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
-from vedette.domain.budget import (
-    DAY_US,
-    HOUR_US,
-    MINUTE_US,
-    SpendCounters,
-    window_end,
-    window_start,
-)
+from vedette.domain.base.errors import StoreFailed
+from vedette.domain.budget import DAY_US, HOUR_US, MINUTE_US
+from vedette.domain.spend import PermitCount, SpendCounters, window_end, window_start
 
 NOON = 1_780_056_000_000_000 - 1_780_056_000_000_000 % DAY_US + 12 * HOUR_US
 
@@ -28,20 +25,20 @@ def test_counts_begin_anew_with_each_window() -> None:
     for at in range(3):
         counts.add("a", "actions", NOON + at)
     last = NOON + MINUTE_US - 1
-    assert counts.total("a", "actions", last, MINUTE_US) == 3
-    assert counts.total("a", "actions", last + 1, MINUTE_US) == 0
+    assert counts.totals("a", "actions", last)["minute"] == 3
+    assert counts.totals("a", "actions", last + 1)["minute"] == 0
     counts.add("a", "actions", last + 1)
-    assert counts.total("a", "actions", last + 1, MINUTE_US) == 1
-    assert counts.total("a", "actions", last + 1, HOUR_US) == 4
-    assert counts.total("a", "actions", NOON + DAY_US, DAY_US) == 0
+    assert counts.totals("a", "actions", last + 1)["minute"] == 1
+    assert counts.totals("a", "actions", last + 1)["hour"] == 4
+    assert counts.totals("a", "actions", NOON + DAY_US)["day"] == 0
 
 
 def test_agents_and_units_are_counted_apart() -> None:
     counts = SpendCounters()
     counts.add("a", "actions", NOON, 2)
     counts.add("a", "model_calls", NOON, 5)
-    assert counts.total("a", "actions", NOON, DAY_US) == 2
-    assert counts.total("b", "actions", NOON, DAY_US) == 0
+    assert counts.totals("a", "actions", NOON)["day"] == 2
+    assert counts.totals("b", "actions", NOON)["day"] == 0
 
 
 def test_giving_back_after_the_window_ended_takes_nothing_from_the_next() -> None:
@@ -49,8 +46,8 @@ def test_giving_back_after_the_window_ended_takes_nothing_from_the_next() -> Non
     counts.add("a", "actions", NOON)
     counts.add("a", "actions", NOON + MINUTE_US)
     counts.refund("a", "actions", NOON)
-    assert counts.total("a", "actions", NOON + MINUTE_US, MINUTE_US) == 1
-    assert counts.total("a", "actions", NOON + MINUTE_US, HOUR_US) == 1
+    assert counts.totals("a", "actions", NOON + MINUTE_US)["minute"] == 1
+    assert counts.totals("a", "actions", NOON + MINUTE_US)["hour"] == 1
 
 
 def test_a_clock_that_steps_back_opens_no_limit() -> None:
@@ -58,5 +55,20 @@ def test_a_clock_that_steps_back_opens_no_limit() -> None:
     for _ in range(5):
         counts.add("a", "actions", NOON)
     counts.add("a", "actions", NOON - DAY_US)
-    for length in (MINUTE_US, HOUR_US, DAY_US):
-        assert counts.total("a", "actions", NOON - DAY_US, length) == 6
+    assert counts.totals("a", "actions", NOON - DAY_US) == {"minute": 6, "hour": 6, "day": 6}
+
+
+def test_the_permits_of_a_step_that_did_not_stand_are_taken_back() -> None:
+    counts = SpendCounters()
+    counts.add("a", "actions", NOON, 2)
+    with PermitCount(counts, "a") as kept:
+        kept.remove(NOON)
+        kept.add(NOON, is_new=False)
+        kept.add(NOON + 1, is_new=True)
+    assert (kept.new, counts.totals("a", "actions", NOON)["day"]) == (1, 3)
+    with suppress(StoreFailed), PermitCount(counts, "a") as lost:
+        lost.remove(NOON)
+        lost.add(NOON + MINUTE_US, is_new=True)
+        lost.add(NOON + MINUTE_US, is_new=True)
+        raise StoreFailed("a test")
+    assert counts.totals("a", "actions", NOON)["day"] == 3

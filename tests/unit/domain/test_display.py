@@ -23,8 +23,7 @@ from vedette.domain.display import (
     show_event,
 )
 from vedette.domain.display_text import defang_event, format_event, format_event_line
-from vedette.domain.event import ENVELOPE, Event
-from vedette.domain.trigger import CORRECTION_TYPE
+from vedette.domain.event import CORRECTION_TYPE, ENVELOPE, Event
 
 
 def body(type: str, data: Any, *, subject: str | None = "s", vouched: bool = False) -> Any:

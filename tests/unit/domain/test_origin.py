@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from vedette.domain.agent import Schedule
 from vedette.domain.base.errors import BadProposal
 from vedette.domain.event import ENVELOPE
 from vedette.domain.origin import Ref, Roots, bare_origin, known_values, resolve, split_pointer
 from vedette.domain.schedule import Tick
-from vedette.domain.trigger import Schedule
 
 ROOTS = Roots(
     event={

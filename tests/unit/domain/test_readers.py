@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from vedette.domain.agent import Agent, MemoryScope
 from vedette.domain.base.errors import BadEvent
+from vedette.domain.budget import Budget
 from vedette.domain.cloudevents import from_json
 from vedette.domain.effect import Call
 from vedette.domain.event import Event
-from vedette.domain.labels import build_run_labels, pack_row, unpack_row
+from vedette.domain.identity import Identity
 from vedette.domain.readers import (
     PUBLIC,
     ReaderRule,
@@ -24,10 +27,17 @@ from vedette.domain.readers import (
     format_readers,
     is_within,
     meet,
+    pack_row,
     parse_readers,
+    unpack_row,
 )
 
 NAMES = st.sampled_from(["a@x.example", "@y.example", "resource:post", "target:quay"])
+AGENT = Agent(
+    name="desk", identity=Identity("harbour", "desk"), title="t", owner="o@example.org",
+    release="r1", folder="", instruction="", charter={}, subscriptions=(), schedules=(), tools={},
+    scopes=(), budget=Budget(9, None, 4), requested_mode="act",
+)  # fmt: skip
 LABELS = st.none() | st.frozensets(NAMES)
 
 
@@ -118,28 +128,28 @@ def test_rows_keep_the_label_and_tools_do_not_see_it() -> None:
 
 
 def test_a_run_has_read_its_event_its_row_its_answers_and_all_it_may_be_taught() -> None:
-    def agent(**scopes: Readers) -> Any:
-        made = [SimpleNamespace(bank="b", scope=n, readers=r) for n, r in scopes.items()]
-        return cast(Any, SimpleNamespace(scopes=made))
+    def agent(**scopes: Readers) -> Agent:
+        made = tuple(MemoryScope("b", name, readers=readers) for name, readers in scopes.items())
+        return replace(AGENT, scopes=made)
 
     event = Event("s", "1", "t", readers=frozenset({"@x.example", "@y.example"}))
     public = Event("s", "1", "t")
     memory: Any = SimpleNamespace(id="m", bank="b", scope="desk")
-    assert build_run_labels(agent(desk=None), public, [memory], None, {"outcome/0": None}) is None
-    found = build_run_labels(agent(desk=frozenset({"@y.example"})), event, [memory], None, {})
+    assert agent(desk=None).label_run(public, [memory], None, {"outcome/0": None}) is None
+    found = agent(desk=frozenset({"@y.example"})).label_run(event, [memory], None, {})
     assert found is not None
     assert found.run == frozenset({"@y.example"})
     assert found.readers_at(("event", "data", "from")) == event.readers
     assert found.readers_at(("memory", "m", "text")) == frozenset({"@y.example"})
     assert found.readers_at(("charter", "desk")) is PUBLIC
     # Not briefed with it, and taught by it all the same.
-    taught = build_run_labels(agent(desk=frozenset({"@y.example"})), public, [], None, {})
+    taught = agent(desk=frozenset({"@y.example"})).label_run(public, [], None, {})
     assert taught is not None
     assert taught.run == frozenset({"@y.example"})
     # A memory of a scope that the agent does not declare is for nobody.
-    other = build_run_labels(agent(), event, [memory], None, {})
+    other = agent().label_run(event, [memory], None, {})
     assert other is not None
     assert other.readers_at(("memory", "m")) == frozenset()
-    answer = build_run_labels(agent(), public, [], None, {"outcome/1": frozenset()})
+    answer = agent().label_run(public, [], None, {"outcome/1": frozenset()})
     assert answer is not None
     assert (answer.run, answer.readers_at(("outcome", "1", "id"))) == (frozenset(), frozenset())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from vedette.domain.agent import schedule_source
+from vedette.domain.agent import MissedTickPolicy, Schedule, schedule_source
 from vedette.domain.base.clock import from_iso, iso
-from vedette.domain.event import DATA, ENVELOPE
+from vedette.domain.event import DATA, ENVELOPE, TICK_TYPE
 from vedette.domain.schedule import DAY_US, MAX_TICKS, Tick, build_calendar, due_ticks
-from vedette.domain.trigger import TICK_TYPE, MissedTickPolicy, Schedule
 
 HOUR = 3_600_000_000
 NEW_YORK = "America/New_York"

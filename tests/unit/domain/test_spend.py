@@ -21,10 +21,10 @@ from vedette.domain.budget import (
     Price,
     Raise,
     actual_use,
-    parse_budgets,
     worst_case,
 )
 from vedette.domain.spend import SpendCache, SpendTotal
+from vedette.policy.budget_data import parse_budgets
 
 NOON = 20_000 * DAY_US + 12 * HOUR_US
 HOUR = Cap("agent", ACTIONS, "hour", 3)
@@ -73,8 +73,8 @@ def test_agents_share_the_fleets_limit_and_nothing_else() -> None:
     kept = Kept()
     caps = (HOUR, ALL)
     assert [kept.spend(2, caps=caps, agent=name) for name in "abc"] == [True, True, False]
-    assert kept.totals.total(FLEET, ACTIONS).day == 4
-    assert kept.totals.total("c", ACTIONS).day == 0
+    assert kept.totals.total(FLEET, ACTIONS).day.total == 4
+    assert kept.totals.total("c", ACTIONS).day.total == 0
 
 
 def test_what_is_given_back_leaves_the_windows_it_was_taken_from() -> None:
@@ -82,10 +82,10 @@ def test_what_is_given_back_leaves_the_windows_it_was_taken_from() -> None:
     total.add(NOON, 5)
     total.add(NOON + HOUR_US, 1)
     total.refund(NOON, 2)
-    assert (total.hour, total.day) == (1, 4), "the hour it was taken from is over"
+    assert (total.hour.total, total.day.total) == (1, 4), "the hour it was taken from is over"
     total.add(NOON + DAY_US, 1)
     total.refund(NOON, 3)
-    assert (total.hour, total.day) == (1, 1)
+    assert (total.hour.total, total.day.total) == (1, 1)
 
 
 def test_what_a_step_gives_back_makes_room_for_what_it_spends() -> None:
@@ -112,7 +112,7 @@ def test_a_raise_makes_room_until_it_ends() -> None:
     kept.raises.append(Raise("b", ACTIONS, "hour", 9, NOON + DAY_US))
     kept.raises.append(Raise("a", ACTIONS, "day", 9, NOON + DAY_US))
     assert not kept.spend(1, NOON + 59, caps=(HOUR,)), "neither is for this limit"
-    kept.totals.total("a", ACTIONS).hour = 3
+    kept.totals.total("a", ACTIONS).hour.total = 3
     assert not kept.spend(1, NOON + 60, caps=(HOUR,))
 
 

@@ -18,7 +18,7 @@ from vedette.engine.held_actions import (
     approval_of,
     denial_retry_at,
     is_hold_over,
-    wake_at,
+    wake_us,
 )
 
 NOW = 1_780_000_000_000_000
@@ -48,7 +48,7 @@ def test_a_hold_for_a_person_expires() -> None:
 def test_a_hold_for_time_is_over_by_itself_and_no_denial() -> None:
     held = row()
     apply_decision(held, decision("hold", wait="time", until_us=NOW + 5), 1, NOW)
-    assert (held.waits, held.not_before_us, wake_at([held])) == ("time", NOW + 5, NOW + 5)
+    assert (held.waits, held.not_before_us, wake_us(held, False)) == ("time", NOW + 5, NOW + 5)
     assert not is_hold_over(held, NOW + 5)
     apply_decision(held, decision("permit"), 1, NOW + 5)
     assert (held.hold, held.effect, held.waits) == ("released", "intended", None)

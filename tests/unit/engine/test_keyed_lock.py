@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from vedette.engine.keyed_lock import KeyedLocks
+from vedette.engine.key_state import KeyedLocks
 
 
 class Users:

@@ -8,12 +8,11 @@ from typing import Any, cast
 import pytest
 
 from vedette.domain.action import Proposal, bind
-from vedette.domain.conflict import Superseded
-from vedette.domain.origin import Ref, Roots, collect_known_values
-from vedette.domain.run import ActionRow
+from vedette.domain.origin import Ref, Roots
+from vedette.domain.run import ActionRow, Superseded
 from vedette.domain.tool import Tool
-from vedette.engine.held_actions import new_row
 from vedette.engine.run_context import RunContext
+from vedette.engine.turn import action_row
 
 TOOL = Tool("mail.tell", "tell", "mail", {"to": "string", "what": "object"}, ("/to",), "none", "f")
 CHARTER = {"desk": "desk@harbour.example"}
@@ -26,14 +25,14 @@ def case_of(tool: Tool = TOOL) -> tuple[RunContext, ActionRow]:
     none: frozenset[str] = frozenset()
     roots = Roots({}, none, CHARTER, REGISTRY, {}, none, {}, none, {})
     proposal = Proposal("mail.tell", {"to": "ada@harbour.example", "what": {"a": ["b"]}})
-    action = bind(proposal, TOOL, roots, run="run_" + "0" * 32, turn=1, ordinal=0, confidence=1.0)
-    assert action.origins["/to"] == "registered"
-    line = SimpleNamespace(
-        registry=REGISTRY, known_values=lambda _: collect_known_values(CHARTER, REGISTRY)
+    action = bind(
+        proposal, {TOOL.name: TOOL}, roots, run="run_" + "0" * 32, turn=1, ordinal=0, confidence=1.0
     )
-    agent = SimpleNamespace(tools={tool.name: tool}, charter=CHARTER)
+    assert action.origins["/to"] == "registered"
+    line = SimpleNamespace(registry=REGISTRY, known_values={})
+    agent = SimpleNamespace(name="clerk", tools={tool.name: tool}, charter=CHARTER)
     case = RunContext(cast(Any, line), cast(Any, None), 1, cast(Any, agent), cast(Any, None), [])
-    row = new_row(action, "clerk")
+    row = action_row(action, "clerk")
     case.fresh_origins[row.id] = (action.origins, REGISTRY)
     return case, row
 
@@ -69,9 +68,15 @@ def test_the_origins_of_one_action_are_not_those_of_another_with_the_same_argume
     roots = Roots({}, none, {"w": {"a": ["b"]}}, REGISTRY, {}, none, {}, none, {})
     args = {"to": "ada@harbour.example", "what": Ref("/charter/w")}
     other = bind(
-        Proposal("mail.tell", args), TOOL, roots, run=row.run, turn=1, ordinal=1, confidence=1.0
+        Proposal("mail.tell", args),
+        {TOOL.name: TOOL},
+        roots,
+        run=row.run,
+        turn=1,
+        ordinal=1,
+        confidence=1.0,
     )
-    twin = new_row(other, "clerk")
+    twin = action_row(other, "clerk")
     case.fresh_origins[twin.id] = (other.origins, REGISTRY)
     assert twin.digest == row.digest
     assert case.rebuild_action(row).origins["/what"] == "derived"

@@ -20,7 +20,7 @@ from vedette.interfaces.cli.error_codes import EXPLANATIONS
 SRC = Path(vedette.__file__).parent
 ABSTRACT = {"error"}
 # What another program's API names; our own codes are all in `LESSONS`.
-IMPORTED = ("vedette.domain.base.errors", "vedette.domain.conflict", "vedette.domain.ports.tokens",
+IMPORTED = ("vedette.domain.base.errors", "vedette.domain.run", "vedette.domain.ports.tokens",
             "vedette.adapters.reasoners.workers.pending_call")  # fmt: skip
 
 

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from vedette.domain.agent import Agent, MemoryScope
 from vedette.domain.budget import Budget
-from vedette.domain.decision import Decision, build_denial
-from vedette.domain.decision_request import DecisionContext, DecisionRecord
+from vedette.domain.decision import Decision, DecisionContext, DecisionRecord, build_denial
 from vedette.domain.event import Event
 from vedette.domain.identity import Identity
 from vedette.domain.memory import Memory

@@ -9,9 +9,8 @@ import pytest
 
 from vedette.domain.action import Action, Proposal, bind
 from vedette.domain.agent import Agent
-from vedette.domain.budget import ACTIONS, HOUR_US, MINUTE_US, Budget
-from vedette.domain.decision import check_request
-from vedette.domain.decision_request import Approval, DecisionContext
+from vedette.domain.budget import ACTIONS, Budget
+from vedette.domain.decision import Approval, DecisionContext, check_request
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.identity import Identity
 from vedette.domain.origin import Ref, Roots
@@ -54,7 +53,7 @@ class Engine:
 
 def action(confidence: float = 0.875) -> Action:
     proposal = Proposal("mail.send", {"to": Ref("/charter/desk")}, confidence=confidence)
-    return bind(proposal, TOOL, ROOTS, run="run_1", turn=1, ordinal=0, confidence=1.0)
+    return bind(proposal, {TOOL.name: TOOL}, ROOTS, run="run_1", turn=1, ordinal=0, confidence=1.0)
 
 
 def situation(**given: Any) -> DecisionContext:
@@ -98,17 +97,6 @@ def test_the_question_is_all_that_the_engine_knows_and_nothing_the_agent_says() 
     assert (context["stopped"], context["confidence"], context["turn"]) == (True, 875, 1)
 
 
-def test_a_permit_is_counted_at_once_and_can_be_given_back() -> None:
-    gateway = Gateway(Engine(PERMIT), 1)
-    gateway.decide(action(), situation())
-    assert gateway.counts.total("desk", ACTIONS, NOW, HOUR_US) == 1
-    gateway.uncount_permit("desk", NOW)
-    assert gateway.counts.total("desk", ACTIONS, NOW, MINUTE_US) == 0
-    gateway.engine = Engine({**PERMIT, "outcome": "deny"})
-    gateway.decide(action(), situation())
-    assert gateway.counts.total("desk", ACTIONS, NOW, HOUR_US) == 0
-
-
 @pytest.mark.parametrize(
     "answer",
     [None, {}, "permit", True, ValueError("x"), {**PERMIT, "obligations": [{"type": "x"}]}],
@@ -129,7 +117,7 @@ def test_a_question_that_cannot_be_recorded_is_a_deny_and_never_asked() -> None:
     assert engine.asked == b""
 
 
-def test_reading_a_memory_is_asked_as_an_action_and_counted_as_none() -> None:
+def test_reading_a_memory_is_asked_as_an_action() -> None:
     engine = Engine(PERMIT)
     gateway = Gateway(engine, 1)
     decided = gateway.may_read(situation(), "inbox", "desk")
@@ -138,7 +126,6 @@ def test_reading_a_memory_is_asked_as_an_action_and_counted_as_none() -> None:
     assert decided.decision.outcome == "permit"
     assert question["action"]["tool"] == "memory.read"
     assert question["resource"] == {"type": "memory", "id": "inbox/desk"}
-    assert gateway.counts.total("desk", ACTIONS, NOW, HOUR_US) == 0
 
 
 def test_another_bundle_is_live_from_the_next_decision_on() -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vedette.domain.agent import Fleet
+from vedette.domain.agent import Fleet, Schedule
 from vedette.domain.base.clock import MICROS, iso
 from vedette.domain.base.errors import BadEvent, BadFleet
 from vedette.domain.cloudevents import load_json
@@ -31,7 +31,6 @@ from vedette.domain.schedule import (
     build_calendar,
     due_ticks,
 )
-from vedette.domain.trigger import Schedule
 
 ATTRIBUTE = "vedette-schedule"
 BODY_KEY = "schedule_id"

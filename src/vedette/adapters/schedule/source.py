@@ -16,13 +16,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from vedette.domain.agent import Fleet
+from vedette.domain.agent import Fleet, Schedule
 from vedette.domain.base.clock import MICROS, Clock, from_iso, iso
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import DATA, Event
 from vedette.domain.ports.sources import Intake, Receipt
 from vedette.domain.schedule import Calendar, NextWallTime, Tick, build_calendar, due_ticks
-from vedette.domain.trigger import Schedule
 
 # APScheduler's timers go by the wall clock, which may be set, and by the event loop's, which does
 # not count the time that a machine sleeps. So every schedule is looked at this often by fleet time.

@@ -127,6 +127,11 @@ def normalize_json(value: Any) -> Any:
     raise ValueError(f"{type(value).__name__} is not JSON")
 
 
+def normalized_json(value: Any) -> bytes:
+    """Return the canonical bytes of what `normalize_json` makes of a value, and raise as it."""
+    return canonical_json(normalize_json(value))
+
+
 def sha256_hex(data: bytes) -> str:
     """Return the SHA-256 of `data` in hexadecimal."""
     return hashlib.sha256(data).hexdigest()

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from msgspec import Struct
 
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision_request import DecisionContext, DecisionRecord
+from vedette.domain.decision import DecisionContext, DecisionRecord
 from vedette.domain.policy_wasm import PolicyWasm
 
 

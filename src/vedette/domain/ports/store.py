@@ -13,12 +13,11 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.hold import HoldState
-from vedette.domain.loss_window import LossWindow
 from vedette.domain.memory import Candidate
 from vedette.domain.memory_state import LedgerMemory
 from vedette.domain.ports.sources import Refused
 from vedette.domain.row_proof import EntryRecord
-from vedette.domain.run import ActionRow, CommitResult, Run, Step
+from vedette.domain.run import ActionRow, CommitResult, LossWindow, Run, Step
 from vedette.domain.spend import SpendTotal
 from vedette.domain.stop import Stop
 

@@ -1,4 +1,4 @@
-"""Supply: which runs are in memory, which wait in the store, and when intake has to wait.
+"""Backpressure: which runs are in memory, which wait in the store, and when intake has to wait.
 
 Memory has room for so many events and bytes, shared fairly: what does not fit stays in the store
 and is loaded, agent by agent and oldest first, as room appears. A store holds more than memory,
@@ -11,15 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import Event
 from vedette.domain.run import Run
-from vedette.engine.scheduler.fair_queue import IntakeCredits, MemoryQuota
 from vedette.engine.services import Services
 
 MIB = 1 << 20
@@ -43,6 +42,94 @@ class Bounds(Struct, frozen=True):
     max_stuck_events: int = 1_000_000
 
 
+class Quota(Struct):
+    """How many events, and bytes of them, are counted: for each agent and together.
+
+    An agent may have as much as is free (the dynamic threshold of Choudhury and Hahne, 1998): one
+    alone takes half, and there is always room for one that comes later.
+    """
+
+    events: int
+    octets: int
+    total: tuple[int, int] = (0, 0)
+    _held: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def has_room(self, agent: str) -> bool:
+        """Say whether an agent may have one more. Each may have a few, however full it is."""
+        events, octets = self._held.get(agent, (0, 0))
+        free_events, free_octets = self.events - self.total[0], self.octets - self.total[1]
+        return events < max(free_events, self.events // 128, 1) and octets < max(
+            free_octets, self.octets // 128, 1
+        )
+
+    def add(self, agent: str, octets: int, events: int = 1) -> None:
+        """Count events; with negative numbers, count them no more."""
+        had = self._held.get(agent, (0, 0))
+        held = (had[0] + events, had[1] + octets)
+        self.total = (self.total[0] + events, self.total[1] + octets)
+        if held == (0, 0):
+            self._held.pop(agent, None)
+        else:
+            self._held[agent] = held
+
+    def events_of(self, agent: str) -> int:
+        """Return how many events of an agent are counted."""
+        return self._held.get(agent, (0, 0))[0]
+
+
+class IntakeCredits(Quota):
+    """What has been accepted and is not finished, in memory or in the store: intake waits on it.
+
+    What was counted when an event was accepted stands for its run (`assign_to_run`) until that is
+    finished. Runs that a store had before are counted as `add_backlog`, and one by one when they
+    are `add_loaded`.
+    """
+
+    _run_octets: dict[str, dict[str, int]] = field(default_factory=dict)
+    _backlog_counts: dict[str, int] = field(default_factory=dict)
+
+    def assign_to_run(self, run: str, agent: str, octets: int) -> None:
+        """Let what was counted stand for a run until that is finished."""
+        self._run_octets.setdefault(agent, {})[run] = octets
+
+    def add_backlog(self, agent: str, runs: int) -> None:
+        """Count runs that are in the store and were not seen yet."""
+        self._backlog_counts[agent] = self._backlog_counts.get(agent, 0) + runs
+        self.add(agent, 0, runs)
+
+    def add_loaded(self, run: str, agent: str) -> None:
+        """Count a run that was loaded from the store by itself."""
+        counted = self._run_octets.setdefault(agent, {})
+        if run in counted:
+            return
+        if self._backlog_counts.get(agent, 0):
+            self._backlog_counts[agent] -= 1
+        else:
+            self.add(agent, 0)
+        counted[run] = 0
+
+    def release_run(self, run: str, agent: str) -> None:
+        """Give back what a run counted for."""
+        octets = self._run_octets.get(agent, {}).pop(run, None)
+        if octets is not None:
+            self.add(agent, -octets, -1)
+
+    def release_agent(self, agent: str) -> None:
+        """Give back everything of an agent: it is stopped, and its events are kept without end."""
+        counted = self._run_octets.pop(agent, {})
+        unseen = self._backlog_counts.pop(agent, 0)
+        self.add(agent, -sum(counted.values()), -len(counted) - unseen)
+
+    def clear(self) -> None:
+        """Give back what counts for runs: they are counted anew."""
+        for agent in {*self._run_octets, *self._backlog_counts}:
+            self.release_agent(agent)
+
+
+# An agent, and the bytes of an event that wakes it.
+Charge = tuple[str, int]
+
+
 class LoadedRun(Struct, frozen=True):
     """A run in memory: its event, if it came with it, and how many bytes that has."""
 
@@ -54,9 +141,9 @@ class LoadedRun(Struct, frozen=True):
 class RunBuffer:
     """The runs of a dispatcher. `enqueue` is called with each run that comes into memory.
 
-    `defer` says that the dispatcher reads a run by itself when its key's turn comes. Up to
-    `_read_positions` an agent's ready runs are in memory, are read so, or are away with their
-    agent.
+    `defer` says that a run stays in the store, where the dispatcher reads it when its key's turn
+    comes. An agent's ready runs before its `_read_positions` are in memory or deferred, or their
+    agent is stopped.
     """
 
     def __init__(
@@ -64,14 +151,14 @@ class RunBuffer:
         services: Services,
         enqueue: Callable[[Run], None],
         bounds: Bounds,
-        defer: Callable[[Run], bool] = lambda run: False,
+        defer: Callable[[Run], bool],
     ) -> None:
         self._services = services
         self._enqueue, self._defer = enqueue, defer
         self._max_stuck_events = bounds.max_stuck_events
         self._last_release_us: dict[str, int] = {}
-        self.quota = MemoryQuota(bounds.room, bounds.room_octets)
-        self.credits = IntakeCredits(MemoryQuota(bounds.credits, bounds.credit_octets))
+        self.memory = Quota(bounds.room, bounds.room_octets)
+        self.credits = IntakeCredits(bounds.credits, bounds.credit_octets)
         self.loaded_runs: dict[str, LoadedRun] = {}
         # Agents with ready runs in the store that are not in memory, and where to read on.
         self.spilled_agents: set[str] = set()
@@ -86,9 +173,9 @@ class RunBuffer:
 
     # --- in: what sources hand over ---------------------------------------------------------
 
-    async def wait_for_credit(self, agents: Iterable[str]) -> None:
-        """Return when each of these agents may be given one more event."""
-        for agent in agents:
+    async def wait_and_charge(self, charges: Sequence[Charge]) -> None:
+        """Count events that are on their way into the store, once each agent may have one more."""
+        for agent in sorted({agent for agent, _ in charges}):
             again = False
             while not self._may_accept(agent):
                 turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -101,6 +188,18 @@ class RunBuffer:
                     if turn in waiting:
                         waiting.remove(turn)
 
+        self.charge(charges)
+
+    def charge(self, charges: Sequence[Charge]) -> None:
+        """Count events that are on their way into the store."""
+        for agent, octets in charges:
+            self.credits.add(agent, octets)
+
+    def refund(self, charges: Sequence[Charge]) -> None:
+        """Count events no more that made no run: they were known, or could not be stored."""
+        for agent, octets in charges:
+            self.credits.add(agent, -octets, -1)
+
     def _may_accept(self, agent: str) -> bool:
         """Say whether one more event of an agent may be accepted.
 
@@ -111,7 +210,7 @@ class RunBuffer:
         if self.credits.has_room(agent) or self._services.stops.is_agent_stopped(agent):
             return True
         still_us = self._services.clock.monotonic_us() - self._last_release_us.get(agent, 0)
-        return still_us > _STUCK_US and self.credits.quota.events_of(agent) < self._max_stuck_events
+        return still_us > _STUCK_US and self.credits.events_of(agent) < self._max_stuck_events
 
     def offer(self, run: Run, event: Event, octets: int) -> None:
         """Take a run that was just accepted, for which a credit was taken."""
@@ -120,17 +219,17 @@ class RunBuffer:
             # Older ones are away, also between the resume and `reload_resumed`, which reads them
             # all.
             self._stopped_agents.add(agent)
-            self.credits.release(agent, octets)
+            self.credits.add(agent, -octets, -1)
             return
         if self._services.store.lease_epoch(run) is None:
-            self.credits.release(agent, octets)  # another worker handles it
+            self.credits.add(agent, -octets, -1)  # another worker handles it
             return
         self.credits.assign_to_run(run.id, agent, octets)
         if self._services.store.is_shared:
             # Another worker may have accepted older ones of its key: the store has them in order.
             self._load_from(agent, run.position - 1)
             return
-        if agent in self.spilled_agents or not self.quota.has_room(agent):
+        if agent in self.spilled_agents or not self.memory.has_room(agent):
             # Older ones are still in the store; taking newer ones first would break order.
             self.spilled_agents.add(agent)
             after = self._read_positions.get(agent, 0)
@@ -178,7 +277,7 @@ class RunBuffer:
     def _add(self, run: Run, event: Event | None, octets: int) -> None:
         if run.id not in self.loaded_runs and not self._defer(run):
             self.loaded_runs[run.id] = LoadedRun(run.agent, event, octets)
-            self.quota.acquire(run.agent, octets)
+            self.memory.add(run.agent, octets)
             self._enqueue(run)
 
     # --- in: what the store has waiting -----------------------------------------------------
@@ -207,18 +306,18 @@ class RunBuffer:
 
     def load_all(self) -> None:
         """Load for every agent that is behind, as far as there is room."""
-        for agent in sorted(self.spilled_agents, key=lambda one: (self.quota.events_of(one), one)):
+        for agent in sorted(self.spilled_agents, key=lambda one: (self.memory.events_of(one), one)):
             self.load(agent)
 
     def load(self, agent: str) -> None:
         """Load the next runs of an agent that is behind, if it has few in memory."""
-        share = max(16, self.quota.events // (4 * len(self.spilled_agents) or 1))
+        share = max(16, self.memory.events // (4 * len(self.spilled_agents) or 1))
         limit = min(_LOAD, share)
         store = self._services.store
         while (
             agent in self.spilled_agents
-            and self.quota.events_of(agent) < limit
-            and self.quota.has_room(agent)
+            and self.memory.events_of(agent) < limit
+            and self.memory.has_room(agent)
         ):
             runs = store.ready_runs(self._read_positions.get(agent, 0), limit, agent)
             if store.lease_rev != self._lease_rev:
@@ -264,12 +363,13 @@ class RunBuffer:
     # --- out --------------------------------------------------------------------------------
 
     def unload(self, run: Run) -> None:
-        """Drop a run from memory that is read again with its key (`load_key`)."""
-        self._unload(run)
+        """Drop a run from memory; one that is not done is read again with its key (`load_key`)."""
+        held = self.loaded_runs.pop(run.id)
+        self.memory.add(held.agent, -held.octets, -1)
 
     def release_run(self, run: Run) -> None:
         """Let go of a run that is finished, or waits at no compute."""
-        self._unload(run)
+        self.unload(run)
         self.credits.release_run(run.id, run.agent)
         self._last_release_us[run.agent] = self._services.clock.monotonic_us()
         if run.agent in self.spilled_agents:
@@ -279,15 +379,11 @@ class RunBuffer:
     def unload_agent(self, agent: str, runs: Iterable[Run]) -> None:
         """Drop a stopped agent's runs from memory: the store has them, others need the room."""
         for run in runs:
-            self._unload(run)
+            self.unload(run)
         self.spilled_agents.discard(agent)
         self.credits.release_agent(agent)
         self._stopped_agents.add(agent)
         self.admit_waiter(agent)
-
-    def _unload(self, run: Run) -> None:
-        held = self.loaded_runs.pop(run.id)
-        self.quota.release(held.agent, held.octets)
 
     def last_release_us(self, agent: str) -> int:
         """Return when an agent's run last left memory, by the monotonic clock; 0 if none did."""

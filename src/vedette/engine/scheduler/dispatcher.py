@@ -1,4 +1,4 @@
-"""Dispatch: which run next. Order is kept per (agent, key) here, not by the broker.
+"""The dispatcher: which run next. Order is kept per (agent, key) here, not by the broker.
 
 Every key has a lane, and runs of a lane are judged one after the other. A judge's next event may be
 judged while the commit of the one before is still on its way (`MAX_AHEAD` bounds how many): commits
@@ -8,10 +8,11 @@ it leaves its lane: its effects are performed, in the order of the key, beside t
 A run that waits and wakes has a lane of its own.
 
 A lane that has to wait keeps its first run in memory and leaves the others in the store: they are
-read when it goes on, oldest first. So it is with a lane that turns out to lack one (`_short`).
+read when it goes on, oldest first. So it is with a lane that turns out to lack one
+(`_on_overtake`).
 
-Lanes take turns by agent (`fair.Turns`), and what is in memory is shared by agent (`supply`): an
-agent that is slow, or has a storm of events, is in nobody else's way.
+Lanes take turns by agent (`FairScheduler`), and memory is shared by agent (`RunBuffer`): an agent
+that is slow, or has a storm of events, is in nobody else's way.
 """
 
 from __future__ import annotations
@@ -23,31 +24,30 @@ from functools import partial
 from typing import Any, Literal
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from vedette.domain.base.clock import MICROS, aligned_delay_s, wait_for_event
 from vedette.domain.base.errors import Permanent, StoreFailed
-from vedette.domain.base.fleet_clock import Jump
-from vedette.domain.conflict import Superseded
 from vedette.domain.event import Event
-from vedette.domain.run import CommitStatus, Lease, Run, Step
+from vedette.domain.run import Lease, Run, Step
 from vedette.engine.handle import handle, run_to_completion
-from vedette.engine.kill_switch import StoreWatch, lift_expired_stops, record_clock_jump
 from vedette.engine.run_context import RunContext
 from vedette.engine.scheduler.backpressure import Bounds, RunBuffer
 from vedette.engine.scheduler.failure_policy import ATTEMPTS, FailurePolicy
-from vedette.engine.scheduler.fair_queue import OCTETS_A_TURN, FairScheduler
-from vedette.engine.scheduler.wakeups import Wakeups
+from vedette.engine.scheduler.fair_queue import FairScheduler
+from vedette.engine.scheduler.wakeups import PollLoop, Wakeups
 from vedette.engine.services import Services
 
-# How long nothing is looked for where nothing can be found.
-REST_S = 1.0
 Key = tuple[str, str]
-# Where a ready run is: waiting for an instant or a person; with a judge; performed; in a lane that
-# is to have a handler, or that nobody looks at; to be read; not to be read; of no lease; to be
-# tried again, as a store that is well by all else that is known of it refused the last attempt.
+# Where a run is that the store says is ready.
 RunLocation = Literal[
-    "aside", "hand", "effects", "queued", "idle", "behind", "unread", "leaseless", "refused"
+    "waiting",  # for an instant or a person, or its agent is stopped
+    "judging",  # with a judge
+    "performing",  # its effects are under way
+    "queued",  # in a lane that waits for a handler
+    "idle",  # in a lane that nobody looks at
+    "spilled",  # in the store, until there is room in memory
+    "unread",  # in the store, and nobody is about to read it
+    "leaseless",  # of a key whose lease has run out here
+    "refused",  # to be tried again: a store that is well by all else refused the last attempt
 ]
 
 # A target whose next trial is further off than this has failed several in a row.
@@ -56,6 +56,8 @@ _SOON_US = 60_000_000
 MAX_AHEAD = 32
 # How many runs of a key are read at once; more than may be under way, so that one is new.
 _PAGE = 2 * MAX_AHEAD
+# Bytes of an event that cost a turn more than a small one.
+_OCTETS_A_TURN = 32_768
 # A lane that waits for longer than this leaves the room to others.
 _REST_US = 200_000
 # A lane whose instant was so long ago is looked at by nobody.
@@ -99,31 +101,18 @@ class BusyHandler(Struct, eq=False):
 
 
 class Dispatcher:
-    """Hands ready runs to handlers. `start` and `close` bound its life on one event loop.
-
-    `room` bounds how many runs are held in memory, `bounds` all that is bounded; see `buffer`.
-    """
+    """Hands ready runs to handlers. `start` and `close` bound its life on one event loop."""
 
     def __init__(
-        self,
-        services: Services,
-        *,
-        handlers: int = 256,
-        room: int | None = None,
-        bounds: Bounds | None = None,
+        self, services: Services, *, handlers: int = 256, bounds: Bounds | None = None
     ) -> None:
-        bounds = bounds or Bounds()
         self._services = services
-        self.buffer = RunBuffer(
-            services, self._enqueue, replace(bounds, room=room or bounds.room), self._defer
-        )
+        self.buffer = RunBuffer(services, self._enqueue, bounds or Bounds(), self._defer)
         self.wakeups = Wakeups(services, self.buffer)
+        self.poll_loop = PollLoop(services, self)
+        self.scheduler: FairScheduler[Key] = FairScheduler(handlers, shared_limit=SHARED_HANDLERS)
         self._failure_policy = FailurePolicy(services, self._on_overtake)
-        self._guard = self._failure_policy.apply
         self._lanes: dict[Key, Lane] = {}
-        self._scheduler: FairScheduler[Key] = FairScheduler(
-            handlers, shared_limit=SHARED_HANDLERS, cost=self._lane_cost
-        )
         self._busy_handlers: set[BusyHandler] = set()
         self._idle_handlers: deque[asyncio.Future[None]] = deque()
         self._parked_until: dict[Key, int] = {}
@@ -131,19 +120,14 @@ class Dispatcher:
         self._spilled_keys: set[Key] = set()
         # Those of them that the store did not give when they were last asked for.
         self._unread_keys: set[Key] = set()
-        # Whether a store that is ready refused the last look at it.
-        self.poll_failed = False
         self._handlers = handlers
         self._unfinished_runs: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._finishers: dict[asyncio.Task[None], None] = {}
-        # Runs whose first turn is durable, whatever the store says of them: they are seen through.
+        # Runs whose first turn is durable: they go on beside their keys' next events.
         self.active_runs: dict[str, RunContext] = {}
         self._on_failure: Callable[[str, BaseException | None], None] | None = None
         self._closing = False
-        self._clock_moved_us = services.clock.moved_us
-        # Jumps of the wall clock that are to be recorded, oldest first.
-        self._unrecorded_jumps: list[Jump] = []
         self.handled_count = 0
 
     # --- life -------------------------------------------------------------------------------
@@ -151,7 +135,7 @@ class Dispatcher:
     def start(self, on_failure: Callable[[str, BaseException | None], None] | None = None) -> None:
         """Load what the store has waiting and begin to handle it.
 
-        `on_failure` is told if a task of ours breaks: runs that it had in hand are never done then.
+        `on_failure` is called if a task of ours breaks: runs that it was at are never done then.
         """
         self._on_failure, self._closing = on_failure, False
         if self._services.run_journal is not None:
@@ -162,7 +146,7 @@ class Dispatcher:
             self._supervise(self._run_handler(), f"handler {n}")
             for n in range(1, self._handlers + 1)
         ]
-        self._tasks.append(self._supervise(self._run_wakeups(), "waker"))
+        self._tasks.append(self._supervise(self.poll_loop.run(), "waker"))
 
     def _supervise(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.create_task(work, name=name)
@@ -195,24 +179,43 @@ class Dispatcher:
     def is_idle(self) -> bool:
         """Say whether there is nothing to handle now.
 
-        Lanes of stopped agents, and lanes parked until a later instant, are aside; see
+        Lanes of stopped agents, and lanes that wait for a later instant, do not count; see
         `is_due_soon`.
         """
-        services, now = self._services, self._services.clock.now_us()
-        aside = sum(
+        now, stopped = self._services.clock.now_us(), self._services.stops.is_agent_stopped
+        waiting = sum(
             len(self._lanes[key].queue)
             for key, at_us in self._parked_until.items()
-            if at_us > now or services.stops.is_agent_stopped(key[0])
+            if at_us > now or stopped(key[0])
         )
-        behind = any(
-            not services.stops.is_agent_stopped(agent) for agent in self.buffer.spilled_agents
+        return (
+            len(self.buffer.loaded_runs) == waiting
+            and all(stopped(agent) for agent in self.buffer.spilled_agents)
+            and all(
+                self._parked_until.get(key, 0) > now or stopped(key[0])
+                for key in self._spilled_keys
+            )
+            and not self._services.parked_runs.has_woken
         )
-        short = any(
-            self._parked_until.get(key, 0) <= now and not services.stops.is_agent_stopped(key[0])
-            for key in self._spilled_keys
+
+    @property
+    def is_due_soon(self) -> bool:
+        """Say whether something waits for an instant near enough to stay up for."""
+        now = self._services.clock.now_us()
+        return self.wakeups.has_trial_by(now + _TRIAL_SOON_US) or self.has_wait_by(now + _SOON_US)
+
+    def has_wait_by(self, by_us: int) -> bool:
+        """Say whether a lane waits for an instant up to `by_us`, and its agent is not stopped."""
+        return any(
+            at_us <= by_us and not self._services.stops.is_agent_stopped(key[0])
+            for key, at_us in self._parked_until.items()
         )
-        aside_all = len(self.buffer.loaded_runs) == aside
-        return aside_all and not behind and not short and not self.wakeups.has_due
+
+    def move_waits(self, by_us: int) -> None:
+        """Have lanes wait for so much longer: the clock that they wait by was set."""
+        for lane in self._lanes.values():
+            lane.retry_at_us = None if lane.retry_at_us is None else lane.retry_at_us + by_us
+        self._parked_until = {key: at_us + by_us for key, at_us in self._parked_until.items()}
 
     def is_active(self, agent: str, *, judging: bool = True) -> bool:
         """Say whether runs of an agent are being handled; without `judging` only beyond that."""
@@ -224,61 +227,50 @@ class Dispatcher:
 
     def count_active(self, agent: str) -> int:
         """Return how many runs of an agent are being judged or performed."""
-        seen = sum(context.run.agent == agent for context in self.active_runs.values())
-        return seen + sum(hand.key[0] == agent for hand in self._busy_handlers)
+        performing = sum(context.run.agent == agent for context in self.active_runs.values())
+        return performing + sum(hand.key[0] == agent for hand in self._busy_handlers)
 
     def locate(self, run: Run) -> RunLocation:
         """Return where a run is that the store says is ready."""
-        key = (run.agent, run.key)
+        key, store = (run.agent, run.key), self._services.store
         if self._services.stops.is_agent_stopped(run.agent):
-            return "aside"
-        if self._services.store.lease_epoch(run) is None:
+            return "waiting"
+        if store.lease_epoch(run) is None:
             return "leaseless"
-        if run.id in self._failure_policy.refused_runs and self._services.store.is_ready:
+        if run.id in self._failure_policy.refused_runs and store.is_ready:
             return "refused"
         if run.id not in self.buffer.loaded_runs:
             if key in self._spilled_keys:
                 return "unread" if key in self._unread_keys else self._locate_lane(key)
-            return "behind" if run.agent in self.buffer.spilled_agents else "unread"
+            return "spilled" if run.agent in self.buffer.spilled_agents else "unread"
         for at in (key, self._own_lane_key(run)):
             lane = self._lanes.get(at)
             if lane is not None and any(other.id == run.id for other in lane.queue):
                 return self._locate_lane(at)
         lane = self._lanes.get(key)
-        return "hand" if lane is not None and lane.in_progress else "effects"
+        return "judging" if lane is not None and lane.in_progress else "performing"
+
+    def _locate_lane(self, key: Key) -> RunLocation:
+        at_us = self._parked_until.get(key)
+        if at_us is not None:
+            late = at_us + _LATE_US < self._services.clock.now_us()
+            return "idle" if late and self._services.store.is_ready else "waiting"
+        lane = self._lanes.get(key)
+        if lane is None:
+            return "idle"
+        return "judging" if lane.in_progress else "queued" if lane.is_queued else "idle"
 
     def refused_runs(self) -> dict[str, tuple[Run, str]]:
         """Return the runs in memory whose last attempt a store refused, and why, by their id."""
         return self._failure_policy.retain_refused(self.buffer.loaded_runs)
 
-    def _locate_lane(self, key: Key) -> RunLocation:
-        at_us = self._parked_until.get(key)
-        if at_us is not None:
-            late = (
-                self._services.store.is_ready and at_us + _LATE_US < self._services.clock.now_us()
-            )
-            return "idle" if late else "aside"
-        lane = self._lanes.get(key)
-        if lane is None:
-            return "idle"
-        return "hand" if lane.in_progress else "queued" if lane.is_queued else "idle"
-
     def reload(self) -> None:
-        """Begin anew with what the store has, beside what is in hand. Raises StoreFailed."""
+        """Begin anew with what the store has, beside what is under way. Raises StoreFailed."""
         self.buffer.start()
         self.wakeups.reload_parked()
         for key, lane in list(self._lanes.items()):
             self._advance_lane(key, lane)
         self._wake_handler()
-
-    @property
-    def is_due_soon(self) -> bool:
-        """Say whether something waits for an instant near enough to stay up for."""
-        now = self._services.clock.now_us()
-        return self.wakeups.has_trial_by(now + _TRIAL_SOON_US) or any(
-            at_us <= now + _SOON_US and not self._services.stops.is_agent_stopped(key[0])
-            for key, at_us in self._parked_until.items()
-        )
 
     # --- lanes ------------------------------------------------------------------------------
 
@@ -364,22 +356,15 @@ class Dispatcher:
         )
         if may and lane.queue and not lane.is_queued and lane.unsent_run is None:
             lane.is_queued = True
-            self._scheduler.enqueue(key[0], key, self._services.clock.monotonic_us())
+            cost = 1 + self.buffer.loaded_runs[lane.queue[0].id].octets // _OCTETS_A_TURN
+            self.scheduler.enqueue(key[0], key, self._services.clock.monotonic_us(), cost)
             self._wake_handler()
-
-    def _lane_cost(self, key: Key) -> int:
-        queue = self._lanes[key].queue
-        held = self.buffer.loaded_runs.get(queue[0].id) if queue else None
-        return 1 + (held.octets // OCTETS_A_TURN if held else 0)
-
-    def has_light_agent(self) -> bool:
-        """Say whether an agent that asks for little was heard of lately."""
-        return self._scheduler.has_light_agent(self._services.clock.monotonic_us())
 
     # --- handlers ---------------------------------------------------------------------------
 
     def _wake_handler(self) -> None:
-        while self._idle_handlers:
+        """Wake a handler that has nothing to do, if something waits for one."""
+        while self._idle_handlers and self.scheduler.has_queued:
             free = self._idle_handlers.popleft()
             if not free.done():
                 free.set_result(None)
@@ -387,7 +372,8 @@ class Dispatcher:
 
     async def _run_handler(self) -> None:
         while True:
-            turn = self._scheduler.pop_next(self._services.clock.monotonic_us())
+            now_us = self._services.clock.monotonic_us()
+            turn = self.scheduler.pop_next(now_us)
             if turn is None:
                 free = asyncio.get_running_loop().create_future()
                 self._idle_handlers.append(free)
@@ -396,13 +382,13 @@ class Dispatcher:
             # There may be more to do than handlers were called for, when a bound was raised.
             self._wake_handler()
             agent, key = turn
-            handler = BusyHandler(key, self._services.clock.monotonic_us())
+            handler = BusyHandler(key, now_us)
             self._busy_handlers.add(handler)
             try:
                 await self._serve_lane(key)
             finally:
                 self._busy_handlers.discard(handler)
-                self._scheduler.release_handler(agent, was_slow=handler.is_slow)
+                self.scheduler.release_handler(agent, was_slow=handler.is_slow)
 
     async def _serve_lane(self, key: Key) -> None:
         """Take the next run of a lane, if it may still be taken."""
@@ -419,7 +405,7 @@ class Dispatcher:
             # Another worker has it by now.
             self._spilled_keys.discard(key)
             self._forget_run(run)
-            self._requeue(key, lane, run)
+            self._resume_lane(key, lane, run)
             return
         await self._handle_run(key, lane, Lease(run, epoch))
 
@@ -430,7 +416,8 @@ class Dispatcher:
         lane.unsent_run = run.id
         on_sent = partial(self._on_sent, key, lane, run)
         event = self.buffer.loaded_runs[run.id].event
-        result = await self._guard(run, self._run_first_turn(lease, event, on_sent))
+        work = self._run_first_turn(lease, event, on_sent)
+        result = await self._failure_policy.apply(run, work)
         lane.in_progress -= 1
         lane.unsent_run = None if lane.unsent_run == run.id else lane.unsent_run
         if isinstance(result, int):
@@ -442,10 +429,10 @@ class Dispatcher:
                 lane.retry_at_us = lane.retry_at_us or self._services.clock.now_us()
             self._forget_run(run)
         else:
-            self.wakeups.release_parked(result)
+            self._services.parked_runs.release_waits(run, result.actions)
             self.active_runs[run.id] = result
-            self._spawn_finisher(self._complete_run(result))
-        self._requeue(key, lane, run)
+            self._finishers[self._supervise(self._complete_run(result), "finisher")] = None
+        self._resume_lane(key, lane, run)
 
     def _on_sent(self, key: Key, lane: Lane, run: Run) -> None:
         if lane.unsent_run == run.id:
@@ -466,17 +453,11 @@ class Dispatcher:
 
     async def _charge_attempt(self, lease: Lease) -> None:
         run = lease.run
-        charged = Step(
-            drafts=[], run=run.id, position=run.position, agent=run.agent, expected_steps=run.steps,
-            entries_before=run.entries, epoch=lease.epoch, state=run.state, turn=run.turn,
-            attempts=run.attempts + 1, wake_us=run.wake_us, waits=run.waits, observed=run.observed,
-        )  # fmt: skip
-        committed = await self._services.store.commit(charged)
-        if committed.status is not CommitStatus.COMMITTED:
-            raise Superseded("the run was moved on by somebody else")
+        charged = Step.following(run, lease.epoch, attempts=run.attempts + 1)
+        (await self._services.store.commit(charged)).raise_for_status()
         run.steps, run.attempts = run.steps + 1, run.attempts + 1
 
-    def _requeue(self, key: Key, lane: Lane, run: Run) -> None:
+    def _resume_lane(self, key: Key, lane: Lane, run: Run) -> None:
         """A run of the lane has come back: go on, or start anew once all have."""
         if lane.retry_at_us is None:
             self._advance_lane(key, lane)
@@ -497,22 +478,26 @@ class Dispatcher:
             and key not in self._spilled_keys
         ):
             self._drop_lane(key)
-            self._services.evict_key(run)
+            if self._services.keys.is_full:
+                self._services.forget_key(run)
+                self._services.keys.drop_lease(run.agent, run.key)
 
     async def _complete_run(self, context: RunContext) -> None:
-        """See a run through while its key goes on."""
-        run = context.run
+        """Bring a run to its end, or to where it waits, while its key goes on."""
+        run, services = context.run, self._services
+        work = run_to_completion(services, context)
         try:
-            again_us = await self._guard(run, run_to_completion(self._services, context))
+            retry_us = await self._failure_policy.apply(run, work)
         finally:
             self.active_runs.pop(run.id, None)
-        if isinstance(again_us, int):
+        if isinstance(retry_us, int):
             key = self._own_lane_key(run)
             lane = self._lanes[key] = Lane()
             lane.queue.append(run)
-            self._parked_until[key] = again_us
+            self._parked_until[key] = retry_us
         else:
-            self.wakeups.finish_run(context)
+            now = services.clock.now_us()
+            services.parked_runs.park_or_leave(run, context.actions, context.agent.tools, now)
             self._forget_run(run)
 
     def _forget_run(self, run: Run) -> None:
@@ -520,75 +505,11 @@ class Dispatcher:
         self.wakeups.forget_run(run)
         self.handled_count += 1
 
-    def _spawn_finisher(self, work: Coroutine[Any, Any, None]) -> None:
-        self._finishers[self._supervise(work, "finisher")] = None
-
     @staticmethod
     def _own_lane_key(run: Run) -> Key:
         return (run.agent, f"\0{run.id}")
 
-    # --- waking -----------------------------------------------------------------------------
-
-    async def _run_wakeups(self) -> None:
-        """Look for runs whose wait is over, parked lanes that may go on, and stops that end."""
-        watch = StoreWatch(self._services)
-        committed = asyncio.Event()
-        self._services.store.subscribe(committed.set)
-        while True:
-            try:
-                if not self._may_rest() or await wait_for_event(committed, aligned_delay_s(REST_S)):
-                    await asyncio.sleep(self.wakeups.pause_s)
-                committed.clear()
-                await watch.check()
-                await self._check_clock()
-                self.wake_due()
-                await lift_expired_stops(self._services, self._services.clock.expiry_us())
-                self.poll_failed = False
-            except StoreFailed:
-                self.poll_failed = self._services.store.is_ready
-                self._services.metrics.count("store_failures")
-                await asyncio.sleep(self.wakeups.pause_s)
-
-    def _may_rest(self) -> bool:
-        """Say whether nothing is to be looked for within a second, unless something is committed.
-
-        Raises StoreFailed.
-        """
-        services = self._services
-        by_us = services.clock.now_us() + int(REST_S * MICROS)
-        stopped = [name for name in services.fleet.agents if services.stops.is_agent_stopped(name)]
-        return not (
-            not (self.is_idle and services.store.is_ready)
-            or services.stops.unrecorded
-            or services.recall.lag_reason
-            or self.buffer.has_waiters
-            or any(
-                at_us <= by_us and key[0] not in stopped
-                for key, at_us in self._parked_until.items()
-            )
-            or self.wakeups.has_trial_by(by_us)
-            or any(stop.until_us <= by_us for stop in services.stops.timed_stops)
-            or services.store.due_runs(by_us, 1, stopped)
-        )
-
-    async def _check_clock(self) -> None:
-        """Tell of a jump of the wall clock; where it was confirmed, waits in memory move along."""
-        services = self._services
-        self._unrecorded_jumps += filter(None, (services.clock.check_wall_clock(),))
-        off_us = 0 if services.clock.jump is None else services.clock.jump.by_us
-        services.metrics.gauge("clock_jump_seconds", off_us // MICROS)
-        if (by_us := services.clock.moved_us - self._clock_moved_us) != 0:
-            self._clock_moved_us += by_us
-            for lane in self._lanes.values():
-                lane.retry_at_us = None if lane.retry_at_us is None else lane.retry_at_us + by_us
-            self._parked_until = {key: at_us + by_us for key, at_us in self._parked_until.items()}
-            for breaker in services.breakers.list_tripped():
-                breaker.retry_us += by_us
-            services.shortages.clear()
-            self.wakeups.mark_stale()
-        while self._unrecorded_jumps and services.store.is_ready:
-            await record_clock_jump(services, self._unrecorded_jumps[0])
-            del self._unrecorded_jumps[0]
+    # --- by the clock -----------------------------------------------------------------------
 
     def wake_due(self) -> None:
         """Queue what is due now."""
@@ -597,7 +518,7 @@ class Dispatcher:
         for hand in self._busy_handlers:
             if hand.since_us < before_us and not hand.is_slow:
                 hand.is_slow = True
-                self._scheduler.mark_slow(hand.key[0])
+                self.scheduler.mark_slow(hand.key[0])
         if self.wakeups.reload_if_leases_moved():
             self._drop_lost_runs()
         if not services.store.is_ready:

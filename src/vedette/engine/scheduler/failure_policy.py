@@ -1,21 +1,22 @@
-"""What becomes of a run whose handling broke off: another attempt, or a dead letter.
+"""The failure policy: what becomes of a run whose handling broke off: another attempt, or its end.
 
 Whatever an agent's code raises ends its own run only. What a store refuses is no attempt of the
-run: it is tried again for as long as it takes, and kept in `refused` for a watchdog to tell.
+run: it is tried again for as long as it takes, and kept in `refused_runs` for the watchdog.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Coroutine
+from collections.abc import Callable, Container, Coroutine, Mapping
 from traceback import format_exception
 from typing import Any, TypeVar
 
 from vedette.domain.base.backoff import delay_us
+from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import StoreFailed, Temporary, VedetteError
-from vedette.domain.conflict import EarlierEventPending, Superseded
-from vedette.domain.run import Run
-from vedette.engine.handle import dead_letter
+from vedette.domain.entry import Body, Draft
+from vedette.domain.event import subject_of
+from vedette.domain.run import ActionRow, EarlierEventPending, Run, Step, Superseded
 from vedette.engine.kill_switch import count_error
 from vedette.engine.services import Services
 
@@ -32,7 +33,7 @@ class FailurePolicy:
     """Does the work of runs so that nothing it raises comes out. Belongs to a dispatcher."""
 
     def __init__(self, services: Services, on_overtake: Callable[[Run], None]) -> None:
-        """Tell `on_overtake` of a run that would have gone before an earlier one of its key."""
+        """`on_overtake` is called with a run that went before an earlier one of its key."""
         self._services, self._on_overtake = services, on_overtake
         # By id: the run, and why a store refused its last attempt.
         self.refused_runs: dict[str, tuple[Run, str]] = {}
@@ -110,9 +111,9 @@ class FailurePolicy:
             await dead_letter(
                 services, fresh, epoch, f"{type(error).__name__}: {error}", trace, code
             )
-        except Exception as unburied:
+        except Exception as failure:
             # Whatever it is must not end this handler: the run stays and is tried again.
-            self._note_refusal(run, unburied)
+            self._note_refusal(run, failure)
             return services.clock.now_us() + _RETRY_US
         run.state = "dead"
         services.parked_runs.unpark(run)
@@ -125,3 +126,55 @@ class FailurePolicy:
         except StoreFailed:
             # It is not parked yet; its next error tries again.
             self._services.metrics.count("store_failures")
+
+
+async def dead_letter(
+    services: Services, run: Run, epoch: int, why: str, trace: str = "", code: str | None = None
+) -> None:
+    """Make a run that cannot be handled a dead letter, with its reason and where it arose.
+
+    `code` is that of the error, if it has one: it stays when the content is erased.
+    Raises Superseded if the run moved on meanwhile, StoreFailed if nothing is durable.
+    """
+    if run.state in ("done", "dead"):
+        return
+    event = services.store.event(run.event)
+    parts = {"why": why, "trace": trace} if trace else {"why": why}
+    details = {part: text.encode("utf-8", "replace").decode() for part, text in parts.items()}
+    body = Body(canonical_json(details), None if event is None else subject_of(event))
+    fields = {"event": run.event, "agent": run.agent}
+    drafts = [Draft("run.dead", {**fields, "what": code}, run.last, body=body)]
+    rows = [row for row in services.store.actions(run.id) if not row.is_final]
+    agent = services.fleet.agents.get(run.agent)
+    tools = {} if agent is None else agent.tools
+    for row in rows:
+        settles = tools[row.tool].settles if row.tool in tools else None
+        begun = services.calls.may_have_begun(row, settles, others=services.store.multi_worker)
+        drafts += cancel_action(row, fields, begun)
+    step = Step.following(
+        run, epoch, drafts=drafts, state="dead", wake_us=0, waits=None, attempts=run.attempts + 1,
+        actions=rows,
+    )  # fmt: skip
+    (await services.store.commit(step)).raise_for_status()
+    services.metrics.count("runs", agent=run.agent, state="dead")
+
+
+def cancel_action(row: ActionRow, fields: Mapping[str, str], begun: bool) -> list[Draft]:
+    """End an open action of a run that became a dead letter; say what is not known of it.
+
+    `begun` says that a call without a durable mark may have been made.
+    """
+    about = {**fields, "action": row.id, "tool": row.tool}
+    denied_since = row.waits == "policy"
+    if row.hold in ("open", "approved", "released"):
+        row.hold = "denied"
+    row.decided, row.rule, row.waits, row.until_us = "deny", "run.dead", None, 0
+    if denied_since:
+        # It is not to be taken up again under a permit: the last decision is a deny.
+        row.effect = "cancelled"
+        return [Draft("effect.unknown", about, row.last)]
+    if row.effect is None:
+        return []
+    started = row.effect != "intended" or row.tries > 0 or begun
+    row.effect = "unknown" if started else "cancelled"
+    return [Draft(f"effect.{row.effect}", about, row.last)]

@@ -1,21 +1,29 @@
-"""Waking: runs that waited and may go on, and those whose turn has come.
+"""Wakeups: what is looked for by the clock, for as long as the fleet runs.
 
-By the clock: what the store says is due. By a target: its breaker lets a trial through, or has
-closed. By the key: the run in front is settled (`parking`).
+Runs that waited and may go on: what the store says is due, what a target's trial or its recovery
+lets go, what is first in its key by now (`ParkedRuns`). And beside them a store that takes writes
+again, a wall clock that jumped, stops that end.
 """
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
+from typing import Protocol
 
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.base.clock import MICROS, aligned_delay_s, wait_for_event
 from vedette.domain.base.errors import StoreFailed
-from vedette.domain.run import ActionRow, Run
-from vedette.engine.quiet_time import MARGIN_US
-from vedette.engine.run_context import RunContext
+from vedette.domain.base.fleet_clock import Jump, describe_jump
+from vedette.domain.entry import Body, Draft
+from vedette.domain.run import Run
+from vedette.engine.kill_switch import lift_expired_stops, record_stops, reload_stops
 from vedette.engine.scheduler.backpressure import RunBuffer
 from vedette.engine.services import Services
 from vedette.engine.tool_calls import LAST_RETRY_US
 
+# How long nothing is looked for where nothing can be found.
+REST_S = 1.0
 # How often it is looked for what is due, and how many runs that woke may be in memory at once.
 _EVERY_S = 0.05
 _WINDOW = 256
@@ -24,7 +32,9 @@ _HELD = 4096
 # No more than this share of the time goes into looking, so a long look is followed by a longer
 # pause. But a look may have been long because a server did not answer: it says nothing of the next.
 _SHARE = 20
-MOST_PAUSE_S = 1.0
+MAX_PAUSE_S = 1.0
+# After how long a store that cannot commit is tried again, first and at most.
+_PROBE_US, _LAST_PROBE_US = 250_000, 4_000_000
 
 
 class Wakeups:
@@ -33,13 +43,13 @@ class Wakeups:
     def __init__(self, services: Services, buffer: RunBuffer) -> None:
         self._services = services
         self._buffer = buffer
+        # By id: the agents of runs that woke and are in memory.
         self._woken_agents: dict[str, str] = {}
-        self._released_runs: set[str] = set()
         self._early_wakes: set[str] = set()
         self._next_trial_us: dict[str, int] = {}
         self._lease_rev = services.store.lease_rev
-        self.pause_s = _EVERY_S
         self._stale = False
+        self.pause_s = _EVERY_S
 
     def reload_parked(self) -> None:
         """Find again in the store who is parked; the first of each key is looked at at once."""
@@ -49,7 +59,7 @@ class Wakeups:
             epoch = services.store.lease_epoch(run)
             if epoch is not None:
                 # Its target may be asked that much sooner when it comes back.
-                services.quiet_times.note_lease(epoch, since_us)
+                services.calls.note_lease(epoch, since_us)
                 runs.append(run)
         services.parked_runs.clear()
         for run in runs:
@@ -76,11 +86,6 @@ class Wakeups:
         # Only now: if the store did not answer it is done again.
         self._lease_rev = rev
         return True
-
-    @property
-    def has_due(self) -> bool:
-        """Say whether somebody was woken and is not in memory yet."""
-        return self._services.parked_runs.has_woken
 
     def has_trial_by(self, by_us: int) -> bool:
         """Say whether a target that runs wait for is tried again by an instant."""
@@ -112,28 +117,24 @@ class Wakeups:
         self._load_woken()
         self._load_due(now_us)
         took_s = (services.clock.monotonic_us() - began) / 1_000_000
-        self.pause_s = min(MOST_PAUSE_S, max(_EVERY_S, took_s * _SHARE))
+        self.pause_s = min(MAX_PAUSE_S, max(_EVERY_S, took_s * _SHARE))
 
     def _load_woken(self) -> None:
-        services = self._services
-        while (
-            len(self._woken_agents) < _WINDOW
-            and (name := services.parked_runs.pop_woken()) is not None
-        ):
+        store, parked_runs = self._services.store, self._services.parked_runs
+        while len(self._woken_agents) < _WINDOW and (name := parked_runs.pop_woken()) is not None:
             try:
-                run = services.store.run(name)
+                run = store.run(name)
             except StoreFailed:
-                services.parked_runs.wake(name)
+                parked_runs.wake(name)
                 raise
             if run is None or run.state in ("done", "dead"):
                 if run is not None:
-                    services.parked_runs.unpark(run)
-                continue
-            if name in self._buffer.loaded_runs:
+                    parked_runs.unpark(run)
+            elif name in self._buffer.loaded_runs:
                 # It is about to wait, and was woken before it did.
                 self._early_wakes.add(name)
             elif self._load_run(run):
-                self._released_runs.add(name)
+                parked_runs.mark_released(name)
 
     def _load_due(self, now_us: int) -> None:
         services = self._services
@@ -144,14 +145,14 @@ class Wakeups:
         for agent in self._woken_agents.values():
             counts[agent] = counts.get(agent, 0) + 1
         full = [agent for agent, number in counts.items() if number >= share]
-        stopped = [name for name in services.fleet.agents if services.stops.is_agent_stopped(name)]
-        most = _WINDOW + len(self._woken_agents)
-        held_us = services.clock.expiry_us()
-        if held_us < now_us:
-            most += _HELD
-        for run in services.store.due_runs(now_us, most, [*stopped, *full]):
+        stopped = services.stops.stopped_among(services.fleet.agents)
+        limit = _WINDOW + len(self._woken_agents)
+        expiry_us = services.clock.expiry_us()
+        if expiry_us < now_us:
+            limit += _HELD
+        for run in services.store.due_runs(now_us, limit, [*stopped, *full]):
             # What waits for a person is not over while nobody can tell the time.
-            if run.waits != "approval" or run.wake_us <= held_us:
+            if run.waits != "approval" or run.wake_us <= expiry_us:
                 self._load_run(run)
 
     def _load_run(self, run: Run) -> bool:
@@ -160,53 +161,144 @@ class Wakeups:
         self._woken_agents[run.id] = run.agent
         return True
 
-    # --- out --------------------------------------------------------------------------------
-
-    def release_parked(self, context: RunContext) -> None:
-        """Let a run that was woken try what it was parked with, though its time has not come.
-
-        As often as it is taken up until it leaves memory: what came of a try may not be durable.
-        """
-        if context.run.id in self._released_runs:
-            for row in context.actions:
-                if row.waits == "target" and not self._services.parked_runs.has_retry_after(row):
-                    row.not_before_us = 0
-
-    def finish_run(self, context: RunContext) -> None:
-        """A run is settled, or waits: whoever waits behind it may go on, or not yet."""
-        run, parking = context.run, self._services.parked_runs
-        waits = run.state == "waiting" and any(
-            row.waits == "target" and not row.is_final for row in context.actions
-        )
-        if not waits:
-            parking.unpark(run)
-            return
-        parking.park_timed(run)
-        # One row may be parked while another came back by the clock: the clock wakes nobody for it.
-        parked = any(self._is_parked(context, row) for row in context.actions)
-        if parked and not parking.waits_for_target(run):
-            parking.park_behind(run)
-            parking.wake_if_first(run.id, (run.agent, run.key))
-
-    def _is_parked(self, context: RunContext, row: ActionRow) -> bool:
-        """Say whether a row was parked: it waits longer than any call, and no target asked for it.
-
-        It may have been tried before: a person had it repeated, or its outcome is asked for.
-        """
-        if row.waits != "target" or row.is_final or self._services.parked_runs.has_retry_after(row):
-            return False
-        tool = context.agent.tools.get(row.tool)
-        longest_us = max(LAST_RETRY_US, tool.timeout_us + MARGIN_US if tool else 0)
-        return row.not_before_us > self._services.clock.now_us() + longest_us
-
     def forget_run(self, run: Run) -> None:
         """A run is not in memory any more."""
         self._woken_agents.pop(run.id, None)
-        self._released_runs.discard(run.id)
+        parked_runs = self._services.parked_runs
+        parked_runs.unmark_released(run.id)
         if run.id in self._early_wakes:
             self._early_wakes.discard(run.id)
-            self._services.parked_runs.wake(run.id)
-        if self._services.parked_runs.has_woken:
+            parked_runs.wake(run.id)
+        if parked_runs.has_woken:
             # If the store does not answer they are looked for again by the clock.
             with suppress(StoreFailed):
                 self._load_woken()
+
+
+class Lanes(Protocol):
+    """What the rounds of a `PollLoop` ask of a dispatcher."""
+
+    wakeups: Wakeups
+    buffer: RunBuffer
+
+    @property
+    def is_idle(self) -> bool: ...
+
+    def wake_due(self) -> None: ...
+
+    def has_wait_by(self, by_us: int) -> bool:
+        """Say whether a lane waits for an instant up to `by_us`, and its agent is not stopped."""
+        ...
+
+    def move_waits(self, by_us: int) -> None:
+        """Have lanes wait for so much longer: the clock that they wait by was set."""
+        ...
+
+
+class PollLoop:
+    """Looks around in rounds. `failed` says that a store which is ready refused the last one."""
+
+    def __init__(self, services: Services, lanes: Lanes) -> None:
+        self._services, self._lanes = services, lanes
+        self._next_probe_us = self._probe_pause_us = 0
+        self._clock_moved_us = services.clock.moved_us
+        # Jumps of the wall clock that are to be recorded, oldest first.
+        self._unrecorded_jumps: list[Jump] = []
+        self.failed = False
+
+    async def run(self) -> None:
+        """Look around for as long as the fleet runs; at rest once a second and at any commit."""
+        services, wakeups = self._services, self._lanes.wakeups
+        committed = asyncio.Event()
+        services.store.subscribe(committed.set)
+        while True:
+            try:
+                if not self._may_rest() or await wait_for_event(committed, aligned_delay_s(REST_S)):
+                    await asyncio.sleep(wakeups.pause_s)
+                committed.clear()
+                await self._check_store()
+                await self._check_clock()
+                self._lanes.wake_due()
+                await lift_expired_stops(services, services.clock.expiry_us())
+                self.failed = False
+            except StoreFailed:
+                self.failed = services.store.is_ready
+                services.metrics.count("store_failures")
+                await asyncio.sleep(wakeups.pause_s)
+
+    def _may_rest(self) -> bool:
+        """Say whether nothing is to be looked for within a second, unless something is committed.
+
+        Raises StoreFailed.
+        """
+        services, lanes = self._services, self._lanes
+        by_us = services.clock.now_us() + int(REST_S * MICROS)
+        return not (
+            not (lanes.is_idle and services.store.is_ready)
+            or services.stops.unrecorded
+            or services.recall.lag_reason
+            or lanes.buffer.has_waiters
+            or lanes.has_wait_by(by_us)
+            or lanes.wakeups.has_trial_by(by_us)
+            or any(stop.until_us <= by_us for stop in services.stops.timed_stops)
+            or services.store.due_runs(
+                by_us, 1, services.stops.stopped_among(services.fleet.agents)
+            )
+        )
+
+    async def _check_store(self) -> None:
+        """Try a store that cannot commit, and banks that are behind; record what could not be.
+
+        Raises StoreFailed.
+        """
+        services = self._services
+        store, stops, recall = services.store, services.stops, services.recall
+        if (
+            store.is_ready
+            and store.policy_rev > services.gateway.policy_rev
+            and services.catch_up_policy is not None
+        ):
+            await services.catch_up_policy()  # first: banks may be behind for long
+        if store.is_ready and not stops.unrecorded and not recall.lag_reason:
+            self._probe_pause_us = 0
+            if store.stop_epoch > stops.epoch:
+                # One stands that could not be read back, or another worker's.
+                reload_stops(services)
+            return
+        now = services.clock.monotonic_us()
+        if now < self._next_probe_us and self._probe_pause_us:
+            return
+        self._probe_pause_us = min(2 * self._probe_pause_us or _PROBE_US, _LAST_PROBE_US)
+        self._next_probe_us = now + self._probe_pause_us
+        # The stops first: nothing else may go on before them.
+        await record_stops(services)
+        if not store.is_ready:
+            await store.probe()
+        if recall.lag_reason:
+            recall.catch_up()
+
+    async def _check_clock(self) -> None:
+        """Record a jump of the wall clock; where it was confirmed, waits in memory move along."""
+        services, clock = self._services, self._services.clock
+        self._unrecorded_jumps += filter(None, (clock.check_wall_clock(),))
+        off_us = 0 if clock.jump is None else clock.jump.by_us
+        services.metrics.gauge("clock_jump_seconds", off_us // MICROS)
+        if (by_us := clock.moved_us - self._clock_moved_us) != 0:
+            self._clock_moved_us += by_us
+            self._lanes.move_waits(by_us)
+            for breaker in services.breakers.list_tripped():
+                breaker.retry_us += by_us
+            services.shortages.clear()
+            self._lanes.wakeups.mark_stale()
+        while self._unrecorded_jumps and services.store.is_ready:
+            await services.store.append_entries([jump_entry(self._unrecorded_jumps[0])])
+            services.metrics.count("clock_jumps")
+            del self._unrecorded_jumps[0]
+
+
+def jump_entry(jump: Jump) -> Draft:
+    """Return the entry of a jump of the wall clock."""
+    what = f"{jump.by_us // 1_000_000:+d}" if jump.by_us else "away"
+    return Draft(
+        "clock.jumped", {"what": what}, body=Body(canonical_json({"why": describe_jump(jump)}))
+    )

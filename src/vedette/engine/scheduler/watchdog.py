@@ -1,11 +1,11 @@
 """Watchdog: runs that could go on and do not move, with the reason that can be found.
 
 It looks at the oldest ready runs of each agent in the store, key by key, and asks the dispatcher
-where each is. A run that is at work has the time that its work may take, several times over where
-several are in hand; one that waits for its turn is sound as long as its agent finishes anything.
-What was lost sight of is read again after half the bound; what stands still after the bound is
-told (`stuck`), counted, and makes the worker not ready. So is what a store refuses for as long, be
-it ready or waking: that is no attempt of the run, so nothing else ends it. All times are monotonic.
+where each is. A run that is at work has the time that its work may take, once for each run that its
+agent is at; one that waits for its turn is sound as long as its agent finishes anything. What
+nobody is about to take up is read again after half the bound; what stands still after the bound is
+*stuck*: counted, and the worker is not ready. So is what a store refuses for as long, be it ready
+or woken: that is no attempt of the run, so nothing else ends it. All times are monotonic.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from msgspec import Struct
 from vedette.domain.agent import Agent
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.run import Run
+from vedette.engine.calls_in_flight import TIMES_TIMEOUT
 from vedette.engine.scheduler.dispatcher import Dispatcher, RunLocation
 from vedette.engine.services import Services
 
@@ -24,22 +25,21 @@ BOUND_US = 60_000_000
 # How many looks there are within a bound, and how many of an agent's ready runs one takes in.
 _LOOKS = 12
 _RUNS = 64
-# How long a model may think; how often a call may take its tool's time (see `line`).
+# How long a model may think.
 _MODEL_US = 60_000_000
-_WAITS = 3
 
 _REASONS: dict[RunLocation, tuple[str, str]] = {
     "unread": ("not_read", "is in the store and nobody reads it"),
     "idle": ("lane", "is in memory and nobody is to handle it"),
     "queued": ("no_handler", "waits for a handler"),
-    "behind": ("no_room", "waits for room in memory"),
-    "hand": ("judge", "is with its judge, which does not answer"),
-    "effects": ("effects", "has effects under way, which do not end"),
+    "spilled": ("no_room", "waits for room in memory"),
+    "judging": ("judge", "is with its judge, which does not answer"),
+    "performing": ("effects", "has effects under way, which do not end"),
     "leaseless": ("no_lease", "is of a key whose lease has run out here"),
     "refused": ("refused", "is tried again and again"),
 }
 # Where reading everything again helps.
-_RELOADABLE = ("unread", "idle", "queued", "behind")
+_RELOADABLE = ("unread", "idle", "queued", "spilled")
 
 
 class StuckRun(Struct, frozen=True):
@@ -108,7 +108,7 @@ class Watchdog:
             found = self._oldest_runs()
         except StoreFailed:
             found = None
-        if found is None or self._dispatcher.poll_failed:
+        if found is None or self._dispatcher.poll_loop.failed:
             self._store_away_us = now
             self._store_is_silent = now - self._answered_us > self._bound_us
             return
@@ -123,7 +123,7 @@ class Watchdog:
             known = (
                 before if before is not None and before.mark == mark else _Observation(mark, now)
             )
-            if place == "aside" or (place == "hand" and self._is_remote(key[0])):
+            if place == "waiting" or (place == "judging" and self._is_remote(key[0])):
                 known = _Observation(mark, now)
             seen[key] = known
             since, most = (
@@ -159,7 +159,7 @@ class Watchdog:
 
     def _last_move_us(self, agent: str, place: RunLocation, since_us: int) -> int:
         """Return since when nothing has moved: who waits for a turn moves with its agent."""
-        if place in ("queued", "behind"):
+        if place in ("queued", "spilled"):
             return max(since_us, self._dispatcher.buffer.last_release_us(agent))
         return max(since_us, self._store_away_us) if place == "refused" else since_us
 
@@ -172,7 +172,7 @@ class Watchdog:
 
     def _describe(self, run: Run, place: RunLocation, since: int) -> StuckRun:
         reason, message = _REASONS[place]
-        if place == "hand" and not self._has_worker(run.agent):
+        if place == "judging" and not self._has_worker(run.agent):
             reason, message = "no_worker", "has no worker process to be judged in"
         if place == "refused":
             message += f": {self._dispatcher.refused_runs()[run.id][1]}"
@@ -183,4 +183,4 @@ def _run_time_us(agent: Agent) -> int:
     """Return how long one run of an agent may be at work without a step (microseconds)."""
     thinks = _MODEL_US if agent.reasoner == "adk" else agent.limits.time_us
     calls = max((tool.timeout_us for tool in agent.tools.values()), default=0)
-    return max(thinks, _WAITS * calls)
+    return max(thinks, TIMES_TIMEOUT * calls)

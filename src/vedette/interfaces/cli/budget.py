@@ -82,8 +82,8 @@ def _read_limits(settings: Settings, agent_name: str | None) -> dict[str, Any]:
     from vedette.config.fleet import load_fleet
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.errors import BadCommand
-    from vedette.domain.budget import ACTIONS, FLEET, LENGTHS, UNITS, window_end
-    from vedette.domain.spend import SpendTotal
+    from vedette.domain.budget import ACTIONS, FLEET, LENGTHS, UNITS
+    from vedette.domain.spend import SpendTotal, window_end
 
     now = SystemClock().now_us()
     fleet = load_fleet(settings.root, settings, now_us=now).fleet

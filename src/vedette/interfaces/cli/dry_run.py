@@ -114,7 +114,6 @@ def _find_input(settings: Settings, text: str, store: StoreReader | None) -> _Tr
 
 
 def _load_recorded_event(store: StoreReader, text: str) -> _TrialInput:
-    from vedette.domain.compensation import is_undo
     from vedette.ledger.history.reader import resolve
 
     kind, name = resolve(store, text)
@@ -127,7 +126,7 @@ def _load_recorded_event(store: StoreReader, text: str) -> _TrialInput:
     event = store.event(key)
     if event is None:
         raise BadCommand(f"the content of {key} was erased", mend="try another event")
-    if is_undo(event):
+    if event.is_undo:
         raise BadCommand("the engine answers an undo itself; it is put to no judge")
     return _TrialInput(event, (), runs[0].position if runs else None)
 
@@ -202,8 +201,9 @@ def _build_trial(
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.app.dry_run import DryRun
     from vedette.config.agent_loader import build_judge
-    from vedette.domain.budget import DAY_US, MINUTE_US, window_start
+    from vedette.domain.budget import DAY_US, MINUTE_US
     from vedette.domain.bundle import Bundle
+    from vedette.domain.spend import window_start
     from vedette.memory.retrieval import Recall
     from vedette.memory.training_set import Lessons
     from vedette.operations.curation import sync_banks

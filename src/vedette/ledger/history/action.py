@@ -13,10 +13,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from vedette.domain.action_record import BadRecord, parse_record
 from vedette.domain.effect import OPEN_STATES, EffectState
 from vedette.domain.entry import EFFECT_KINDS, HOLD_ANSWERS
 from vedette.domain.origin import escape_pointer
+from vedette.domain.row_proof import BadRecord, parse_record
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.entry_view import (
     AnswerEntry,

@@ -304,7 +304,7 @@ async def test_what_a_useful_action_costs(
         shipper = shipper_of(fleet, warehouse)
         await shipper.ship()
         totals = fleet.app.store.spend_totals()
-        spent = {unit: total.day for name, unit, total in totals if name == "worker"}
+        spent = {unit: total.day.total for name, unit, total in totals if name == "worker"}
         done = fleet.app.store.counts()["worker"]["effect.done"]
         (row,) = bigquery.ask(
             "SELECT useful_actions, model_calls, tokens, money_micros, tokens_per_useful_action "

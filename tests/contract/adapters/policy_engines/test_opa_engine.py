@@ -26,8 +26,7 @@ from vedette.config.settings import read_settings
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import build_denial
-from vedette.domain.decision_request import NullPolicyEngine, request_decision
+from vedette.domain.decision import NullPolicyEngine, build_denial, request_decision
 from vedette.domain.ports.policy_engine import Finding, PolicyEngine
 from vedette.policy.bundle_data import mount
 

@@ -29,8 +29,13 @@ from vedette.config.settings import Settings
 from vedette.domain.agent import MemoryScope
 from vedette.domain.base.errors import BadPolicy, StoreFailed
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import build_denial, parse_decision
-from vedette.domain.decision_request import DecisionContext, DecisionRecord, build_difference_entry
+from vedette.domain.decision import (
+    DecisionContext,
+    DecisionRecord,
+    build_denial,
+    build_difference_entry,
+    parse_decision,
+)
 from vedette.domain.entry import Draft
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.interfaces.daemon import Daemon
@@ -546,7 +551,7 @@ async def test_a_memory_read_is_asked_of_both_after_a_difference(tmp_path: Path)
 
     fleet = fleet_of(tmp_path, World(), second=FaultyStage(), decides=FaultyStage(lets_read))
     async with fleet:
-        gateway, agent = fleet.app.services.gateway, fleet.app.services.agent("worker")
+        gateway, agent = fleet.app.services.gateway, fleet.app.services.fleet.agent("worker")
         assert gateway.second_opinion is not None
         situation = DecisionContext(agent, job("1"), 1, fleet.app.services.clock.now_us())
         before = gateway.may_read(situation, "desk", "notes")
@@ -673,7 +678,7 @@ def test_what_is_not_plainly_called_inward_is_outward(grants: object, found: obj
 
 
 def test_the_deny_names_both() -> None:
-    from vedette.domain.decision_request import EngineAnswer, build_difference_denial
+    from vedette.domain.decision import EngineAnswer, build_difference_denial
 
     answers = [
         EngineAnswer("x", build_denial("a")).to_json(),

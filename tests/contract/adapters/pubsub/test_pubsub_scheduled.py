@@ -15,14 +15,13 @@ from vedette.adapters.pubsub.source_decoder import build_decoder
 from vedette.adapters.schedule.source import ScheduleSource, cron_walls
 from vedette.app.sources import source_context
 from vedette.config.deployment import PushPlan
-from vedette.domain.agent import Agent, Fleet
+from vedette.domain.agent import Agent, Fleet, Schedule
 from vedette.domain.base.clock import MICROS, from_iso, iso
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.budget import Budget
-from vedette.domain.event import DATA, ENVELOPE, Event
+from vedette.domain.event import DATA, ENVELOPE, TICK_TYPE, Event
 from vedette.domain.identity import Identity
 from vedette.domain.ports.sources import Refused
-from vedette.domain.trigger import TICK_TYPE, Schedule
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy_fleet import World, toy_fleet

@@ -22,7 +22,7 @@ from vedette.adapters.reasoners.workers.remote_reasoner import MAX_WAITING
 from vedette.adapters.reasoners.workers.websocket_server import WorkerServer
 from vedette.config.agent_folder import release_digest
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.domain.conflict import Superseded
+from vedette.domain.run import Superseded
 
 LOST = ("worker", "judge", "lost its connection")
 WAITING = """\

@@ -32,7 +32,7 @@ from vedette.adapters.reasoners.workers.websocket_client import gateway_address
 from vedette.config.agent_folder import release_digest
 from vedette.config.agent_loader import load_judge
 from vedette.domain.base.errors import BadCommand, Unavailable
-from vedette.domain.conflict import Superseded
+from vedette.domain.run import Superseded
 
 
 async def test_what_is_thought_crosses_the_network_unchanged(tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ from vedette.adapters.policy_engines.opa.connection import (
     OpaUnavailable,
 )
 from vedette.domain.bundle import Bundle
-from vedette.domain.decision import parse_decision
-from vedette.domain.decision_request import NullPolicyEngine
+from vedette.domain.decision import NullPolicyEngine, parse_decision
 from vedette.domain.ports.policy_engine import Finding, PolicyEngine, PolicyStage
 from vedette.domain.ports.reasoner import Metrics
 

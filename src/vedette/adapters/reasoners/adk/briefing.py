@@ -6,7 +6,7 @@ import re
 import unicodedata
 from typing import Any
 
-from vedette.domain.base.canonical import canonical_json, normalize_json
+from vedette.domain.base.canonical import normalized_json
 from vedette.domain.memory import Briefing
 
 _RULES = """\
@@ -53,7 +53,7 @@ def fence_json(value: Any) -> str:
     that does not print: line breaks of any kind, direction marks, tag characters. Read as JSON,
     it is the same value (fractions as decimal strings, as everywhere).
     """
-    return _UNSAFE.sub(_escape, canonical_json(normalize_json(value)).decode())
+    return _UNSAFE.sub(_escape, normalized_json(value).decode())
 
 
 def _escape(found: re.Match[str]) -> str:

@@ -27,10 +27,10 @@ from vedette.adapters.reasoners.workers.reasoner_client import (
 )
 from vedette.adapters.reasoners.workers.worker_handle import WorkerHandle
 from vedette.domain.base.errors import Unavailable
-from vedette.domain.conflict import Superseded
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.run import Superseded
 
 # While no worker of an agent is there so many of its runs wait here, to begin in the moment one
 # comes; the others look again after a while, and take no handler from anybody meanwhile.
