@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from vedette.domain.effect import Call, Outcome
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, job, send_proposal
@@ -20,11 +22,10 @@ from vedette.testing.toy_fleet import World, job, send_proposal
 QUIET = ("alpha", "beta", "gamma", "delta")
 
 
-@dataclass(slots=True)
 class Seen(World):
     """A target that notes when each text reached it. `hook` may hang or answer."""
 
-    at: dict[str, float] = field(default_factory=dict)
+    at: dict[str, float] = msgspec.field(default_factory=dict)
     hook: Callable[[Call], Outcome | None] | None = None
 
     def refresh(self) -> None:
@@ -39,8 +40,7 @@ class Seen(World):
             given = self.hook(call)
             if given is not None:
                 return given
-        # By name: slots make the class anew, and the short form of super means the one before.
-        return World.act(self, call)
+        return super().act(call)
 
 
 # Tools for fleets whose hands are processes of their own: the target is a file, its record too.
@@ -69,7 +69,6 @@ def ask(call):
 """
 
 
-@dataclass(slots=True)
 class Filed(Seen):
     """A target that is a file, for hands in other processes."""
 
