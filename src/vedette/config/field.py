@@ -107,18 +107,33 @@ class Shape:
 
     model_fields_set: frozenset[str]
 
-    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
-        """Make a model of values that were checked; what is not given has its default."""
-        given = values or {}
-        for name, field in self.fields().items():
-            self.__dict__[name] = given[name] if name in given else field.fallback()
-        self.__dict__["model_fields_set"] = frozenset(given)
+    def __init__(self, **values: Any) -> None:
+        """Make a model of values that fit; what is not given has its default."""
+        fields = self.fields()
+        if unknown := values.keys() - fields:
+            raise TypeError(f"{type(self).__name__} has no {min(unknown)!r}")
+        for name, field in fields.items():
+            self.__dict__[name] = values[name] if name in values else field.fallback()
+        self.__dict__["model_fields_set"] = frozenset(values)
 
     def __init_subclass__(cls) -> None:
         cls._fields = None
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is never changed")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.model_dump() == other.model_dump()
+
+    __hash__ = None  # type: ignore[assignment]  # it may hold lists
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model_dump()})"
+
+    def replace(self, **values: Any) -> Self:
+        """Return the model with other values, which fit."""
+        given = {name: self.__dict__[name] for name in self.model_fields_set}
+        return type(self)(**{**given, **values})
 
     @classmethod
     def fields(cls) -> dict[str, FieldInfo]:
@@ -151,7 +166,7 @@ class Shape:
         for name in value:
             if name not in fields:
                 found.append(build_error("extra_forbidden", (*loc, name), value[name]))
-        return cls(values) if len(found) == before else None
+        return cls(**values) if len(found) == before else None
 
     def model_dump(
         self, *, exclude: Collection[str] = (), exclude_none: bool = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from vedette.config.agent_file import HttpFile, ToolFile
 from vedette.config.http_template import (
@@ -16,8 +15,6 @@ from vedette.config.http_template import (
     template_arguments,
 )
 from vedette.config.problem import Problem, did_you_mean
-from vedette.config.secret_reference import secret_names
-from vedette.config.settings_table import is_loopback
 from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.canonical import canonicalize
 
@@ -62,34 +59,6 @@ def http_problems(
 
 
 ToolProblem = tuple[KeyPath, str, str]
-
-
-def http_target_problems(
-    table: Mapping[str, Any], path: KeyPath, document: Document
-) -> list[Problem]:
-    """Return what is wrong with a target of kind http beyond its URL; none for another kind."""
-    url = table.get("base_url")
-    if table.get("kind") != "http" or not isinstance(url, str):
-        return []
-    found: list[tuple[str, str, str]] = []
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-    except ValueError:
-        return []  # said of the URL itself
-    if parts.query or parts.fragment:
-        found.append(("base_url", "has more than a path", "end it before ? and #"))
-    if "private" in table and not isinstance(table["private"], bool):
-        found.append(("private", "must be true or false", "write private = true"))
-    here = is_loopback(host)
-    if "token" in secret_names(table) and parts.scheme != "https" and not here:
-        found.append(("base_url", "a token is not sent over plain HTTP", "write https"))
-    named = table.get("token_header")
-    if named is not None:
-        why = header_problem(named) if isinstance(named, str) else "is no name of a header"
-        if why is not None:
-            found.append(("token_header", f"{named!r} {why}", "write for example X-Api-Key"))
-    return [document.problem((*path, key), what, mend) for key, what, mend in found]
 
 
 def _settles_problems(tool: ToolFile, http: HttpFile) -> Iterator[ToolProblem]:

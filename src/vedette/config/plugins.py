@@ -25,15 +25,19 @@ from vedette.domain.base.errors import BadFleet, VedetteError
 from vedette.domain.ports.plugin import (
     NOTIFIERS,
     SOURCES,
+    TARGETS,
     NotifierPlugin,
     Plan,
     SourcePlugin,
     TableContext,
     TableProblem,
+    TargetPlugin,
 )
 
 _INFO_SUFFIXES = (".dist-info", ".egg-info")
-_BASES: Mapping[str, type[Any]] = {SOURCES: SourcePlugin, NOTIFIERS: NotifierPlugin}
+_BASES: Mapping[str, type[Any]] = {
+    SOURCES: SourcePlugin, NOTIFIERS: NotifierPlugin, TARGETS: TargetPlugin,
+}  # fmt: skip
 
 
 class EntryPoint(Struct, frozen=True):
@@ -74,11 +78,11 @@ class Plugins:
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
-    def problems(self, table: Any, context: TableContext) -> list[TableProblem]:
-        """Return what is wrong with a table beyond its shape, as its plugin says."""
+    def problems(self, name: str, *given: Any) -> list[TableProblem]:
+        """Return what is wrong with a table beyond its shape, as the plugin of a kind says."""
         try:
-            with self.wrap_errors(table.kind):
-                return list(self.get(table.kind).problems(table, context))
+            with self.wrap_errors(name):
+                return list(self.get(name).problems(*given))
         except BadFleet as error:
             return [((), error.what, error.mend or "")]
 
@@ -132,6 +136,8 @@ class Plugins:
         base = _BASES[self._group]
         if not isinstance(found, base):
             return f"is no instance of {base.__name__}"
+        if "table" not in base.__annotations__:
+            return ""
         table = getattr(found, "table", None)
         if not (isinstance(table, type) and issubclass(table, Shape)):
             return "has no table of vedette.sdk.Table"

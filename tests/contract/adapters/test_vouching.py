@@ -17,10 +17,11 @@ from msgspec.structs import replace
 from vedette.adapters.bigquery.rows import RowMapper as TableMaker
 from vedette.adapters.bigquery.sql import AT_COLUMN, ROW_COLUMN
 from vedette.adapters.mail.event import mail_event
+from vedette.adapters.prometheus.config import VOUCHED_LABELS
 from vedette.adapters.prometheus.series import index_series, points
 from vedette.adapters.pubsub.decoder import Decoder
+from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.rows import RowMapper
-from vedette.config.source_tables import VOUCHED_LABELS, SqlPlan
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.origin import Ref, Roots, resolve
 from vedette.domain.ports.sources import Refused
@@ -47,12 +48,13 @@ def mail() -> Event:
 
 
 def row(**more: Any) -> Event | Refused:
-    plan = SqlPlan(
-        "board", "comment", "comment.posted", "id", "seq", path=Path("x"), subject_column="author",
-        time_column="posted", columns=("id", "author", "text"), **more,
+    plan = SqlFile(
+        name="board", table="comment", type="comment.posted", id_column="id", order_column="seq",
+        path="x", subject_column="author", time_column="posted",
+        columns=["id", "author", "text"], **more,
     )  # fmt: skip
     told = {"id": "c1", "author": EVIL, "text": EVIL, "posted": "2026-06-01T10:00:00Z"}
-    return RowMapper(plan, plan.columns, max_bytes=10_000).to_event("c1", told)
+    return RowMapper(plan, tuple(plan.columns), max_bytes=10_000).to_event("c1", told)
 
 
 def table(**more: Any) -> Event | Refused:

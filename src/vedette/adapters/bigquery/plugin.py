@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vedette.config.deployment import BigQueryPlan, bigquery_plan
-from vedette.config.deployment_tables import BigQueryFile
-from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
+from vedette.adapters.bigquery.config import BigQueryFile
+from vedette.domain.ports.plugin import SourceContext, SourcePlugin
 
 if TYPE_CHECKING:
     from vedette.domain.ports.sources import Source
@@ -17,11 +16,7 @@ class BigQueryPlugin(SourcePlugin):
 
     table = BigQueryFile
 
-    def plan(self, table: BigQueryFile, context: TableContext) -> BigQueryPlan:
-        """Return the plan of a table."""
-        return bigquery_plan(table)
-
-    def build(self, plan: BigQueryPlan, context: SourceContext) -> Source:
+    def build(self, plan: BigQueryFile, context: SourceContext) -> Source:
         """Make the source."""
         from vedette.adapters.bigquery.source import BigQuerySource
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vedette.config.source_tables import SqlFile, SqlPlan, sql_plan, sql_problems
+from vedette.adapters.sql.config import SqlFile
+from vedette.config.secret_reference import secret_keys
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
 
 if TYPE_CHECKING:
@@ -17,15 +18,24 @@ class SqlPlugin(SourcePlugin):
 
     table = SqlFile
 
-    def problems(self, table: SqlFile, context: TableContext) -> Iterable[TableProblem]:
-        """Return what is wrong beyond the shape."""
-        return sql_problems(table)
+    def problems(self, table: SqlFile, context: TableContext) -> Iterator[TableProblem]:
+        """Yield what is wrong beyond the shape."""
+        if len(secret_keys(vars(table), "url")) + bool(table.path) != 1:
+            mend = "give one of path (SQLite), url_env, url_file, url_secret (PostgreSQL)"
+            yield (), "needs one database", mend
+        if table.create_from and table.path is None:
+            yield ("create_from",), "is for a file of SQLite only", "leave it out"
+        if table.columns and table.id_column not in table.columns:
+            # Who is woken by a row has to be able to name it.
+            yield ("columns",), f"lacks the id {table.id_column!r}", "add it"
+        yield from vouched_column_problems(table)
 
-    def plan(self, table: SqlFile, context: TableContext) -> SqlPlan:
-        """Return the plan of a table."""
-        return sql_plan(table, context)
+    def plan(self, table: SqlFile, context: TableContext) -> SqlFile:
+        """Return the table with its paths resolved."""
+        plan: SqlFile = context.resolve(table, "create_from")
+        return plan
 
-    def build(self, plan: SqlPlan, context: SourceContext) -> Source:
+    def build(self, plan: SqlFile, context: SourceContext) -> Source:
         """Make the source."""
         from vedette.adapters.sql.source import SqlSource
 
@@ -34,11 +44,24 @@ class SqlPlugin(SourcePlugin):
             max_bytes=context.max_event_bytes,
         )  # fmt: skip
 
-    async def probe(self, plan: SqlPlan) -> str:
+    async def probe(self, plan: SqlFile) -> str:
         """Read the table's columns."""
         from vedette.adapters.sql.source import probe
 
         return await probe(plan)
+
+
+def vouched_column_problems(table: SqlFile) -> Iterator[TableProblem]:
+    """Yield what is wrong with the columns that a source of rows vouches for."""
+    named_columns = {table.id_column, table.subject_column, table.time_column}
+    for index, column in enumerate(table.vouched):
+        if table.columns and column not in {*table.columns, *named_columns}:
+            what = f"{column!r} is no column that is handed over"
+            yield ("vouched", index), what, "add it to columns"
+        if column == "action":
+            # In an undo this place of the data is the engine's word.
+            what = "a column called 'action' cannot be vouched for"
+            yield ("vouched", index), what, "hand it over under another name, through a view"
 
 
 SQL = SqlPlugin()

@@ -24,9 +24,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from vedette.adapters.http import probe, with_http
+from vedette.adapters.http import with_http
 from vedette.adapters.http.outcomes import retry_after_us
 from vedette.adapters.http.request import Response, refusal_reason
+from vedette.adapters.http.target import HTTP
 from vedette.adapters.http.tools import HttpTools
 from vedette.adapters.identity.secrets import with_secrets
 from vedette.config.http_template import BadArgument, build_request
@@ -673,9 +674,9 @@ async def test_hands_stay_what_they_are_without_such_a_tool() -> None:
 
 
 async def test_probe_connects_and_sends_nothing(shop: Shop) -> None:
-    assert "takes connections" in await probe(shop.target())
+    assert "takes connections" in await HTTP.probe(shop.target())
     with pytest.raises(Unavailable, match="private = true"):
-        await probe(shop.target(private=False))
+        await HTTP.probe(shop.target(private=False))
     assert shop.seen == []
 
 
