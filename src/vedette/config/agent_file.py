@@ -54,7 +54,7 @@ def _memory(text: str) -> str:
 MemorySize = Annotated[str, AfterValidator(_memory)]
 Reader = Annotated[str, AfterValidator(check_reader)]
 NonBlankText = Annotated[str, AfterValidator(_check_text)]
-OneOrMore = Annotated[NonBlankText | list[NonBlankText], Field(union_mode="left_to_right")]
+OneOrMore = NonBlankText | list[NonBlankText]
 
 
 class TriggerFile(Shape):

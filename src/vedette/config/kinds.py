@@ -1,7 +1,7 @@
 """Kinds of values that a field of a file may hold: each checks a value and describes itself.
 
-An error is a mapping: `type` (what is wrong), `loc` (where, as a path), `input` (what was found),
-`ctx` and `msg`. `vedette.config.shape` turns it into the words that a person reads.
+An error is a mapping: `type` (what is wrong), `loc` (where, as the file's keys), `input` (what was
+found), `ctx` and `msg`. `vedette.config.shape` turns it into the words that a person reads.
 """
 
 from __future__ import annotations
@@ -42,18 +42,8 @@ class Kind:
         yield from ()
 
 
-class Anything(Kind):
-    """Takes any value as it is."""
-
-    def __init__(self, strict: bool) -> None:
-        self.strict = strict
-
-
 class Text(Kind):
     """Text."""
-
-    def __init__(self, strict: bool) -> None:
-        self.strict = strict
 
     def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
         """Take text only: a number would lose how it was written."""
@@ -316,11 +306,11 @@ def _limit_errors(value: Any, loc: Loc, limits: Mapping[str, Any]) -> Iterator[d
     """Yield what is wrong with a value of the right kind."""
     for name, limit in limits.items():
         if name == "ge" and value < limit:
-            yield build_error("greater_than_equal", loc, value, {"ge": limit})
+            yield build_error("greater_than_equal", loc, value, {"bound": limit})
         elif name == "gt" and value <= limit:
-            yield build_error("greater_than", loc, value, {"gt": limit})
+            yield build_error("greater_than", loc, value, {"bound": limit})
         elif name == "le" and value > limit:
-            yield build_error("less_than_equal", loc, value, {"le": limit})
+            yield build_error("less_than_equal", loc, value, {"bound": limit})
         elif name == "pattern" and re.search(_anchor_end(limit), value) is None:
             message = f"must match the pattern {limit}"
             yield build_error("string_pattern_mismatch", loc, value, message=message)

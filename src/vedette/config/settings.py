@@ -207,9 +207,9 @@ def _shape_problem(document: Document, error: Any) -> Problem:
     for length in range(len(words), 0, -1):
         variable = ENV_PREFIX + "__".join(words[:length])
         if os.environ.get(variable):
-            what, mend = describe_error(SettingsFile, error)
+            what, mend = describe_error(error)
             return Problem("environment", 0, variable, what, mend)
-    return to_problem(SettingsFile, document, error)
+    return to_problem(document, error)
 
 
 def _problems(shape: SettingsFile, document: Document, context: TableContext) -> list[Problem]:
