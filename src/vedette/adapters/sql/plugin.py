@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from vedette.adapters.row_source import vouched_column_problems
 from vedette.adapters.sql.config import SqlFile
 from vedette.config.secret_reference import secret_keys
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
@@ -28,7 +29,9 @@ class SqlPlugin(SourcePlugin):
         if table.columns and table.id_column not in table.columns:
             # Who is woken by a row has to be able to name it.
             yield ("columns",), f"lacks the id {table.id_column!r}", "add it"
-        yield from vouched_column_problems(table)
+        named = {table.id_column, table.subject_column, table.time_column}
+        handed_over = {*table.columns, *filter(None, named)} if table.columns else None
+        yield from vouched_column_problems(table.vouched, handed_over)
 
     def plan(self, table: SqlFile, context: TableContext) -> SqlFile:
         """Return the table with its paths resolved."""
@@ -49,19 +52,6 @@ class SqlPlugin(SourcePlugin):
         from vedette.adapters.sql.source import probe
 
         return await probe(plan)
-
-
-def vouched_column_problems(table: SqlFile) -> Iterator[TableProblem]:
-    """Yield what is wrong with the columns that a source of rows vouches for."""
-    named_columns = {table.id_column, table.subject_column, table.time_column}
-    for index, column in enumerate(table.vouched):
-        if table.columns and column not in {*table.columns, *named_columns}:
-            what = f"{column!r} is no column that is handed over"
-            yield ("vouched", index), what, "add it to columns"
-        if column == "action":
-            # In an undo this place of the data is the engine's word.
-            what = "a column called 'action' cannot be vouched for"
-            yield ("vouched", index), what, "hand it over under another name, through a view"
 
 
 SQL = SqlPlugin()
