@@ -50,8 +50,10 @@ class JsonlPlugin(FilePlugin):
         """Make the source."""
         from vedette.adapters.files.source import JsonlSource
 
-        limit = context.max_event_bytes
-        return JsonlSource(plan.name, plan.path, context.clock, rate=plan.rate, max_bytes=limit)
+        return JsonlSource(
+            plan.name, plan.path, context.clock, rate=plan.rate, type=plan.type,
+            max_bytes=context.max_event_bytes,
+        )  # fmt: skip
 
 
 CSV, JSONL = CsvPlugin(), JsonlPlugin()
