@@ -162,9 +162,6 @@ class Releases(Struct):
     def _refuse_fixed(self, current: Agent, release: Agent) -> None:
         """Raise BadCommand for what parts of the fleet were made of that do not change."""
         fixed = [word for word in _FIXED_FIELDS if getattr(current, word) != getattr(release, word)]
-        tools = [t for a in self.services.fleet.agents.values() for t in a.tools.values()]
-        if any(t.http for t in release.tools.values()) and not any(t.http for t in tools):
-            fixed.append("http (the fleet had no such tool)")
         unknown = [f"{s.bank}/{s.scope}" for s in release.scopes]
         fixed += [f"memory {s}" for s in unknown if tuple(s.split("/", 1)) not in self.scopes]
         if fixed:

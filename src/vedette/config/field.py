@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Literal, Self, Union
 
 from msgspec import Struct
@@ -34,7 +34,6 @@ from vedette.config.kinds import (
     Whole,
     build_error,
 )
-from vedette.domain.base.errors import BadFleet
 
 _NOT_GIVEN: Any = object()
 
@@ -209,15 +208,11 @@ class Table(Kind):
             defs[name].update(object_schema(self.shape, defs))
         return {"$ref": f"#/$defs/{name}"}
 
-    def models(self) -> Iterator[Any]:
-        """Yield the model."""
-        yield self.shape
-
 
 class Tagged(Kind):
     """One of several models, told apart by the value of one field."""
 
-    def __init__(self, field: str, tables: Mapping[str, Table]) -> None:
+    def __init__(self, field: str, tables: Mapping[str, Kind]) -> None:
         self.field, self.tables = field, tables
 
     def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
@@ -227,13 +222,7 @@ class Tagged(Kind):
             return None
         tag = value.get(self.field)
         if isinstance(tag, str) and tag in self.tables:
-            try:
-                shape = self.tables[tag].shape
-            except BadFleet as refused:  # what should bring it is broken
-                told = {"what": refused.what, "mend": refused.mend}
-                errors.append(build_error("plugin", (*loc, self.field), value, told))
-                return None
-            return shape.check(value, loc, errors)
+            return self.tables[tag].check(value, loc, errors)
         if self.field not in value:
             errors.append(build_error("union_tag_not_found", loc, value))
         else:
@@ -245,11 +234,6 @@ class Tagged(Kind):
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
         """Offer the models."""
         return {"oneOf": [table.schema(defs) for table in self.tables.values()]}
-
-    def models(self) -> Iterator[Any]:
-        """Yield the models."""
-        for table in self.tables.values():
-            yield table.shape
 
 
 def _field(hint: Any, declared: Any, strict: bool) -> FieldInfo:

@@ -37,10 +37,6 @@ class Kind:
         """Return the kind as JSON Schema; models within it are added to `defs`."""
         return {}
 
-    def models(self) -> Iterator[Any]:
-        """Yield the models that a value of this kind may hold."""
-        yield from ()
-
 
 class Text(Kind):
     """Text."""
@@ -169,10 +165,6 @@ class ListOf(Kind):
         """Describe a list."""
         return {"type": "array", "items": self.item.schema(defs)}
 
-    def models(self) -> Iterator[Any]:
-        """Yield the models of the items."""
-        yield from self.item.models()
-
 
 class MapOf(Kind):
     """A mapping with text for keys."""
@@ -194,10 +186,6 @@ class MapOf(Kind):
         """Describe a mapping."""
         inner = self.item.schema(defs)
         return {"type": "object", "additionalProperties": inner or True}
-
-    def models(self) -> Iterator[Any]:
-        """Yield the models of the values."""
-        yield from self.item.models()
 
 
 class Either(Kind):
@@ -228,11 +216,6 @@ class Either(Kind):
         if self.nothing:
             offered.append({"type": "null"})
         return offered[0] if len(offered) == 1 else {"anyOf": offered}
-
-    def models(self) -> Iterator[Any]:
-        """Yield the models of the kinds."""
-        for kind in self.kinds:
-            yield from kind.models()
 
 
 class Checked(Kind):
@@ -282,10 +265,6 @@ class Checked(Kind):
             for one in offered
         ]
         return {"anyOf": limited} if "anyOf" in told else limited[0]
-
-    def models(self) -> Iterator[Any]:
-        """Yield the models of the kind."""
-        yield from self.kind.models()
 
 
 def _limit_keywords(schema: Mapping[str, Any]) -> dict[str, str]:

@@ -20,23 +20,25 @@ from typing import Any
 from msgspec import Struct
 
 from vedette.config.field import Shape, Table
-from vedette.config.kinds import OneOf
+from vedette.config.kinds import Errors, Kind, Loc, OneOf, build_error
 from vedette.domain.base.errors import BadFleet, VedetteError
 from vedette.domain.ports.plugin import (
     NOTIFIERS,
     SOURCES,
     TARGETS,
+    TOOLS,
     NotifierPlugin,
     Plan,
     SourcePlugin,
     TableContext,
     TableProblem,
     TargetPlugin,
+    ToolPlugin,
 )
 
 _INFO_SUFFIXES = (".dist-info", ".egg-info")
 _BASES: Mapping[str, type[Any]] = {
-    SOURCES: SourcePlugin, NOTIFIERS: NotifierPlugin, TARGETS: TargetPlugin,
+    SOURCES: SourcePlugin, NOTIFIERS: NotifierPlugin, TARGETS: TargetPlugin, TOOLS: ToolPlugin,
 }  # fmt: skip
 
 
@@ -145,6 +147,8 @@ class Plugins:
             fields = table.fields()
         except Exception as error:
             return f"has a table that cannot be read: {type(error).__name__}: {error}"
+        if self._group not in (SOURCES, NOTIFIERS):
+            return ""
         kind = fields["kind"].kind if "kind" in fields else None
         if not (isinstance(kind, OneOf) and kind.values == (name,)):
             return f"has a table without kind: Literal[{name!r}]"
@@ -154,8 +158,33 @@ class Plugins:
 REINSTALL = "install vedette anew (in a checkout: make setup), its entry points are missing"
 
 
-class PluginTables(Mapping[str, Table]):
-    """The tables of a group by kind, each loaded when it is asked for."""
+class PluginTable(Kind):
+    """The table of one plugin, which is loaded when a file first has such a table."""
+
+    def __init__(self, group: str, name: str, *at: str) -> None:
+        """`at` is the key below it by which a plugin that is no good is told."""
+        self._group, self._name, self._at = group, name, at
+
+    def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
+        """Check the mapping as the plugin's table."""
+        try:
+            table = self._table()
+        except BadFleet as refused:
+            told = {"what": refused.what, "mend": refused.mend}
+            errors.append(build_error("plugin", (*loc, *self._at), value, told))
+            return None
+        return table.check(value, loc, errors)
+
+    def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
+        """Point to the table's own schema. Raises BadFleet."""
+        return self._table().schema(defs)
+
+    def _table(self) -> Table:
+        return Table(plugins(self._group).get(self._name).table)
+
+
+class PluginTables(Mapping[str, PluginTable]):
+    """The tables of a group by kind."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -163,9 +192,8 @@ class PluginTables(Mapping[str, Table]):
     def __contains__(self, kind: object) -> bool:
         return kind in plugins(self._group)
 
-    def __getitem__(self, kind: str) -> Table:
-        """Return the table of a kind. Raises BadFleet."""
-        return Table(plugins(self._group).get(kind).table)
+    def __getitem__(self, kind: str) -> PluginTable:
+        return PluginTable(self._group, kind, "kind")
 
     def __iter__(self) -> Iterator[str]:
         return iter(plugins(self._group).names())

@@ -16,8 +16,8 @@ from vedette.config.deployment_tables import (
     TokensFile,
 )
 from vedette.config.displays import DisplayFile
-from vedette.config.field import AfterValidator, Field, Tagged, json_schema
-from vedette.config.kinds import Errors
+from vedette.config.field import AfterValidator, Field, Table, Tagged, json_schema
+from vedette.config.kinds import Errors, Kind, ListOf, MapOf
 from vedette.config.notify import NotifyFile
 from vedette.config.plugins import PluginTables
 from vedette.config.secret_reference import VERSION_PATTERN
@@ -208,13 +208,12 @@ def _environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _read_variable(variable: str, path: list[str], text: str) -> Any:
-    at: Any = SettingsFile
+    kind: Kind | None = Table(SettingsFile)
     for part in path:
-        field = at.fields().get(part) if at is not None else None
-        at = None if field is None or field.kind is None else next(field.kind.models(), None)
-    schema = field.kind.schema({}) if field is not None and field.kind is not None else {}
+        field = kind.shape.fields().get(part) if isinstance(kind, Table) else None
+        kind = None if field is None else field.kind
     free = path[0] == "targets" and len(path) > 1
-    if not free and not {"$ref", "items", "additionalProperties"}.intersection(schema):
+    if not free and not isinstance(kind, Table | ListOf | MapOf):
         return text
     try:
         return json.loads(text)

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from vedette.adapters import http_client
+from vedette.adapters.http.template import Request
 from vedette.adapters.http_client import IpAddress, NoResponse, Response, SendFailure
-from vedette.config.http_template import Request
 from vedette.domain.base import machine
 from vedette.domain.base.errors import Unavailable
 

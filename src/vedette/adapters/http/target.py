@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from vedette.config.http_template import header_problem
+from vedette.adapters.http.template import header_problem
 from vedette.config.secret_reference import secret_names
 from vedette.domain.base.urls import carries_secrets, parse_url
 from vedette.domain.ports.plugin import TableProblem, TargetPlugin

@@ -2,9 +2,9 @@
 
 The entry point's name is the `kind` of the tables that the plugin is for, its group says what it
 brings: `vedette.sources` a `SourcePlugin`, `vedette.notifiers` a `NotifierPlugin`,
-`vedette.targets` a `TargetPlugin`. One is imported when a settings file first names its kind, and
-for `vedette check` no more is wanted of it than its table: it imports its client where it builds or
-sends.
+`vedette.targets` a `TargetPlugin`, `vedette.tools` a `ToolPlugin`. One is imported when a file
+first names it, and for `vedette check` no more is wanted of it than its table: it imports its
+client where it builds or sends.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ if TYPE_CHECKING:  # settings are read by every verb, and read these only for th
     from vedette.domain.agent import Fleet
     from vedette.domain.base.clock import Clock
     from vedette.domain.base.errors import VedetteError
+    from vedette.domain.effect import Call, Outcome
     from vedette.domain.ports.reasoner import Metrics
     from vedette.domain.ports.sources import Intake, Source
     from vedette.domain.target_record import TargetRecord
+    from vedette.domain.tool import Tool
 
 SOURCES = "vedette.sources"
 NOTIFIERS = "vedette.notifiers"
 TARGETS = "vedette.targets"
+TOOLS = "vedette.tools"
 
 # A key of the table (with the keys inside it), what is wrong there, and the mend; () is the table.
 TableProblem = tuple[tuple[str | int, ...], str, str]
@@ -245,6 +248,61 @@ class TargetPlugin:
 
         Raises BadFleet if it cannot be read as the settings say, Unavailable if it does not answer.
         """
+        raise NotImplementedError
+
+
+class ToolPerformer(Protocol):
+    """Performs tools that are declared in full, and run no code of an agent."""
+
+    async def perform(
+        self, tool: Tool, call: Call, may_start: Callable[[], bool]
+    ) -> Outcome | None:
+        """Do what `tool.request` says, once, within `call.timeout_us`; `call.target` is its target.
+
+        `may_start` is asked immediately before the first effect: on no, nothing is done and None is
+        returned. An Outcome says what came of it; what is raised counts as not known.
+        """
+        ...
+
+    async def query(self, tool: Tool, call: Call) -> Outcome | None:
+        """Ask the target what came of `call.key`; None if it knows nothing of it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is held; waits for nothing."""
+        ...
+
+
+class ToolPlugin:
+    """Brings one way to perform tools. Derive from it, and name an instance in `vedette.tools`.
+
+    The entry point's name is a key of a tool in agent.yaml, beside `function`; `table` is the shape
+    of what stands under it, `description` what people are told of it. What is declared there is
+    part of the tool: policy sees it, and an approval is bound to it. Its tools name a target of
+    `target_kind`, if there is one.
+    """
+
+    table: type[Any]
+    description = ""
+    target_kind: str | None = None
+
+    def problems(self, tool: Any, table: Any) -> Iterable[TableProblem]:
+        """Yield what is wrong with a tool of agent.yaml whose shape fits; `table` is its request.
+
+        Places are those of the tool: ("settles",), ("http", "url").
+        """
+        return ()
+
+    def queries(self, table: Any) -> bool:
+        """Say whether the target can be asked what came of a call."""
+        return False
+
+    def verifies(self, table: Any) -> bool:
+        """Say whether it is asked after each call, too."""
+        return False
+
+    def build(self) -> ToolPerformer:
+        """Make what performs its tools, for one event loop."""
         raise NotImplementedError
 
 
