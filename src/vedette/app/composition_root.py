@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -28,8 +27,6 @@ from vedette.app.stores import open_reader, open_store, store_exists
 from vedette.app.workers import (
     Containment,
     assess_containment,
-    build_judge_reasoner,
-    build_root_describer,
     build_run_journal,
     build_tool_executor,
     open_pool,
@@ -49,7 +46,7 @@ from vedette.domain.display import DISPLAYS_KEY
 from vedette.domain.entry import Draft
 from vedette.domain.identity import ENGINE
 from vedette.domain.ports.policy_engine import Finding, PolicyEngine, PolicyStage
-from vedette.domain.ports.reasoner import Reasoner, ToolExecutor
+from vedette.domain.ports.reasoner import Metrics, Reasoner, ToolExecutor
 from vedette.domain.stop import StopState
 from vedette.engine.ingest import EventIntake
 from vedette.engine.kill_switch import jump_entry, reload_stops
@@ -200,7 +197,7 @@ async def _open_app(
         tools = add_google_tokens(settings, with_secrets(tools, settings.targets))
         lessons = Lessons(banks, {} if reasoners else _judge_agents(loaded))
         all_reasoners = reasoners or await _reasoners(
-            settings, loaded, lessons, fleet_clock, pool, tools
+            settings, fleet, lessons, fleet_clock, metrics, pool, tools
         )
         all_reasoners = add_remote_reasoners(settings, fleet, all_reasoners, lessons, fleet_clock)
         services = _build_services(
@@ -370,39 +367,29 @@ class _NoPolicy:
 def _judge_agents(loaded: LoadedFleet) -> dict[str, Agent]:
     """Return the agents that have a judge: nobody else is made of memories."""
     agents = loaded.fleet.agents
-    return {name: agent for name, agent in agents.items() if agent.reasoner == "judge"}
+    return {name: agent for name, agent in agents.items() if agent.has_judge}
 
 
 async def _reasoners(
     settings: Settings,
-    loaded: LoadedFleet,
+    fleet: Fleet,
     lessons: Lessons,
     clock: Clock,
+    metrics: Metrics,
     pool: WorkerPool | None,
     tools: Any,
 ) -> dict[str, Reasoner]:
-    fleet = loaded.fleet
-    prepare = tools.prepare if pool is not None else None
-    found: dict[str, Reasoner] = {
-        "judge": build_judge_reasoner(fleet, lessons, clock, pool, prepare)
-    }
-    folders = {
-        agent.name: Path(agent.folder) for agent in fleet.agents.values() if agent.reasoner == "adk"
-    }
-    if folders:
-        from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
+    """Make what the fleet's agents name as their reasoner, and the judges' in any case."""
+    from vedette.app.reasoner_plugins import WorkerContext
+    from vedette.config.plugins import plugins
+    from vedette.domain.ports.plugin import REASONERS
 
-        bounds = {
-            agent.name: (agent.budget.input_tokens_per_call, agent.budget.output_tokens_per_call)
-            for agent in fleet.agents.values()
-        }
-        releases = {name: fleet.agents[name].release for name in folders}
-        if pool is None:
-            found["adk"] = AdkReasoner(folders, bounds=bounds, releases=releases)
-        else:
-            found["adk"] = await AdkReasoner.from_workers(
-                folders, build_root_describer(settings), bounds=bounds, releases=releases
-            )
+    prepare = tools.prepare if pool is not None else None
+    context = WorkerContext(fleet, clock, metrics, settings, lessons, pool, prepare)
+    found: dict[str, Reasoner] = {}
+    for name in sorted({"judge", *(agent.reasoner for agent in fleet.agents.values())}):
+        with plugins(REASONERS).wrap_errors(name):
+            found[name] = await plugins(REASONERS).get(name).build(context)
     return found
 
 

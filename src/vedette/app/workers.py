@@ -275,7 +275,7 @@ def build_run_journal(
 
     A worker takes nobody with it; what asks a model runs in the engine's process.
     """
-    if pool is not None and all(agent.reasoner == "judge" for agent in fleet.agents.values()):
+    if pool is not None and all(agent.has_judge for agent in fleet.agents.values()):
         return None
     from vedette.adapters.reasoners.workers.run_journal import RunJournal as Held
 

@@ -26,10 +26,11 @@ from vedette.config.yaml import Document, KeyPath, read_text, read_yaml
 from vedette.domain.agent import Agent, MemoryScope, ResourceLimits
 from vedette.domain.base.canonical import canonicalize, normalize_json
 from vedette.domain.base.clock import duration_us
+from vedette.domain.base.errors import BadFleet
 from vedette.domain.budget import Budget
 from vedette.domain.identity import Identity
 from vedette.domain.memory import BankPlan
-from vedette.domain.ports.plugin import TOOLS, TableProblem
+from vedette.domain.ports.plugin import REASONERS, TOOLS, ReasonerPlugin, TableProblem
 from vedette.domain.rate_limit import RateLimits
 from vedette.domain.tool import Tool
 
@@ -117,6 +118,7 @@ def read_agent(
         order_by=shape.order_by,
         collection=shape.collection,
         reasoner=shape.reasoner,
+        asks_model=plugins(REASONERS).get(shape.reasoner).asks_model,
         max_turns=shape.max_turns,
         rate_limits=RateLimits(**shape.ceilings.model_dump()),
         limits=ResourceLimits(duration_us(shape.limits.time), memory_bytes(shape.limits.memory)),
@@ -174,14 +176,20 @@ def _charter_problems(shape: AgentFile, document: Document) -> list[Problem]:
 def _reasoner_problems(
     shape: AgentFile, document: Document, code: Mapping[str, ModuleOutline], relative_path: str
 ) -> list[Problem]:
-    module, name = ("judge", "Judge") if shape.reasoner == "judge" else ("agent", "root_agent")
-    if module not in code:
-        what = f"{shape.reasoner!r} needs {relative_path}/{module}.py, which is not there"
-        return [document.problem(("reasoner",), what, f"add {module}.py with {name}")]
-    if name not in code[module].names and not code[module].broken:
-        mend = "add class Judge(vedette.judging.Judge)" if name == "Judge" else "assign root_agent"
-        return [Problem(code[module].file, 1, "", f"defines no {name}", mend)]
-    return _model_problems(shape, document) if shape.reasoner == "adk" else []
+    try:
+        plugin: ReasonerPlugin = plugins(REASONERS).get(shape.reasoner)
+    except BadFleet as error:
+        return [document.problem(("reasoner",), error.what, error.mend or "")]
+    if plugin.defines is not None:
+        module, name, mend = plugin.defines
+        if module not in code:
+            what = f"{shape.reasoner!r} needs {relative_path}/{module}.py, which is not there"
+            return [document.problem(("reasoner",), what, f"add {module}.py with {name}")]
+        if name not in code[module].names and not code[module].broken:
+            return [Problem(code[module].file, 1, "", f"defines no {name}", mend)]
+    found = plugins(REASONERS).problems(shape.reasoner, shape)
+    problems = [document.problem(inside, what, mend) for inside, what, mend in found]
+    return problems + (_model_problems(shape, document) if plugin.asks_model else [])
 
 
 def _model_problems(shape: AgentFile, document: Document) -> list[Problem]:

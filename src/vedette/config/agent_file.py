@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from vedette.config.field import AfterValidator, Field, FieldInfo, Shape, json_schema
 from vedette.config.kinds import Either
-from vedette.config.plugins import PluginTable, plugins
+from vedette.config.plugins import PluginName, PluginTable, plugins
 from vedette.domain.base.clock import duration_us
-from vedette.domain.ports.plugin import TOOLS
+from vedette.domain.ports.plugin import REASONERS, TOOLS
 from vedette.domain.readers import check_reader
 
 SETTLES_MEND = "say how an unknown outcome is settled: transactional, idempotent, queryable or none"
@@ -220,7 +220,7 @@ class AgentFile(Shape):
     name: str = Field(description="the name of the folder")
     title: NonBlankText = Field(description="one line for people")
     owner: NonBlankText = Field(description="who answers for the agent")
-    reasoner: Literal["judge", "adk"] = "judge"
+    reasoner: Annotated[str, PluginName(REASONERS, "judge")] = "judge"
     max_turns: int = Field(default=1, ge=1, le=64)
     mode: Literal["observe", "ask", "act"] = Field(
         default="observe", description="the mode it requests; policy grants"

@@ -126,7 +126,12 @@ class OneOf(Kind):
     """One of a few values."""
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self.values = tuple(values)
+        self._values = tuple(values)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Return the values."""
+        return self._values
 
     def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
         """Take the values themselves; True is no 1."""

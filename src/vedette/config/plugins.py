@@ -24,11 +24,13 @@ from vedette.config.kinds import Errors, Kind, Loc, OneOf, build_error
 from vedette.domain.base.errors import BadFleet, VedetteError
 from vedette.domain.ports.plugin import (
     NOTIFIERS,
+    REASONERS,
     SOURCES,
     TARGETS,
     TOOLS,
     NotifierPlugin,
     Plan,
+    ReasonerPlugin,
     SourcePlugin,
     TableContext,
     TableProblem,
@@ -39,6 +41,7 @@ from vedette.domain.ports.plugin import (
 _INFO_SUFFIXES = (".dist-info", ".egg-info")
 _BASES: Mapping[str, type[Any]] = {
     SOURCES: SourcePlugin, NOTIFIERS: NotifierPlugin, TARGETS: TargetPlugin, TOOLS: ToolPlugin,
+    REASONERS: ReasonerPlugin,
 }  # fmt: skip
 
 
@@ -156,6 +159,20 @@ class Plugins:
 
 
 REINSTALL = "install vedette anew (in a checkout: make setup), its entry points are missing"
+
+
+class PluginName(OneOf):
+    """The name of a plugin of a group."""
+
+    def __init__(self, group: str, first: str) -> None:
+        """`first` is told first of those that there are."""
+        self._group, self._first = group, first
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Return the names that there are."""
+        names = plugins(self._group).names()
+        return tuple(sorted(names, key=lambda name: name != self._first))
 
 
 class PluginTable(Kind):

@@ -2,9 +2,9 @@
 
 The entry point's name is the `kind` of the tables that the plugin is for, its group says what it
 brings: `vedette.sources` a `SourcePlugin`, `vedette.notifiers` a `NotifierPlugin`,
-`vedette.targets` a `TargetPlugin`, `vedette.tools` a `ToolPlugin`. One is imported when a file
-first names it, and for `vedette check` no more is wanted of it than its table: it imports its
-client where it builds or sends.
+`vedette.targets` a `TargetPlugin`, `vedette.tools` a `ToolPlugin`, `vedette.reasoners` a
+`ReasonerPlugin`. One is imported when a file first names it, and for `vedette check` no more is
+wanted of it than its table: it imports its client where it builds or sends.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 if TYPE_CHECKING:  # settings are read by every verb, and read these only for their names
-    from vedette.domain.agent import Fleet
+    from vedette.domain.agent import Agent, Fleet
     from vedette.domain.base.clock import Clock
     from vedette.domain.base.errors import VedetteError
     from vedette.domain.effect import Call, Outcome
-    from vedette.domain.ports.reasoner import Metrics
+    from vedette.domain.ports.reasoner import Metrics, Reasoner
     from vedette.domain.ports.sources import Intake, Source
     from vedette.domain.target_record import TargetRecord
     from vedette.domain.tool import Tool
@@ -29,6 +29,7 @@ SOURCES = "vedette.sources"
 NOTIFIERS = "vedette.notifiers"
 TARGETS = "vedette.targets"
 TOOLS = "vedette.tools"
+REASONERS = "vedette.reasoners"
 
 # A key of the table (with the keys inside it), what is wrong there, and the mend; () is the table.
 TableProblem = tuple[tuple[str | int, ...], str, str]
@@ -304,6 +305,42 @@ class ToolPlugin:
     def build(self) -> ToolPerformer:
         """Make what performs its tools, for one event loop."""
         raise NotImplementedError
+
+
+class ReasonerContext(Struct, frozen=True):
+    """What a reasoner is built with. `fleet.agents` are the releases that run, now and later."""
+
+    fleet: Fleet
+    clock: Clock
+    metrics: Metrics
+
+
+class ReasonerPlugin:
+    """Brings one way to reason. Derive from it, and name an instance in `vedette.reasoners`.
+
+    The entry point's name is what `reasoner:` of an agent.yaml says. `defines` is what the agent's
+    folder must hold for it: a module, a name in it, and how to mend that it is not there. One that
+    never calls a model says `asks_model = False`; the turns of all others are taken out of the
+    agent's budget of model calls before they begin.
+    """
+
+    defines: tuple[str, str, str] | None = None
+    asks_model = True
+
+    def problems(self, agent: Any) -> Iterable[TableProblem]:
+        """Yield what is wrong with an agent.yaml whose shape fits."""
+        return ()
+
+    async def build(self, context: ReasonerContext) -> Reasoner:
+        """Make what reasons for all agents that name it. Raises BadFleet."""
+        raise NotImplementedError
+
+    async def prepare(self, reasoner: Reasoner, agent: Agent) -> Callable[[], None]:
+        """Load another release of an agent beside the present one; return what puts it in place.
+
+        Raises BadFleet; then the present one stays.
+        """
+        return lambda: None
 
 
 class PushedSource:

@@ -262,7 +262,7 @@ def code_problems(
         for agent in agents.values():
             folder = Path(agent.folder)
             shown = folder.relative_to(root) if folder.is_relative_to(root) else folder
-            if agent.reasoner == "judge":
+            if agent.has_judge:
                 scopes = dict.fromkeys((scope.bank, scope.scope) for scope in agent.scopes)
                 lessons = [m for at in scopes for m in banks.lessons(*at, now_us)]
                 found += _check_code(shown, "judge", partial(build_judge, agent, lessons))

@@ -77,7 +77,7 @@ def _run_trial(settings: Settings, name: str, text: str) -> dict[str, Any]:
     if name not in agents:
         raise NotFound(f"there is no agent {name!r}", mend=did_you_mean(name, list(agents)))
     agent = agents[name]
-    if agent.reasoner != "judge":
+    if not agent.has_judge:
         what = f"{name} reasons with a model; to ask it would cost and leave a trace there"
         raise BadCommand(what, mend="try an agent with a judge")
     if not store_exists(settings):
