@@ -203,7 +203,7 @@ async def following(fleet: FleetHarness) -> AsyncIterator[None]:
 def call_early(fleet: FleetHarness, world: FileWorld) -> None:
     """Break the engine on purpose: make the calls of a step before the step is committed."""
     line: Any = fleet.app.services
-    send, hands = line.store.send, line.performer
+    send, hands = line.store.send, line.tool_executor
     made: dict[str, Outcome] = {}
 
     def too_early(step: Step) -> Any:
@@ -215,7 +215,7 @@ def call_early(fleet: FleetHarness, world: FileWorld) -> None:
         return send(step)
 
     class Remembering:
-        compute_rows, query, close = hands.rows, hands.ask, hands.close
+        compute_rows, query, close = hands.compute_rows, hands.query, hands.close
 
         async def perform(self, tool: Tool, call: Call, may_start: Any) -> Outcome | None:
             known: Outcome | None = made.get(f"act_{call.key}")
@@ -224,7 +224,7 @@ def call_early(fleet: FleetHarness, world: FileWorld) -> None:
             answer: Outcome | None = await hands.perform(tool, call, may_start)
             return answer
 
-    line.store.send, line.performer = too_early, Remembering()
+    line.store.send, line.tool_executor = too_early, Remembering()
 
 
 async def publish(commands: Commands, order: Order, folder: Path) -> dict[str, Any]:

@@ -154,7 +154,7 @@ async def test_a_storm_of_one_agent_does_not_hold_up_the_others(tmp_path: Path) 
 
 
 class Fifo:
-    """What `Turns` would be without fairness: first come, first served."""
+    """What `FairScheduler` would be without fairness: first come, first served."""
 
     def __init__(self, handlers: int) -> None:
         self.free = handlers
@@ -184,9 +184,9 @@ async def test_control_first_come_first_served_holds_up_the_others(
 ) -> None:
     async with fleet_of(tmp_path, world) as fleet:
         dispatcher: Any = fleet.app.dispatcher
-        dispatcher._turns = Fifo(256)
+        dispatcher._scheduler = Fifo(256)
         wide = Bounds(room=1 << 20, credits=1 << 20)
-        dispatcher.buffer.__init__(fleet.app.services, dispatcher._put, wide)
+        dispatcher.buffer.__init__(fleet.app.services, dispatcher._enqueue, wide)
         # As many wait at a time as there are keys, and a fast machine is through with few at once.
         quiet, noisy = await under_storm(fleet, world, keys=1500)
         assert not fair(quiet, noisy), told("storm, first come first served", quiet, noisy)

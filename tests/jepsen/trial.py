@@ -359,7 +359,7 @@ class Trial:
     def _waiting(self) -> list[str]:
         store = self._opened()
         try:
-            ready = [f"{run.id} is ready" for run in store.backlog(0, 50)]
+            ready = [f"{run.id} is ready" for run in store.ready_runs(0, 50)]
             runs = store.runs_page(agent=None, state="waiting", before=None, limit=50)
             return ready + [
                 f"{run.id}: {row.tool} {row.effect} {row.hold} waits for {row.waits}"

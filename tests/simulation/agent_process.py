@@ -70,7 +70,7 @@ class Hands:
     def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes. Raises WorkerLost."""
         self._processes.ask(call.agent)
-        rows: list[RowWrite] = self._hands.rows(tool, call, row)
+        rows: list[RowWrite] = self._hands.compute_rows(tool, call, row)
         return rows
 
     async def perform(
@@ -81,7 +81,7 @@ class Hands:
 
     async def query(self, tool: Tool, call: Call) -> Outcome | None:
         """Ask what came of a call; unknown if the process dies meanwhile."""
-        return await self._call(call, self._hands.ask(tool, call))
+        return await self._call(call, self._hands.query(tool, call))
 
     async def _call(self, call: Call, asked: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
         calls = self._processes.calls[call.agent]

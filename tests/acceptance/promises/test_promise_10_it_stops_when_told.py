@@ -178,7 +178,7 @@ async def test_promise_10_control_a_stop_that_is_not_taken_over_is_seen(
 
     async with toy_fleet(tmp_path, world) as fleet:
         await queued_behind_two(fleet, world)
-        monkeypatch.setattr(StopState, "restore_state", lambda self, epoch, stops: None)
+        monkeypatch.setattr(StopState, "restore", lambda self, epoch, stops: None)
         monkeypatch.setattr(StopState, "is_stop_pending", lambda self, agent, tool: False)
         await fleet.app.commands.stop(fleet.order(), all=True)
         await fleet.wait_until_idle(30)

@@ -265,7 +265,9 @@ async def test_a_judge_whose_code_has_changed_is_not_judged_again(fleet: FleetHa
 async def test_turns_from_before_states_had_names_are_read_and_counted(
     fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vedette.adapters.reasoners.in_process.name_state", lambda made, seen: "")
+    monkeypatch.setattr(
+        "vedette.adapters.reasoners.in_process.format_state_name", lambda made, seen: ""
+    )
     await some(fleet, number=4)
     monkeypatch.undo()
     await fleet.restart()

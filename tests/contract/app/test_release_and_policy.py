@@ -378,7 +378,7 @@ async def test_a_release_within_a_publication_is_taught_what_it_asks_for(
         assert (await fleet.apply_policy(newer))["ok"]
         assert (await releasing[0])["changed"]
         live = fleet.app.services.gateway.policy_rev
-        assert lessons.readers(BANK, "all") == (["worker"] if asks else [])
+        assert lessons.agents_taught(BANK, "all") == (["worker"] if asks else [])
         assert lessons.policy_rev == live
         if asks:
             read = fleet.entries("recall.decided")[-1]
@@ -419,7 +419,7 @@ async def test_a_publication_within_a_release_says_what_that_is_taught(
         assert (await fleet.app.releases.release(fleet.order(), "worker"))["changed"]
         await publishing[0]
         curating: Any = fleet.app.commands.curation
-        assert curating.lessons.readers(BANK, "all") == (["worker"] if granted else [])
+        assert curating.lessons.agents_taught(BANK, "all") == (["worker"] if granted else [])
         assert curating.lessons.policy_rev == fleet.app.services.gateway.policy_rev
         if way == "here":
             read = fleet.entries("recall.decided")[-1]

@@ -163,8 +163,8 @@ async def test_a_live_policy_that_this_version_refuses_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stays live: it was admitted, and to drop it would stop the fleet at an upgrade."""
-    monkeypatch.setattr("vedette.interfaces.daemon.CHECK_S", 0.0)
-    monkeypatch.setattr("vedette.interfaces.daemon.LOOK_S", 0.1)
+    monkeypatch.setattr("vedette.interfaces.daemon.FIRST_CHECK_DELAY_S", 0.0)
+    monkeypatch.setattr("vedette.interfaces.daemon.CHECK_INTERVAL_S", 0.1)
     fleet = toy_fleet(tmp_path, World(), extra=FORBIDDEN)
     (tmp_path / "vedette.toml").write_text(SETTINGS, encoding="utf-8")
     monkeypatch.setenv("VEDETTE_STATE", str(fleet.folder / "state"))
@@ -211,7 +211,7 @@ async def test_a_check_that_cannot_be_made_ends_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No process can be had for it; the policy is live all the same."""
-    monkeypatch.setattr("vedette.interfaces.daemon.CHECK_S", 0.0)
+    monkeypatch.setattr("vedette.interfaces.daemon.FIRST_CHECK_DELAY_S", 0.0)
     world = World()
 
     async def fails(bundle: Bundle) -> list[Finding]:

@@ -346,7 +346,7 @@ class Lost:
 
     def __init__(self, hands: Any) -> None:
         self.hands, self.made = hands, 0
-        self.compute_rows, self.query, self.close = hands.compute_rows, hands.ask, hands.close
+        self.compute_rows, self.query, self.close = hands.compute_rows, hands.query, hands.close
 
     async def perform(self, tool: Tool, call: Call, may_start: Callable[[], bool]) -> Outcome:
         """Call, and then wait for ever."""

@@ -139,7 +139,10 @@ async def test_a_late_event_gives_up_the_state_that_lacks_it(store: Any) -> None
     made = judged(store, runs[1], runs[0].position)
     assert (await store.commit(made)).status is CommitStatus.COMMITTED
     found = store.state_history(AGENT, KEY, ALL)
-    assert (found.at, [at for at, _ in found.since]) == (0, [run.position for run in runs])
+    assert (found.checkpoint_position, [at for at, _ in found.later_events]) == (
+        0,
+        [run.position for run in runs],
+    )
 
 
 @pytest.mark.parametrize(("late", "gone"), [(1, 0), (1, 2), (0, 1), (0, 2)])
@@ -371,10 +374,10 @@ async def test_what_only_other_workers_run_is_erased_there(tmp_path: Path) -> No
         assert refused.value.mend == "order it at a worker that runs second"
         assert (two.app.store.last_seq(), two.app.store.states()) == (head, [])
         with pytest.raises(BadCommand, match="does not run second"):
-            await two.app.commands.upkeep.expire(two.order().principal, "old", 2**60)
+            await two.app.commands.maintenance.expire(two.order().principal, "old", 2**60)
         assert one.app.store.event(first.key) is not None
         await one.app.commands.erase(one.order(), event=first.key)
         # Its state is kept by now, so whoever erases the rest of it needs the agent no more.
         await two.app.commands.erase(two.order(), event=others[0].key)
-        one.app.line.reasoners["judge"].renew("second")
+        one.app.services.reasoners["judge"].renew("second")
         assert await judge_each(one, *values(key, 4)) == "sum 7 of 3"

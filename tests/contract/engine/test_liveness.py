@@ -236,7 +236,7 @@ async def test_what_does_not_move_is_named_and_the_worker_is_not_ready_until_it_
         assert await ready.status() == 200
 
 
-@pytest.mark.parametrize("read", ["backlog", "due"])
+@pytest.mark.parametrize("read", ["ready_runs", "due_runs"])
 async def test_a_store_that_does_not_answer_is_told(
     tmp_path: Path, world: World, read: str
 ) -> None:

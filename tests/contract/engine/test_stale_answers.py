@@ -60,13 +60,13 @@ async def move_on(store: Any, id: str, *drafts: Draft, **fields: Any) -> None:
     row = store.action(id)
     for name, value in fields.items():
         setattr(row, name, value)
-    run = store.execute(row.execute)
+    run = store.run(row.run)
     await store.commit(step(store, run, *drafts, actions=[row], state="waiting", waits="approval"))
 
 
 async def make_call(store: Any, id: str) -> None:
     """Act on an approval: the call's answer is lost, and a person is asked again."""
-    run = store.execute(store.action(id).execute)
+    run = store.run(store.action(id).run)
     told = entry(run, "effect.unknown", action=id)
     await move_on(store, id, told, hold="open", waits="approval", approver=None, effect="unknown")
 

@@ -55,19 +55,21 @@ class Recorder:
     services: Any = field(
         default_factory=lambda: SimpleNamespace(
             fleet=SimpleNamespace(name="harbour", agents={"gull": None}),
-            store=SimpleNamespace(ready=True, entries=lambda column, value: []),
+            store=SimpleNamespace(is_ready=True, entries=lambda column, value: []),
             clock=FleetClock(SystemClock()),
             stops=SimpleNamespace(
-                listed=lambda: [("agent", "gull"), ("all", "")], ends=[], unrecorded={}
+                list_scopes=lambda: [("agent", "gull"), ("all", "")], timed_stops=[], unrecorded={}
             ),
-            breakers=SimpleNamespace(listed=list),
-            gateway=SimpleNamespace(engine=SimpleNamespace(name="opa wasm/1.3"), second=None),
+            breakers=SimpleNamespace(list_tripped=list),
+            gateway=SimpleNamespace(
+                engine=SimpleNamespace(name="opa wasm/1.3"), second_opinion=None
+            ),
         )
     )
     rollout: Any = field(
         default_factory=lambda: SimpleNamespace(
             live=SimpleNamespace(number=7, digest="d" * 64),
-            why="shipped with vedette",
+            engine_reason="shipped with vedette",
         )
     )
 

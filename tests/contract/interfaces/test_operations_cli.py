@@ -45,7 +45,7 @@ def test_an_order_to_erase_is_bound_to_what_was_shown_also_where_that_was_nothin
         orders.append(args["digest"])
         raise BadCommand("the test ends here")
 
-    monkeypatch.setattr("vedette.interfaces.cli.erase.obey", obey)
+    monkeypatch.setattr("vedette.interfaces.cli.erase.submit_command", obey)
     nothing = ["erase", "--subject", "nobody", "--reason", "asked to"]
     for more in (["--yes"], ["--digest", "0123abcd"], []):
         assert said(fleet, *nothing, *more).code == 2

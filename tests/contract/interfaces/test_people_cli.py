@@ -130,7 +130,7 @@ def test_the_verbs_of_people_from_hold_to_undo(
     assert (code, "is not what was shown" in err) == (2, True)
     # One at a time: what is too many at once was there all the same, and is left.
     with monkeypatch.context() as patched:
-        patched.setattr("vedette.operations.approvals.AT_ONCE", 1)
+        patched.setattr("vedette.operations.approvals.MAX_HOLDS", 1)
         code, out, _ = cli("deny", "--group", invoices["group"], *why)
     assert code == 0
     assert "1 of the group are left: repeat this" in out

@@ -173,7 +173,7 @@ async def test_a_fleet_that_ends_answers_who_waits() -> None:
 
 
 async def test_too_many_who_wait_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vedette.interfaces.http.bundle_server.MOST_WAITING", 0)
+    monkeypatch.setattr("vedette.interfaces.http.bundle_server.MAX_WAITING", 0)
     has = {"If-None-Match": f'"{FIRST.digest}"', "Prefer": "wait=60"}
     async with serving(shelving(FIRST)) as client:
         answer = await asyncio.wait_for(client.get(PATH, headers=has), 5)
@@ -183,7 +183,7 @@ async def test_too_many_who_wait_are_answered_at_once(monkeypatch: pytest.Monkey
 
 
 async def test_who_hangs_up_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vedette.interfaces.http.bundle_server.MOST_WAITING", 1)
+    monkeypatch.setattr("vedette.interfaces.http.bundle_server.MAX_WAITING", 1)
     held = shelving(FIRST)
     has = {"If-None-Match": f'"{FIRST.digest}"', "Prefer": "wait=60"}
     asked = {"If-None-Match": f'"{FIRST.digest}"'}

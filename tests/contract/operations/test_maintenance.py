@@ -65,9 +65,11 @@ async def test_rotate_archive_and_verify(adapter: Any, tmp_path: Path) -> None:
     archived = write_segment(store, tmp_path / "archive", size, LINE)
     while rows := store.expiring_bodies(size):
         await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
-    await store.let_go(archived, draft("ledger.archived"))
+    await store.record_archive(archived, draft("ledger.archived"))
     with pytest.raises(BadCommand, match="not those of this store"):
-        await store.let_go(type(archived)(size + 1, archived.peaks), draft("ledger.archived"))
+        await store.record_archive(
+            type(archived)(size + 1, archived.peaks), draft("ledger.archived")
+        )
     deleted = 0
     while gone := await store.trim():
         deleted += gone
@@ -78,7 +80,10 @@ async def test_rotate_archive_and_verify(adapter: Any, tmp_path: Path) -> None:
     assert (alone.findings, alone.archived, alone.keys) == ((), size, 2)
     joined = JoinedLedger(Archive(tmp_path / "archive"), store)
     assert verify_store(joined, LINE, witness).findings == ()
-    assert verify_inclusion_proof(prove_inclusion(store, store.head()), LINE).size == store.head()
+    assert (
+        verify_inclusion_proof(prove_inclusion(store, store.last_seq()), LINE).size
+        == store.last_seq()
+    )
     store.close()
     # The store begins anew behind the archive; with the key of before it does not.
     with pytest.raises(BadStore, match="not the one that the ledger's last rotation named"):
@@ -102,9 +107,9 @@ async def test_expiring_spares_what_is_open_and_what_banks_keep(
     await store.commit(closed)
     assert store.first_open_entry() == open_run.position
     before_us = CLOCK.now_us() + 1
-    assert store.last_before(before_us) == store.head()
+    assert store.last_before(before_us) == store.last_seq()
     assert store.last_before(0) == 0
-    rows = store.expiring(store.head())
+    rows = store.expiring_bodies(store.last_seq())
     seqs = {row[0] for row in rows}
     assert open_run.position not in seqs
     assert taught.position in seqs
@@ -130,19 +135,19 @@ async def test_what_was_taken_up_again_does_not_expire(adapter: Any, tmp_path: P
     dead = await buried(store, 100)
     gone = await buried(store, 101)
     await grow(store, range(3))
-    rows = store.expiring_bodies(store.head())
+    rows = store.expiring_bodies(store.last_seq())
     assert {dead.position, gone.position} < {row[0] for row in rows}
     await store.redrive([dead.id], draft("run.redriven"))
     await store.erase(event=gone.event, draft=draft("body.erased"), stateless=agents_of(store))
     erased = await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
     assert len(erased.digests) == len(rows) - 2
     assert store.event(dead.event) is not None
-    head = store.head()
+    head = store.last_seq()
     assert (
         await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
     ).digests == ()
     assert (await store.expire([], draft("body.erased"), stateless=agents_of(store))).digests == ()
-    assert store.head() == head, "nothing went, so nothing is said"
+    assert store.last_seq() == head, "nothing went, so nothing is said"
     report = verify_store(store, LINE, tmp_path / "state" / "witness.log")
     assert (report.findings, report.erased) == ((), len(rows) - 1)
     store.close()
@@ -155,7 +160,7 @@ async def test_what_a_judge_observed_after_states_were_kept_does_not_expire(
     (one,) = await accept_events(store, event(100))
     await store.commit(closing_step(store, one))
     await grow(store, range(3))
-    rows = store.expiring_bodies(store.head())
+    rows = store.expiring_bodies(store.last_seq())
     await store.expire(rows, draft("body.erased"))
     assert store.event(one.event) is not None
     await store.expire(rows, draft("body.erased"), stateless={one.agent})
@@ -173,18 +178,18 @@ async def test_what_was_promoted_after_the_look_is_not_forgotten(
         fields = {"actor": "person:kim", "memory": "inbox", "what": name}
         await store.propose_memory(Draft("memory.proposed", fields, body=body))
     await store.curate((draft("memory.promoted"), ["inbox/early"]))
-    upto, old = store.head(), list(store.learned().values())
+    upto, old = store.last_seq(), list(store.memories().values())
     assert len(old) == 3
     await store.curate((draft("memory.promoted"), ["inbox/late"]))
     gone = await store.forget_memories(old, upto, draft("body.erased"))
     assert len(gone.digests) == 2
-    stands = {one.id: one.state for one in store.learned().values()}
+    stands = {one.id: one.state for one in store.memories().values()}
     assert stands == {"late": "active", "waits": "erased", "early": "erased"}
-    head = store.head()
+    head = store.last_seq()
     assert (await store.forget_memories(old, upto, draft("body.erased"))).digests == ()
-    assert store.head() == head, "nothing went, so nothing is said"
+    assert store.last_seq() == head, "nothing went, so nothing is said"
     await store.forget_memories(old, head, draft("body.erased"))
-    assert store.learned()["inbox/late"].state == "erased", "the control: as of a later look"
+    assert store.memories()["inbox/late"].state == "erased", "the control: as of a later look"
     store.close()
 
 
@@ -202,16 +207,18 @@ async def test_what_was_taken_up_again_is_not_let_go(adapter: Any, tmp_path: Pat
         store.expiring_bodies(size), draft("body.erased"), stateless=agents_of(store)
     )
     with pytest.raises(BadCommand, match="open again"):
-        await store.let_go(archived, draft("ledger.archived"))
+        await store.record_archive(archived, draft("ledger.archived"))
     # It ended after the content of the others went: its own is not erased yet.
     (again,) = [run for run in store.runs_at([dead.position]) if run.id == dead.id]
     await store.commit(step(store, again, entry(again, "run.dead"), state="dead"))
     with pytest.raises(BadCommand, match="was not erased"):
-        await store.let_go(archived, draft("ledger.archived"))
+        await store.record_archive(archived, draft("ledger.archived"))
     assert await store.trim() == 0
     assert store.event(dead.event) is not None
-    await store.expire(store.expiring(size), draft("body.erased"), stateless=agents_of(store))
-    await store.let_go(archived, draft("ledger.archived"))
+    await store.expire(
+        store.expiring_bodies(size), draft("body.erased"), stateless=agents_of(store)
+    )
+    await store.record_archive(archived, draft("ledger.archived"))
     store.close()
 
 
@@ -219,15 +226,15 @@ async def test_a_restore_leaves_doubt_until_it_is_settled(adapter: Any, tmp_path
     store = adapter(tmp_path / "state")
     assert store.loss_window() is None
     with pytest.raises(BadCommand, match="no doubt"):
-        await store.settled(draft("store.settled"))
-    seq = await store.restored(Loss(0), actor="person:kim", reason="why")
-    assert store.stops() == [("all", "")]
+        await store.close_loss_window(draft("store.settled"))
+    seq = await store.record_restore(Loss(0), actor="person:kim", reason="why")
+    assert store.stop_scopes() == [("all", "")]
     assert store.loss_window() == LossWindow(seq)
-    until = await store.settled(draft("store.settled"))
+    until = await store.close_loss_window(draft("store.settled"))
     store.close()
     store = adapter(tmp_path / "state")
-    assert store.doubt() == LossWindow(seq, until)
-    found = store.doubt()
+    assert store.loss_window() == LossWindow(seq, until)
+    found = store.loss_window()
     assert found is not None
     assert found.covers(seq - 1)
     assert found.covers(until)

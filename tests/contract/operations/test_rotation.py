@@ -320,7 +320,7 @@ async def test_a_second_runner_does_not_touch_a_key_on_its_way(
                 await open_app(fleet.app.settings)
             return await real(*args, **named)
 
-        monkeypatch.setattr(fleet.app.store, "rotate_key", meanwhile)
+        monkeypatch.setattr(fleet.app.store, "rotate", meanwhile)
         done = await upkeep.rotate_key(Principal.owner("kim"), "yearly")
         assert on_disk(tmp_path) == done["key"] == fleet.app.store.key_in_force()
 
@@ -336,7 +336,7 @@ async def test_a_commit_of_unknown_fate_leaves_the_next_key(
             await real(*args, **named)
             raise StoreFailed("the connection is gone")
 
-        monkeypatch.setattr(fleet.app.store, "rotate_key", unheard)
+        monkeypatch.setattr(fleet.app.store, "rotate", unheard)
         with pytest.raises(StoreFailed):
             await upkeep.rotate_key(who, "yearly", "once")
         assert len(next_key_files(tmp_path / "state")) == 1

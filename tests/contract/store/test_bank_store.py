@@ -174,12 +174,17 @@ def test_revisions_cannot_be_rewritten(bank: SqliteBank, tmp_path: Path) -> None
     other.close()
 
 
+def unnamed(candidates: list[Candidate]) -> list[Candidate]:
+    """Return candidates as they were proposed: the bank gives each its id."""
+    return [replace(one, id="") for one in candidates]
+
+
 def test_a_candidate_changes_nothing(bank: SqliteBank) -> None:
     bank.load([plan(*usual())])
     wish = Candidate("harbour", "desk", "Forward storms.", ("x",), "watch", "run_1", "evt_1")
     for _ in range(2):
         bank.propose(wish, NOW)
-    assert bank.candidates("harbour") == [wish]
+    assert unnamed(bank.candidates("harbour")) == [wish]
     assert recall(bank, "forward") == []
     assert "Forward storms." not in [m.text for m in bank.lessons("harbour", "desk", NOW)]
     assert bank.version("harbour") == 1
@@ -241,9 +246,9 @@ def test_what_an_erased_event_led_to_is_forgotten(bank: SqliteBank, tmp_path: Pa
         bank.propose(wish, NOW + at)
     assert bank.forget([]) == bank.forget(["evt_9"]) == 0
     assert bank.forget(["evt_1"], kept=[wishes[1]]) == 1
-    assert bank.candidates("harbour") == wishes[1:]
+    assert unnamed(bank.candidates("harbour")) == wishes[1:]
     assert bank.forget(["evt_1"]) == 1
-    assert bank.candidates("harbour") == wishes[2:]
+    assert unnamed(bank.candidates("harbour")) == wishes[2:]
     raw = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert b"Secret" not in raw
     assert b"Kept." in raw

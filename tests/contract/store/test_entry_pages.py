@@ -211,8 +211,8 @@ def test_who_is_too_far_behind_is_told_to_read_again(record: StoreReader) -> Non
 async def test_changes_over_the_local_api(record: StoreReader) -> None:
     from vedette.interfaces.http.local_api import serve_local
 
-    line = SimpleNamespace(store=record, fleet=SimpleNamespace(name="harbour"))
-    app: Any = SimpleNamespace(commands=SimpleNamespace(line=line), containment=None)
+    services = SimpleNamespace(store=record, fleet=SimpleNamespace(name="harbour"))
+    app: Any = SimpleNamespace(commands=SimpleNamespace(services=services), containment=None)
     head = record.last_seq()
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="v") as folder:
         async with serve_local(app, Path(folder)) as path:

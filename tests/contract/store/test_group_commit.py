@@ -72,7 +72,7 @@ async def test_little_is_written_by_the_loop_and_made_durable_by_the_thread(
 async def test_what_is_a_few_turns_of_the_loop_behind_shares_the_commit(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vedette.store.group_commit.HOPS_S", 60.0)
+    monkeypatch.setattr("vedette.store.group_commit.GATHER_S", 60.0)
     groups = store.writer.groups
     first = store.writer.enqueue(who, in_savepoint=False)
     for _ in range(GATHER_TURNS - 1):
@@ -80,7 +80,7 @@ async def test_what_is_a_few_turns_of_the_loop_behind_shares_the_commit(
     await asyncio.gather(first, store.writer.enqueue(who, in_savepoint=False))
     assert store.writer.groups == groups + 1
     # The control: a loop that is busy for long does not let anybody wait for its turns.
-    monkeypatch.setattr("vedette.store.group_commit.HOPS_S", 0.0)
+    monkeypatch.setattr("vedette.store.group_commit.GATHER_S", 0.0)
     first = store.writer.enqueue(who, in_savepoint=False)
     for _ in range(GATHER_TURNS - 1):
         await asyncio.sleep(0)

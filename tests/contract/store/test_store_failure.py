@@ -166,7 +166,7 @@ async def test_new_work_takes_nothing_of_the_room_for_stops_and_outcomes(tmp_pat
         await wait_until(lambda: fleet.app.metrics.total("store_failures") >= 5)
         assert not fleet.entries("turn.reasoned")
         assert (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
-        store._spare.hold = hold
+        store._spare.reserve = hold
         await wait_until(lambda: len(fleet.entries("run.closed")) == 5)
 
 

@@ -441,7 +441,7 @@ async def test_the_witness_is_shown_whole_notes_only(
             file.truncate(start)
         raise OSError("no space")
 
-    monkeypatch.setattr("vedette.store.witness.show", short)
+    monkeypatch.setattr("vedette.store.witness.append_note", short)
     await accept_events(store, event(2))
     assert (ledger.is_witness_behind, witness.read_bytes()) == (True, before)
     monkeypatch.undo()
@@ -457,10 +457,10 @@ def test_a_disk_that_takes_half_a_note_gives_it_back(tmp_path: Path) -> None:
     append_note(witness, "first\n")
     script = (
         "import resource, signal, sys; from pathlib import Path\n"
-        "from vedette.store.witness import show\n"
+        "from vedette.store.witness import append_note\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))\n"
-        "try:\n    show(Path(sys.argv[1]), 'x' * 100)\n"
+        "try:\n    append_note(Path(sys.argv[1]), 'x' * 100)\n"
         "except OSError:\n    print('refused')\n"
     )
     done = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pprint import pformat
 from typing import Any
 
 import msgspec
@@ -33,6 +34,11 @@ def test_replace_and_asdict_take_them() -> None:
     )
     with pytest.raises(TypeError):
         dataclasses.replace(found, nothing=1)
+
+
+def test_what_is_longer_than_a_line_is_printed() -> None:
+    long = judging.Candidate("harbour", "desk", "x" * 200, ())
+    assert pformat(long) == repr(long)
 
 
 def test_a_struct_without_them_is_none() -> None:

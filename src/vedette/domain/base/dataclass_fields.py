@@ -10,11 +10,21 @@ from __future__ import annotations
 from typing import Any
 
 
+class _DataclassParams:
+    """How the standard decorator would have made it; `pprint` and a derived dataclass ask."""
+
+    init = eq = frozen = True
+    repr = order = unsafe_hash = False
+
+
 class DataclassFields:
     """The class attribute `__dataclass_fields__` of a Struct: its fields, made when asked for."""
 
     def __init__(self) -> None:
         self._fields_by_class: dict[type, dict[str, Any]] = {}
+
+    def __set_name__(self, owner: Any, name: str) -> None:
+        owner.__dataclass_params__ = _DataclassParams
 
     def __get__(self, instance: object, owner: Any) -> dict[str, Any]:
         if owner not in self._fields_by_class:

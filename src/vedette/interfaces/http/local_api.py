@@ -218,8 +218,11 @@ async def serve_local(
 
 def _health(app: OpenFleet) -> dict[str, Any]:
     services = app.commands.services
-    ready = bool(getattr(services.store, "is_ready", True))
-    return {"fleet": services.fleet.name, "pid": os.getpid(), "ready": ready}
+    return {
+        "fleet": services.fleet.name,
+        "pid": os.getpid(),
+        "ready": services.store.is_ready,
+    }
 
 
 def _status(app: OpenFleet) -> dict[str, Any]:

@@ -242,15 +242,15 @@ def test_a_trusted_writer_is_said_to_be_one(tmp_path: Path) -> None:
 async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """And when it leads again, it goes on where the other one was."""
     monkeypatch.setattr(daemon, "TICK_S", 0.001)
-    service, intake, store = Service([("a", T0)]), ListIntake(), SimpleNamespace(leads=True)
+    service, intake, store = Service([("a", T0)]), ListIntake(), SimpleNamespace(is_leader=True)
     clock = ManualClock(T0 + 100 * SECOND)
     plan = plan_of("d").replace(subject_column=None)
     monkeypatch.setattr(module, "query_client", lambda project, location: service.client())
-    line = SimpleNamespace(clock=clock, metrics=None, fleet=None)
+    services = SimpleNamespace(clock=clock, metrics=None, fleet=None)
     settings = SimpleNamespace(max_event_bytes=1_000_000)
-    app: Any = SimpleNamespace(line=line, store=store, intake=intake, settings=settings)
+    app: Any = SimpleNamespace(services=services, store=store, intake=intake, settings=settings)
     told: list[str] = []
-    running: Any = SimpleNamespace(app=app, trouble=told.append, open_sources=0)
+    running: Any = SimpleNamespace(app=app, report_trouble=told.append, open_sources=0)
     task = asyncio.create_task(
         Daemon._run_source(running, build_source(plan, app, until_idle=False))
     )
@@ -262,7 +262,7 @@ async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.Monk
     try:
         await wait_until(lambda: ids(intake) == ["a"])
         await wait_until(lambda: later() > 3)
-        store.leads = False
+        store.is_leader = False
         await wait_until(lambda: bool(later() and told))
         deposed = len(service.begun)
         for _ in range(20):
@@ -278,7 +278,7 @@ async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.Monk
         assert (ids(intake), len(intake.refusals)) == (["a", "b"], 1)
         position = intake.positions["bigquery:jobs"]
 
-        store.leads = True
+        store.is_leader = True
         await wait_until(lambda: later() > deposed + 3)
         service.table.append(("c", clock.now_us()))
         await wait_until(lambda: bool(later() and len(intake.events) == 3))

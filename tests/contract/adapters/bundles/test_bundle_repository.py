@@ -139,7 +139,7 @@ def test_a_bucket_that_sends_for_ever_is_not_read_for_ever(
 ) -> None:
     shelf = open_repository("gs://policies")
     shelf.put("a", bytes(100_000))
-    monkeypatch.setattr("vedette.adapters.bundles.bucket.WHOLE_S", 0)
+    monkeypatch.setattr("vedette.adapters.bundles.bucket.DOWNLOAD_TIMEOUT_S", 0)
     with pytest.raises(Unavailable, match="too slowly"):
         shelf.get("a")
     monkeypatch.undo()

@@ -125,16 +125,16 @@ async def test_nothing_is_imported_from_the_current_folder(
 
 FORKED = """
 import os, signal, sys
-from vedette.adapters.policy_engines.regorus.forked_check import Beside
-from vedette.adapters.policy_engines.regorus.trial import _at, _say
+from vedette.adapters.policy_engines.regorus.forked_check import ForkedCheck
+from vedette.adapters.policy_engines.regorus.trial import _announce_step, _emit
 
 def work():
     {work}
 
-beside = Beside(work, _say)
-_at("other.rego:1", "doing something else")
-print(beside.result(), flush=True)
-beside.end()
+check = ForkedCheck(work, _emit)
+_announce_step("other.rego:1", "doing something else")
+print(check.result(), flush=True)
+check.end()
 """
 
 

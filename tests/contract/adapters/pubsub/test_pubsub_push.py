@@ -265,7 +265,7 @@ async def test_strangers_are_listened_to_in_bounds(
     async def listening(*given: Any) -> None:
         await over.wait()
 
-    monkeypatch.setattr("vedette.interfaces.http.pubsub_receiver.discard", listening)
+    monkeypatch.setattr("vedette.interfaces.http.pubsub_receiver.drain_request", listening)
     await pushing.open(max_draining=1)
     first = asyncio.create_task((await pushing.stranger()).readline())
     async with asyncio.timeout(5):

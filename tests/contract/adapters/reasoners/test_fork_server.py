@@ -324,7 +324,7 @@ async def test_a_crowd_before_the_lock_does_not_keep_the_loop(
 
 async def test_a_run_shows_what_its_workers_wait_for(tmp_path: Path) -> None:
     async with toy_fleet(tmp_path, World()) as fleet:
-        told = SimpleNamespace(tell=lambda trouble: trouble("workers.lock is held"))
+        told = SimpleNamespace(set_trouble_callback=lambda trouble: trouble("workers.lock is held"))
         app: Any = fleet.app
         app.pool = told
         try:

@@ -73,8 +73,13 @@ def test_one_that_nobody_wants_is_ended() -> None:
 
 def test_one_ends_with_whoever_began_it() -> None:
     """A start that is killed before it has a pool leaves no process behind."""
-    code = "from vedette.adapters.reasoners.workers.fork_server_start import Begun;"
-    code += "import os; b = Begun(); print(b._process.pid, flush=True); os.kill(os.getpid(), 9)"
+    code = (
+        "import os\n"
+        "from vedette.adapters.reasoners.workers.fork_server_start import ForkServerProcess\n"
+        "begun = ForkServerProcess()\n"
+        "print(begun._process.pid, flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     left = int(done.stdout)
     with subprocess.Popen(

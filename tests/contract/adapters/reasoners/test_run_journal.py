@@ -19,12 +19,12 @@ RUN = "run_0123456789abcdef0123456789abcdef"
 HOLD = """
 import sys, os, signal
 from pathlib import Path
-from vedette.adapters.reasoners.workers.run_journal import InHand
-held = InHand(Path(sys.argv[1]))
+from vedette.adapters.reasoners.workers.run_journal import RunJournal
+held = RunJournal(Path(sys.argv[1]))
 for run in sys.argv[2].split(","):
-    held.take(run)
+    held.begin(run)
 for run in filter(None, sys.argv[3].split(",")):
-    held.put_back(run)
+    held.end(run)
 {end}
 """
 KILLED = "os.kill(os.getpid(), signal.SIGKILL)"
@@ -58,10 +58,10 @@ def test_what_was_in_hand_is_left_over(tmp_path: Path, end: str, signalled: int)
 FULL = """
 import errno, os, sys
 from pathlib import Path
-from vedette.adapters.reasoners.workers.run_journal import InHand
+from vedette.adapters.reasoners.workers.run_journal import RunJournal
 from vedette.domain.base.errors import StoreFailed
 state, how = Path(sys.argv[1]), sys.argv[2]
-held = InHand(state) if how == "grows" else None
+held = RunJournal(state) if how == "grows" else None
 with open(state / "ballast", "wb", buffering=0) as ballast:
     try:
         while ballast.write(bytes(4096)):
@@ -69,9 +69,9 @@ with open(state / "ballast", "wb", buffering=0) as ballast:
     except OSError as error:
         assert error.errno == errno.ENOSPC
 try:
-    held = held or InHand(state)
+    held = held or RunJournal(state)
     for number in range(600):
-        held.take(f"run_{number:032}")
+        held.begin(f"run_{number:032}")
 except StoreFailed as error:
     print(error.code, error.where)
 """
