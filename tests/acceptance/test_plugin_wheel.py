@@ -251,7 +251,7 @@ def test_each_is_checked_with_file_line_and_mend(
     assert problems[0]["mend"]
 
 
-def test_doctor_looks_at_a_wheel_s_target(codeless: SmallFleet, site: Path) -> None:
-    done = vedette(codeless, site, "doctor", "--json")
-    told = [one for one in json.loads(done.stdout)["checks"] if one["what"] == "target lamps"]
+def test_check_live_looks_at_a_wheel_s_target(codeless: SmallFleet, site: Path) -> None:
+    done = vedette(codeless, site, "check", "--live", "--json")
+    told = [one for one in json.loads(done.stdout)["live"] if one["what"] == "target lamps"]
     assert (told[0]["state"], "can be written" in told[0]["told"]) == ("ok", True), done.stdout

@@ -53,7 +53,7 @@ class LogfileNotifier(NotifierPlugin):
             raise Temporary(what, where=plan.path) from error
 
     async def probe(self, plan: LogfileTable) -> str:
-        """Say for `vedette doctor` whether the file can be written."""
+        """Say for `vedette check --live` whether the file can be written."""
         return check_writable(Path(plan.path))
 
 

@@ -31,7 +31,7 @@ class LogfileTarget(TargetPlugin):
             yield ("path",), "is no file of JSON lines", "let its name end in .jsonl"
 
     async def probe(self, table: Mapping[str, Any]) -> str:
-        """Say for `vedette doctor` whether the file can be written."""
+        """Say for `vedette check --live` whether the file can be written."""
         return check_writable(Path(table["path"]))
 
     def read_record(self, table: Mapping[str, Any], where: str, since_us: int) -> TargetRecord:

@@ -21,6 +21,7 @@ from vedette.app.policy_engines import (
     wasm_trouble,
 )
 from vedette.app.policy_publication import build_distributor
+from vedette.app.reasoner_plugins import WorkerContext, build_reasoners
 from vedette.app.releases import Releases, record_start, snapshot_fleet
 from vedette.app.remote_workers import add_google_tokens, add_remote_reasoners, close_remote_pools
 from vedette.app.stores import open_reader, open_store, store_exists
@@ -46,7 +47,7 @@ from vedette.domain.display import DISPLAYS_KEY
 from vedette.domain.entry import Draft
 from vedette.domain.identity import ENGINE
 from vedette.domain.ports.policy_engine import Finding, PolicyEngine, PolicyStage
-from vedette.domain.ports.reasoner import Metrics, Reasoner, ToolExecutor
+from vedette.domain.ports.reasoner import Reasoner, ToolExecutor
 from vedette.domain.stop import StopState
 from vedette.engine.ingest import EventIntake
 from vedette.engine.kill_switch import jump_entry, reload_stops
@@ -196,8 +197,8 @@ async def _open_app(
         tools = build_tool_executor(fleet, pool, settings.targets)
         tools = add_google_tokens(settings, with_secrets(tools, settings.targets))
         lessons = Lessons(banks, {} if reasoners else _judge_agents(loaded))
-        all_reasoners = reasoners or await _reasoners(
-            settings, fleet, lessons, fleet_clock, metrics, pool, tools
+        all_reasoners = reasoners or await build_reasoners(
+            WorkerContext(fleet, fleet_clock, metrics, settings, lessons, pool, tools)
         )
         all_reasoners = add_remote_reasoners(settings, fleet, all_reasoners, lessons, fleet_clock)
         services = _build_services(
@@ -368,29 +369,6 @@ def _judge_agents(loaded: LoadedFleet) -> dict[str, Agent]:
     """Return the agents that have a judge: nobody else is made of memories."""
     agents = loaded.fleet.agents
     return {name: agent for name, agent in agents.items() if agent.has_judge}
-
-
-async def _reasoners(
-    settings: Settings,
-    fleet: Fleet,
-    lessons: Lessons,
-    clock: Clock,
-    metrics: Metrics,
-    pool: WorkerPool | None,
-    tools: Any,
-) -> dict[str, Reasoner]:
-    """Make what the fleet's agents name as their reasoner, and the judges' in any case."""
-    from vedette.app.reasoner_plugins import WorkerContext
-    from vedette.config.plugins import plugins
-    from vedette.domain.ports.plugin import REASONERS
-
-    prepare = tools.prepare if pool is not None else None
-    context = WorkerContext(fleet, clock, metrics, settings, lessons, pool, prepare)
-    found: dict[str, Reasoner] = {}
-    for name in sorted({"judge", *(agent.reasoner for agent in fleet.agents.values())}):
-        with plugins(REASONERS).wrap_errors(name):
-            found[name] = await plugins(REASONERS).get(name).build(context)
-    return found
 
 
 async def _open_rollout(

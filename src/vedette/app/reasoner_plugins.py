@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from vedette.domain.ports.plugin import ReasonerContext, ReasonerPlugin
+from vedette.config.plugins import plugins
+from vedette.domain.ports.plugin import REASONERS, ReasonerContext, ReasonerPlugin
 
 if TYPE_CHECKING:
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 class WorkerContext(ReasonerContext, frozen=True):
     """What is wired into a fleet's reasoners, beside what any plugin is given.
 
-    `pool` is None where agents' code runs in the engine's process. `prepare_tools` is told of an
-    agent whose tools are about to be needed.
+    `pool` is None where agents' code runs in the engine's process; with one `tools.prepare` is told
+    of an agent whose tools are about to be needed.
     """
 
     settings: Settings
     lessons: Lessons
     pool: WorkerPool | None
-    prepare_tools: Callable[[str], None] | None
+    tools: Any
 
 
 class JudgePlugin(ReasonerPlugin):
@@ -44,8 +45,9 @@ class JudgePlugin(ReasonerPlugin):
         from vedette.app.workers import build_judge_reasoner
 
         assert isinstance(context, WorkerContext)
+        prepare = context.tools.prepare if context.pool is not None else None
         return build_judge_reasoner(
-            context.fleet, context.lessons, context.clock, context.pool, context.prepare_tools
+            context.fleet, context.lessons, context.clock, context.pool, prepare
         )
 
 
@@ -83,6 +85,16 @@ class AdkPlugin(ReasonerPlugin):
 def _token_bounds(agent: Agent) -> tuple[int | None, int | None]:
     """Return what one call of an agent's model may read and write at most."""
     return agent.budget.input_tokens_per_call, agent.budget.output_tokens_per_call
+
+
+async def build_reasoners(context: WorkerContext) -> dict[str, Reasoner]:
+    """Make what the fleet's agents name as their reasoner, and the judges' in any case."""
+    known = plugins(REASONERS)
+    found: dict[str, Reasoner] = {}
+    for name in sorted({"judge", *(agent.reasoner for agent in context.fleet.agents.values())}):
+        with known.wrap_errors(name):
+            found[name] = await known.get(name).build(context)
+    return found
 
 
 JUDGE, ADK = JudgePlugin(), AdkPlugin()

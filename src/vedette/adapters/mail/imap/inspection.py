@@ -1,4 +1,4 @@
-"""A look at a mailbox for `vedette doctor`: logs in, opens the folders, changes nothing."""
+"""A look at a mailbox for `vedette check --live`: logs in, opens the folders, changes nothing."""
 
 from __future__ import annotations
 
