@@ -11,9 +11,9 @@ from msgspec import Struct
 
 from vedette.config.policy_table import policy_problems
 from vedette.config.problem import Problem
-from vedette.config.settings_table import is_loopback
 from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
+from vedette.domain.base.urls import is_loopback
 
 
 class PolicyPlan(Struct, frozen=True):
