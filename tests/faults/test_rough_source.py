@@ -94,7 +94,7 @@ async def test_a_wall_clock_that_jumps_changes_nothing_either(
         clock.set_wall(clock.now_us() + by)
 
     fleet = toy_fleet(tmp_path, world, clock=clock)
-    came, _ = await come_to(fleet, world, clock, seed=seed, between=jump)
+    came, _ = await come_to(fleet, world, clock, seed=seed, after_delivery=jump)
     assert min(jumps) < 0 < max(jumps)
     assert came == plain
 
