@@ -34,7 +34,7 @@ from tools.one_event import MESSAGE, NOW_US
 from tools.real_fleet import ROOT, receiver
 
 import vedette
-from vedette.adapters.mail.maildir import MaildirSource
+from vedette.adapters.mail.maildir.source import MaildirSource
 from vedette.testing import FleetHarness, ListIntake, ManualClock
 
 SOURCE = f"{Path(vedette.__file__).parent}/"

@@ -114,7 +114,7 @@ async def run_turn(
 ) -> None:
     """Ask the reasoner once and make durable what was decided of its proposals."""
     now, revision = services.clock.now_us(), services.gateway.policy_rev
-    if context.agent.reasoner != "judge":
+    if not context.agent.has_judge:
         on_sent = None  # a model is not asked again because a commit before it did not stand
     elif context.current_shortage(now) is not None:
         on_sent = None  # its actions may find no room, and then are decided again within this turn
@@ -155,7 +155,7 @@ async def decide_and_commit(
         check_release(services, context)
         now = services.clock.now_us()
         if services.gateway.policy_rev != revision:
-            if context.agent.reasoner == "judge":
+            if context.agent.has_judge:
                 # What it was taught under the old policy may not be its to know any more.
                 raise Superseded("the policy changed while it was judged")
             revision = services.gateway.policy_rev

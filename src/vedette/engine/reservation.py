@@ -29,6 +29,8 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
     agent = context.agent
     if context.run.turn >= agent.max_turns:
         raise Permanent(f"the run wanted more than {agent.max_turns} turns")
+    if not agent.asks_model:
+        return True
     while True:
         now, revision = services.clock.now_us(), services.gateway.policy_rev
         if (gap := find_budget_gap(services.budgets, agent)) is not None:
@@ -55,7 +57,7 @@ async def reserve_budget(services: Services, context: RunContext) -> bool:
 
 def find_budget_gap(budgets: BudgetPolicy, agent: Agent) -> str | None:
     """Say why an agent's turns have no worst case in what is limited; None if they have one."""
-    if agent.reasoner == "judge":
+    if not agent.asks_model:
         return None
     return budgets.find_gap(agent.name, agent.budget)
 

@@ -152,8 +152,8 @@ class RunContext(Struct):
 
     @property
     def spends(self) -> bool:
-        """Say whether a turn of this run spends what is budgeted: a model is asked."""
-        return self.agent.reasoner != "judge" and not self.event.is_undo
+        """Say whether turns of this run are counted and booked first: those of a judge are not."""
+        return not (self.agent.has_judge or self.event.is_undo)
 
     @property
     def needs_turn(self) -> bool:
