@@ -61,7 +61,7 @@ def audit_targets(
 def _build_report(
     settings: Settings, names: Sequence[str], since_us: int, now_us: int
 ) -> dict[str, Any]:
-    from vedette.adapters.audit import audit_problem, read_record
+    from vedette.config.reach import target_plugin
     from vedette.ledger.history.audit import AUDIT, read_effects
 
     odd = sorted(set(names) - set(settings.targets))
@@ -70,13 +70,14 @@ def _build_report(
         raise BadCommand(f"there is no target {odd[0]!r}", mend=mend)
     skipped, records = [], {}
     for name in names or settings.targets:
-        why = audit_problem(settings.targets[name])
+        table = settings.targets[name]
+        why = target_plugin(table).record_problem(table)
         if why is not None and names:
             raise BadCommand(f"target {name} cannot be audited: {why}")
         if why is not None:
             skipped.append({"target": name, "why": why})
             continue
-        record = read_record(name, settings.targets[name], since_us)
+        record = target_plugin(table).read_record(table, f"target {name}", since_us)
         # All of it now: whatever it holds has its intent in the ledger that is read afterwards.
         records[name] = record, None if record.items is None else list(record.items)
     # What a record forgot while it was read counts as forgotten, too.
@@ -109,10 +110,11 @@ def _known_names(name: str, settings: Settings, ledger: RecordedEffects) -> froz
     Its own, those of targets that are the same place, and those that no target has any more: it
     may have been called so.
     """
-    from vedette.adapters.audit import is_same_target
+    from vedette.config.reach import target_plugin
 
     here = settings.targets[name]
-    same = {other for other, table in settings.targets.items() if is_same_target(here, table)}
+    plugin = target_plugin(here)
+    same = {other for other, table in settings.targets.items() if plugin.is_same_place(here, table)}
     known = {claim.target for claim in ledger.effects.values() if claim.target is not None}
     return frozenset({name} | same | (known - set(settings.targets)))
 

@@ -102,7 +102,7 @@ def _read_limits(settings: Settings, agent_name: str | None) -> dict[str, Any]:
     agents = [agent for name, agent in fleet.agents.items() if agent_name in (None, name)]
     seen = set()
     for agent in agents:
-        units = (ACTIONS,) if agent.reasoner == "judge" else UNITS
+        units = UNITS if agent.asks_model else (ACTIONS,)
         for cap in limits.caps(agent.name, agent.budget, units):
             name = FLEET if cap.scope == "fleet" else agent.name
             if (name, cap.unit, cap.span) in seen:

@@ -86,7 +86,7 @@ def _run_cases(
             continue
         cases, problems = read_evals(agent, _display_path(settings.root, agent))
         raise_first_error(problems)
-        if agent.reasoner != "judge":
+        if not agent.has_judge:
             skipped.append((agent.name, "its reasoner is a model, which no case can foresee"))
         elif not cases:
             skipped.append((agent.name, "it has no cases"))

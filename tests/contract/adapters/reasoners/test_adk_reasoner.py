@@ -356,13 +356,13 @@ class Hands(DeclaredTool): ...
 
 def hands():
     args = {"message": "string", "folder": "string"}
-    return ToolFile({"name": "mail.file", "verb": "move", "resource": "mailbox", "settles": "none",
-                     "args": args, "sinks": [], "function": "f"}), ""
+    return ToolFile(name="mail.file", verb="move", resource="mailbox", settles="none",
+                    args=args, sinks=[], function="f"), ""
 
 def widened():
     shape, about = hands()
     given = {name: getattr(shape, name) for name in shape.model_fields_set}
-    return DeclaredTool(ToolFile({**given, "args": {"x": "object"}}), about)
+    return DeclaredTool(ToolFile(**{**given, "args": {"x": "object"}}), about)
 
 """
 
