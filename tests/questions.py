@@ -11,16 +11,12 @@ from typing import Any
 
 import orjson
 
-from vedette.adapters.policy_engines.regorus.golden_inputs import (
-    NOW_US,
-    build_read_request,
-    build_request,
-)
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.domain.base.errors import EngineFailed
 from vedette.domain.decision import Decision, build_denial, parse_decision
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.bundle_data import mount
+from vedette.policy.golden_requests import NOW_US, build_read_request, build_request
 
 BUNDLE = read_bundle(Path(__file__).parents[1] / "policies")
 SEED = 20260304

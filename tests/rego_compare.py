@@ -29,9 +29,9 @@ from tests.rego_grammar import DATA
 
 from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
 from vedette.adapters.policy_engines.regorus.profile import check
-from vedette.adapters.policy_engines.regorus.syntax import Fault, read_modules
+from vedette.adapters.policy_engines.regorus.syntax import read_modules
 from vedette.domain.base.errors import BadPolicy, EngineFailed
-from vedette.domain.bundle import Bundle
+from vedette.domain.bundle import Bundle, Finding
 
 PATH = "vedette/gateway/t.rego"
 PACKAGE = "vedette.gateway"
@@ -48,12 +48,12 @@ def bundle_of(text: str) -> Bundle:
     return Bundle.of({PATH: text.encode(), "probe/data.json": orjson.dumps(DATA["probe"])})
 
 
-def refusals(text: str) -> list[Fault]:
+def refusals(text: str) -> list[Finding]:
     """Return what the profile has against a module; what lacks beside it is left out."""
     try:
         syntax = InterpreterEngine(bundle_of(text), DATA).syntax_trees()
     except EngineFailed as error:
-        return [Fault(PATH, 1, str(error))]
+        return [Finding(PATH, 1, str(error))]
     found = check(read_modules(syntax), DATA, sample={})
     return [each for each in found if each.file == PATH and each.what != "no tests beside it"]
 

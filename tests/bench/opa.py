@@ -41,7 +41,6 @@ from tests.questions import BUNDLE
 from vedette.adapters.policy_engines.opa import OpaConnection, OpaEngine
 from vedette.adapters.policy_engines.opa_wasm import WasmEngine, compile_wasm
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.domain.action import bind
 from vedette.domain.decision import DecisionContext, NullPolicyEngine
@@ -52,6 +51,7 @@ from vedette.judging import Proposal, Ref
 from vedette.operations.evaluation import first_roots
 from vedette.policy.bundle_data import mount
 from vedette.policy.gateway import Gateway
+from vedette.policy.golden_requests import golden_requests
 
 WARM, ROUND = 100, 250
 

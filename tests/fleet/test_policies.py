@@ -14,8 +14,7 @@ from tests.opa import find_opa
 from vedette.adapters.policy_engines.regorus import stage as policy_stage
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.domain.base.errors import BadPolicy
-from vedette.domain.bundle import Bundle
-from vedette.domain.ports.policy_engine import Finding
+from vedette.domain.bundle import Bundle, Finding
 from vedette.policy.bundle_data import mount, read_data
 
 ROOT = Path(__file__).parents[2]

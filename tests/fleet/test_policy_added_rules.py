@@ -15,11 +15,11 @@ import orjson
 import pytest
 
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import build_read_request, build_request
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision, parse_decision
 from vedette.policy.bundle_data import mount
+from vedette.policy.golden_requests import build_read_request, build_request
 
 POLICIES = Path(__file__).parents[2] / "policies"
 SHIPPED = read_bundle(POLICIES)

@@ -17,12 +17,12 @@ import orjson
 import pytest
 from tests.opa import find_opa
 
-from vedette.adapters.policy_engines.regorus.golden_inputs import build_read_request, build_request
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision, parse_decision
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.bundle_data import mount
+from vedette.policy.golden_requests import build_read_request, build_request
 
 POLICIES = Path(__file__).parents[2] / "policies"
 DATA = mount(read_bundle(POLICIES).files)

@@ -16,17 +16,13 @@ import orjson
 import pytest
 
 from vedette.adapters.policy_engines.regorus import engine as regorus_engine
-from vedette.adapters.policy_engines.regorus.engine import EngineFailed, RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import (
-    NOW_US,
-    build_read_request,
-    build_request,
-)
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
-from vedette.domain.base.errors import BadPolicy
+from vedette.domain.base.errors import BadPolicy, EngineFailed
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import parse_decision
 from vedette.policy.bundle_data import is_data, mount
+from vedette.policy.golden_requests import NOW_US, build_read_request, build_request
 
 POLICIES = Path(__file__).parents[2] / "policies"
 Question = dict[str, Any]

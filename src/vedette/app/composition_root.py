@@ -42,11 +42,11 @@ from vedette.domain.base.errors import BadPolicy
 from vedette.domain.base.fleet_clock import CLOCK_FILE, FleetClock, Jump
 from vedette.domain.base.state_folder import StateIdentity, secure_folder
 from vedette.domain.budget import DAY_US, MINUTE_US, BudgetPolicy
-from vedette.domain.bundle import Bundle, Revision, find_bundle
+from vedette.domain.bundle import Bundle, Finding, Revision, find_bundle
 from vedette.domain.display import DISPLAYS_KEY
 from vedette.domain.entry import Draft
 from vedette.domain.identity import ENGINE
-from vedette.domain.ports.policy_engine import Finding, PolicyEngine, PolicyStage
+from vedette.domain.ports.policy_engine import PolicyEngine, PolicyStage
 from vedette.domain.ports.reasoner import Reasoner, ToolExecutor
 from vedette.domain.spend import window_start
 from vedette.domain.stop import StopState

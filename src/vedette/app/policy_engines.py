@@ -69,9 +69,7 @@ def _wasm_stage(
     return WasmStage(
         embedded,
         _repository(settings, record),
-        granted_requests=_golden_requests,
         branch_requests=_branches,
-        forbidden_requests=_forbidden_requests,
         code_cache=MachineCodeCache(settings.state / "machine-code", read_only=read_only),
         required=settings.deployment.policy.engine == "wasm",
     )
@@ -162,29 +160,14 @@ def _repository(settings: Settings, record: WasmRecord | None) -> WasmRepository
     return WasmRepository(find_opa(settings.root), record)
 
 
-def _golden_requests(bundle: Bundle) -> list[tuple[str, object]]:
-    from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
-    from vedette.policy.bundle_data import mount
-
-    return golden_requests(mount(bundle.files))
-
-
 def _branches(bundle: Bundle) -> list[tuple[str, object]]:
     """Return questions that take each branch of a bundle's rules."""
     from vedette.adapters.policy_engines.regorus.branch_inputs import branch_requests
     from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine
-    from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
     from vedette.adapters.policy_engines.regorus.syntax import read_modules
     from vedette.policy.bundle_data import mount
+    from vedette.policy.golden_requests import golden_requests
 
     data = mount(bundle.files)
     modules = read_modules(InterpreterEngine(bundle, data).syntax_trees())
     return branch_requests(modules, data, golden_requests(data))
-
-
-def _forbidden_requests(bundle: Bundle) -> list[tuple[str, object]]:
-    """Return what every engine must deny, whatever the bundle says."""
-    from vedette.adapters.policy_engines.regorus.golden_inputs import forbidden_requests
-    from vedette.policy.bundle_data import mount
-
-    return forbidden_requests(mount(bundle.files))

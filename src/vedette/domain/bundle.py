@@ -10,6 +10,8 @@ from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.errors import BadPolicy
 
 ENTRYPOINT = "data.vedette.gateway.decision"
+# The same as OPA's commands and API have it.
+ENTRY_PATH = ENTRYPOINT.removeprefix("data.").replace(".", "/")
 
 
 class Bundle(Struct, frozen=True):
@@ -50,6 +52,29 @@ class Bundle(Struct, frozen=True):
     def rules_digest(self) -> str:
         """Return the digest of the modules alone: bundles that share it differ in data or tests."""
         return bundle_digest({path: self.files[path] for path in self.modules()})
+
+
+class Finding(Struct, frozen=True):
+    """One thing wrong with a bundle: where (file, line), what, and the mend.
+
+    Without a `verdict` it says nothing of the bundle itself: another trial may admit it.
+    """
+
+    file: str
+    line: int
+    what: str
+    mend: str = ""
+    verdict: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.what}" + (f" ({self.mend})" if self.mend else "")
+
+    @classmethod
+    def of(cls, error: BadPolicy) -> Finding:
+        """Return what an error says, with its place if it names one."""
+        file, _, line = (error.where or "policies:1").rpartition(":")
+        place = int(line) if line.isdigit() else 1
+        return cls(file or "policies", place, error.what, error.mend or "")
 
 
 class Revision(Struct, frozen=True):

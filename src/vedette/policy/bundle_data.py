@@ -10,11 +10,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import orjson
 
 from vedette.config.yaml import Document, KeyPath, parse_yaml
 from vedette.domain.base.canonical import MAX_SAFE_INTEGER
 from vedette.domain.base.errors import BadPolicy
+from vedette.domain.bundle import Bundle
 
 DATA_NAMES = ("data.yaml", "data.json")
 _DEPTH = 32
@@ -48,6 +52,15 @@ def mount(files: Mapping[str, bytes]) -> dict[str, Any]:
         folder = path.rpartition("/")[0]
         _merge(document, folder.split("/") if folder else [], read_data(path, files[path]), path)
     return document
+
+
+def write_bundle_folder(bundle: Bundle, folder: Path) -> None:
+    """Write a bundle's rules and its data for OPA's own programs; tests are left out."""
+    files = {path: text.encode() for path, text in bundle.modules().items()}
+    for path, raw in {**files, "data.json": orjson.dumps(mount(bundle.files))}.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(raw)
 
 
 def read_data(path: str, raw: bytes) -> dict[str, Any]:

@@ -17,8 +17,7 @@ import orjson
 
 import vedette
 from vedette.domain.base.canonical import canonical_json, sha256_hex
-from vedette.domain.bundle import Bundle
-from vedette.domain.ports.policy_engine import Finding
+from vedette.domain.bundle import Bundle, Finding
 
 CHECK_MARK = "policy_checked"
 # What says what is admitted: all that reads, compares and tries Rego.
@@ -26,6 +25,7 @@ _CODE = (
     "adapters/policy_engines/regorus",
     "adapters/policy_engines/opa_wasm",
     "policy/bundle_data.py",
+    "policy/golden_requests.py",
     "config/yaml.py",
 )
 

@@ -19,13 +19,12 @@ from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import Clock
 from vedette.domain.base.errors import AlreadyDone, BadPolicy, VedetteError, WriteConflict
-from vedette.domain.bundle import Bundle, Revision, find_bundle
+from vedette.domain.bundle import Bundle, Finding, Revision, find_bundle
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
 from vedette.domain.policy_wasm import PolicyWasm
 from vedette.domain.ports.policy_engine import (
     CompilationStage,
-    Finding,
     PolicyEngine,
     PolicyStage,
     WarmupStage,

@@ -21,10 +21,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from vedette.domain.base.clock import MachineClock
-from vedette.domain.bundle import Bundle
+from vedette.domain.bundle import Bundle, Finding
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.identity import Principal
-from vedette.domain.ports.policy_engine import Finding, PolicyEngine, PolicyStage
+from vedette.domain.ports.policy_engine import PolicyEngine, PolicyStage
 from vedette.domain.ports.reasoner import Reasoner
 from vedette.domain.ports.sources import Receipt
 from vedette.domain.run import ActionRow, Run

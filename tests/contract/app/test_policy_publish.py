@@ -24,8 +24,7 @@ from vedette.domain.base.errors import (
     Unavailable,
     WriteConflict,
 )
-from vedette.domain.bundle import Bundle
-from vedette.domain.ports.policy_engine import Finding
+from vedette.domain.bundle import Bundle, Finding
 from vedette.ledger.history.policy_history import differences, history
 from vedette.operations.commands import Order
 from vedette.policy.distribution import Archive, BundleDistributor, read_repository

@@ -18,8 +18,7 @@ from tests.contract.store.test_store_sqlite import mounts, need_mounts
 
 from vedette.adapters.ledger_export import verify_store
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
-from vedette.domain.bundle import Bundle
-from vedette.domain.ports.policy_engine import Finding
+from vedette.domain.bundle import Bundle, Finding
 from vedette.interfaces.cli import main
 from vedette.interfaces.daemon import Daemon
 from vedette.policy.compatibility import CHECK_MARK, read_check

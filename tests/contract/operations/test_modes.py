@@ -16,10 +16,9 @@ from tests.small import AGENT, small
 
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import AlreadyDone, BadCommand, Forbidden
-from vedette.domain.bundle import Bundle
+from vedette.domain.bundle import Bundle, Finding
 from vedette.domain.event import Event
 from vedette.domain.identity import Principal
-from vedette.domain.ports.policy_engine import Finding
 from vedette.interfaces.daemon import Daemon
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.operations import modes

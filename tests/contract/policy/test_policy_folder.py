@@ -8,8 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from vedette.app.composition_root import open_app
-from vedette.domain.bundle import Bundle
-from vedette.domain.ports.policy_engine import Finding
+from vedette.domain.bundle import Bundle, Finding
 from vedette.interfaces.cli.common import _execute_in_process
 from vedette.testing.harness import FleetHarness, TrustingStage, copy_policies
 

@@ -18,12 +18,9 @@ from tests.questions import BUNDLE, generated, questions
 from tests.rego_compare import by_regorus, refusals, server
 
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import (
-    forbidden_requests,
-    golden_requests,
-)
 from vedette.domain.bundle import Bundle
 from vedette.policy.bundle_data import mount
+from vedette.policy.golden_requests import forbidden_requests, golden_requests
 
 MANY = 800
 

@@ -27,6 +27,12 @@ def boot_us() -> int:
     return time.clock_gettime_ns(clock) // 1000
 
 
+def program_environment() -> dict[str, str]:
+    """Return what a program needs to start; no secret of this process is among it."""
+    names = ("PATH", "LANG", "LC_ALL", "TMPDIR")
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
 __all__ = [
     "Condition",
     "Event",

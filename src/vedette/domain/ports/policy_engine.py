@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
-from msgspec import Struct
-
-from vedette.domain.bundle import Bundle
+from vedette.domain.bundle import Bundle, Finding
 from vedette.domain.decision import DecisionContext, DecisionRecord
 from vedette.domain.policy_wasm import PolicyWasm
 
@@ -27,22 +25,6 @@ class PolicyEngine(Protocol):
         May raise anything; whatever is not an exact decision becomes a deny in the gateway.
         """
         ...
-
-
-class Finding(Struct, frozen=True):
-    """One thing wrong with a bundle: where (file, line), what, and the mend.
-
-    Without a `verdict` it says nothing of the bundle itself: another trial may admit it.
-    """
-
-    file: str
-    line: int
-    what: str
-    mend: str = ""
-    verdict: bool = True
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.what}" + (f" ({self.mend})" if self.mend else "")
 
 
 class MemoryAuthorizer(Protocol):

@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from vedette.config.problem import Problem
     from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
-    from vedette.domain.bundle import Bundle
-    from vedette.domain.ports.policy_engine import Finding
+    from vedette.domain.bundle import Bundle, Finding
 
 
 # What vedette.grant reads of the grant of a tool.

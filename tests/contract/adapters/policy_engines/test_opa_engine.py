@@ -18,17 +18,17 @@ from vedette.adapters.bundles import format_revision
 from vedette.adapters.policy_engines.opa import OpaConnection, OpaEngine, OpaStage, OpaUnavailable
 from vedette.adapters.policy_engines.opa.connection import PROBE_S
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.app.policy_engines import close_stage, policy_stage
 from vedette.config.policy_table import server_url_problem
 from vedette.config.settings import read_settings
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.domain.bundle import Bundle
+from vedette.domain.bundle import Bundle, Finding
 from vedette.domain.decision import NullPolicyEngine, build_denial, request_decision
-from vedette.domain.ports.policy_engine import Finding, PolicyEngine
+from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.bundle_data import mount
+from vedette.policy.golden_requests import golden_requests
 
 BUNDLE = read_bundle(Path(__file__).parents[4] / "policies")
 ASKED = canonical_json(golden_requests(mount(BUNDLE.files))[0][1])

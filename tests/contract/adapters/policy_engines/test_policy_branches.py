@@ -10,7 +10,6 @@ import pytest
 
 from vedette.adapters.policy_engines.regorus.branch_inputs import MAX_REQUESTS, branch_requests
 from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.adapters.policy_engines.regorus.syntax import read_modules
 from vedette.adapters.policy_engines.regorus.trial import find_differences
@@ -18,6 +17,7 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.decision import parse_decision
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.bundle_data import mount
+from vedette.policy.golden_requests import golden_requests
 
 SHIPPED = read_bundle(Path(__file__).parents[4] / "policies")
 DENIES = "vedette/denies/denies.rego"

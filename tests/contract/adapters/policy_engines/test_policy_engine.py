@@ -14,18 +14,14 @@ from tests.opa import find_opa
 from tests.questions import decide, generated
 
 from vedette.adapters.policy_engines.regorus import engine as regorus_engine
-from vedette.adapters.policy_engines.regorus import program_cache
-from vedette.adapters.policy_engines.regorus.engine import (
-    EngineFailed,
-    InterpreterEngine,
-    RegorusEngine,
-)
-from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
+from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
+from vedette.domain.base.errors import EngineFailed
 from vedette.domain.bundle import ENTRYPOINT, Bundle
 from vedette.domain.decision import Decision, parse_decision
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.bundle_data import mount
+from vedette.policy.golden_requests import golden_requests
 
 ROOT = Path(__file__).parents[4]
 POLICIES = ROOT / "policies"
@@ -110,9 +106,9 @@ def test_panic_is_an_exception_and_does_not_outlive_the_question() -> None:
 
     engine = RegorusEngine(BUNDLE)
     asked = golden_requests(mount(BUNDLE.files))[0][1]
-    kept = program_cache.cached_keys()[-1]
-    program_cache.discard(kept)
-    program_cache.get_or_create(kept, Broken)
+    kept = regorus_engine.cached_keys()[-1]
+    regorus_engine.discard(kept)
+    regorus_engine.get_or_create(kept, Broken)
     with pytest.raises(EngineFailed, match=r"the engine panicked: index out of bounds$"):
         engine.decide(b"{}")
     assert decide(engine, asked).outcome == "permit"

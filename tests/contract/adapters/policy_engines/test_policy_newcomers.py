@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from vedette.adapters.policy_engines.regorus.engine import EngineFailed, InterpreterEngine
-from vedette.adapters.policy_engines.regorus.profile import check, check_unread_rules
+from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine
+from vedette.adapters.policy_engines.regorus.profile import check
+from vedette.adapters.policy_engines.regorus.rule_graph import check_unread_rules
 from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
-from vedette.adapters.policy_engines.regorus.syntax import Fault, read_modules
-from vedette.domain.bundle import Bundle
+from vedette.adapters.policy_engines.regorus.syntax import read_modules
+from vedette.domain.base.errors import EngineFailed
+from vedette.domain.bundle import Bundle, Finding
 from vedette.policy.bundle_data import mount
 
 SHIPPED = read_bundle(Path(__file__).parents[4] / "policies")
@@ -131,11 +133,11 @@ def added(file: str, text: str) -> Bundle:
     return Bundle.of({**SHIPPED.files, file: before + b"\n" + text.encode() + b"\n"})
 
 
-def faults(bundle: Bundle) -> list[Fault]:
+def faults(bundle: Bundle) -> list[Finding]:
     try:
         syntax = InterpreterEngine(bundle, DATA, tests=True).syntax_trees()
     except EngineFailed as error:
-        return [Fault("", 1, str(error))]
+        return [Finding("", 1, str(error))]
     modules = read_modules(syntax)
     return [*check(modules, DATA), *check_unread_rules(modules)]
 

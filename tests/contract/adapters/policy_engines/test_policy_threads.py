@@ -13,13 +13,10 @@ from typing import Any
 import psutil
 import pytest
 
-from vedette.adapters.policy_engines.regorus import program_cache
-from vedette.adapters.policy_engines.regorus.engine import (
-    EngineFailed,
-    InterpreterEngine,
-    RegorusEngine,
-)
+from vedette.adapters.policy_engines.regorus import engine as regorus_engine
+from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
+from vedette.domain.base.errors import EngineFailed
 from vedette.domain.bundle import Bundle
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.policy.bundle_data import mount
@@ -145,14 +142,14 @@ def test_what_does_not_load_takes_nothing_to_another_thread(
 
 
 def test_thread_keeps_the_last_few_only(make: Make) -> None:
-    engines = [make(revision(number)) for number in range(program_cache.MAX_ENTRIES + 2)]
-    kept = program_cache.cached_keys()
-    assert len(kept) == program_cache.MAX_ENTRIES
+    engines = [make(revision(number)) for number in range(regorus_engine.MAX_ENTRIES + 2)]
+    kept = regorus_engine.cached_keys()
+    assert len(kept) == regorus_engine.MAX_ENTRIES
     assert [engine.digest in kept[-1] for engine in engines[-2:]] == [False, True]
     first = engines[0]
     assert not any(first.digest in key for key in kept)
     assert engines[-1].decide(b"{}") == first.decide(b"{}")  # made anew
-    assert first.digest in program_cache.cached_keys()[-1]
+    assert first.digest in regorus_engine.cached_keys()[-1]
 
 
 def test_same_rules_over_other_data_are_kept_apart(make: Make) -> None:
@@ -174,12 +171,12 @@ def test_memory_stays_bounded_over_fifty_swaps(unraised: list[str]) -> None:
         engine.decide(b"{}")
         return int(process.memory_info().rss)
 
-    before = max(swap(number) for number in range(2 * program_cache.MAX_ENTRIES))
+    before = max(swap(number) for number in range(2 * regorus_engine.MAX_ENTRIES))
     after = max(
         swap(number)
-        for number in range(2 * program_cache.MAX_ENTRIES, 2 * program_cache.MAX_ENTRIES + 50)
+        for number in range(2 * regorus_engine.MAX_ENTRIES, 2 * regorus_engine.MAX_ENTRIES + 50)
     )
-    assert len(program_cache.cached_keys()) == program_cache.MAX_ENTRIES
+    assert len(regorus_engine.cached_keys()) == regorus_engine.MAX_ENTRIES
     assert after - before < 15_000_000  # 45 MB if all were kept
     assert unraised == []
 

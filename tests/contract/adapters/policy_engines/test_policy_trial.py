@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from vedette.adapters.policy_engines.regorus import stage as stages
-from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
-from vedette.adapters.policy_engines.regorus.trial_process import Trial
+from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, Trial, read_bundle
 from vedette.domain.bundle import Bundle
 
 POLICIES = Path(__file__).resolve().parents[4] / "policies"
@@ -125,15 +124,15 @@ async def test_nothing_is_imported_from_the_current_folder(
 
 FORKED = """
 import os, signal, sys
-from vedette.adapters.policy_engines.regorus.forked_check import ForkedCheck
-from vedette.adapters.policy_engines.regorus.trial import _announce_step, _emit
+from vedette.adapters.policy_engines.regorus.trial import ForkedCheck, announce_step
+from vedette.domain.bundle import Finding
 
 def work():
     {work}
 
-check = ForkedCheck(work, _emit)
-_announce_step("other.rego:1", "doing something else")
-print(check.result(), flush=True)
+check = ForkedCheck(work)
+announce_step("other.rego:1", "doing something else")
+print(check.result()[0], flush=True)
 check.end()
 """
 
@@ -147,21 +146,21 @@ def forked(work: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_fork_hands_back_what_it_found() -> None:
-    done = forked("return [('a.rego', 3, 'wrong', '')]")
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "[['a.rego', 3, 'wrong', '']]")
+    done = forked("return [Finding('a.rego', 3, 'wrong')]")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "a.rego:3: wrong")
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGKILL])
 def test_the_process_dies_of_what_its_fork_died_of(number: signal.Signals) -> None:
-    done = forked(f"_at('a.rego', 'deciding: x'); os.kill(os.getpid(), {int(number)})")
+    done = forked(f"announce_step('a.rego', 'deciding: x'); os.kill(os.getpid(), {int(number)})")
     assert done.returncode == -number
     assert done.stdout.splitlines()[-1] == '{"at":"a.rego","step":"deciding: x"}'
 
 
 def test_an_error_in_the_fork_is_none_of_its_findings() -> None:
-    done = forked("_at('a.rego', 'deciding: x'); raise MemoryError('too much')")
+    done = forked("announce_step('a.rego', 'deciding: x'); raise MemoryError('too much')")
     assert (done.returncode, "MemoryError: too much" in done.stderr) == (1, True)
-    assert "[]" not in done.stdout
+    assert "a.rego:" not in done.stdout
 
 
 def test_a_fork_that_says_nothing_at_all_admits_nothing() -> None:

@@ -22,10 +22,10 @@ from vedette.adapters.policy_engines.opa_wasm import (
 )
 from vedette.adapters.policy_engines.opa_wasm import find_opa as find
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import golden_requests
 from vedette.domain.base.errors import BadFleet, BadPolicy, EngineFailed
 from vedette.domain.bundle import Bundle
 from vedette.policy.bundle_data import mount
+from vedette.policy.golden_requests import golden_requests
 
 GATEWAY = "vedette/gateway/decide.rego"
 GOLDEN = [orjson.dumps(asked) for _, asked in golden_requests(mount(BUNDLE.files))]

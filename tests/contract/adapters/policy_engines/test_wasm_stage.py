@@ -27,18 +27,15 @@ from vedette.adapters.policy_engines.opa_wasm import (
     repository,
 )
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-from vedette.adapters.policy_engines.regorus.golden_inputs import (
-    forbidden_requests,
-    golden_requests,
-)
 from vedette.app.policy_engines import build_other_engine, engine_reason, policy_stage, wasm_maker
 from vedette.config.deployment import Deployment, PolicyPlan
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import BadPolicy
-from vedette.domain.bundle import Bundle
+from vedette.domain.bundle import Bundle, Finding
 from vedette.domain.policy_wasm import PolicyWasm
-from vedette.domain.ports.policy_engine import Finding, PolicyEngine, PolicyStage
+from vedette.domain.ports.policy_engine import PolicyEngine, PolicyStage
 from vedette.policy.bundle_data import mount
+from vedette.policy.golden_requests import forbidden_requests, golden_requests
 from vedette.policy.replay import replay
 from vedette.store import retention
 from vedette.store.sqlite import SqliteReader
@@ -78,16 +75,12 @@ def stage_of(
     *,
     required: bool = False,
     asked: Sequence[tuple[str, object]] = (),
-    granted: Sequence[tuple[str, object]] = (),
-    must_deny: Sequence[tuple[str, object]] = (),
     within: PolicyStage | None = None,
 ) -> WasmStage:
     return WasmStage(
         within or TrustingStage(),
         WasmRepository(opa),
-        granted_requests=lambda _: granted,
         branch_requests=lambda _: asked,
-        forbidden_requests=lambda _: must_deny,
         required=required,
     )
 
@@ -253,12 +246,14 @@ async def test_a_shipped_wasm_that_goes_during_the_trial_spares_nothing(
 
 async def test_an_engine_that_fails_on_what_is_granted_is_found(opa: str) -> None:
     """Both fail alike, so they do not differ; but nothing that the bundle grants could be done."""
-    two = bundle("decision := 1 if input.x == 1\n\ndecision := 2 if input.x == 1")
-    stage = stage_of(opa, granted=[("sorter mail.file", {"x": 1})])
-    (found,) = await stage.try_out(two)
+    two = bundle("decision := 1 if input.now > 1\n\ndecision := 2 if input.now > 1")
+    granted = Bundle.of(
+        {**two.files, "grants/data.json": b'{"sorter": {"tools": {"mail.file": {}}}}'}
+    )
+    found = (await stage_of(opa).try_out(granted))[0]
     assert found.what.startswith("an engine fails on 'sorter mail.file', which is granted: deny")
     assert "deny by engine.error as OPA compiles it" in found.what
-    assert await stage_of(opa, asked=[("a branch", {"x": 1})]).try_out(two) == []
+    assert await stage_of(opa, asked=[("a branch", {"now": 2})]).try_out(two) == []
 
 
 async def test_a_bundle_whose_wasm_permits_what_must_be_denied_is_refused(opa: str) -> None:
@@ -266,9 +261,9 @@ async def test_a_bundle_whose_wasm_permits_what_must_be_denied_is_refused(opa: s
         'decision := {"schema": "vedette.decision/1", "outcome": "permit", "rule": "all", '
         '"reasons": [], "wait": null, "until": 0, "would": null, "obligations": []}'
     )
-    (found,) = await stage_of(opa, must_deny=[("the empty question", {})]).try_out(free)
-    assert found.what == "the empty question is not denied but permit by all"
-    assert await stage_of(opa, must_deny=[("the empty question", {})]).try_out(BUNDLE) == []
+    (found,) = await stage_of(opa).try_out(free)
+    assert found.what == "an empty question is not denied but permit by all"
+    assert await stage_of(opa).try_out(BUNDLE) == []
 
 
 async def test_what_was_tried_out_is_compiled_once(opa: str) -> None:

@@ -1,4 +1,4 @@
-"""The way to an OPA server: one connection pool on a thread of its own, asked from any other.
+"""The connection to an OPA server: a pool on a thread of its own, asked from any other.
 
 A thread and an event loop, because only so is a deadline the whole one: opa-python-client's
 synchronous half waits anew for each read, so a server that sends a byte now and then holds it for
@@ -12,14 +12,14 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as Late
+from concurrent.futures import CancelledError, Future
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
 from msgspec import Struct
 
+from vedette.domain.bundle import ENTRY_PATH
 from vedette.domain.ports.reasoner import Metrics
 
 # How often a server that did not answer is tried again, apart from any decision.
@@ -28,7 +28,7 @@ PROBE_S = 0.25
 _SLACK_S = 0.01
 _OPEN_S = 5.0
 _MAX_ANSWER_BYTES = 1 << 20
-_PATH = "vedette/gateway/decision"
+_PATH = f"data/{ENTRY_PATH}?provenance=true"
 
 FailureReason = Literal["down", "timeout", "unreachable", "status", "revision", "shape"]
 _T = TypeVar("_T")
@@ -61,7 +61,7 @@ class OpaConnection:
     """
 
     def __init__(self, url: str, *, token: str | None, timeout_us: int, metrics: Metrics) -> None:
-        """Set the link up; nothing is connected before the first question.
+        """Set it up; nothing is connected before the first question.
 
         `timeout_us` bounds one question from its start to the last byte of the answer.
         """
@@ -103,16 +103,14 @@ class OpaConnection:
         return self._reachable and (not self._has_answer or self._served_digest == digest)
 
     def ask(self, request: bytes) -> Answer:
-        """Put a question (JSON) to the server. Raises NoAnswer, at the latest at the deadline."""
+        """Put a question (JSON) to the server. Raises OpaUnavailable, by the deadline."""
         future = self._schedule(self._ask(request))
         try:
             answer = future.result(self._timeout_s + _SLACK_S)
-        except Late as error:
+        except TimeoutError as error:
             future.cancel()
             raise OpaUnavailable("timeout", "no answer in time") from error
-        except OpaUnavailable:
-            raise
-        except Exception as error:  # whatever the vendor breaks by must not end a decision
+        except CancelledError as error:  # by `close`
             raise OpaUnavailable("unreachable", f"{type(error).__name__}: {error}") from error
         self._record_answer(answer)
         return answer
@@ -147,28 +145,25 @@ class OpaConnection:
         if not thread.is_alive():
             loop.close()
 
-    # --- on the link's own thread -----------------------------------------------------------
+    # --- on the connection's own thread -----------------------------------------------------
 
     async def _ask(self, request: bytes) -> Answer:
         try:
             async with asyncio.timeout(self._timeout_s):
-                raw = await self._post(b'{"input":%b}' % request)
+                return _parse_answer(await self._post(b'{"input":%b}' % request))
         except TimeoutError as error:
             raise OpaUnavailable("timeout", "no answer in time") from error
         except OpaUnavailable:
             raise
-        except Exception as error:  # whatever the client's own library breaks by
+        except Exception as error:  # whatever the vendor breaks by must not end a decision
             raise OpaUnavailable("unreachable", f"{type(error).__name__}: {error}") from error
-        return _parse_answer(raw)
 
     async def _post(self, body: bytes) -> bytes:
-        if self._client is None:
-            self._client = await self._build_client()
-        client = self._client
+        client = self._client = self._client or await self._build_client()
         # The client's own query_rule takes redirects and every status below 400.
         async with client._request(
             "POST",
-            f"{client.root_url}/data/{_PATH}?provenance=true",
+            f"{client.root_url}/{_PATH}",
             data=body,
             headers={"Content-Type": "application/json"},
             allow_redirects=False,
@@ -186,16 +181,14 @@ class OpaConnection:
     async def _build_client(self) -> Any:
         from opa_client import AsyncOpaClient
 
-        client = AsyncOpaClient(
+        return await AsyncOpaClient(
             host=self._host,
             port=self._port,
             ssl=self._tls,
             token=self._token,
             retries=0,
             timeout=self._timeout_s,
-        )
-        await client._init_session()
-        return client
+        ).__aenter__()
 
     def _record_answer(self, answer: Answer) -> None:
         self._served_digest, self._has_answer, self._reachable = answer.digest, True, True
@@ -247,7 +240,7 @@ class OpaConnection:
 
 
 def _parse_answer(raw: bytes) -> Answer:
-    """Read what the server answered. Raises NoAnswer for another shape."""
+    """Read what the server answered. Raises OpaUnavailable for another shape."""
     try:
         document = orjson.loads(raw)
         provenance = document.get("provenance") or {}

@@ -17,9 +17,9 @@ from vedette.adapters.policy_engines.opa.connection import (
     OpaConnection,
     OpaUnavailable,
 )
-from vedette.domain.bundle import Bundle
+from vedette.domain.bundle import Bundle, Finding
 from vedette.domain.decision import NullPolicyEngine, parse_decision
-from vedette.domain.ports.policy_engine import Finding, PolicyEngine, PolicyStage
+from vedette.domain.ports.policy_engine import PolicyEngine, PolicyStage
 from vedette.domain.ports.reasoner import Metrics
 
 
@@ -27,8 +27,9 @@ class OpaEngine:
     """Decides under one bundle by a server that serves it. May be used from any thread.
 
     `name` says who gave the last answer on this thread: `opa/VERSION server`, or the name of the
-    engine behind it. A decision waits for the server at most until the link's deadline; after a
-    failure the engine behind decides at once, until the server was seen to serve the bundle again.
+    engine behind it. A decision waits for the server until the connection's deadline at most; after
+    a failure the engine behind decides at once, until the server was seen to serve the bundle
+    again.
     """
 
     def __init__(

@@ -8,7 +8,6 @@ Which bundle it serves is the last one that was asked about; another is served b
 from __future__ import annotations
 
 import http.client
-import os
 import socket
 import subprocess
 import tempfile
@@ -18,15 +17,14 @@ from types import TracebackType
 
 import orjson
 
+from vedette.domain.base import machine
 from vedette.domain.base.errors import BadPolicy, EngineFailed, Unavailable
-from vedette.domain.bundle import ENTRYPOINT, Bundle
-from vedette.policy.bundle_data import mount
+from vedette.domain.bundle import ENTRY_PATH, Bundle
+from vedette.policy.bundle_data import write_bundle_folder
 
 START_TIMEOUT_S = 20.0
 ANSWER_TIMEOUT_S = 10.0
-_PATH = "/v1/" + ENTRYPOINT.replace(".", "/")
-# What a program needs to start; no secret of this process is among it.
-_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TMPDIR")
+_PATH = f"/v1/data/{ENTRY_PATH}"
 
 
 class LocalOpaServer:
@@ -71,11 +69,7 @@ class LocalOpaServer:
     def _start(self, bundle: Bundle, socket_path: Path) -> None:
         folder = Path(self._folder.name) / bundle.digest
         if not folder.is_dir():
-            files = {path: text.encode() for path, text in bundle.modules().items()}
-            for path, raw in {**files, "data.json": orjson.dumps(mount(bundle.files))}.items():
-                file = folder / path
-                file.parent.mkdir(parents=True, exist_ok=True)
-                file.write_bytes(raw)
+            write_bundle_folder(bundle, folder)
         command = [
             self._opa, "run", "--server", "--addr", f"unix://{socket_path}", "--disable-telemetry",
             "--log-level", "error", "--v1-compatible", str(folder),
@@ -85,7 +79,7 @@ class LocalOpaServer:
             self._process = subprocess.Popen(  # noqa: S603 - the opa that the settings lead to
                 command,
                 cwd=folder,
-                env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                env=machine.program_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

@@ -11,16 +11,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-import orjson
-
+from vedette.domain.base import machine
 from vedette.domain.base.errors import BadFleet, BadPolicy
-from vedette.domain.bundle import ENTRYPOINT, Bundle
-from vedette.policy.bundle_data import mount
+from vedette.domain.bundle import ENTRY_PATH, Bundle
+from vedette.policy.bundle_data import write_bundle_folder
 
 DEADLINE_S = 30.0
-# What a program needs to start; no secret of this process is among it.
-_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "TMPDIR")
-
 _PLACE = re.compile(r"(?P<file>[^\s:]+\.rego):(?P<line>\d+): (?P<what>.+)")
 
 
@@ -48,15 +44,10 @@ def compile_wasm(opa: str, bundle: Bundle) -> bytes:
     """
     with tempfile.TemporaryDirectory(prefix="vedette-wasm-") as name:
         folder, out = Path(name) / "bundle", Path(name) / "out.tar.gz"
-        modules = {path: text.encode("utf-8") for path, text in bundle.modules().items()}
         # The data is there so that opa sees where rules and data are in each other's way.
-        for path, raw in {**modules, "data.json": orjson.dumps(mount(bundle.files))}.items():
-            file = folder / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_bytes(raw)
-        entry = ENTRYPOINT.removeprefix("data.").replace(".", "/")
+        write_bundle_folder(bundle, folder)
         _run([opa, "check", "--strict", "--bundle", "."], folder)
-        _run([opa, "build", "-t", "wasm", "-e", entry, "-b", ".", "-o", str(out)], folder)
+        _run([opa, "build", "-t", "wasm", "-e", ENTRY_PATH, "-b", ".", "-o", str(out)], folder)
         with tarfile.open(out) as archive:
             member = archive.extractfile("/policy.wasm")
             if member is None:
@@ -69,7 +60,7 @@ def _run(command: list[str], folder: Path) -> None:
         done = subprocess.run(  # noqa: S603 - the opa that the settings lead to
             command,
             cwd=folder,
-            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+            env=machine.program_environment(),
             capture_output=True,
             timeout=DEADLINE_S,
             check=False,

@@ -16,7 +16,7 @@ import orjson
 from vedette.adapters.policy_engines.opa_wasm.instance import Instance, load_module
 from vedette.adapters.policy_engines.opa_wasm.machine_code import MachineCodeCache
 from vedette.domain.base.errors import BadPolicy, EngineFailed
-from vedette.domain.bundle import ENTRYPOINT, Bundle
+from vedette.domain.bundle import ENTRY_PATH, Bundle
 from vedette.policy.bundle_data import mount
 
 MEMORY_PAGES = 4096  # of 64 KiB: 256 MiB, of which only what is used is taken
@@ -24,7 +24,6 @@ MEMORY_PAGES = 4096  # of 64 KiB: 256 MiB, of which only what is used is taken
 # million take 10 to 20 ms, for which nothing else happens in the process.
 FUEL = 100_000_000
 
-_ENTRY = ENTRYPOINT.removeprefix("data.").replace(".", "/")
 _RULE_HEAD = re.compile(r"^(?:default\s+)?([A-Za-z_]\w*)")
 
 
@@ -81,7 +80,9 @@ class WasmEngine:
     def _instance(self) -> Instance:
         found: Instance | None = getattr(self._thread_state, "instance", None)
         if found is None:
-            found = Instance(self._module, self._data, _ENTRY, fuel=self._fuel, pages=self._pages)
+            found = Instance(
+                self._module, self._data, ENTRY_PATH, fuel=self._fuel, pages=self._pages
+            )
             self._thread_state.instance = found
         return found
 

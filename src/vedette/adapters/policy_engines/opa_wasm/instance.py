@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 from vedette.adapters.policy_engines.opa_wasm.machine_code import MachineCodeCache
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import EngineFailed
+from vedette.domain.base.recent_cache import RecentCache
 
 PAGE = 1 << 16
 # What lies between the data and the heap of a decision: the longest question there may be.
@@ -43,7 +43,7 @@ _HOST_SOURCE = """(module
   (func (export "opa_builtin4") (param i32 i32 i32 i32 i32 i32) (result i32) unreachable))"""
 
 _LOCK = threading.Lock()
-_MODULES: OrderedDict[str, Any] = OrderedDict()
+_MODULES: RecentCache[Any] = RecentCache(_MAX_MODULES)
 
 
 @cache
@@ -77,11 +77,7 @@ def load_module(wasm: bytes, code_cache: MachineCodeCache | None) -> Any:
                 raise EngineFailed(_first_line(error)) from error.with_traceback(None)
             if code_cache is not None:
                 code_cache.write(name, bytes(found.serialize()))
-        _MODULES[name] = found
-        _MODULES.move_to_end(name)
-        while len(_MODULES) > _MAX_MODULES:
-            _MODULES.popitem(last=False)
-        return found
+        return _MODULES.keep(name, found)
 
 
 def _deserialize(code: bytes | None) -> Any:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from pathlib import Path
-from typing import TypeVar
 
 import vedette
 from vedette.adapters.policy_engines.opa_wasm.build import compile_wasm
 from vedette.domain.base.errors import BadPolicy
+from vedette.domain.base.recent_cache import RecentCache
 from vedette.domain.bundle import Bundle
 from vedette.domain.policy_wasm import PolicyWasm, WasmRecord, load_wasm
 
@@ -17,8 +16,6 @@ from vedette.domain.policy_wasm import PolicyWasm, WasmRecord, load_wasm
 SHIPPED_FOLDER = Path(vedette.__file__).parent / "_wasm"
 # The live rules, those before them, and two that are tried.
 _CACHE_SIZE = 4
-
-_T = TypeVar("_T")
 
 
 class WasmRepository:
@@ -30,8 +27,9 @@ class WasmRepository:
     def __init__(self, opa: str | None, record: WasmRecord | None = None) -> None:
         self.opa = opa
         self._record = record
-        self._wasm_cache: OrderedDict[str, PolicyWasm] = OrderedDict()
-        self._record_cache: OrderedDict[str, tuple[str | None, PolicyWasm | None]] = OrderedDict()
+        self._wasm_cache: RecentCache[PolicyWasm] = RecentCache(_CACHE_SIZE)
+        self._record_cache: RecentCache[tuple[str | None, PolicyWasm | None]]
+        self._record_cache = RecentCache(_CACHE_SIZE)
         self._lock = threading.Lock()
 
     def load_recorded(self, bundle: Bundle) -> None:
@@ -42,7 +40,7 @@ class WasmRepository:
         if self._record is not None:
             found = load_wasm(self._record, bundle)
             with self._lock:
-                _cache_value(self._record_cache, bundle.digest, found)
+                self._record_cache.keep(bundle.digest, found)
 
     def find(self, bundle: Bundle) -> PolicyWasm | None:
         """Return the Wasm of a bundle's rules; None if it is not there and nobody can compile it.
@@ -62,7 +60,7 @@ class WasmRepository:
                     mend='restore the store from a backup, or start with engine = "embedded"',
                 )
             if found is not None:
-                _cache_value(self._wasm_cache, found.rules, found)
+                self._wasm_cache.keep(found.rules, found)
             return found
 
     def _find_shipped(self, bundle: Bundle) -> PolicyWasm | None:
@@ -81,10 +79,3 @@ class WasmRepository:
 def shipped_file(bundle: Bundle) -> Path:
     """Return where the Wasm of a bundle's rules would lie if they were shipped with vedette."""
     return SHIPPED_FOLDER / f"{bundle.rules_digest}.wasm"
-
-
-def _cache_value(cache: OrderedDict[str, _T], name: str, value: _T) -> None:
-    cache[name] = value
-    cache.move_to_end(name)
-    while len(cache) > _CACHE_SIZE:
-        cache.popitem(last=False)

@@ -11,12 +11,12 @@ from vedette.adapters.policy_engines.opa_wasm.engine import WasmEngine
 from vedette.adapters.policy_engines.opa_wasm.machine_code import MachineCodeCache
 from vedette.adapters.policy_engines.opa_wasm.repository import WasmRepository, shipped_file
 from vedette.domain.base.errors import BadPolicy
-from vedette.domain.bundle import Bundle
+from vedette.domain.bundle import Bundle, Finding
 from vedette.domain.decision import Decision, build_denial, parse_decision
 from vedette.domain.policy_wasm import PolicyWasm
-from vedette.domain.ports.policy_engine import ComparisonStage, Finding, PolicyEngine, PolicyStage
-
-RequestSource = Callable[[Bundle], Sequence[tuple[str, object]]]
+from vedette.domain.ports.policy_engine import ComparisonStage, PolicyEngine, PolicyStage
+from vedette.policy.bundle_data import mount
+from vedette.policy.golden_requests import forbidden_requests, golden_requests
 
 NO_OPA = "these rules were never compiled to Wasm, and no opa is here to do it"
 MEND = "put opa on PATH or name it in VEDETTE_OPA"
@@ -27,10 +27,10 @@ class WasmStage:
     """Tries bundles as the stage within does, and decides by the Wasm of their rules.
 
     Where there is none, and nothing to make it with, the engine within decides; with `required` the
-    bundle is refused. Before a bundle is admitted both engines are asked what it
-    `granted_requests`, which they must answer, and its `branch_requests`; what it
-    `forbidden_requests` is put to each engine that is made, and one that does not deny it decides
-    nothing. `choice_reason` says for people why the engine that was loaded last decides.
+    bundle is refused. Before a bundle is admitted both engines are asked what it grants, which they
+    must answer, and its `branch_requests`. What no bundle may permit is put to each engine that is
+    made, and one that does not deny it decides nothing. `choice_reason` says for people why the
+    engine that was loaded last decides.
     """
 
     def __init__(
@@ -38,17 +38,13 @@ class WasmStage:
         inner: PolicyStage,
         repository: WasmRepository,
         *,
-        granted_requests: RequestSource,
-        branch_requests: RequestSource,
-        forbidden_requests: RequestSource,
+        branch_requests: Callable[[Bundle], Sequence[tuple[str, object]]],
         code_cache: MachineCodeCache | None = None,
         required: bool = False,
     ) -> None:
         self._inner = inner
         self._repository = repository
-        self._granted_requests = granted_requests
         self._branch_requests = branch_requests
-        self._forbidden_requests = forbidden_requests
         self._code_cache = code_cache
         self._required = required
         self._engines: dict[str, WasmEngine] = {}
@@ -64,7 +60,7 @@ class WasmStage:
         try:
             self._repository.load_recorded(bundle)
         except BadPolicy as error:
-            return [_to_finding(error)]
+            return [Finding.of(error)]
         inner, spared = self._inner, False
         trial = inner.try_out
         if isinstance(inner, ComparisonStage) and shipped_file(bundle).exists():
@@ -135,8 +131,8 @@ class WasmStage:
 
         Whatever took the place of the Wasm that was tried: no record and no file is asked here.
         """
-        for name, request in self._forbidden_requests(bundle):
-            decision = _decide(engine, orjson.dumps(request))
+        for name, request in forbidden_requests(mount(bundle.files)):
+            decision = _decide(engine, request)
             if decision.outcome != "deny":
                 what = f"{name} is not denied but {decision.outcome} by {decision.rule}"
                 raise BadPolicy(what, where=f"{_ENTRY}:1", mend="deny what proves nothing")
@@ -148,54 +144,32 @@ class WasmStage:
             self._engine(bundle)
             return wasm or []
         except BadPolicy as error:
-            return [_to_finding(error)]
+            return [Finding.of(error)]
 
     def _compare_engines(self, bundle: Bundle) -> list[Finding]:
         """Put the bundle's own questions to both engines; return where they differ or fail."""
         wasm, inner = self._engine(bundle), self._inner.load(bundle)
         assert wasm is not None
+        data = mount(bundle.files)
+        granted = golden_requests(data)
+        others = [*self._branch_requests(bundle), *forbidden_requests(data)]
         found = []
-        for name, request in self._granted_requests(bundle):
-            first, second = _decide_twice(wasm, inner, request)
-            if "engine.error" in (first.rule, second.rule):
-                both = _describe_decisions(first, second)
+        for at, (name, request) in enumerate([*granted, *others]):
+            first, second = _decide(wasm, request), _decide(inner, request)
+            both = f"{first.outcome} by {first.rule} as OPA compiles it"
+            both = f"{both}, and {second.outcome} by {second.rule}"
+            failed = "engine.error" in (first.rule, second.rule)
+            if failed and at < len(granted):
                 what = f"an engine fails on {name!r}, which is granted: {both}"
                 found.append(Finding(_ENTRY, 1, what, "look for a rule that multiplies data"))
-            elif first != second:
-                found.append(_difference(name, first, second))
-        for name, request in [*self._branch_requests(bundle), *self._forbidden_requests(bundle)]:
-            first, second = _decide_twice(wasm, inner, request)
-            failed = "engine.error" in (first.rule, second.rule)
-            if not (first.outcome == second.outcome == "deny" if failed else first == second):
-                found.append(_difference(name, first, second))
+            elif not (first.outcome == second.outcome == "deny" if failed else first == second):
+                what = f"the engines differ on {name!r}: {both}"
+                found.append(Finding(_ENTRY, 1, what, "keep within the portable profile"))
         return found
 
 
-def _decide_twice(
-    wasm: PolicyEngine, inner: PolicyEngine, request: object
-) -> tuple[Decision, Decision]:
-    raw = orjson.dumps(request)
-    return _decide(wasm, raw), _decide(inner, raw)
-
-
-def _difference(name: str, first: Decision, second: Decision) -> Finding:
-    what = f"the engines differ on {name!r}: {_describe_decisions(first, second)}"
-    return Finding(_ENTRY, 1, what, "keep within the portable profile")
-
-
-def _decide(engine: PolicyEngine, request: bytes) -> Decision:
+def _decide(engine: PolicyEngine, request: object) -> Decision:
     try:
-        return parse_decision(engine.decide(request))
+        return parse_decision(engine.decide(orjson.dumps(request)))
     except Exception:  # whatever it is, the gateway makes a deny of it
         return build_denial("engine.error")
-
-
-def _describe_decisions(first: Decision, second: Decision) -> str:
-    text = f"{first.outcome} by {first.rule} as OPA compiles it"
-    return f"{text}, and {second.outcome} by {second.rule}"
-
-
-def _to_finding(error: BadPolicy) -> Finding:
-    file, _, line = (error.where or "policies:1").rpartition(":")
-    place = int(line) if line.isdigit() else 1
-    return Finding(file or "policies", place, error.what, error.mend or "")

@@ -1,10 +1,10 @@
 """Questions made of the rules themselves, so that each branch of each rule is taken both ways.
 
-Golden questions (golden.py) are made of what the policy grants; a rule about hours or folders would
-never see its own hour among them. Here each body of each rule gives one question for which all
-its conditions hold, as far as they can be read off, and for each condition questions for which it
-just fails: another text, one more, one less, another type, nothing at all. What a condition
-compares with may be a literal, or what the data say for that question. Pure.
+Golden questions are made of what the policy grants; a rule about hours or folders would never see
+its own hour among them. Here each body of each rule gives one question for which all its conditions
+hold, as far as they can be read off, and for each condition questions for which it just fails:
+another text, one more, one less, another type, nothing at all. What a condition compares with may
+be a literal, or what the data say for that question. Pure.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from vedette.adapters.policy_engines.regorus.golden_inputs import NamedRequest, Request
 from vedette.adapters.policy_engines.regorus.syntax import (
     Module,
     Node,
     Rule,
+    Step,
     data_path,
     ref_of,
+    rules_of,
+    split_reference,
     text_of,
     var_of,
 )
+from vedette.policy.golden_requests import NamedRequest, Request
 
 # Of each rule in turn, so that the last file is asked about as well as the first.
 MAX_REQUESTS = 250
@@ -55,6 +58,13 @@ class Condition(NamedTuple):
     failing_values: tuple[Any, ...]
     is_direct: bool = True
 
+    def variations(self) -> list[tuple[InputPath, Any]]:
+        """Return with what values of its place a question is to be asked as well."""
+        values = self.failing_values[:1]
+        if self.is_direct:
+            values += self.passing_values[1:] + self.failing_values[1:]
+        return [(self.path, value) for value in values]
+
 
 def branch_requests(
     modules: Sequence[Module],
@@ -70,10 +80,8 @@ def branch_requests(
         return []
     rules = _ConditionReader(modules, data)
     each = [
-        _body_requests(f"{module.path}:{rule.line}", rules, module, rule, body, bases)
-        for module in modules
-        for rule in module.rules
-        if not module.is_test
+        _body_requests(rules, rule, body, bases)
+        for rule in rules_of(modules)
         for body, _ in rule.body_values()
         if body is not None
     ]
@@ -88,44 +96,29 @@ def branch_requests(
 
 
 def _body_requests(
-    name: str,
-    rules: _ConditionReader,
-    module: Module,
-    rule: Rule,
-    body: Node,
-    bases: Sequence[NamedRequest],
+    rules: _ConditionReader, rule: Rule, body: Node, bases: Sequence[NamedRequest]
 ) -> Iterator[NamedRequest]:
     base = bases[0][1]
-    conditions = rules.conditions(module, body, base)
+    conditions = rules.conditions(rule.module, body, base)
     wanted = {each.path: each.passing_values[0] for each in conditions}
     fitting = max((one for _, one in bases), key=lambda one: _match_count(one, wanted))
     if fitting is not base:
         base = fitting
-        conditions = rules.conditions(module, body, base)
+        conditions = rules.conditions(rule.module, body, base)
     if not conditions:
         return
     passing = copy.deepcopy(base)
     for each in conditions:
         _set_value(passing, each.path, each.passing_values[0])
-    yield f"{rule.name} in {name} holds", passing
-    variations = [
-        [
-            (each.path, value)
-            for value in (
-                *each.failing_values[:1],
-                *((*each.passing_values[1:], *each.failing_values[1:]) if each.is_direct else ()),
-            )
-        ]
-        for each in conditions
-    ]
-    for turn in zip_longest(*variations):
-        for variation in turn:
-            if variation is not None:
-                path, value = variation
-                other = copy.deepcopy(passing)
-                _set_value(other, path, value)
-                shown = "nothing" if value is MISSING else repr(value)[:40]
-                yield f"{rule.name} in {name} with {shown} at /{'/'.join(path)}", other
+    name = f"{rule.name} in {rule.module.path}:{rule.line}"
+    yield f"{name} holds", passing
+    for turn in zip_longest(*(each.variations() for each in conditions)):
+        for variation in filter(None, turn):
+            path, value = variation
+            other = copy.deepcopy(passing)
+            _set_value(other, path, value)
+            shown = "nothing" if value is MISSING else repr(value)[:40]
+            yield f"{name} with {shown} at /{'/'.join(path)}", other
 
 
 def _match_count(request: Request, wanted: Mapping[InputPath, Any]) -> int:
@@ -139,10 +132,10 @@ class _ConditionReader:
     def __init__(self, modules: Sequence[Module], data: Mapping[str, Any]) -> None:
         self._data = data
         self._rules = {
-            (*module.package, rule.name): (module, rule)
+            rule.path: rule
             for module in reversed(modules)
-            for rule in module.rules
-            if not module.is_test and rule.kind != "Default"
+            for rule in rules_of([module])
+            if not rule.is_default
         }
 
     def conditions(
@@ -161,7 +154,7 @@ class _ConditionReader:
             if kind not in ("Expr", "NotExpr"):
                 continue
             expr = inner["expr"]
-            target = var_of(expr.get("AssignExpr", {}).get("lhs", {}))
+            target = var_of(expr.get("AssignExpr", {}).get("lhs"))
             if target is not None:
                 names[target] = expr["AssignExpr"]["rhs"]
                 continue
@@ -176,12 +169,11 @@ class _ConditionReader:
         ref = ref_of(expr)
         if ref is None or not depth:
             return []
-        path = data_path(module, ref) or (*module.package, ref.root)
-        other, rule = self._rules.get(path, (None, None))
-        if other is None or rule is None:
+        rule = self._rules.get(data_path(module, ref) or (*module.package, ref.root))
+        body = next(filter(None, (body for body, _ in rule.body_values())), None) if rule else None
+        if rule is None or body is None:
             return []
-        body = next((body for body, _ in rule.body_values() if body is not None), None)
-        found = self.conditions(other, body, base, depth - 1) if body else []
+        found = self.conditions(rule.module, body, base, depth - 1)
         return [each._replace(is_direct=False) for each in found]
 
 
@@ -257,23 +249,14 @@ class _ExpressionReader:
         if "each" in node:
             outer = self.path(node["each"])
             return (*outer, EACH) if outer else None
-        steps: list[Node] = []
-        while "RefDot" in node or "RefBrack" in node:
-            steps.append(node)
-            node = next(iter(node.values()))["refr"]
-        root = var_of(node)
-        if root is None:
-            return None
-        found: InputPath | None
+        root, steps = split_reference(node)
         if root in self._names:
             found = self.path(self._names[root])
         else:
-            whole = ("input",) if root == "input" else self._module.aliases.get(root, ())
-            found = whole[1:] if whole[:1] == ("input",) else None
-        for step in reversed(steps):
-            name = self._step(step)
-            found = (*found, name) if found is not None and isinstance(name, str) else None
-        return found or None
+            whole = self._module.aliases.get(root, (root,))
+            found = whole[1:] if whole[0] == "input" else None
+        names = [self._step(step) for step in steps]
+        return None if found is None or MISSING in names else (*found, *names) or None
 
     def value(self, node: Node) -> Any:
         """Return what an expression is, of literals and data; MISSING if that cannot be told."""
@@ -285,27 +268,20 @@ class _ExpressionReader:
             return MISSING if MISSING in values else values
         if kind == "Var" and inner["value"] in self._names:
             return self.value(self._names[inner["value"]])
-        steps: list[Node] = []
-        while "RefDot" in node or "RefBrack" in node:
-            steps.append(node)
-            node = next(iter(node.values()))["refr"]
-        root = var_of(node)
-        whole = ("data",) if root == "data" else self._module.aliases.get(root or "", ())
-        if whole[:1] != ("data",):
+        root, steps = split_reference(node)
+        whole = self._module.aliases.get(root, (root,))
+        if whole[0] != "data":
             return MISSING
         found: Any = self._data
-        for name in (*whole[1:], *(self._step(step) for step in reversed(steps))):
+        for name in (*whole[1:], *map(self._step, steps)):
             found = found.get(name, MISSING) if isinstance(found, Mapping) else MISSING
         return found
 
-    def _step(self, step: Node) -> Any:
-        if "RefDot" in step:
-            return str(step["RefDot"]["field"][1])
-        index = step["RefBrack"]["index"]
-        text = text_of(index)
-        if text is not None:
-            return text
-        path = self.path(index)
+    def _step(self, step: Step) -> Any:
+        """Return the text that a step goes by, MISSING if that cannot be told."""
+        if step.text is not None or step.index is None:
+            return MISSING if step.text is None else step.text
+        path = self.path(step.index)
         found = _value_at(self._base, path) if path else MISSING
         return found if isinstance(found, str) else MISSING
 

@@ -2,7 +2,7 @@
 
 Traps of the vendor that this module keeps from its callers (research: docs/design/policy.md):
 whatever it makes belongs to the thread that made it and must end there, so engines hold only the
-serialised program and every thread keeps its own VMs (shelf.py); panics are no `Exception`;
+serialised program and every thread keeps its own VMs (`get_or_create`); panics are no `Exception`;
 undefined comes back as the text `<undefined>`; and a recursive policy crashes the process while
 compiling, so only an admitted bundle may be loaded.
 """
@@ -11,18 +11,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
 
-from vedette.adapters.policy_engines.regorus.program_cache import discard, get_or_create
 from vedette.domain.base.canonical import sha256_hex
-from vedette.domain.base.errors import BadPolicy
-from vedette.domain.base.errors import EngineFailed as EngineFailed
+from vedette.domain.base.errors import BadPolicy, EngineFailed
+from vedette.domain.base.recent_cache import RecentCache
 from vedette.domain.bundle import ENTRYPOINT, Bundle
 from vedette.policy.bundle_data import mount
+
+# Per thread: the live bundle, the one before it, and two that are being tried or replayed.
+MAX_ENTRIES = 4
 
 _T = TypeVar("_T")
 _UNDEFINED = '"<undefined>"'
@@ -59,6 +62,43 @@ def version() -> str:
     beside = Path(regorus.__file__).parent.parent.glob("gordon_to_regorus-*.dist-info")
     found = [path.name.removesuffix(".dist-info").rpartition("-")[2] for path in beside]
     return found[0] if found else "unknown"
+
+
+class _ThreadCache(threading.local):
+    """What a thread keeps of the vendor: compiled programs and interpreters, the last few used.
+
+    The vendor's objects belong to the thread that made them, and so does their end: dropped on
+    another thread they are leaked and reported as an unraisable error. Whoever drops the last
+    reference to an engine may be any thread (a policy swap, the garbage collector), so engines hold
+    none: they name what they need by a key, and each thread makes it anew and drops it itself.
+    """
+
+    def __init__(self) -> None:
+        self.entries: RecentCache[Any] = RecentCache(MAX_ENTRIES)
+
+
+_CACHE = _ThreadCache()
+
+
+def get_or_create(key: str, create: Callable[[], Any]) -> Any:
+    """Return what this thread keeps under `key`, made now if it keeps nothing.
+
+    To be called below `call_vendor`, whose errors carry no frames: a traceback that is handed to
+    another thread would take what was borrowed with it.
+    """
+    entries = _CACHE.entries
+    found = entries.get(key)
+    return entries.keep(key, create() if found is None else found)
+
+
+def discard(key: str) -> None:
+    """Drop what this thread keeps under `key`, if anything."""
+    _CACHE.entries.pop(key, None)
+
+
+def cached_keys() -> list[str]:
+    """Return the keys of what this thread keeps, the one used longest ago first."""
+    return list(_CACHE.entries)
 
 
 class RegorusEngine:

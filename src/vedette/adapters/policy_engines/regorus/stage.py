@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import importlib.util
 import os
 import signal
 import stat
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.adapters.policy_engines.regorus.trial_process import Trial
+import vedette
+from vedette.domain.base import machine
 from vedette.domain.base.errors import BadPolicy, NoPolicy
-from vedette.domain.bundle import Bundle
+from vedette.domain.bundle import Bundle, Finding
 from vedette.policy.bundle_data import DATA_NAMES
 
 if TYPE_CHECKING:
-    from vedette.domain.ports.policy_engine import Finding, PolicyEngine
+    from vedette.domain.ports.policy_engine import PolicyEngine
 
 MAX_FILE_BYTES = 1 << 20
 MAX_BYTES = 8 << 20
@@ -110,6 +119,80 @@ def _check_text(raw: bytes, name: str) -> None:
         raise BadPolicy("holds a NUL", where=f"{name}:{line}", mend="the file may be half-written")
 
 
+# --- a trial ----------------------------------------------------------------------------------
+
+# What the trial imports that is not in the standard library.
+_NEEDED = ("msgspec", "orjson", "regorus", "yaml")
+_BOOT = (
+    "import sys; sys.path += sys.argv[1:]; "
+    "from vedette.adapters.policy_engines.regorus.trial import main; sys.exit(main())"
+)
+
+TrialResult = tuple[int, bytes, bytes]
+
+
+class Trial:
+    """One trial of a bundle in a throw-away process (`trial.py`), on its way once it is made.
+
+    The process is started without `site`: of what is installed it imports a few modules, and
+    finding them again would cost it as much as the trial of a small bundle.
+
+    Without `compare` the evaluators are not compared. `result` becomes its exit code (negative: the
+    signal it died of), its output and its errors.
+    """
+
+    def __init__(self, bundle: Bundle, *, compare: bool = True) -> None:
+        self.result: Future[TrialResult] = Future()
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
+            # -I: nothing of the environment or of the current folder is imported from.
+            [sys.executable, "-I", "-S", *_bytecode(), "-c", _BOOT, *_paths()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=machine.program_environment() | {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"},
+            start_new_session=True,
+        )
+        files = {path: base64.b64encode(raw).decode() for path, raw in bundle.files.items()}
+        request = orjson.dumps({"compare": compare, "files": files})
+        watch = threading.Thread(target=self._watch, args=(request,), name="policy trial")
+        watch.daemon = True
+        watch.start()
+
+    def _watch(self, request: bytes) -> None:
+        output, errors = self._process.communicate(request)
+        # Whoever gave up on it is not told.
+        with contextlib.suppress(Exception):
+            self.result.set_result((self._process.returncode, output, errors))
+
+    def kill(self) -> None:
+        """Kill the process and what it started, if they still run."""
+        if self._process.poll() is None:
+            # It leads a group of its own (start_new_session), so this reaches nobody else.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _bytecode() -> list[str]:
+    """Return the options about bytecode of this process, which -I would not find out by itself."""
+    options = ["-B"] if sys.dont_write_bytecode else []
+    prefix = sys.pycache_prefix
+    return [*options, "-X", f"pycache_prefix={prefix}"] if prefix else options
+
+
+@cache
+def _paths() -> list[str]:
+    """Return the folders that hold this package and what the trial needs beside it."""
+    found = [str(Path(vedette.__file__).parent.parent)]
+    for name in _NEEDED:
+        spec = importlib.util.find_spec(name)
+        places = list(spec.submodule_search_locations or ()) if spec else []
+        found += [str(Path(place).parent) for place in places]
+    return list(dict.fromkeys(found))
+
+
+# --- the stage --------------------------------------------------------------------------------
+
+
 class SubprocessStage:
     """Tries bundles with a deadline and a memory limit, where a crash harms nobody."""
 
@@ -117,8 +200,6 @@ class SubprocessStage:
         self._deadline_s = deadline_s
         self._admitted: dict[str, Any] = {}
         self._trials: dict[tuple[str, bool], Trial] = {}
-
-    read_bundle = staticmethod(read_bundle)
 
     def begin_trial(self, bundle: Bundle, *, compare: bool = True) -> None:
         """Begin to try a bundle that will be asked about, while other things are done.
@@ -152,8 +233,6 @@ class SubprocessStage:
         # Imported here: a start begins its trial first of all, and what asks for it comes later.
         import asyncio
 
-        from vedette.domain.ports.policy_engine import Finding
-
         trial = self._trials.pop((bundle.digest, compare), None) or Trial(bundle, compare=compare)
         try:
             async with asyncio.timeout(self._deadline_s):
@@ -181,8 +260,6 @@ class SubprocessStage:
 
 
 def _read_answer(code: int, output: bytes, errors: bytes) -> tuple[list[Finding], Any]:
-    from vedette.domain.ports.policy_engine import Finding
-
     lines = output.splitlines()
     try:
         last = orjson.loads(lines[-1]) if lines else {}

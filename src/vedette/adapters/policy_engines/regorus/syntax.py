@@ -3,71 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from itertools import takewhile
+from typing import Any
 
 from msgspec import Struct, field
 
+from vedette.domain.bundle import Finding
+
+# A node is an object with one key, the kind, and what there is to it; or a list of nodes.
 Node = Any
+RulePath = tuple[str, ...]
+
+SCALARS = frozenset({"String", "RawString", "Number", "Bool", "Null"})
+COMPREHENSIONS = frozenset({"ArrayCompr", "SetCompr", "ObjectCompr"})
+REFERENCES = frozenset({"Var", "RefDot", "RefBrack"})
+# The nodes of a rule that are looked at wherever they stand in it.
+_COLLECTED = (
+    "Number", "ArithExpr", "with_mods", "Call", "SomeIn", "SomeVars", "Every", "AssignExpr",
+)  # fmt: skip
+POSITIONS = frozenset({"span", "eidx", "sidx", "qidx"})
+_SKIPPED_FIELDS = POSITIONS | {"op", "field"}
 
 
-class Fault(NamedTuple):
-    """A Finding, in a form that costs the throw-away process no import of the nouns."""
+class Step(Struct, frozen=True):
+    """A step of a reference: by a literal text, by a literal number, or by another expression."""
 
-    file: str
-    line: int
-    what: str
-    mend: str = ""
+    text: str | None = None
+    number: int | None = None
+    index: Node | None = None
 
 
 class RegoRef(Struct, frozen=True):
-    """A reference: its root, the constant steps after it, and whether dynamic ones follow."""
+    """A reference: its root, and the texts that it steps by before any other step."""
 
     root: str
     steps: tuple[str, ...]
-    dynamic: bool
     line: int
 
 
-class Rule(Struct, frozen=True):
-    """One definition of a rule.
-
-    `locals` are the names it binds itself, `refs` all references of its value and bodies, `nodes`
-    its nodes of the kinds in KINDS, `node` all of it.
-    """
-
-    name: str
-    line: int
-    kind: str
-    head: Node
-    is_function: bool
-    locals: frozenset[str]
-    refs: tuple[RegoRef, ...]
-    nodes: Mapping[str, list[Node]]
-    node: Node
-    shape: str
-    args: list[Node]
-
-    def body_values(self) -> list[tuple[Node | None, Node | None]]:
-        """Return each body with its value, along `else`; None for no body and for `true`."""
-        if self.kind == "Default":
-            return [(None, self.head["value"])]
-        given = self.head.get("assign")
-        bodies = self.node[self.kind]["bodies"] or [None]
-        each = [given, *(body["assign"] for body in bodies[1:])]
-        return [
-            (body if body and body["query"]["stmts"] else None, value["value"] if value else None)
-            for body, value in zip(bodies, each, strict=True)
-        ]
-
-
-class Module(Struct):
+class Module(Struct, eq=False):
     """One parsed file."""
 
     path: str
-    package: tuple[str, ...]
+    package: RulePath
     package_line: int
-    aliases: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    imports: list[tuple[tuple[str, ...], int]] = field(default_factory=list)
+    aliases: dict[str, RulePath] = field(default_factory=dict)
+    imports: list[tuple[RulePath, int]] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
 
     @property
@@ -76,19 +57,60 @@ class Module(Struct):
         return self.path.endswith("_test.rego")
 
 
-NODE_KINDS = (
-    "Number",
-    "ArithExpr",
-    "NotExpr",
-    "with_mods",
-    "Call",
-    "SomeIn",
-    "SomeVars",
-    "Every",
-    "AssignExpr",
-    "Membership",
-)
-_SKIPPED_FIELDS = frozenset({"span", "eidx", "sidx", "qidx", "op", "field"})
+class Rule(Struct, frozen=True, eq=False):
+    """One definition of a rule.
+
+    `node` is what there is to it; `shape` is Func, Set or Compr, and empty for a default. `locals`
+    are the names it binds itself, `refs` all references of its value and bodies, `nodes` its nodes
+    of the kinds in `_COLLECTED`.
+    """
+
+    module: Module
+    name: str
+    line: int
+    node: Node
+    head: Node
+    shape: str
+    args: list[Node]
+    locals: frozenset[str]
+    refs: list[RegoRef]
+    nodes: Mapping[str, list[Node]]
+
+    @property
+    def path(self) -> RulePath:
+        """Return its package and name."""
+        return (*self.module.package, self.name)
+
+    @property
+    def is_default(self) -> bool:
+        """Say whether it is a default."""
+        return not self.shape
+
+    @property
+    def is_function(self) -> bool:
+        """Say whether it is called with arguments."""
+        return self.shape == "Func" or (self.is_default and bool(self.args))
+
+    def fault(self, at: Node | int, what: str, mend: str = "") -> Finding:
+        """Return a finding at a line, or where a node stands."""
+        line = at if isinstance(at, int) else line_of(at, self.line)
+        return Finding(self.module.path, line, what, mend)
+
+    def body_values(self) -> list[tuple[Node | None, Node | None]]:
+        """Return each body with its value, along `else`; None for no body and for `true`."""
+        if self.is_default:
+            return [(None, self.head["value"])]
+        bodies = self.node["bodies"] or [None]
+        each = [self.head.get("assign"), *(body["assign"] for body in bodies[1:])]
+        return [
+            (body if body and body["query"]["stmts"] else None, value["value"] if value else None)
+            for body, value in zip(bodies, each, strict=True)
+        ]
+
+
+def rules_of(modules: Sequence[Module], *, tests: bool = False) -> list[Rule]:
+    """Return the rules of all modules, of those that hold tests only if asked for."""
+    return [rule for module in modules if tests or not module.is_test for rule in module.rules]
 
 
 def read_modules(syntax: Sequence[Mapping[str, Any]]) -> list[Module]:
@@ -111,45 +133,33 @@ def _read_module(tree: Node, source: Mapping[str, str]) -> Module:
         module.imports.append((path, found.line))
         alias = _text(raw, each["as"]) if each.get("as") else path[-1]
         module.aliases[alias] = path
-    for each in tree["rules"]:
-        module.rules.append(_read_rule(raw, each))
+    module.rules = [_read_rule(module, raw, each) for each in tree["rules"]]
     return module
 
 
-def _read_rule(raw: bytes, node: Node) -> Rule:
+def _read_rule(module: Module, raw: bytes, node: Node) -> Rule:
     kind, body = next(iter(node.items()))
     if kind == "Default":
-        head, args = body, body.get("args") or []
-        shape, function, rest = "", bool(args), [body["value"]]
+        shape, head, parts = "", body, [body["value"]]
     else:
         shape, head = next(iter(body["head"].items()))
-        args = head.get("args") or []
-        function = shape == "Func"
-        rest = [value for name, value in head.items() if name not in ("refr", "args")]
-        rest.append(body["bodies"])
-    nodes, refs = collect_nodes(rest)
+        parts = [value for name, value in head.items() if name not in ("refr", "args")]
+        parts.append(body["bodies"])
+    args = head.get("args") or []
+    nodes, refs = collect_nodes(parts)
     root = ref_of(head["refr"])
     return Rule(
-        root.root if root else "",
-        body["span"]["line"],
-        kind,
-        head,
-        function,
-        frozenset((*_vars(args), *_bound_names(raw, nodes))),
-        tuple(refs),
-        nodes,
-        node,
-        shape,
-        args,
-    )
+        module, root.root if root else "", body["span"]["line"], body, head, shape, args,
+        frozenset((*names_in(args), *_bound_names(raw, nodes))), refs, nodes,
+    )  # fmt: skip
 
 
 def collect_nodes(start: Node) -> tuple[dict[str, list[Node]], list[RegoRef]]:
-    """Return the nodes of the kinds in KINDS within a node, and every reference.
+    """Return the nodes of the kinds in `_COLLECTED` within a node, and every reference.
 
     References inside the brackets of others are found as well.
     """
-    nodes: dict[str, list[Node]] = {kind: [] for kind in NODE_KINDS}
+    nodes: dict[str, list[Node]] = {kind: [] for kind in _COLLECTED}
     refs: list[RegoRef] = []
     left: list[Node] = [start]
     while left:
@@ -159,15 +169,14 @@ def collect_nodes(start: Node) -> tuple[dict[str, list[Node]], list[RegoRef]]:
             continue
         if not isinstance(node, dict):
             continue
-        found = ref_of(node) if _is_ref(node) else None
+        found = ref_of(node)
         if found is not None:
             refs.append(found)
-            while "Var" not in node:
-                if "RefBrack" in node:
-                    left.append(node["RefBrack"]["index"])
-                    node = node["RefBrack"]["refr"]
-                else:
-                    node = node["RefDot"]["refr"]
+            left += [
+                step["RefBrack"]["index"]
+                for step in reversed(unwind(node)[1])
+                if "RefBrack" in step
+            ]
             continue
         for kind, inner in node.items():
             if kind in nodes:
@@ -179,60 +188,90 @@ def collect_nodes(start: Node) -> tuple[dict[str, list[Node]], list[RegoRef]]:
 
 def _bound_names(raw: bytes, nodes: Mapping[str, list[Node]]) -> Iterator[str]:
     for node in nodes["SomeIn"]:
-        yield from _vars([node["key"], node["value"]])
+        yield from names_in([node["key"], node["value"]])
     for node in nodes["SomeVars"]:
         yield from (_text(raw, span) for span in node["vars"])
     for node in nodes["Every"]:
         yield from (_text(raw, node[name]) for name in ("key", "value") if node[name])
     for node in nodes["AssignExpr"]:
         if node["op"] == "ColEq":
-            yield from _vars(node["lhs"])
-
-
-def _vars(node: Node) -> Iterator[str]:
-    if isinstance(node, list):
-        for inner in node:
-            yield from _vars(inner)
-    elif isinstance(node, dict):
-        for kind, inner in node.items():
-            if kind == "Var":
-                yield str(inner["value"])
-            elif kind not in _SKIPPED_FIELDS:
-                yield from _vars(inner)
+            yield from names_in(node["lhs"])
 
 
 def _text(raw: bytes, span: Mapping[str, int]) -> str:
     return raw[span["start"] : span["end"]].decode("utf-8", "replace")
 
 
+# --- references -------------------------------------------------------------------------------
+
+
+def unwind(node: Node) -> tuple[Node, list[Node]]:
+    """Return what a reference starts at, and the nodes of its steps from there on."""
+    steps: list[Node] = []
+    while "RefDot" in node or "RefBrack" in node:
+        steps.append(node)
+        node = next(iter(node.values()))["refr"]
+    return node, steps[::-1]
+
+
+def _read_step(node: Node) -> Step:
+    if "RefDot" in node:
+        return Step(text=str(node["RefDot"]["field"][1]))
+    index = node["RefBrack"]["index"]
+    number = index.get("Number", {}).get("value")
+    text = text_of(index)
+    if text is not None:
+        return Step(text=text)
+    return Step(number=number) if isinstance(number, int) and number >= 0 else Step(index=index)
+
+
+def split_reference(node: Node) -> tuple[str, list[Step]]:
+    """Return the name that a reference starts at (empty for another thing), and its steps."""
+    base, steps = unwind(node)
+    return var_of(base) or "", [_read_step(step) for step in steps]
+
+
+def is_reference(node: Node) -> bool:
+    """Say whether a node is a name, or steps from something."""
+    return not REFERENCES.isdisjoint(node)
+
+
 def ref_of(node: Node) -> RegoRef | None:
-    """Return the reference that a node is, or None if it is something else."""
-    steps: list[str | None] = []
-    while isinstance(node, dict):
-        if "Var" in node:
-            var = node["Var"]
-            constant: list[str] = []
-            for step in reversed(steps):
-                if step is None:
-                    break
-                constant.append(step)
-            dynamic = len(constant) < len(steps)
-            return RegoRef(str(var["value"]), tuple(constant), dynamic, var["span"]["line"])
-        if "RefDot" in node:
-            steps.append(str(node["RefDot"]["field"][1]))
-            node = node["RefDot"]["refr"]
-        elif "RefBrack" in node:
-            index = node["RefBrack"]["index"]
-            text = index.get("String") or index.get("RawString")
-            steps.append(str(text["value"]) if text else None)
-            node = node["RefBrack"]["refr"]
-        else:
-            return None
-    return None
+    """Return the reference that a node is, None if it starts at no name or is something else."""
+    base, _ = unwind(node)
+    root, steps = split_reference(node)
+    if not root:
+        return None
+    texts = tuple(str(step.text) for step in takewhile(lambda step: step.text is not None, steps))
+    return RegoRef(root, texts, line_of(base, 1))
 
 
-def _is_ref(node: Mapping[str, Any]) -> bool:
-    return "Var" in node or "RefDot" in node or "RefBrack" in node
+def data_path(module: Module, ref: RegoRef) -> RulePath | None:
+    """Return the path below `data` that a reference means, None if it is not about data."""
+    path = (*module.aliases.get(ref.root, (ref.root,)), *ref.steps)
+    return path[1:] if path[0] == "data" else None
+
+
+# --- nodes ------------------------------------------------------------------------------------
+
+
+def walk(node: Node, stop: frozenset[str] = frozenset()) -> Iterator[tuple[str, Node]]:
+    """Yield each kind with its node within a node; nothing that lies within those of `stop`."""
+    left = [node]
+    while left:
+        each = left.pop()
+        if isinstance(each, list):
+            left.extend(each)
+        elif isinstance(each, dict):
+            for kind, inner in each.items():
+                yield kind, inner
+                if kind not in stop:
+                    left.append(inner)
+
+
+def names_in(node: Node, stop: frozenset[str] = frozenset()) -> set[str]:
+    """Return the names in an expression, those within nodes of `stop` left out."""
+    return {str(inner["value"]) for kind, inner in walk(node, stop | POSITIONS) if kind == "Var"}
 
 
 def var_of(node: Node) -> str | None:
@@ -244,6 +283,16 @@ def text_of(node: Node) -> str | None:
     """Return the literal text that a node is, None if it is something else."""
     found = node.get("String") or node.get("RawString")
     return str(found["value"]) if found else None
+
+
+def is_constant(node: Node) -> bool:
+    """Say whether a value is written out: a literal, or a collection of such."""
+    kind, inner = next(iter(node.items()))
+    if kind in ("Array", "Set"):
+        return all(map(is_constant, inner["items"]))
+    if kind == "Object":
+        return all(is_constant(part) for each in inner["fields"] for part in each[1:])
+    return kind in SCALARS
 
 
 def line_of(node: Node, default: int) -> int:
@@ -259,11 +308,3 @@ def line_of(node: Node, default: int) -> int:
                 return int(span["line"])
             left.extend(reversed(list(each.values())))
     return default
-
-
-def data_path(module: Module, ref: RegoRef) -> tuple[str, ...] | None:
-    """Return the path below `data` that a reference means, None if it is not about data."""
-    path = (ref.root, *ref.steps)
-    if ref.root in module.aliases:
-        path = (*module.aliases[ref.root], *ref.steps)
-    return path[1:] if path[0] == "data" else None

@@ -1,49 +1,47 @@
-"""Tries one bundle, in a process of its own (see `attempt`).
+"""Tries one bundle, in a process of its own (`stage.Trial` starts it).
 
 On standard input comes `{"files": {PATH: BASE64}, "compare": true}`. Each line on standard output
 is a JSON object: `{"at": …}` before a step that may crash the process, so that the parent can say
 where it was, and at last `{"findings": […], "data": …}`, the data document of a bundle with no
 findings. The parent gives the deadline; the limits on memory and CPU are set here. The comparison
-of the evaluators takes as long as everything else together, so it runs beside it, in a copy of the
-process (see `beside`), and not at all where the caller compares with another engine.
+of the evaluators takes as long as everything else together, so it runs beside it, in a fork of the
+process (`ForkedCheck`), and not at all where the caller compares with another engine.
 """
 
 from __future__ import annotations
 
 import base64
 import gc
+import os
 import re
 import resource
+import signal
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
+from msgspec.structs import astuple
 
 from vedette.adapters.policy_engines.regorus.branch_inputs import branch_requests
-from vedette.adapters.policy_engines.regorus.engine import (
-    EngineFailed,
-    InterpreterEngine,
-    RegorusEngine,
-)
-from vedette.adapters.policy_engines.regorus.forked_check import ForkedCheck
-from vedette.adapters.policy_engines.regorus.golden_inputs import (
-    NamedRequest,
-    forbidden_requests,
-    golden_requests,
-)
-from vedette.adapters.policy_engines.regorus.profile import check, check_unread_rules
-from vedette.adapters.policy_engines.regorus.syntax import Fault, Module, read_modules
-from vedette.domain.base.errors import BadPolicy
-from vedette.domain.bundle import ENTRYPOINT, Bundle
+from vedette.adapters.policy_engines.regorus.engine import InterpreterEngine, RegorusEngine
+from vedette.adapters.policy_engines.regorus.profile import check
+from vedette.adapters.policy_engines.regorus.rule_graph import check_unread_rules
+from vedette.adapters.policy_engines.regorus.syntax import Module, read_modules, rules_of
+from vedette.domain.base.errors import BadPolicy, EngineFailed
+from vedette.domain.bundle import ENTRYPOINT, Bundle, Finding
 from vedette.domain.decision import Decision, build_denial, parse_decision
 from vedette.policy.bundle_data import mount
+from vedette.policy.golden_requests import NamedRequest, forbidden_requests, golden_requests
 
 if TYPE_CHECKING:
     from vedette.domain.ports.policy_engine import PolicyEngine
 
 MEMORY_BYTES = 1 << 30
 CPU_SECONDS = 20
+_CHUNK = 1 << 16
 
 _PLACE = re.compile(r"--> (?P<file>[^\n]+?):(?P<line>\d+):\d+\n")
 _MESSAGE = re.compile(r"^error: (?P<what>.+)", re.MULTILINE | re.DOTALL)
@@ -51,124 +49,109 @@ _MESSAGE = re.compile(r"^error: (?P<what>.+)", re.MULTILINE | re.DOTALL)
 
 def main() -> int:
     """Read a bundle, try it, print the findings."""
-    _limit()
+    _limit_resources()
     # A trial makes millions of small objects, few of them garbage, and ends; its memory is limited.
     gc.disable()
     raw = orjson.loads(sys.stdin.buffer.read())
     files = {path: base64.b64decode(text) for path, text in raw["files"].items()}
     found, data = try_bundle(Bundle.of(files), compare=raw["compare"])
-    _emit({"findings": [list(each) for each in found], "data": {} if found else data})
+    emit({"findings": list(map(astuple, found)), "data": {} if found else data})
     return 0
 
 
-def try_bundle(bundle: Bundle, *, compare: bool = True) -> tuple[list[Fault], dict[str, Any]]:
+def try_bundle(bundle: Bundle, *, compare: bool = True) -> tuple[list[Finding], dict[str, Any]]:
     """Return what is wrong with a bundle, and its data. May crash the process, as regorus may."""
     try:
         data = mount(bundle.files)
     except BadPolicy as error:
-        return [_error_fault(error)], {}
-    return _sort_faults(_find_faults(bundle, data, compare)), data
+        return [Finding.of(error)], {}
+    found = _find_faults(bundle, data, compare)
+    return sorted(found, key=lambda each: (each.file, each.line, each.what)), data
 
 
-def _find_faults(bundle: Bundle, data: Mapping[str, Any], compare: bool) -> list[Fault]:
-    manifest = list(_check_manifest(bundle))
-    _announce_step("", "parsing")
+def _find_faults(bundle: Bundle, data: Mapping[str, Any], compare: bool) -> list[Finding]:
+    announce_step("", "parsing")
     try:
-        plain = _parse(bundle, data)
-    except _ParseError as error:
-        return error.findings
+        plain = InterpreterEngine(bundle, data, tests=True)
+    except (EngineFailed, BadPolicy) as error:
+        return _find_broken_files(bundle) or [_engine_fault(str(error))]
     modules = read_modules(plain.syntax_trees())
-    comparison = (
-        ForkedCheck(lambda: _compare_evaluators(bundle, plain, modules, data), _emit)
-        if compare
-        else None
-    )
+    comparison = None
+    if compare:
+        comparison = ForkedCheck(lambda: _compare_evaluators(bundle, plain, modules, data))
     try:
-        found = manifest + check(modules, data)
+        found = [*_check_manifest(bundle), *check(modules, data)]
         if found:
             return found
-        _announce_step("", "analysing the rules")
+        announce_step("", "analysing the rules")
         try:
             plain.decide(b"{}")
         except EngineFailed as error:
             return [_engine_fault(str(error))]
-        faults = list(_run_tests(plain, modules))
-        if comparison is not None and not faults:
-            faults = [Fault(*each) for each in comparison.result()]
-        return [*check_unread_rules(modules), *faults]
+        found = list(_run_tests(plain, modules))
+        if comparison is not None and not found:
+            found = comparison.result()
+        return [*check_unread_rules(modules), *found]
     finally:
         if comparison is not None:
             comparison.end()
 
 
-class _ParseError(Exception):
-    def __init__(self, findings: list[Fault]) -> None:
-        super().__init__(str(findings))
-        self.findings = findings
+def _find_broken_files(bundle: Bundle) -> list[Finding]:
+    """Parse each module alone, so that every broken file is named."""
+    found: list[Finding] = []
+    for path in bundle.modules(tests=True):
+        announce_step(path, "parsing")
+        try:
+            InterpreterEngine(Bundle.of({path: bundle.files[path]}), {}, tests=True)
+        except EngineFailed as error:
+            found.append(_engine_fault(str(error), path))
+    return found
 
 
-def _parse(bundle: Bundle, data: Mapping[str, Any]) -> InterpreterEngine:
-    """Parse all modules; on an error parse each alone, so that every broken file is named."""
-    try:
-        return InterpreterEngine(bundle, data, tests=True)
-    except (EngineFailed, BadPolicy) as error:
-        findings: list[Fault] = []
-        for path, raw in sorted(bundle.files.items()):
-            if not path.endswith(".rego"):
-                continue
-            _announce_step(path, "parsing")
-            try:
-                InterpreterEngine(Bundle.of({path: raw}), {}, tests=True)
-            except EngineFailed as alone:
-                findings.append(_engine_fault(str(alone), path))
-        raise _ParseError(findings or [_engine_fault(str(error))]) from error
-
-
-def _check_manifest(bundle: Bundle) -> Iterator[Fault]:
+def _check_manifest(bundle: Bundle) -> Iterator[Finding]:
     raw = bundle.files.get(".manifest")
     if raw is None:
-        yield Fault(".manifest", 1, "there is no .manifest", "name roots and rego_version 1")
+        yield Finding(".manifest", 1, "there is no .manifest", "name roots and rego_version 1")
         return
     try:
         manifest = orjson.loads(raw)
         roots, version = manifest["roots"], manifest["rego_version"]
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         line = error.lineno if isinstance(error, orjson.JSONDecodeError) else 1
-        yield Fault(".manifest", line, f"not a manifest: {error}", "name roots and rego_version")
+        yield Finding(".manifest", line, f"not a manifest: {error}", "name roots and rego_version")
         return
     if version != 1:
-        yield Fault(".manifest", 1, f"rego_version {version!r}", "use 1")
+        yield Finding(".manifest", 1, f"rego_version {version!r}", "use 1")
     if not isinstance(roots, list) or not all(isinstance(root, str) for root in roots):
-        yield Fault(".manifest", 1, "roots is not a list of texts", "")
+        yield Finding(".manifest", 1, "roots is not a list of texts", "")
         return
     folders = {path.rpartition("/")[0] for path in bundle.files if path != ".manifest"}
     for folder in sorted(folders):
         if not any(root in ("", folder) or folder.startswith(root + "/") for root in roots):
-            yield Fault(".manifest", 1, f"no root covers {folder or '.'}/", "add it to roots")
+            yield Finding(".manifest", 1, f"no root covers {folder or '.'}/", "add it to roots")
 
 
-def _run_tests(plain: InterpreterEngine, modules: list[Module]) -> Iterator[Fault]:
-    for module in modules:
-        for rule in module.rules:
-            if not module.is_test or not rule.name.startswith("test_"):
-                continue
-            _announce_step(f"{module.path}:{rule.line}", f"running {rule.name}")
-            path = ".".join(("data", *module.package, rule.name))
-            try:
-                answer = plain.evaluate_rule(path)
-            except EngineFailed as error:
-                yield Fault(module.path, rule.line, f"{rule.name} failed: {_error_text(error)}")
-                continue
-            if answer is not True:
-                says = "is undefined" if answer is None else f"is {answer!r}"
-                yield Fault(module.path, rule.line, f"{rule.name} failed: it {says}", "")
+def _run_tests(plain: InterpreterEngine, modules: list[Module]) -> Iterator[Finding]:
+    for rule in rules_of(modules, tests=True):
+        if not rule.module.is_test or not rule.name.startswith("test_"):
+            continue
+        announce_step(f"{rule.module.path}:{rule.line}", f"running {rule.name}")
+        try:
+            answer = plain.evaluate_rule(".".join(("data", *rule.path)))
+        except EngineFailed as error:
+            yield rule.fault(rule.line, f"{rule.name} failed: {_error_text(error)}")
+            continue
+        if answer is not True:
+            says = "is undefined" if answer is None else f"is {answer!r}"
+            yield rule.fault(rule.line, f"{rule.name} failed: it {says}")
 
 
 def _compare_evaluators(
     bundle: Bundle, plain: InterpreterEngine, modules: list[Module], data: Mapping[str, Any]
-) -> list[Fault]:
+) -> list[Finding]:
     where = _entry_file(bundle)
-    _announce_step(where, "compiling")
+    announce_step(where, "compiling")
     try:
         compiled = RegorusEngine(bundle, data)
     except BadPolicy as error:
@@ -177,12 +160,12 @@ def _compare_evaluators(
     requests = [*granted, *branch_requests(modules, data, granted)]
     found = find_differences(plain, [compiled], requests, where)
     for name, request in forbidden_requests(data):
-        _announce_step(where, f"deciding: {name}")
+        announce_step(where, f"deciding: {name}")
         for engine in (plain, compiled):
             decision, _ = _decide(engine, request)
             if decision.outcome != "deny":
                 what = f"{name} is not denied but {decision.outcome} by {decision.rule}"
-                found.append(Fault(where, 1, what, "deny what proves nothing"))
+                found.append(Finding(where, 1, what, "deny what proves nothing"))
                 break
     return found
 
@@ -192,22 +175,22 @@ def find_differences(
     others: Sequence[PolicyEngine],
     requests: Sequence[NamedRequest],
     where: str,
-) -> list[Fault]:
+) -> list[Finding]:
     """Return where engines decide otherwise than the interpreter, the first for each engine.
 
     The interpreter errs where the others say undefined: then they must deny.
     """
-    found: list[Fault] = []
+    found: list[Finding] = []
     for engine in others:
         for name, request in requests:
-            _announce_step(where, f"deciding: {name}")
+            announce_step(where, f"deciding: {name}")
             first, failed = _decide(plain, request)
             second, _ = _decide(engine, request)
             if second.outcome == "deny" if failed else first == second:
                 continue
             says = failed or f"{first.outcome} by {first.rule}"
             what = f"the engines differ on {name!r}: {says}, and {second.outcome} by {second.rule}"
-            found.append(Fault(where, 1, what, "keep within the portable profile"))
+            found.append(Finding(where, 1, what, "keep within the portable profile"))
             break
     return found
 
@@ -225,21 +208,77 @@ def _entry_file(bundle: Bundle) -> str:
     return files[0] if files else folder
 
 
-# --- words ------------------------------------------------------------------------------------
+# --- a fork -----------------------------------------------------------------------------------
 
 
-def _engine_fault(message: str, path: str = "") -> Fault:
+class ForkedCheck:
+    """Runs `work` in a fork of this process, which must have one thread only.
+
+    A fork has all that was parsed before it, and a processor of its own. It is no thread, because
+    the vendor holds the interpreter's lock and its objects belong to their thread. What the fork
+    announces comes out here if it dies, so that the last step is known; and of what it crashed of,
+    its parent ends too: to whoever watches the trial it is one process.
+    """
+
+    def __init__(self, work: Callable[[], Sequence[Finding]]) -> None:
+        self._read_fd, write_fd = os.pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            code = 1
+            try:
+                os.close(self._read_fd)
+                # What it says goes to the pipe: standard output is the parent's.
+                os.dup2(write_fd, 1)
+                raw = orjson.dumps({"found": list(map(astuple, work()))}) + b"\n"
+                while raw:
+                    raw = raw[os.write(1, raw) :]
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        os.close(write_fd)
+
+    def result(self) -> list[Finding]:
+        """Return what `work` found; if it died, say its last step and die of the same."""
+        output = b""
+        while chunk := os.read(self._read_fd, _CHUNK):
+            output += chunk
+        lines = output.splitlines()
+        code = self._wait()
+        last: dict[str, Any] = orjson.loads(lines[-1]) if lines else {}
+        if code == 0 and "found" in last:
+            return [Finding(*each) for each in last["found"]]
+        if last:
+            emit(last)
+        if code < 0:
+            os.kill(os.getpid(), -code)
+        sys.exit(code or 1)
+
+    def end(self) -> None:
+        """End the fork if it still runs."""
+        if self._pid:
+            with suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            self._wait()
+        with suppress(OSError):
+            os.close(self._read_fd)
+
+    def _wait(self) -> int:
+        """Return the exit code of the fork, negative for a signal."""
+        _, status = os.waitpid(self._pid, 0)
+        self._pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+
+# --- what is said -----------------------------------------------------------------------------
+
+
+def _engine_fault(message: str, path: str = "policies") -> Finding:
     place = _PLACE.search(message)
-    message_match = _MESSAGE.search(message)
-    what = " ".join((message_match["what"] if message_match else message).split())[:400]
-    if place:
-        return Fault(place["file"], int(place["line"]), what)
-    return Fault(path or "policies", 1, what)
-
-
-def _error_fault(error: BadPolicy) -> Fault:
-    file, _, line = (error.where or "policies:1").rpartition(":")
-    return Fault(file, int(line) if line.isdigit() else 1, error.what, error.mend or "")
+    found = _MESSAGE.search(message)
+    what = " ".join((found["what"] if found else message).split())[:400]
+    return Finding(place["file"], int(place["line"]), what) if place else Finding(path, 1, what)
 
 
 def _error_text(error: EngineFailed) -> str:
@@ -247,32 +286,26 @@ def _error_text(error: EngineFailed) -> str:
     return f"{found.file}:{found.line}: {found.what}" if found.file != "policies" else found.what
 
 
-def _sort_faults(findings: list[Fault]) -> list[Fault]:
-    return sorted(findings, key=lambda each: (each.file, each.line, each.what))
+def announce_step(file: str, step: str) -> None:
+    """Say what is done next, and at which file."""
+    emit({"at": file, "step": step})
 
 
-def _announce_step(file: str, step: str) -> None:
-    _emit({"at": file, "step": step})
-
-
-def _emit(message: Mapping[str, Any]) -> None:
+def emit(message: Mapping[str, Any]) -> None:
+    """Write a line to standard output."""
     sys.stdout.buffer.write(orjson.dumps(message) + b"\n")
     sys.stdout.buffer.flush()
 
 
-def _limit() -> None:
-    for kind, most in (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_CPU, CPU_SECONDS),
-        (resource.RLIMIT_AS, MEMORY_BYTES),
-    ):
+def _limit_resources() -> None:
+    limits = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CPU: CPU_SECONDS,
+        resource.RLIMIT_AS: MEMORY_BYTES,
+    }
+    for kind, most in limits.items():
         _, hard = resource.getrlimit(kind)
-        least = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        try:
-            resource.setrlimit(kind, (least, hard))
-        except (ValueError, OSError):
-            continue  # macOS refuses RLIMIT_AS; the parent's deadline still stands
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        with suppress(ValueError, OSError):  # macOS refuses RLIMIT_AS; the deadline still stands
+            resource.setrlimit(
+                kind, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard)
+            )

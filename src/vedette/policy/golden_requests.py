@@ -7,7 +7,7 @@ and hold what an attacker or a bug would send. The same bundle always gets the s
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -86,25 +86,22 @@ def forbidden_requests(data: Mapping[str, Any]) -> list[NamedRequest]:
     request = next(
         (one for _, one in _generate_requests(data)), build_request("nobody", "nothing", {}, [])
     )
-    unknown = _replace_field(request, "subject", "agent", "agent_that_no_policy_names")
+    unknown = _changed(request, "subject/agent", "agent_that_no_policy_names")
     unknown["subject"]["id"] = "spiffe://golden/agent/agent_that_no_policy_names"
     return [
         ("an empty question", {}),
         ("no question at all", None),
         ("a list", []),
         ("a text", "permit"),
-        ("another schema", {**copy.deepcopy(request), "schema": "vedette.question/0"}),
-        ("the schema before", {**copy.deepcopy(request), "schema": "vedette.question/1"}),
+        ("another schema", _changed(request, "schema", "vedette.question/0")),
+        ("the schema before", _changed(request, "schema", "vedette.question/1")),
         ("no schema", {name: part for name, part in request.items() if name != "schema"}),
         ("an unknown agent", unknown),
         ("no subject", {name: part for name, part in request.items() if name != "subject"}),
         ("no action", {name: part for name, part in request.items() if name != "action"}),
-        ("an agent without a name", _replace_field(request, "subject", "agent", "")),
-        ("an agent that is a list", _replace_field(request, "subject", "agent", ["*"])),
-        (
-            "another agent's identity",
-            _replace_field(request, "subject", "id", "spiffe://golden/agent/zz"),
-        ),
+        ("an agent without a name", _changed(request, "subject/agent", "")),
+        ("an agent that is a list", _changed(request, "subject/agent", ["*"])),
+        ("another agent's identity", _changed(request, "subject/id", "spiffe://golden/agent/zz")),
     ]
 
 
@@ -139,27 +136,26 @@ def _origin_variations(name: str, request: Request) -> Iterator[NamedRequest]:
 
 
 def _variations(name: str, request: Request) -> Iterator[NamedRequest]:
-    for label, change in _CHANGES:
-        other = copy.deepcopy(request)
-        change(other)
-        yield f"{name}, {label}", other
+    for label, path, value in _CHANGES:
+        yield f"{name}, {label}", _changed(request, path, value)
     for part in ("subject", "action", "resource", "context"):
         for field in request[part]:
             other = copy.deepcopy(request)
             del other[part][field]
             yield f"{name} without /{part}/{field}", other
-    for part, field, value in _HOSTILE:
-        yield f"{name} with /{part}/{field} {value!r}", _replace_field(request, part, field, value)
+    for path, value in _HOSTILE:
+        yield f"{name} with /{path} {value!r}", _changed(request, path, value)
 
 
-def _field_change(*path: str, to: object) -> Callable[[Request], None]:
-    def change(request: Request) -> None:
-        inner: Any = request
-        for step in path[:-1]:
-            inner = inner[step]
-        inner[path[-1]] = copy.deepcopy(to)
-
-    return change
+def _changed(request: Request, path: str, value: object) -> Request:
+    """Return a question with another value at a place."""
+    changed = copy.deepcopy(request)
+    *steps, last = path.split("/")
+    inner = changed
+    for step in steps:
+        inner = inner[step]
+    inner[last] = copy.deepcopy(value)
+    return changed
 
 
 _APPROVAL = {"action_digest": "a" * 64, "by": "person:golden", "until": NOW_US + 1}
@@ -167,76 +163,61 @@ _LINKS = [
     {"at": at, "link": "https://evil.example", "host": "evil.example", "origin": "untrusted"}
     for at in ("/body", "/text", "/note", "/golden")
 ]
-_CHANGES: tuple[tuple[str, Callable[[Request], None]], ...] = (
-    ("another verb", _field_change("action", "verb", to="erase")),
-    ("another resource", _field_change("resource", "type", to="moon")),
-    ("high impact", _field_change("action", "high_impact", to=True)),
-    ("unsure", _field_change("context", "confidence", to=1)),
-    ("just not sure", _field_change("context", "confidence", to=799)),
-    ("stopped", _field_change("context", "stopped", to=True)),
-    ("asks to observe", _field_change("subject", "requested_mode", to="observe")),
-    ("asks to ask", _field_change("subject", "requested_mode", to="ask")),
-    ("many hops", _field_change("context", "event", "hops", to=10**6)),
-    ("hops below zero", _field_change("context", "event", "hops", to=-1)),
-    ("hops as text", _field_change("context", "event", "hops", to="1")),
-    ("a full minute", _field_change("context", "counters", "minute", to=10**12)),
-    ("a full day", _field_change("context", "counters", "day", to=10**12)),
-    ("counters as text", _field_change("context", "counters", "day", to="0")),
-    ("its own hour is full", _field_change("context", "budget", "hour", to=1)),
-    (
-        "its own run is full",
-        _field_change("context", "budget", to={"hour": 9, "day": 9, "run": 0.5}),
-    ),
-    ("an undeclared sink", _field_change("action", "sinks", to=["/elsewhere", "value", 7])),
-    ("another trigger", _field_change("context", "trigger", to="golden-other")),
-    ("no trigger", _field_change("context", "trigger", to="")),
-    ("content that nobody may read", _field_change("action", "readers", to={"/golden": []})),
-    ("content for some readers", _field_change("action", "readers", to={"/golden": ["value"]})),
-    ("a link out of the content", _field_change("action", "links", to=_LINKS)),
-    ("no origins", _field_change("action", "origins", to={})),
-    ("approved", _field_change("context", "approvals", to=[_APPROVAL])),
-    (
-        "approval of another",
-        _field_change("context", "approvals", to=[{**_APPROVAL, "action_digest": "b"}]),
-    ),
-    (
-        "approval run out",
-        _field_change("context", "approvals", to=[{**_APPROVAL, "until": NOW_US}]),
-    ),
-    ("approval as text", _field_change("context", "approvals", to=["a" * 64])),
-    ("approval of nothing", _field_change("action", "digest", to="")),
+_CHANGES: tuple[tuple[str, str, object], ...] = (
+    ("another verb", "action/verb", "erase"),
+    ("another resource", "resource/type", "moon"),
+    ("high impact", "action/high_impact", True),
+    ("unsure", "context/confidence", 1),
+    ("just not sure", "context/confidence", 799),
+    ("stopped", "context/stopped", True),
+    ("asks to observe", "subject/requested_mode", "observe"),
+    ("asks to ask", "subject/requested_mode", "ask"),
+    ("many hops", "context/event/hops", 10**6),
+    ("hops below zero", "context/event/hops", -1),
+    ("hops as text", "context/event/hops", "1"),
+    ("a full minute", "context/counters/minute", 10**12),
+    ("a full day", "context/counters/day", 10**12),
+    ("counters as text", "context/counters/day", "0"),
+    ("its own hour is full", "context/budget/hour", 1),
+    ("its own run is full", "context/budget", {"hour": 9, "day": 9, "run": 0.5}),
+    ("an undeclared sink", "action/sinks", ["/elsewhere", "value", 7]),
+    ("another trigger", "context/trigger", "golden-other"),
+    ("no trigger", "context/trigger", ""),
+    ("content that nobody may read", "action/readers", {"/golden": []}),
+    ("content for some readers", "action/readers", {"/golden": ["value"]}),
+    ("a link out of the content", "action/links", _LINKS),
+    ("no origins", "action/origins", {}),
+    ("approved", "context/approvals", [_APPROVAL]),
+    ("approval of another", "context/approvals", [{**_APPROVAL, "action_digest": "b"}]),
+    ("approval run out", "context/approvals", [{**_APPROVAL, "until": NOW_US}]),
+    ("approval as text", "context/approvals", ["a" * 64]),
+    ("approval of nothing", "action/digest", ""),
 )
-_HOSTILE: tuple[tuple[str, str, object], ...] = (
-    ("subject", "id", "spiffe://golden/agent/x/agent/y"),
-    ("subject", "release", None),
-    ("subject", "owner", ["owner@golden.example"]),
-    ("subject", "requested_mode", {"mode": "act"}),
-    ("action", "tool", "mail.send\0"),
-    ("action", "tool", {}),
-    ("action", "verb", "\u202eact'\"\\\n"),
-    ("action", "sinks", "/"),
-    ("action", "args", []),
-    ("action", "origins", ["trusted"]),
-    ("action", "readers", ["value"]),
-    ("action", "readers", {"/golden": "value"}),
-    ("action", "links", {"/golden": "https://evil.example"}),
-    ("context", "trigger", ["golden"]),
-    ("action", "high_impact", "no"),
-    ("resource", "id", 2**53),
-    ("context", "confidence", "1000"),
-    ("context", "confidence", 1e300),
-    ("context", "counters", None),
-    ("context", "budget", "none"),
-    ("context", "approvals", {"0": _APPROVAL}),
-    ("context", "stopped", 0),
-    ("context", "event", []),
+_HOSTILE: tuple[tuple[str, object], ...] = (
+    ("subject/id", "spiffe://golden/agent/x/agent/y"),
+    ("subject/release", None),
+    ("subject/owner", ["owner@golden.example"]),
+    ("subject/requested_mode", {"mode": "act"}),
+    ("action/tool", "mail.send\0"),
+    ("action/tool", {}),
+    ("action/verb", "\u202eact'\"\\\n"),
+    ("action/sinks", "/"),
+    ("action/args", []),
+    ("action/origins", ["trusted"]),
+    ("action/readers", ["value"]),
+    ("action/readers", {"/golden": "value"}),
+    ("action/links", {"/golden": "https://evil.example"}),
+    ("context/trigger", ["golden"]),
+    ("action/high_impact", "no"),
+    ("resource/id", 2**53),
+    ("context/confidence", "1000"),
+    ("context/confidence", 1e300),
+    ("context/counters", None),
+    ("context/budget", "none"),
+    ("context/approvals", {"0": _APPROVAL}),
+    ("context/stopped", 0),
+    ("context/event", []),
 )
-
-
-def _replace_field(request: Request, part: str, field: str, value: object) -> Request:
-    other = copy.deepcopy(request)
-    other[part][field] = value
-    return other
 
 
 def _name(sink: str) -> str:
