@@ -18,7 +18,7 @@ from tests.said import said
 from tests.small import small
 
 from vedette.adapters.notify import plugin
-from vedette.app import doctor, doctor_network
+from vedette.app import doctor
 from vedette.config.fleet import load_fleet
 from vedette.config.mail_servers import ImapPlan
 from vedette.config.settings import CsvPlan, MaildirPlan, Sender, Settings, load_settings
@@ -138,7 +138,7 @@ def test_every_secret_is_looked_for_and_none_is_shown(
     monkeypatch.setenv("SEEN_TOKEN", "swordfish")
     monkeypatch.delenv("LOST_TOKEN", raising=False)
     found = list(
-        doctor_network.check_secrets(
+        doctor.check_secrets(
             replace(
                 settings,
                 targets={"hook": {"kind": "webhook", "token_env": "SEEN_TOKEN"}},
@@ -158,7 +158,7 @@ async def test_targets_and_sources_that_are_not_there_fail_and_unknown_ones_are_
     for name in ("new", "cur"):
         (box / name).mkdir(parents=True)
     away = MaildirPlan("away", tmp_path / "nowhere", None, 1)
-    found = await doctor_network.check_network(
+    found = await doctor.check_network(
         replace(
             settings,
             targets={
@@ -186,12 +186,12 @@ async def test_a_mail_server_is_logged_into_and_a_wrong_password_is_seen(
     plan = ImapPlan("desk", {**table, "password_env": "DESK_PASSWORD"}, ("INBOX",))
     monkeypatch.setenv("DESK_PASSWORD", password)
     before = box.folders()
-    found = await doctor_network.check_network(replace(settings, sources=(plan,)), {})
+    found = await doctor.check_network(replace(settings, sources=(plan,)), {})
     assert state_of(found, "source desk")[0] == "ok"
     assert "logged in as" in state_of(found, "source desk")[1]
     assert box.folders() == before
     monkeypatch.setenv("DESK_PASSWORD", "guessed")
-    found = await doctor_network.check_network(replace(settings, sources=(plan,)), {})
+    found = await doctor.check_network(replace(settings, sources=(plan,)), {})
     assert state_of(found, "source desk")[0] == "fail"
     assert "guessed" not in str(found)
 
@@ -205,17 +205,15 @@ async def test_who_does_not_answer_is_not_waited_for_for_ever(
         await asyncio.Event().wait()
         return "never"
 
-    monkeypatch.setattr(doctor_network, "WAIT_S", 0.01)
-    monkeypatch.setattr(doctor_network, "find_probe", lambda kind: probe)
-    found = await doctor_network.check_network(
-        replace(settings, targets={"slow": {"kind": "imap"}}), {}
-    )
+    monkeypatch.setattr(doctor, "WAIT_S", 0.01)
+    monkeypatch.setattr(doctor, "find_probe", lambda kind: probe)
+    found = await doctor.check_network(replace(settings, targets={"slow": {"kind": "imap"}}), {})
     assert state_of(found, "target slow")[0] == "fail"
 
 
 def test_the_probes_that_are_named_are_there() -> None:
-    assert all(doctor_network.find_probe(kind) is not None for kind in doctor_network.PROBES)
-    assert doctor_network.find_probe("semaphore") is None
+    assert all(doctor.find_probe(kind) is not None for kind in doctor.PROBES)
+    assert doctor.find_probe("semaphore") is None
 
 
 def test_a_server_without_a_certificate_that_is_trusted_is_refused(

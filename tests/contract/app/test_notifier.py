@@ -22,7 +22,7 @@ from tests.contract.app.test_notifications import (
 
 from vedette.adapters import notify as webhook
 from vedette.adapters.mail.smtp import send_mail
-from vedette.app.doctor_network import _probe_notifier, _probe_with_timeout
+from vedette.app.doctor import _probe_notifier, _probe_with_timeout
 from vedette.app.followers.notifications import (
     MAX_PENDING,
     RETRY_LIMIT_US,

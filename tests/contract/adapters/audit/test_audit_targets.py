@@ -1,4 +1,4 @@
-"""`vedette audit targets`: real targets after a real run, and then what went around us."""
+"""`vedette verify targets`: real targets after a real run, and then what went around us."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from vedette.adapters.audit import TargetRecord, audit_problem, is_same_target, 
 from vedette.adapters.audit.bigquery import statement
 from vedette.adapters.mail.maildir import MaildirSource
 from vedette.adapters.pubsub.publisher import publish
+from vedette.app.stores import store_reader
 from vedette.config.settings import read_settings
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand, BadFleet, Unavailable
 from vedette.domain.effect import Call
 from vedette.interfaces.cli import cli
-from vedette.interfaces.cli.common import store_reader
 from vedette.ledger.history.audit import (
     Mail,
     RecordedEffect,
@@ -121,7 +121,7 @@ def copied(ran: Path, tmp_path: Path) -> Path:
 
 
 def audit(folder: Path, *more: str) -> tuple[int, dict[str, Any]]:
-    given = ["--config", str(folder), "audit", "targets", "--json", *more]
+    given = ["--config", str(folder), "verify", "targets", "--json", *more]
     done = CliRunner().invoke(cli, given, standalone_mode=False)
     if done.exception is not None:
         raise done.exception
@@ -139,7 +139,7 @@ def test_people_read_it_too(copied: Path) -> None:
     with (copied / "record.jsonl").open("a") as record:
         record.write('{"key": "by\x07hand"}\n'.replace("\x07", "\\u0007"))
     done = subprocess.run(
-        [sys.executable, "-m", "vedette", "--config", str(copied), "audit", "targets"],
+        [sys.executable, "-m", "vedette", "--config", str(copied), "verify", "targets"],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr

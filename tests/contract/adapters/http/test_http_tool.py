@@ -29,6 +29,7 @@ from vedette.adapters.http.outcomes import retry_after_us
 from vedette.adapters.http.request import Response, refusal_reason
 from vedette.adapters.http.tools import HttpTools
 from vedette.adapters.identity.secrets import with_secrets
+from vedette.app.check import code_problems
 from vedette.config.http_template import BadArgument, build_request
 from vedette.config.settings import load_settings
 from vedette.domain.agent import Fleet
@@ -36,7 +37,6 @@ from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.readers import Readers
 from vedette.domain.tool import SettlementMode, Tool
-from vedette.interfaces.cli.check import code_problems
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
