@@ -27,6 +27,8 @@ from typing import Any
 import pytest
 from tests.guarded import Guarded
 
+from vedette.adapters.mail.imap.config import ImapFile
+
 ROOT = Path(__file__).parents[1]
 NOBODY = 65534
 _NAMES = itertools.count(1)
@@ -168,6 +170,13 @@ class Mailbox:
             "kind": "imap", "host": "127.0.0.1", "port": self.server.port, "tls": "none",
             "user": self.user, "password": self.server.password, **more,
         }  # fmt: skip
+
+    def source(self, **more: Any) -> ImapFile:
+        """Return the table of a source of this mailbox; the password is in the environment."""
+        os.environ["VEDETTE_TEST_MAIL"] = self.server.password
+        usual = {"kind": "imap", "name": "t", "password_env": "VEDETTE_TEST_MAIL"}
+        server = {key: self.table()[key] for key in ("host", "port", "tls", "user")}
+        return ImapFile(**{**usual, **server, **more})
 
     @contextmanager
     def client(self, folder: str | None = None) -> Iterator[imaplib.IMAP4]:

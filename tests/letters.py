@@ -12,22 +12,20 @@ from msgspec.structs import replace
 
 from vedette.adapters.pubsub.admin import apply
 from vedette.adapters.pubsub.client import Connection, connect
+from vedette.adapters.pubsub.config import PubsubFile
 from vedette.adapters.pubsub.declaration import build_declaration
 from vedette.adapters.pubsub.decoder import Decoder
-from vedette.config.deployment import PubsubPlan
 from vedette.domain.event import Event
 
 
-def pull_plan(**more: Any) -> PubsubPlan:
+def pull_plan(**more: Any) -> PubsubFile:
     """Return the plan of a source with a dead-letter topic; `more` replaces fields."""
     given: dict[str, Any] = {
-        "name": "jobs", "project": "p", "subscription": "jobs", "topic": "jobs",
-        "dead_letter_topic": "jobs-dead", "max_delivery_attempts": 5, "ordered": False,
-        "exactly_once": False, "ack_deadline_us": 10_000_000, "max_messages": 100,
-        "max_bytes": 1 << 20, "streams": 1, "vouches": "envelope", "type": None, "filter": None,
-        "schedules": False,
+        "kind": "pubsub", "name": "jobs", "project": "p", "subscription": "jobs", "topic": "jobs",
+        "dead_letter_topic": "jobs-dead", "ack_deadline": "10s", "max_messages": 100,
+        "max_bytes": 1 << 20,
     }  # fmt: skip
-    return PubsubPlan(**{**given, **more})
+    return PubsubFile(**{**given, **more})
 
 
 JOB = {"content-type": "application/json", "ce-specversion": "1.0", "ce-type": "worker.job",

@@ -25,7 +25,7 @@ from tools.one_event_text import INCIDENT, MAIL, REST
 from tools.real_fleet import ROOT, receiver
 
 from vedette.adapters.files.source import CsvSource
-from vedette.adapters.mail.maildir import MaildirSource
+from vedette.adapters.mail.maildir.source import MaildirSource
 from vedette.testing import FleetHarness, ListIntake, ManualClock
 
 PAGE = ROOT / "docs" / "one-event.md"

@@ -49,13 +49,24 @@ if TYPE_CHECKING:  # a type checker is told in its own way
     from vedette.domain.ports.plugin import Notification as Notification
     from vedette.domain.ports.plugin import NotifierPlugin as NotifierPlugin
     from vedette.domain.ports.plugin import PushedSource as PushedSource
+    from vedette.domain.ports.plugin import ReasonerContext as ReasonerContext
+    from vedette.domain.ports.plugin import ReasonerPlugin as ReasonerPlugin
     from vedette.domain.ports.plugin import SourceContext as SourceContext
     from vedette.domain.ports.plugin import SourcePlugin as SourcePlugin
     from vedette.domain.ports.plugin import TableContext as TableContext
+    from vedette.domain.ports.plugin import TargetPlugin as TargetPlugin
+    from vedette.domain.ports.plugin import ToolPerformer as ToolPerformer
+    from vedette.domain.ports.plugin import ToolPlugin as ToolPlugin
+    from vedette.domain.ports.reasoner import Reasoner as Reasoner
+    from vedette.domain.ports.reasoner import ReasonerJudgement as ReasonerJudgement
+    from vedette.domain.ports.reasoner import StatelessReasoner as StatelessReasoner
     from vedette.domain.ports.sources import Intake as Intake
     from vedette.domain.ports.sources import Receipt as Receipt
     from vedette.domain.ports.sources import Refused as Refused
     from vedette.domain.ports.sources import Source as Source
+    from vedette.domain.target_record import TargetEffect as TargetEffect
+    from vedette.domain.target_record import TargetRecord as TargetRecord
+    from vedette.domain.tool import Tool as Tool
 else:
     from vedette.domain.base.lazy_names import lazy_names
 
@@ -89,10 +100,22 @@ else:
                 "NotifierPlugin",
                 "Notification",
                 "PushedSource",
+                "ReasonerContext",
+                "ReasonerPlugin",
                 "SourceContext",
                 "SourcePlugin",
                 "TableContext",
+                "TargetPlugin",
+                "ToolPerformer",
+                "ToolPlugin",
             ),
+            "vedette.domain.ports.reasoner": (
+                "Reasoner",
+                "ReasonerJudgement",
+                "StatelessReasoner",
+            ),
+            "vedette.domain.target_record": ("TargetEffect", "TargetRecord"),
+            "vedette.domain.tool": ("Tool",),
             "vedette.domain.ports.sources": ("Intake", "Receipt", "Refused", "Source"),
         },
     )

@@ -22,8 +22,7 @@ from typing import Any
 from tests.imap import Kept, Mailbox, server
 from tests.small import AGENT, small
 
-from vedette.adapters.mail.imap import ImapSource
-from vedette.config.mail_servers import ImapPlan
+from vedette.adapters.mail.imap.source import ImapSource
 from vedette.config.settings import load_settings
 from vedette.domain.base.clock import SystemClock
 from vedette.ledger.history.report import report
@@ -128,11 +127,8 @@ async def _show(root: Path, mails: int, more: int, workers: bool) -> Shown:
 
 async def _take(fleet: FleetHarness, box: Mailbox) -> None:
     """Let the source bring what is there, and the fleet handle it."""
-    table = {k: v for k, v in box.table().items() if k != "kind"}
-    source = ImapSource(
-        ImapPlan("desk", table, (FOLDER,), newest=100_000), SystemClock(), watch=False,
-        is_leader=lambda: True,
-    )  # fmt: skip
+    plan = box.source(name="desk", folders=[FOLDER], newest=100_000)
+    source = ImapSource(plan, SystemClock(), watch=False, is_leader=lambda: True)
     await source.deliver(fleet.app.intake)
     await fleet.wait_until_idle(within_s=600)
 

@@ -145,3 +145,113 @@ def test_without_the_wheel_the_fleet_does_not_start(fleet: SmallFleet) -> None:
     assert done.returncode == 2
     assert "sources[0]: 'logfile' is not known here" in done.stderr
     assert not fleet.state.exists()
+
+
+AGENT = """\
+version: 1
+name: beacon
+title: Lights the lamp that an event names
+owner: desk@example.org
+mode: act
+order_by: subject
+reasoner: rules
+triggers: [{on: lamp.asked}]
+charter:
+  lamps: [north, south]
+  rules:
+    - {field: lamp, has: now, label: asked, tool: lamp.light, args: {lamp: /charter/lamps/0}}
+tools:
+  - name: lamp.light
+    verb: light
+    resource: lamp
+    args: {lamp: string}
+    sinks: [/lamp]
+    settles: queryable
+    target: lamps
+    logfile: {text: "{lamp} is lit"}
+"""
+
+
+@pytest.fixture
+def codeless(fleet: SmallFleet) -> SmallFleet:
+    """The same fleet, whose agent has no code: a reasoner, a tool and a target of the wheel."""
+    folder = fleet.config.parent
+    for name in ("judge.py", "tools.py"):
+        (folder / "agents" / "beacon" / name).unlink()
+    (folder / "agents" / "beacon" / "agent.yaml").write_text(AGENT)
+    (folder / "lit").mkdir()
+    with fleet.config.open("a") as more:
+        more.write('[targets.lamps]\nkind = "logfile"\npath = "lit/lamps.jsonl"\n')
+    return fleet
+
+
+def lit(fleet: SmallFleet) -> list[str]:
+    path = fleet.config.with_name("lit") / "lamps.jsonl"
+    return [json.loads(line)["text"] for line in path.read_text().splitlines()]
+
+
+def test_an_agent_of_a_wheel_s_reasoner_tool_and_target(codeless: SmallFleet, site: Path) -> None:
+    codeless.config.with_name("lamps.log").write_text("ASK north now\nASK south later\n")
+    done = vedette(codeless, site, "run", "--plain", "--until-idle")
+    assert done.returncode == 0, done.stderr
+    # The rule proposed, policy permitted, the tool wrote; of the other line nothing came.
+    assert lit(codeless) == ["north is lit"]
+    audit = vedette(codeless, site, "audit", "targets", "--json")
+    (told,) = json.loads(audit.stdout)["targets"]
+    assert (audit.returncode, told["target"], told["findings"]) == (0, "lamps", [])
+
+    # What nobody intended is found in the target's own record.
+    with (codeless.config.with_name("lit") / "lamps.jsonl").open("a") as more:
+        more.write('{"key": "k", "text": "by hand"}\n')
+    audit = vedette(codeless, site, "audit", "targets", "--json")
+    (told,) = json.loads(audit.stdout)["targets"]
+    assert [one["code"] for one in told["findings"]] == ["no-intent"]
+    assert vedette(codeless, site, "ledger", "verify").returncode == 0
+
+
+def test_what_policy_denies_a_wheel_s_tool_does_not_do(codeless: SmallFleet, site: Path) -> None:
+    grants = codeless.config.parent / "policies" / "grants" / "data.yaml"
+    grants.write_text(grants.read_text().replace("lamp.light:", "lamp.other:"))
+    codeless.config.with_name("lamps.log").write_text("ASK north now\n")
+    done = vedette(codeless, site, "run", "--plain", "--until-idle")
+    assert done.returncode == 0, done.stderr
+    assert not (codeless.config.with_name("lit") / "lamps.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "file", "field", "what"),
+    [
+        ("settles: queryable", "settles: idempotent", "agents/beacon/agent.yaml",
+         "tools[0].settles", "is there twice"),
+        ("{lamp} is lit", "{light} is lit", "agents/beacon/agent.yaml",
+         "tools[0].logfile.text", "'light' is no argument"),
+        ("logfile: {text", "logfile: {txt", "agents/beacon/agent.yaml",
+         "tools[0].logfile.txt", "unknown key"),
+        ("tool: lamp.light", "tool: lamp.lite", "agents/beacon/agent.yaml",
+         "charter.rules[0].tool", "is no tool"),
+        ("reasoner: rules", "reasoner: rule", "agents/beacon/agent.yaml",
+         "reasoner", "'rule' is not known here"),
+        ("target: lamps", "target: record", "agents/beacon/agent.yaml",
+         "tools[0].target", "is not of kind logfile"),
+        ("lamps.jsonl", "lamps.log", "vedette.toml",
+         "targets.lamps.path", "is no file of JSON lines"),
+    ],
+)  # fmt: skip
+def test_each_is_checked_with_file_line_and_mend(
+    codeless: SmallFleet, site: Path, old: str, new: str, file: str, field: str, what: str
+) -> None:
+    path = codeless.config.parent / file
+    path.write_text(path.read_text().replace(old, new))
+    done = vedette(codeless, site, "check", "--json")
+    problems = [one for one in json.loads(done.stdout)["problems"] if one["field"] == field]
+    assert len(problems) >= 1, done.stdout
+    assert what in problems[0]["what"]
+    assert problems[0]["file"].endswith(file)
+    assert problems[0]["line"] > 0
+    assert problems[0]["mend"]
+
+
+def test_check_live_looks_at_a_wheel_s_target(codeless: SmallFleet, site: Path) -> None:
+    done = vedette(codeless, site, "check", "--live", "--json")
+    told = [one for one in json.loads(done.stdout)["live"] if one["what"] == "target lamps"]
+    assert (told[0]["state"], "can be written" in told[0]["told"]) == ("ok", True), done.stdout

@@ -20,12 +20,12 @@ from typing import Any
 import orjson
 from tests.bigquery import PROJECT, Dataset, Emulator, find_python
 
+from vedette.adapters.bigquery.config import BigQueryFile
 from vedette.adapters.bigquery.reconciliation import find_differences
 from vedette.adapters.bigquery.shipper import Shipper
 from vedette.adapters.bigquery.source import BigQuerySource
 from vedette.adapters.bigquery.tables import Encoder
 from vedette.adapters.bigquery.warehouse import Warehouse
-from vedette.config.deployment import BigQueryPlan
 from vedette.domain.base.canonical import canonical_json
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
@@ -117,9 +117,9 @@ async def poll(told: dict[str, Any], emulator: Emulator, count: int) -> None:
         f"TIMESTAMP_MICROS({T0} + n * 1000), n, 'a note of some forty characters, or so' "
         f"FROM UNNEST(GENERATE_ARRAY(1, {count})) AS n"
     )
-    plan = BigQueryPlan(
-        "t", PROJECT, data.short, "t", "x.y", "at_time", "id", None, 1, 300_000_000, 0,
-        "watermark", None, "start",
+    plan = BigQueryFile(
+        name="t", project=PROJECT, dataset=data.short, table="t", type="x.y",
+        time_column="at_time", id_column="id", every="1ms", behind="0s", begin="start",
     )  # fmt: skip
     intake, clock = ListIntake(), ManualClock(T0 + 60_000_000)
     source = BigQuerySource(plan, clock, watch=False)
@@ -128,9 +128,7 @@ async def poll(told: dict[str, Any], emulator: Emulator, count: int) -> None:
     assert len(intake.events) == count
     with timed(told, "look_back_rows", count, emulator):
         await source.deliver(intake)
-    far = BigQueryPlan(
-        "t", PROJECT, data.short, "t", "x.y", "at_time", "id", None, 1, 0, 0, "watermark", None
-    )
+    far = plan.replace(overlap="0s", begin="now")
     idle = BigQuerySource(far, clock, watch=False)
     with timed(told, "poll_nothing", 20, emulator):
         for _ in range(20):

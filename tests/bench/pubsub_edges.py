@@ -27,8 +27,8 @@ from tests.letters import dead_letters
 from tests.pubsub import HOST_VARIABLE, server
 from tests.push import ACCOUNT, AUDIENCE, ce, issuing, serving, wrapped
 
+from vedette.adapters.pubsub.config import PushFile
 from vedette.adapters.pubsub.redrive import DeadLetters
-from vedette.config.deployment import PushPlan
 from vedette.domain.effect import Call
 from vedette.domain.event import ENVELOPE, Event
 from vedette.interfaces.http.pubsub_receiver import push_routes
@@ -80,8 +80,10 @@ async def push(folder: Path, number: int, at_once: int = 32) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         issuer = await stack.enter_async_context(issuing())
         fleet = await stack.enter_async_context(toy_fleet(folder, World()))
-        plan = PushPlan("m", "harbour", "metrics", None, None, AUDIENCE, ACCOUNT, issuer.url,
-                        "envelope", None, False, None, 5, 60_000_000, None)  # fmt: skip
+        plan = PushFile(
+            name="m", project="harbour", subscription="metrics", audience=AUDIENCE,
+            service_account=ACCOUNT, issuer=issuer.url,
+        )  # fmt: skip
         fleet.app.settings = replace(fleet.app.settings, sources=(plan,))
         url = await stack.enter_async_context(serving(Starlette(routes=push_routes(fleet.app))))
         token = issuer.token()

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from tests.pubsub import Broker, message_of
 
 from vedette.adapters.files.source import CsvSource
-from vedette.adapters.mail.maildir import MaildirSource
+from vedette.adapters.mail.maildir.source import MaildirSource
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.event import Event
 from vedette.testing.intake import ListIntake

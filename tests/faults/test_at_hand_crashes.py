@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from vedette.adapters.sql import source as module
+from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.source import SqlSource
 from vedette.adapters.sql.sqlite import create_file
-from vedette.config.source_tables import SqlPlan
 from vedette.engine.quiet_time import MARGIN_US
 from vedette.testing.clock import ManualClock
 from vedette.testing.faults import run_in_child
@@ -41,14 +41,17 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> None:
     asyncio.run(play(tmp_path_factory.mktemp("warm")))
 
 
-def board(folder: Path) -> SqlPlan:
+def board(folder: Path) -> SqlFile:
     """Return the plan of a table of SQLite, made with its rows."""
     path = folder / "board.db"
     with contextlib.closing(sqlite3.connect(path)) as file, file:
         file.execute("CREATE TABLE comment (id TEXT PRIMARY KEY, seq INTEGER)")
         rows = [(f"c{number}", number) for number in range(ROWS)]
         file.executemany("INSERT INTO comment VALUES (?, ?)", rows)
-    return SqlPlan("board", "comment", "worker.job", "id", "seq", path=path)
+    return SqlFile(
+        name="board", table="comment", type="worker.job", id_column="id", order_column="seq",
+        path=str(path),
+    )  # fmt: skip
 
 
 def again(
@@ -63,7 +66,7 @@ def again(
     )  # fmt: skip
 
 
-async def _take_in(folder: Path, plan: SqlPlan) -> None:
+async def _take_in(folder: Path, plan: SqlFile) -> None:
     async with again(folder) as fleet:
         await SqlSource(plan, ManualClock(), watch=False).deliver(fleet.app.intake)
         await fleet.wait_until_idle()
@@ -84,7 +87,7 @@ def test_rows_are_taken_in_once_wherever_it_is_killed(
     for die_at in (plain.passes * part // 6 for part in (1, 3, 5)):
         folder, plan = _lay(tmp_path / f"at{die_at}")
 
-        def work(folder: Path = folder, plan: SqlPlan = plan) -> None:
+        def work(folder: Path = folder, plan: SqlFile = plan) -> None:
             asyncio.run(_take_in(folder, plan))
 
         killed = run_in_child(work, die_at=die_at)
@@ -94,7 +97,7 @@ def test_rows_are_taken_in_once_wherever_it_is_killed(
         assert told == {"accepted": [1] * ROWS, "runs": ROWS}, (die_at, killed.last_point)
 
 
-def _lay(folder: Path) -> tuple[Path, SqlPlan]:
+def _lay(folder: Path) -> tuple[Path, SqlFile]:
     toy_fleet(folder, World())
     return folder, board(folder)
 

@@ -46,7 +46,7 @@ def shipped(name: str, bank: str, *targets: str) -> tuple[Agent, tuple[Memory, .
     """Return an agent of ours, and the memories of its bank."""
     plan, problems = read_bank(ROOT / "memory" / bank, f"memory/{bank}", 0, {})
     assert plan is not None, [str(problem) for problem in problems]
-    around = FleetContext("test", {bank: plan}, frozenset(targets))
+    around = FleetContext("test", {bank: plan}, dict.fromkeys(targets, ""))
     found, problems = read_agent(ROOT / "agents" / name, f"agents/{name}", around)
     assert found is not None, [str(problem) for problem in problems]
     return found, plan.memories

@@ -19,15 +19,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from vedette.adapters.audit import read_record
+from vedette.adapters.board.target import BOARD
+from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.source import SqlSource
 from vedette.config.agent_loader import load_module
-from vedette.config.source_tables import SqlPlan
 from vedette.domain.base import failpoint
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand, BadFleet, Unavailable
 from vedette.domain.effect import Call
 from vedette.domain.run import ActionRow
+from vedette.domain.target_record import TargetEffect
 from vedette.ledger.history.explain import explain
 from vedette.operations.undo import undo
 from vedette.testing.faults import run_in_child
@@ -306,18 +307,28 @@ def test_an_alert_sends_the_id_and_not_the_comment(
     assert len(sent) == 2
 
 
+def statements(table: dict[str, str]) -> list[TargetEffect]:
+    return list(BOARD.read_record(table, "board", 0).items or ())
+
+
 def test_the_board_s_own_record_holds_every_effect(tools: ModuleType, board: Path) -> None:
     tools.hide(call(board, "hide", "k1"))
     tools.show(call(board, "show", "k2"))
     table = {"kind": "board", "path": str(board)}
-    items = list(read_record("board", table, 0).items or ())
+    items = statements(table)
     assert [(item.key, item.what) for item in items] == [("k1", "hide c004"), ("k2", "show c004")]
     assert all(item.at_us > 1_700_000_000_000_000 for item in items)
     with pytest.raises(Unavailable):
-        list(read_record("board", {**table, "path": str(board.parent / "no.db")}, 0).items or ())
+        list(
+            BOARD.read_record({**table, "path": str(board.parent / "no.db")}, "board", 0).items
+            or ()
+        )
     (board.parent / "bad.db").write_bytes(b"no database at all, and long enough" * 40)
     with pytest.raises(BadFleet):
-        list(read_record("board", {**table, "path": str(board.parent / "bad.db")}, 0).items or ())
+        list(
+            BOARD.read_record({**table, "path": str(board.parent / "bad.db")}, "board", 0).items
+            or ()
+        )
 
 
 # --- a fleet -------------------------------------------------------------------------------------
@@ -351,9 +362,10 @@ async def deliver(fleet: FleetHarness, table: str = "comment") -> None:
         "comment": ("comments", "comment.posted"), "appealed": ("appeals", "comment.appealed"),
     }[table]  # fmt: skip
     shown = () if table == "appealed" else ("id", "thread", "author", "text", "posted_at")
-    plan = SqlPlan(
-        name, table, type, "id", "seq", path=fleet.folder / "board.db", columns=shown,
-        time_column="posted_at", subject_column="author", vouched=("id",),
+    plan = SqlFile(
+        name=name, table=table, type=type, id_column="id", order_column="seq",
+        path=str(fleet.folder / "board.db"), columns=list(shown),
+        time_column="posted_at", subject_column="author", vouched=["id"],
     )  # fmt: skip
     await SqlSource(plan, SystemClock(), watch=False).deliver(fleet.app.intake)
 

@@ -18,9 +18,10 @@ from tests.infra.plans import ROOT, Checked, check, copy, edit, need_terraform, 
 
 from vedette.adapters.bigquery.tables import CLUSTER_COLUMNS, VIEWS
 from vedette.adapters.identity.google import GoogleTokens, IamCredentials, MetadataServer
+from vedette.adapters.pubsub.config import PubsubFile
 from vedette.adapters.reasoners.workers.websocket_server import PATH
-from vedette.config.deployment import PubsubPlan
 from vedette.config.settings import load_settings
+from vedette.domain.base.clock import duration_us
 from vedette.interfaces.cli import cli
 from vedette.interfaces.http.operator_api import PATH_PREFIX
 
@@ -294,7 +295,7 @@ def test_the_settings_name_what_is_made(harbour: Checked, tmp_path: Path) -> Non
     path = tmp_path / "vedette.toml"
     path.write_text(harbour.output("fleet", "settings"), "utf-8")
     settings = load_settings(path)
-    pulled = [plan for plan in settings.sources if isinstance(plan, PubsubPlan)]
+    pulled = [plan for plan in settings.sources if isinstance(plan, PubsubFile)]
     made = {one["name"]: one for one in values_of(harbour, "google_pubsub_subscription")}
     assert {plan.name for plan in pulled} == {"metrics", "ticks"}
     for plan in pulled:
@@ -302,7 +303,7 @@ def test_the_settings_name_what_is_made(harbour: Checked, tmp_path: Path) -> Non
         assert f"{plan.dead_letter_topic}" in made
         assert plan.ordered == one["enable_message_ordering"]
         assert plan.exactly_once == one["enable_exactly_once_delivery"]
-        assert plan.ack_deadline_us == one["ack_deadline_seconds"] * 1_000_000
+        assert duration_us(plan.ack_deadline) == one["ack_deadline_seconds"] * 1_000_000
         attempts = one["dead_letter_policy"][0]["max_delivery_attempts"]
         assert plan.max_delivery_attempts == attempts
     audit = settings.deployment.audit.dataset

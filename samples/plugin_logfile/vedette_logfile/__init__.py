@@ -1,1 +1,1 @@
-"""Lines of a log file as events of vedette, and notifications as lines of one."""
+"""Log files for vedette: a source, a notifier, a target and a tool; and a reasoner by rules."""

@@ -10,19 +10,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from vedette.sdk import (
-    BadFleet,
-    Field,
-    Notification,
-    NotifierPlugin,
-    Table,
-    TableContext,
-    Temporary,
-)
+from vedette.sdk import Field, Notification, NotifierPlugin, Table, Temporary
+
+from .target import check_writable
 
 
 class LogfileTable(Table):
@@ -37,25 +30,14 @@ class LogfileTable(Table):
     path: str = Field(description="the file; made if it is absent", min_length=1)
 
 
-@dataclass(frozen=True)
-class LogfilePlan:
-    """What a table comes to; the path is absolute."""
-
-    kind: ClassVar[str] = "logfile"
-    name: str
-    path: Path
-
-
 class LogfileNotifier(NotifierPlugin):
     """Appends to a file. Sent twice after a crash, a notification has the same id in both lines."""
 
     table = LogfileTable
 
-    def plan(self, table: LogfileTable, context: TableContext) -> LogfilePlan:
-        """Return the plan of a table."""
-        return LogfilePlan(table.name, context.path(table.path))
+    # No `plan` of its own: that is the table, with its path resolved.
 
-    def send(self, plan: LogfilePlan, notification: Notification) -> None:
+    def send(self, plan: LogfileTable, notification: Notification) -> None:
         """Append one line, and have it on the disk. Raises Temporary: it is tried again."""
         facts: Mapping[str, Any] = notification.facts
         line = json.dumps({**facts, "title": notification.title}) + "\n"
@@ -68,14 +50,11 @@ class LogfileNotifier(NotifierPlugin):
                 os.close(file)
         except OSError as error:
             what = f"cannot be written: {error.strerror}"
-            raise Temporary(what, where=str(plan.path)) from error
+            raise Temporary(what, where=plan.path) from error
 
-    async def probe(self, plan: LogfilePlan) -> str:
-        """Say for `vedette doctor` whether the file can be written."""
-        there = plan.path if plan.path.exists() else plan.path.parent
-        if not os.access(there, os.W_OK):
-            raise BadFleet(f"{there} cannot be written", mend="set the path, see who owns it")
-        return f"{plan.path} can be written"
+    async def probe(self, plan: LogfileTable) -> str:
+        """Say for `vedette check --live` whether the file can be written."""
+        return check_writable(Path(plan.path))
 
 
 LOGFILE = LogfileNotifier()

@@ -88,7 +88,7 @@ class LogfilePlugin(SourcePlugin):
         return LogfileSource(plan, context)
 
     async def probe(self, plan: LogfilePlan) -> str:
-        """Say for `vedette doctor` whether the file can be read."""
+        """Say for `vedette check --live` whether the file can be read."""
         if not await asyncio.to_thread(os.access, plan.path, os.R_OK):
             raise BadFleet(f"{plan.path} cannot be read", mend="set the path, see who owns it")
         return f"{plan.path} can be read"

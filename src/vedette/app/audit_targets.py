@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vedette.adapters.audit import audit_problem, is_same_target, read_record
 from vedette.app.stores import store_reader
 from vedette.config.fleet import load_fleet
+from vedette.config.reach import target_plugin
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand
 from vedette.ledger.history.audit import AUDIT, audit_keys, audit_mailbox, read_effects
@@ -33,13 +33,14 @@ def audit_targets(
         raise BadCommand(f"there is no target {odd[0]!r}", mend=mend)
     skipped, records = [], {}
     for name in names or settings.targets:
-        why = audit_problem(settings.targets[name])
+        table = settings.targets[name]
+        why = target_plugin(table).record_problem(table)
         if why is not None and names:
             raise BadCommand(f"target {name} cannot be audited: {why}")
         if why is not None:
             skipped.append({"target": name, "why": why})
             continue
-        record = read_record(name, settings.targets[name], since_us)
+        record = target_plugin(table).read_record(table, f"target {name}", since_us)
         # All of it now: whatever it holds has its intent in the ledger that is read afterwards.
         records[name] = record, None if record.items is None else list(record.items)
     # What a record forgot while it was read counts as forgotten, too.
@@ -73,7 +74,8 @@ def _known_names(name: str, settings: Settings, ledger: RecordedEffects) -> froz
     may have been called so.
     """
     here = settings.targets[name]
-    same = {other for other, table in settings.targets.items() if is_same_target(here, table)}
+    plugin = target_plugin(here)
+    same = {other for other, table in settings.targets.items() if plugin.is_same_place(here, table)}
     known = {claim.target for claim in ledger.effects.values() if claim.target is not None}
     return frozenset({name} | same | (known - set(settings.targets)))
 

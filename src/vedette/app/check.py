@@ -104,11 +104,11 @@ def code_problems(
         for agent in agents.values():
             folder = Path(agent.folder)
             shown = relative_path(root, folder)
-            if agent.reasoner == "judge":
+            if agent.has_judge:
                 scopes = dict.fromkeys((scope.bank, scope.scope) for scope in agent.scopes)
                 lessons = [m for at in scopes for m in banks.lessons(*at, now_us)]
                 found += _load_problems(shown, "judge", partial(build_judge, agent, lessons))
-            if any(tool.http is None for tool in agent.tools.values()):
+            if any(tool.performer is None for tool in agent.tools.values()):
                 failed = _load_problems(shown, "tools", partial(load_module, folder, "tools"))
                 found += failed or _missing_functions(agent, load_module(folder, "tools"), shown)
     return found
@@ -143,7 +143,7 @@ def _missing_functions(agent: Agent, module: ModuleType, display_path: Path) -> 
             f"define it in tools.py: def {name}(call)",
         )
         for index, tool in enumerate(agent.tools.values())
-        if tool.http is None
+        if tool.performer is None
         for key, name in (("function", tool.function), ("query", tool.query))
         if name is not None and not callable(getattr(module, name, None))
     ]

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from vedette.app.policy import NoPolicy, open_rollout
 from vedette.app.policy_engines import close_stage
+from vedette.app.reasoner_plugins import WorkerContext, build_reasoners
 from vedette.app.releases import Releases, record_start, snapshot_fleet
 from vedette.app.remote_workers import add_google_tokens, add_remote_reasoners, close_remote_pools
 from vedette.app.stores import ledger_key_name, open_store
 from vedette.app.workers import (
     Containment,
     assess_containment,
-    build_judge_reasoner,
-    build_root_describer,
     build_run_journal,
     build_tool_executor,
     open_pool,
@@ -30,7 +28,7 @@ from vedette.app.workers import (
 )
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.canonical import canonical_json
-from vedette.domain.base.clock import Clock, MachineClock, SystemClock
+from vedette.domain.base.clock import MachineClock, SystemClock
 from vedette.domain.base.connections import ConnectionLimiter, connection_capacity
 from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.fleet_clock import CLOCK_FILE, FleetClock, Jump
@@ -182,8 +180,8 @@ async def _open_app(
         tools = build_tool_executor(fleet, pool, settings.targets)
         tools = add_google_tokens(settings, with_secrets(tools, settings.targets))
         lessons = Lessons(banks, {} if reasoners else _judge_agents(loaded))
-        all_reasoners = reasoners or await _reasoners(
-            settings, loaded, lessons, fleet_clock, pool, tools
+        all_reasoners = reasoners or await build_reasoners(
+            WorkerContext(fleet, fleet_clock, metrics, settings, lessons, pool, tools)
         )
         all_reasoners = add_remote_reasoners(settings, fleet, all_reasoners, lessons, fleet_clock)
         services = _build_services(
@@ -329,40 +327,7 @@ def _build_services(
 def _judge_agents(loaded: LoadedFleet) -> dict[str, Agent]:
     """Return the agents that have a judge: nobody else is made of memories."""
     agents = loaded.fleet.agents
-    return {name: agent for name, agent in agents.items() if agent.reasoner == "judge"}
-
-
-async def _reasoners(
-    settings: Settings,
-    loaded: LoadedFleet,
-    lessons: Lessons,
-    clock: Clock,
-    pool: WorkerPool | None,
-    tools: Any,
-) -> dict[str, Reasoner]:
-    fleet = loaded.fleet
-    prepare = tools.prepare if pool is not None else None
-    found: dict[str, Reasoner] = {
-        "judge": build_judge_reasoner(fleet, lessons, clock, pool, prepare)
-    }
-    folders = {
-        agent.name: Path(agent.folder) for agent in fleet.agents.values() if agent.reasoner == "adk"
-    }
-    if folders:
-        from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
-
-        bounds = {
-            agent.name: (agent.budget.input_tokens_per_call, agent.budget.output_tokens_per_call)
-            for agent in fleet.agents.values()
-        }
-        releases = {name: fleet.agents[name].release for name in folders}
-        if pool is None:
-            found["adk"] = AdkReasoner(folders, bounds=bounds, releases=releases)
-        else:
-            found["adk"] = await AdkReasoner.from_workers(
-                folders, build_root_describer(settings), bounds=bounds, releases=releases
-            )
-    return found
+    return {name: agent for name, agent in agents.items() if agent.has_judge}
 
 
 def _restore_counts(services: Services, store: SqlStore) -> None:

@@ -8,7 +8,6 @@ is logged into where its adapter has a `probe`; what nobody can look at is said 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import shutil
 import socket
@@ -16,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +25,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from vedette.config.plugins import plugins
+from vedette.config.reach import target_plugin
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import VedetteError
 from vedette.domain.ports.plugin import NOTIFIERS, SOURCES, Plan
@@ -44,13 +44,6 @@ WAIT_S = 5.0
 _SYNCS, _SLOW_SYNC_S = 12, 0.050
 _FULL, _LOW = 64 << 20, 1 << 30
 _SKEW_WARN_S, _SKEW_FAIL_S = 5.0, 60.0
-
-# Where the probe of a target's kind is found. A missing one is no fault.
-PROBES: Mapping[str, str] = {
-    "imap": "vedette.adapters.mail.imap",
-    "smtp": "vedette.adapters.mail.smtp",
-    "http": "vedette.adapters.http",
-}
 
 
 class CheckResult(Struct, frozen=True):
@@ -369,14 +362,9 @@ async def _probe_with_timeout(what: str, probe: Coroutine[Any, Any, CheckResult]
 
 
 async def _probe_target(what: str, table: Mapping[str, Any]) -> CheckResult:
-    kind = str(table.get("kind"))
-    probe = find_probe(kind)
+    probe = target_plugin(table).probe(table)
     if probe is not None:
-        return CheckResult(what, "ok", str(await probe(table)))
-    if kind == "maildir":
-        from vedette.adapters.mail.maildir.plugin import check_maildir
-
-        return CheckResult(what, "ok", check_maildir(Path(str(table["path"])), made=True))
+        return CheckResult(what, "ok", str(await probe))
     if isinstance(path := table.get("path"), str):
         there = next(p for p in (Path(path), *Path(path).parents) if p.exists())
         if os.access(there, os.W_OK):
@@ -387,7 +375,7 @@ async def _probe_target(what: str, table: Mapping[str, Any]) -> CheckResult:
         from vedette.adapters.notify.plugin import connect_to
 
         return CheckResult(what, "ok", await asyncio.to_thread(connect_to, url))
-    return CheckResult(what, "untested", f"nothing here can look at a {kind}")
+    return CheckResult(what, "untested", f"nothing here can look at a {table.get('kind')}")
 
 
 async def _probe_source(plan: Any, dates: dict[str, tuple[str, int]]) -> CheckResult:
@@ -408,17 +396,6 @@ async def _probe_notifier(plan: Plan) -> CheckResult:
     if probe is None:
         return CheckResult(what, "untested", f"nothing here can look at a {plan.kind}")
     return CheckResult(what, "ok", str(await probe))
-
-
-def find_probe(kind: str) -> Callable[[Any], Awaitable[str]] | None:
-    """Return the probe of a target's kind; None if there is none."""
-    if kind not in PROBES:
-        return None
-    try:
-        found: Any = getattr(importlib.import_module(PROBES[kind]), "probe", None)
-    except ImportError:
-        return None
-    return found  # type: ignore[no-any-return]
 
 
 def _date(url: str) -> str:

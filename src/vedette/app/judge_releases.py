@@ -105,7 +105,7 @@ class JudgeReleases:
     def has_judge(self, agent: str) -> bool:
         """Say whether an agent has a judge, or had one and is gone."""
         known = self._agents.get(agent)
-        return known is None or known.reasoner == "judge"
+        return known is None or known.has_judge
 
     def find(self, agent: str, digest: str, at_us: int) -> JudgeRelease | None:
         """Return the judge that is made of what `digest` names; None if it is not at hand."""

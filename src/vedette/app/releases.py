@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from vedette.app.remote_workers import RoutingReasoner
 from vedette.app.workers import try_judge
+from vedette.config.plugins import plugins
 from vedette.config.snapshot import (
     find_snapshot,
     folder_stamps,
@@ -38,6 +39,7 @@ from vedette.domain.base.errors import (
     WriteConflict,
 )
 from vedette.domain.entry import RELEASE_KINDS, Draft, releases_of
+from vedette.domain.ports.plugin import REASONERS, ReasonerPlugin
 from vedette.domain.roles import require_role
 from vedette.engine.reservation import (
     find_budget_gap,
@@ -162,9 +164,6 @@ class Releases(Struct):
     def _refuse_fixed(self, current: Agent, release: Agent) -> None:
         """Raise BadCommand for what parts of the fleet were made of that do not change."""
         fixed = [word for word in _FIXED_FIELDS if getattr(current, word) != getattr(release, word)]
-        tools = [t for a in self.services.fleet.agents.values() for t in a.tools.values()]
-        if any(t.http for t in release.tools.values()) and not any(t.http for t in tools):
-            fixed.append("http (the fleet had no such tool)")
         unknown = [f"{s.bank}/{s.scope}" for s in release.scopes]
         fixed += [f"memory {s}" for s in unknown if tuple(s.split("/", 1)) not in self.scopes]
         if fixed:
@@ -188,13 +187,9 @@ class Releases(Struct):
         """
         reasoner: Any = self.services.reasoners.get(release.reasoner)
         try:
-            if release.reasoner == "adk" and hasattr(reasoner, "prepare"):
-                budget = release.budget
-                bounds = (budget.input_tokens_per_call, budget.output_tokens_per_call)
-                install: Callable[[], None] = await reasoner.prepare(
-                    release.name, Path(release.folder), release.release, bounds
-                )
-                return install
+            if not release.has_judge:
+                plugin: ReasonerPlugin = plugins(REASONERS).get(release.reasoner)
+                return await plugin.prepare(reasoner, release)
             taught = self.lessons.preview_lessons(release.name, self.services.clock.now_us())
             near = (
                 reasoner.local_reasoner(release.name)

@@ -127,9 +127,16 @@ def build_tool_executor(
     fleet: Fleet, pool: WorkerPool | None, targets: Mapping[str, Mapping[str, Any]]
 ) -> ToolExecutor:
     """Return what performs the tools of a fleet's agents."""
-    from vedette.adapters.http import with_http
+    from vedette.adapters.tools.performers import PluginTools
+    from vedette.config.plugins import plugins
+    from vedette.domain.ports.plugin import TOOLS, ToolPerformer
 
-    return with_http(fleet, _build_code_executor(fleet, pool, targets))
+    def build(name: str) -> ToolPerformer:
+        with plugins(TOOLS).wrap_errors(name):
+            performer: ToolPerformer = plugins(TOOLS).get(name).build()
+        return performer
+
+    return PluginTools(_build_code_executor(fleet, pool, targets), build)
 
 
 def _build_code_executor(
@@ -157,7 +164,7 @@ def _build_code_executor(
 def _agent_reach(agent: Agent, targets: Mapping[str, Mapping[str, Any]]) -> Reach:
     """Return what the code of an agent's tools reaches: what their targets declare."""
     tools = agent.tools.values()
-    named = {tool.target for tool in tools if tool.http is None and tool.target in targets}
+    named = {tool.target for tool in tools if tool.performer is None and tool.target in targets}
     return build_reach(targets[target] for target in sorted(filter(None, named)))
 
 
@@ -268,7 +275,7 @@ def build_run_journal(
 
     A worker takes nobody with it; what asks a model runs in the engine's process.
     """
-    if pool is not None and all(agent.reasoner == "judge" for agent in fleet.agents.values()):
+    if pool is not None and all(agent.has_judge for agent in fleet.agents.values()):
         return None
     from vedette.adapters.reasoners.workers.run_journal import RunJournal as Held
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile, memory_bytes
+from vedette.config.agent_file import ARG_KINDS, AgentFile, ToolFile, memory_bytes, performers
 from vedette.config.agent_folder import (
     ModuleOutline,
     eval_problems,
@@ -18,7 +18,7 @@ from vedette.config.agent_folder import (
     read_code,
     release_digest,
 )
-from vedette.config.http_tool import BY_ENGINE, http_facts, http_problems
+from vedette.config.plugins import plugins
 from vedette.config.problem import Problem, did_you_mean
 from vedette.config.shape import check_document
 from vedette.config.trigger_table import read_triggers
@@ -26,23 +26,24 @@ from vedette.config.yaml import Document, KeyPath, read_text, read_yaml
 from vedette.domain.agent import Agent, MemoryScope, ResourceLimits
 from vedette.domain.base.canonical import canonicalize, normalize_json
 from vedette.domain.base.clock import duration_us
+from vedette.domain.base.errors import BadFleet
 from vedette.domain.budget import Budget
 from vedette.domain.identity import Identity
 from vedette.domain.memory import BankPlan
+from vedette.domain.ports.plugin import REASONERS, TOOLS, ReasonerPlugin, TableProblem
 from vedette.domain.rate_limit import RateLimits
 from vedette.domain.tool import Tool
 
 
 class FleetContext(Struct, frozen=True):
-    """What an agent is checked against: the fleet's name, its banks and its targets.
+    """What an agent is checked against: the fleet's name, its banks, the kinds of its targets.
 
-    `http_targets` are those of kind http, None where their kinds are not known.
+    A target whose kind is "" may be of any.
     """
 
     fleet: str
     banks: Mapping[str, BankPlan]
-    targets: frozenset[str]
-    http_targets: frozenset[str] | None = None
+    targets: Mapping[str, str]
 
 
 def read_agent(
@@ -117,6 +118,7 @@ def read_agent(
         order_by=shape.order_by,
         collection=shape.collection,
         reasoner=shape.reasoner,
+        asks_model=plugins(REASONERS).get(shape.reasoner).asks_model,
         max_turns=shape.max_turns,
         rate_limits=RateLimits(**shape.ceilings.model_dump()),
         limits=ResourceLimits(duration_us(shape.limits.time), memory_bytes(shape.limits.memory)),
@@ -125,13 +127,16 @@ def read_agent(
 
 
 def _tool(shape: ToolFile) -> Tool:
-    values = shape.model_dump(exclude={"timeout", "sinks", "permitted_readers"})
+    own = {"timeout", "sinks", "permitted_readers", *performers()}
+    values = shape.model_dump(exclude=own)
     if shape.permitted_readers is not None:
         values["readers"] = frozenset(shape.permitted_readers)
-    if shape.http is not None:
-        asks = BY_ENGINE if shape.http.query is not None else None
-        values |= {"function": BY_ENGINE, "query": asks, "http": http_facts(shape.http)}
-        values["verify"] = asks if shape.http.verify else None
+    if (name := shape.performer) is not None:
+        plugin, request = plugins(TOOLS).get(name), vars(shape)[name]
+        asks = name if plugin.queries(request) else None
+        values |= {"function": name, "query": asks, "performer": name}
+        values["verify"] = asks if plugin.verifies(request) else None
+        values["request"] = request.model_dump(exclude_none=True)
     return Tool(**values, sinks=tuple(shape.sinks), timeout_us=duration_us(shape.timeout))
 
 
@@ -171,14 +176,20 @@ def _charter_problems(shape: AgentFile, document: Document) -> list[Problem]:
 def _reasoner_problems(
     shape: AgentFile, document: Document, code: Mapping[str, ModuleOutline], relative_path: str
 ) -> list[Problem]:
-    module, name = ("judge", "Judge") if shape.reasoner == "judge" else ("agent", "root_agent")
-    if module not in code:
-        what = f"{shape.reasoner!r} needs {relative_path}/{module}.py, which is not there"
-        return [document.problem(("reasoner",), what, f"add {module}.py with {name}")]
-    if name not in code[module].names and not code[module].broken:
-        mend = "add class Judge(vedette.judging.Judge)" if name == "Judge" else "assign root_agent"
-        return [Problem(code[module].file, 1, "", f"defines no {name}", mend)]
-    return _model_problems(shape, document) if shape.reasoner == "adk" else []
+    try:
+        plugin: ReasonerPlugin = plugins(REASONERS).get(shape.reasoner)
+    except BadFleet as error:
+        return [document.problem(("reasoner",), error.what, error.mend or "")]
+    if plugin.defines is not None:
+        module, name, mend = plugin.defines
+        if module not in code:
+            what = f"{shape.reasoner!r} needs {relative_path}/{module}.py, which is not there"
+            return [document.problem(("reasoner",), what, f"add {module}.py with {name}")]
+        if name not in code[module].names and not code[module].broken:
+            return [Problem(code[module].file, 1, "", f"defines no {name}", mend)]
+    found = plugins(REASONERS).problems(shape.reasoner, shape)
+    problems = [document.problem(inside, what, mend) for inside, what, mend in found]
+    return problems + (_model_problems(shape, document) if plugin.asks_model else [])
 
 
 def _model_problems(shape: AgentFile, document: Document) -> list[Problem]:
@@ -241,7 +252,6 @@ def tool_problems(
     shape: AgentFile, document: Document, code: ModuleOutline | None, context: FleetContext
 ) -> list[Problem]:
     """Say everything that is wrong with the tools as declared, each for itself and together."""
-    targets = context.targets
     problems: list[Problem] = []
     tools: dict[str, ToolFile] = {}
     for index, tool in enumerate(shape.tools):
@@ -251,18 +261,45 @@ def tool_problems(
             problems.append(document.problem((*path, "name"), what, "keep one of the two"))
         tools[tool.name] = tool
         problems += _args_problems(tool, document, path)
-        if tool.http is not None:
-            problems += http_problems(tool, document, path, context.http_targets)
+        if tool.performer is not None:
+            problems += _performer_problems(tool, tool.performer, document, path, context)
         else:
             problems += _settles_problems(tool, shape, document, path)
             problems += _code_problems(tool, document, path, code)
-        if tool.target is not None and tool.target not in targets:
+        if tool.target is not None and tool.target not in context.targets:
             what = f"vedette.toml has no table [targets.{tool.target}]"
-            mend = did_you_mean(tool.target, sorted(targets))
+            mend = did_you_mean(tool.target, sorted(context.targets))
             problems.append(document.problem((*path, "target"), what, mend))
     for index, tool in enumerate(shape.tools):
         problems += _inverse_problems(tool, tools, document, ("tools", index))
     return problems
+
+
+def _performer_problems(
+    tool: ToolFile, name: str, document: Document, path: KeyPath, context: FleetContext
+) -> list[Problem]:
+    """Say what is wrong with a tool that a plugin performs."""
+    found: list[TableProblem] = []
+    for key in ("function", "query", "verify", *performers()):
+        if key != name and vars(tool)[key] is not None:
+            what = f"a tool with {name}: is performed by the engine, without tools.py"
+            found.append(((key,), what, f"remove it, or remove {name}:"))
+    if tool.output == "trusted":
+        what, mend = "what a server answers is not trusted", "write output: untrusted"
+        found.append((("output",), what, mend))
+    if tool.settles == "transactional":
+        what = "a request is outside of the fleet's own commit"
+        found.append((("settles",), what, "write idempotent, queryable or none"))
+    found += plugins(TOOLS).problems(name, tool, vars(tool)[name])
+    kind = plugins(TOOLS).get(name).target_kind
+    if kind is not None and tool.target is None:
+        what = "it is not said which server is called"
+        found.append(((name,), what, "add target: with the name of a [targets.NAME] table"))
+    elif kind is not None and context.targets.get(tool.target or "", kind) not in (kind, ""):
+        of_kind = sorted(name for name, known in context.targets.items() if known == kind)
+        mend = did_you_mean(tool.target or "", of_kind)
+        found.append((("target",), f"target {tool.target!r} is not of kind {kind}", mend))
+    return [document.problem((*path, *inside), what, mend) for inside, what, mend in found]
 
 
 def _args_problems(tool: ToolFile, document: Document, path: KeyPath) -> list[Problem]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from vedette.config.field import AfterValidator, Field, Shape, json_schema
+from vedette.config.field import AfterValidator, Field, FieldInfo, Shape, json_schema
+from vedette.config.kinds import Either
+from vedette.config.plugins import PluginName, PluginTable, plugins
 from vedette.domain.base.clock import duration_us
+from vedette.domain.ports.plugin import REASONERS, TOOLS
 from vedette.domain.readers import check_reader
 
 SETTLES_MEND = "say how an unknown outcome is settled: transactional, idempotent, queryable or none"
@@ -54,7 +57,7 @@ def _memory(text: str) -> str:
 MemorySize = Annotated[str, AfterValidator(_memory)]
 Reader = Annotated[str, AfterValidator(check_reader)]
 NonBlankText = Annotated[str, AfterValidator(_check_text)]
-OneOrMore = Annotated[NonBlankText | list[NonBlankText], Field(union_mode="left_to_right")]
+OneOrMore = NonBlankText | list[NonBlankText]
 
 
 class TriggerFile(Shape):
@@ -139,47 +142,15 @@ class CodeLimitsFile(Shape):
     )
 
 
-class HttpQueryFile(Shape):
-    """What asks the target whether the effect is there."""
-
-    url: str = Field(description="the path, for example /v1/items?key={@key}")
-    headers: dict[str, str] = Field(default_factory=dict)
-    done: list[int] = Field(
-        default_factory=lambda: [200], min_length=1, description="statuses that say it is there"
-    )
-    absent: list[int] = Field(
-        default_factory=lambda: [404, 410], description="statuses that say it is not"
-    )
-    where: dict[str, str] = Field(
-        default_factory=dict,
-        description="JSON Pointers into the answer, and what must stand there; another value, null "
-        "or too short a list says it is not there, and any other answer says nothing",
-    )
-
-
-class HttpFile(Shape):
-    """The request of a tool. Its host and its credentials are the target's."""
-
-    method: Literal["POST", "PUT", "PATCH", "DELETE"] = "POST"
-    url: str = Field(description="the path, for example /v1/items/{item}")
-    headers: dict[str, str] = Field(default_factory=dict)
-    body: Any = Field(default=None, description="JSON in which {argument} is put in; or null")
-    idempotency_header: str | None = Field(
-        default=None, description="the header that takes the effect's key"
-    )
-    ok: list[int] = Field(
-        default_factory=lambda: [200, 201, 202, 204],
-        min_length=1,
-        description="statuses that say it is done",
-    )
-    query: HttpQueryFile | None = Field(
-        default=None, description="asks the target whether it is there"
-    )
-    verify: bool = Field(default=False, description="the query is asked after each call, too")
+def performers() -> list[str]:
+    """Return the plugins that may perform a tool: each is a key of one in agent.yaml."""
+    return [name for name in plugins(TOOLS).names() if name not in _TOOL_KEYS]
 
 
 class ToolFile(Shape):
     """One tool: what it does to the world. Declared here, performed by `function` or `http`."""
+
+    # Beside these, a key for each plugin of `vedette.tools`: see `fields`.
 
     name: str = Field(
         description="for example incident.open", pattern=r"^[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*$"
@@ -197,9 +168,6 @@ class ToolFile(Shape):
         description=SETTLES_MEND
     )
     function: str | None = Field(default=None, description="a function of tools.py")
-    http: HttpFile | None = Field(
-        default=None, description="a request that the engine makes, instead of a function"
-    )
     query: str | None = Field(
         default=None,
         description="a function of tools.py that asks the target; idempotent tools are asked "
@@ -222,6 +190,28 @@ class ToolFile(Shape):
     timeout: Duration = "10s"
     attempts: int = Field(default=5, ge=1, le=100)
 
+    @classmethod
+    def fields(cls) -> dict[str, FieldInfo]:
+        """Return the fields by name; behind `function` what else may perform a tool."""
+        found: dict[str, FieldInfo] = {}
+        for name, field in super().fields().items():
+            found[name] = field
+            if name == "function":
+                found |= {
+                    plugin: FieldInfo(default=None, kind=Either([PluginTable(TOOLS, plugin)], True))
+                    for plugin in performers()
+                }
+        return found
+
+    @property
+    def performer(self) -> str | None:
+        """Return the plugin that performs the tool; None if its function does."""
+        return next((name for name in performers() if vars(self)[name] is not None), None)
+
+
+# What policy is told of every tool, so that no plugin can have the name.
+_TOOL_KEYS = frozenset({*ToolFile.__annotations__, "readers"})
+
 
 class AgentFile(Shape):
     """agent.yaml: what an agent is and what it requests. Policy grants."""
@@ -230,7 +220,7 @@ class AgentFile(Shape):
     name: str = Field(description="the name of the folder")
     title: NonBlankText = Field(description="one line for people")
     owner: NonBlankText = Field(description="who answers for the agent")
-    reasoner: Literal["judge", "adk"] = "judge"
+    reasoner: Annotated[str, PluginName(REASONERS, "judge")] = "judge"
     max_turns: int = Field(default=1, ge=1, le=64)
     mode: Literal["observe", "ask", "act"] = Field(
         default="observe", description="the mode it requests; policy grants"
@@ -257,9 +247,11 @@ def agent_schema() -> dict[str, Any]:
     schema = json_schema(AgentFile)
     kinds = ("on", "every", "cron", "daily")
     schema["$defs"]["TriggerFile"]["oneOf"] = [{"required": [kind]} for kind in kinds]
-    performed = [{"required": ["function"]}, {"required": ["http"]}]
-    schema["$defs"]["ToolFile"]["oneOf"] = performed
+    tool = schema["$defs"]["ToolFile"]
+    tool["oneOf"] = [{"required": [name]} for name in ("function", *performers())]
+    for name in performers():
+        tool["properties"][name]["description"] = plugins(TOOLS).get(name).description
     kind = "|".join(ARG_KINDS)
     values = {"type": "string", "pattern": rf"^({kind})\??$"}
-    schema["$defs"]["ToolFile"]["properties"]["args"]["additionalProperties"] = values
+    tool["properties"]["args"]["additionalProperties"] = values
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -4,83 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-from vedette.config import deployment_tables as file
 from vedette.config.policy_table import policy_problems
 from vedette.config.problem import Problem
-from vedette.config.settings_table import is_loopback
 from vedette.config.yaml import Document, KeyPath
 from vedette.domain.base.clock import duration_us
-from vedette.domain.ports.plugin import TableContext, TableProblem
-
-
-class PubsubPlan(Struct, frozen=True):
-    """Pulls a Pub/Sub subscription; fields as in `edges_file.PubsubFile`."""
-
-    kind: ClassVar[str] = "pubsub"
-    name: str
-    project: str
-    subscription: str
-    topic: str | None
-    dead_letter_topic: str | None
-    max_delivery_attempts: int
-    ordered: bool
-    exactly_once: bool
-    ack_deadline_us: int
-    max_messages: int
-    max_bytes: int
-    streams: int
-    vouches: str
-    type: str | None
-    filter: str | None
-    schedules: bool
-
-
-class PushPlan(Struct, frozen=True):
-    """Takes what Pub/Sub pushes; fields as in `edges_file.PushFile`."""
-
-    kind: ClassVar[str] = "pubsub-push"
-    name: str
-    project: str
-    subscription: str
-    topic: str | None
-    endpoint: str | None
-    audience: str
-    service_account: str
-    issuer: str
-    vouches: str
-    type: str | None
-    schedules: bool
-    dead_letter_topic: str | None
-    max_delivery_attempts: int
-    ack_deadline_us: int
-    filter: str | None
-
-
-class BigQueryPlan(Struct, frozen=True):
-    """Asks a BigQuery table for new rows; fields as in `edges_file.BigQueryFile`."""
-
-    kind: ClassVar[str] = "bigquery"
-    name: str
-    project: str
-    dataset: str
-    table: str
-    type: str
-    time_column: str
-    id_column: str | None
-    subject_column: str | None
-    every_us: int
-    overlap_us: int
-    behind_us: int
-    method: str
-    location: str | None
-    begin: str = "now"
-    vouches: str = "columns"
-    vouched: tuple[str, ...] = ()
+from vedette.domain.base.urls import is_loopback
 
 
 class PolicyPlan(Struct, frozen=True):
@@ -194,50 +127,6 @@ def build_deployment(shape: Any, path: Callable[[str], Path]) -> Deployment:
         TelemetryPlan(telemetry.traces, telemetry.endpoint, telemetry.sample, telemetry.logs),
         AuditPlan(audit.project, audit.dataset, duration_us(audit.every)),
     )  # fmt: skip
-
-
-def pubsub_plan(table: file.PubsubFile) -> PubsubPlan:
-    """Return the plan of a table."""
-    return PubsubPlan(
-        table.name, table.project, table.subscription, table.topic, table.dead_letter_topic,
-        table.max_delivery_attempts, table.ordered, table.exactly_once,
-        duration_us(table.ack_deadline), table.max_messages, table.max_bytes, table.streams,
-        table.vouches, table.type, table.filter, table.schedules,
-    )  # fmt: skip
-
-
-def push_plan(table: file.PushFile) -> PushPlan:
-    """Return the plan of a table."""
-    return PushPlan(
-        table.name, table.project, table.subscription, table.topic, table.endpoint,
-        table.audience, table.service_account, table.issuer, table.vouches, table.type,
-        table.schedules, table.dead_letter_topic, table.max_delivery_attempts,
-        duration_us(table.ack_deadline), table.filter,
-    )  # fmt: skip
-
-
-def bigquery_plan(table: file.BigQueryFile) -> BigQueryPlan:
-    """Return the plan of a table."""
-    return BigQueryPlan(
-        table.name, table.project, table.dataset, table.table, table.type, table.time_column,
-        table.id_column, table.subject_column, duration_us(table.every),
-        duration_us(table.overlap), duration_us(table.behind), table.method, table.location,
-        table.begin, table.vouches, tuple(table.vouched),
-    )  # fmt: skip
-
-
-def pubsub_problems(
-    table: file.PubsubFile | file.PushFile, context: TableContext, *, pushed: bool
-) -> list[TableProblem]:
-    """Return what is wrong with a table beyond its shape."""
-    found: list[TableProblem] = []
-    if pushed and not context.serves_http:
-        what = "nothing is served here that could be pushed to"
-        found.append(((), what, "set http of [serve]"))
-    if not 10_000_000 <= duration_us(table.ack_deadline) <= 600_000_000:
-        what = "Pub/Sub takes ack deadlines from 10s to 10m"
-        found.append((("ack_deadline",), what, "write for example 60s"))
-    return found
 
 
 def deployment_problems(shape: Any, document: Document) -> list[Problem]:

@@ -6,97 +6,11 @@ from typing import Literal
 
 from vedette.config.field import Field
 from vedette.config.secret_reference import VERSION_PATTERN
-from vedette.config.settings_table import NAME, Address, Duration, Number, SettingsTable, Whole
+from vedette.config.settings_table import Address, Duration, Number, SettingsTable
 
-# What BigQuery calls its things by; nothing else goes into a query as a name.
-PROJECT = r"^[a-z0-9][a-z0-9.:-]{0,62}$"
-DATASET = r"^[A-Za-z0-9_]{1,1024}$"
-TABLE = r"^[A-Za-z0-9_-]{1,1024}$"
-COLUMN = r"^[A-Za-z_][A-Za-z0-9_]{0,299}$"
-
-
-class PubsubFile(SettingsTable):
-    """Messages of a Pub/Sub subscription, pulled over an asynchronous stream."""
-
-    kind: Literal["pubsub"]
-    name: str = Field(description="names the source", pattern=NAME)
-    project: str = Field(description="the Google Cloud project", min_length=1)
-    subscription: str = Field(description="the subscription's short name", min_length=1)
-    topic: str | None = Field(default=None, description="its topic, for `vedette pubsub --apply`")
-    dead_letter_topic: str | None = Field(
-        default=None, description="where the broker puts what it could not hand over"
-    )
-    max_delivery_attempts: Whole = Field(default=5, ge=5, le=100)
-    ordered: bool = Field(default=False, description="ordering keys are kept by the broker")
-    exactly_once: bool = Field(default=False, description="the broker confirms each ack")
-    ack_deadline: Duration = Field(default="60s", description="10s to 10m; extended while we work")
-    max_messages: Whole = Field(default=2000, ge=1, le=100_000)
-    max_bytes: Whole = Field(default=33_554_432, ge=1024)
-    streams: Whole = Field(default=1, ge=1, le=64, description="streaming pulls side by side")
-    vouches: Literal["envelope", "event", "none"] = Field(
-        default="envelope",
-        description="what of an event its publishers are trusted for; event: source, id and type, "
-        "where strangers choose subject or time",
-    )
-    type: str | None = Field(default=None, description="the type of events given as bare data")
-    filter: str | None = Field(default=None, description="a filter of the broker, beside ours")
-    schedules: bool = Field(
-        default=False, description="the messages are Cloud Scheduler's, and name a schedule"
-    )
-
-
-class PushFile(SettingsTable):
-    """Messages that Pub/Sub pushes to POST /v1/pubsub/NAME."""
-
-    kind: Literal["pubsub-push"]
-    name: str = Field(description="names the source", pattern=NAME)
-    project: str = Field(description="the Google Cloud project", min_length=1)
-    subscription: str = Field(description="the subscription's short name", min_length=1)
-    topic: str | None = Field(default=None, description="its topic, for `vedette pubsub --apply`")
-    endpoint: str | None = Field(default=None, description="the URL that is pushed to")
-    audience: str = Field(description="the audience of its OIDC token", min_length=1)
-    service_account: str = Field(description="whose token it is: an e-mail", min_length=3)
-    issuer: str = "https://accounts.google.com"
-    vouches: Literal["envelope", "event", "none"] = "envelope"
-    type: str | None = Field(default=None, description="the type of events given as bare data")
-    schedules: bool = False
-    dead_letter_topic: str | None = Field(
-        default=None, description="where the broker puts what is no event"
-    )
-    max_delivery_attempts: Whole = Field(default=5, ge=5, le=100)
-    ack_deadline: Duration = Field(default="60s", description="10s to 10m: how long an answer has")
-    filter: str | None = Field(default=None, description="a filter of the broker, beside ours")
-
-
-class BigQueryFile(SettingsTable):
-    """New rows of a BigQuery table as events."""
-
-    kind: Literal["bigquery"]
-    name: str = Field(description="names the source", pattern=NAME)
-    project: str = Field(description="the Google Cloud project", pattern=PROJECT)
-    dataset: str = Field(pattern=DATASET)
-    table: str = Field(pattern=TABLE)
-    type: str = Field(description="the type of its events", min_length=1)
-    time_column: str = Field(description="when the row was inserted", pattern=COLUMN)
-    id_column: str | None = Field(default=None, description="what tells rows apart", pattern=COLUMN)
-    subject_column: str | None = Field(
-        default=None, description="the subject of its events", pattern=COLUMN
-    )
-    every: Duration = Field(default="30s", description="how often new rows are asked for")
-    overlap: Duration = Field(default="5m", description="how late a row may come")
-    behind: Duration = Field(default="2s", description="how far behind the clock is read")
-    method: Literal["watermark", "appends"] = "watermark"
-    begin: Literal["now", "start"] = Field(
-        default="now", description="where it begins that was never here: now, or the first row"
-    )
-    location: str | None = None
-    vouches: Literal["columns", "envelope"] = Field(
-        default="columns",
-        description="envelope: an id or a subject of a column is trusted, as its writers are",
-    )
-    vouched: list[str] = Field(
-        default_factory=list, description="the columns whose values no stranger chooses"
-    )
+# What BigQuery calls its things by.
+_PROJECT = r"^[a-z0-9][a-z0-9.:-]{0,62}$"
+_DATASET = r"^[A-Za-z0-9_]{1,1024}$"
 
 
 class PolicyFile(SettingsTable):
@@ -180,9 +94,9 @@ class AuditFile(SettingsTable):
     """Where the ledger is shipped to, beside being kept."""
 
     project: str | None = Field(
-        default=None, description="the Google Cloud project", pattern=PROJECT
+        default=None, description="the Google Cloud project", pattern=_PROJECT
     )
     dataset: str | None = Field(
-        default=None, description="the dataset of its tables", pattern=DATASET
+        default=None, description="the dataset of its tables", pattern=_DATASET
     )
     every: Duration = Field(default="10s", description="how often it is shipped")

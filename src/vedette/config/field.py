@@ -6,21 +6,20 @@ files need and no more, because it is paid for at every start: importing a gener
 costs a first start a third of its time (docs/decisions/0019-what-a-start-may-cost.md).
 
 Understood are str, int, float, bool, Any, None, Literal, list, dict with text keys, models, unions
-of one of these with None, of one with a list, and of models told apart by a field; each may stand
-in Annotated with BeforeValidator, AfterValidator and Field, or with a Kind that checks it instead.
+of one of these with None and of one with a list; each may stand in Annotated with BeforeValidator,
+AfterValidator and Field, or with a Kind that checks it instead (models told apart by a field).
 """
 
 from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar, Literal, Self, Union
 
 from msgspec import Struct
 
 from vedette.config.kinds import (
-    Anything,
     Checked,
     Either,
     Errors,
@@ -35,7 +34,6 @@ from vedette.config.kinds import (
     Whole,
     build_error,
 )
-from vedette.domain.base.errors import BadFleet
 
 _NOT_GIVEN: Any = object()
 
@@ -59,7 +57,6 @@ class FieldInfo(Struct, frozen=True, eq=False):
     default_factory: Callable[[], Any] | None = None
     description: str | None = None
     limits: Mapping[str, Any] | None = None
-    discriminator: str | None = None
     kind: Kind | None = None
 
     @property
@@ -83,8 +80,6 @@ def Field(
     pattern: str | None = None,
     min_length: int | None = None,
     max_length: int | None = None,
-    discriminator: str | None = None,
-    union_mode: str | None = None,
 ) -> Any:
     """Describe a field: its default, what people are told of it, and its limits."""
     limits = {
@@ -92,7 +87,7 @@ def Field(
         "min_length": min_length, "max_length": max_length,
     }  # fmt: skip
     given = {name: limit for name, limit in limits.items() if limit is not None}
-    return FieldInfo(default, default_factory, description, given, discriminator)
+    return FieldInfo(default, default_factory, description, given)
 
 
 class Shape:
@@ -107,18 +102,33 @@ class Shape:
 
     model_fields_set: frozenset[str]
 
-    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
-        """Make a model of values that were checked; what is not given has its default."""
-        given = values or {}
-        for name, field in self.fields().items():
-            self.__dict__[name] = given[name] if name in given else field.fallback()
-        self.__dict__["model_fields_set"] = frozenset(given)
+    def __init__(self, **values: Any) -> None:
+        """Make a model of values that fit; what is not given has its default."""
+        fields = self.fields()
+        if unknown := values.keys() - fields:
+            raise TypeError(f"{type(self).__name__} has no {min(unknown)!r}")
+        for name, field in fields.items():
+            self.__dict__[name] = values[name] if name in values else field.fallback()
+        self.__dict__["model_fields_set"] = frozenset(values)
 
     def __init_subclass__(cls) -> None:
         cls._fields = None
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is never changed")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.model_dump() == other.model_dump()
+
+    __hash__ = None  # type: ignore[assignment]  # it may hold lists
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model_dump()})"
+
+    def replace(self, **values: Any) -> Self:
+        """Return the model with other values, which fit."""
+        given = {name: self.__dict__[name] for name in self.model_fields_set}
+        return type(self)(**{**given, **values})
 
     @classmethod
     def fields(cls) -> dict[str, FieldInfo]:
@@ -143,15 +153,20 @@ class Shape:
         fields = cls.fields()
         values: dict[str, Any] = {}
         for name, field in fields.items():
+            at, known = (*loc, name), len(found)
             if name in value:
                 assert field.kind is not None
-                values[name] = field.kind.check(value[name], (*loc, name), found)
+                values[name] = field.kind.check(value[name], at, found)
             elif field.is_required:
-                found.append(build_error("missing", (*loc, name), value))
+                found.append(build_error("missing", at, value))
+            for error in found[known:]:
+                if error["loc"] == at:
+                    error["description"] = field.description
         for name in value:
             if name not in fields:
-                found.append(build_error("extra_forbidden", (*loc, name), value[name]))
-        return cls(values) if len(found) == before else None
+                known_keys = {"known": list(fields)}
+                found.append(build_error("extra_forbidden", (*loc, name), value[name], known_keys))
+        return cls(**values) if len(found) == before else None
 
     def model_dump(
         self, *, exclude: Collection[str] = (), exclude_none: bool = False
@@ -193,15 +208,11 @@ class Table(Kind):
             defs[name].update(object_schema(self.shape, defs))
         return {"$ref": f"#/$defs/{name}"}
 
-    def models(self) -> Iterator[Any]:
-        """Yield the model."""
-        yield self.shape
-
 
 class Tagged(Kind):
     """One of several models, told apart by the value of one field."""
 
-    def __init__(self, field: str, tables: Mapping[str, Table]) -> None:
+    def __init__(self, field: str, tables: Mapping[str, Kind]) -> None:
         self.field, self.tables = field, tables
 
     def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
@@ -211,18 +222,12 @@ class Tagged(Kind):
             return None
         tag = value.get(self.field)
         if isinstance(tag, str) and tag in self.tables:
-            try:
-                shape = self.tables[tag].shape
-            except BadFleet as refused:  # what should bring it is broken
-                told = {"what": refused.what, "mend": refused.mend}
-                errors.append(build_error("plugin", (*loc, self.field), value, told))
-                return None
-            return shape.check(value, (*loc, tag), errors)
+            return self.tables[tag].check(value, loc, errors)
         if self.field not in value:
             errors.append(build_error("union_tag_not_found", loc, value))
         else:
             expected = ", ".join(repr(known) for known in self.tables)
-            context = {"tag": tag, "expected_tags": expected}
+            context = {"tag": tag, "expected": expected}
             errors.append(build_error("union_tag_invalid", loc, value, context))
         return None
 
@@ -230,15 +235,10 @@ class Tagged(Kind):
         """Offer the models."""
         return {"oneOf": [table.schema(defs) for table in self.tables.values()]}
 
-    def models(self) -> Iterator[Any]:
-        """Yield the models."""
-        for table in self.tables.values():
-            yield table.shape
-
 
 def _field(hint: Any, declared: Any, strict: bool) -> FieldInfo:
     info = declared if isinstance(declared, FieldInfo) else FieldInfo(default=declared)
-    kind = _kind(hint, strict, info.discriminator)
+    kind = _kind(hint, strict)
     if info.limits:
         kind = Checked(kind, limits=info.limits)
     return FieldInfo(
@@ -246,7 +246,6 @@ def _field(hint: Any, declared: Any, strict: bool) -> FieldInfo:
         info.default_factory,
         info.description or _find_description(hint),
         info.limits,
-        info.discriminator,
         kind,
     )
 
@@ -260,16 +259,18 @@ def _find_description(hint: Any) -> str | None:
     return None
 
 
-_PLAIN: Mapping[Any, Callable[[bool], Kind]] = {
-    str: Text, int: Whole, float: Number, bool: Flag, Any: Anything,
-}  # fmt: skip
+_LENIENT: Mapping[Any, Callable[[bool], Kind]] = {int: Whole, float: Number, bool: Flag}
 
 
-def _kind(hint: Any, strict: bool, discriminator: str | None = None) -> Kind:
+def _kind(hint: Any, strict: bool) -> Kind:
     """Return what checks a value of an annotation. Raises TypeError for one not understood."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if hint in _PLAIN:
-        return _PLAIN[hint](strict)
+    if hint in _LENIENT:
+        return _LENIENT[hint](strict)
+    if hint is str:
+        return Text()
+    if hint is Any:
+        return Kind()
     if isinstance(hint, type) and issubclass(hint, Shape):
         return Table(hint)
     if origin is typing.Annotated:
@@ -281,38 +282,24 @@ def _kind(hint: Any, strict: bool, discriminator: str | None = None) -> Kind:
     if origin is dict and args[0] is str:
         return MapOf(_kind(args[1], strict))
     if origin in (Union, types.UnionType):
-        return _union(args, strict, discriminator)
+        kinds = [_kind(arg, strict) for arg in args if arg is not type(None)]
+        return Either(kinds, len(kinds) < len(args))
     raise TypeError(f"no check for a field of type {hint!r}")
 
 
 def _annotated_kind(args: tuple[Any, ...], strict: bool) -> Kind:
     notes = args[1:]
     infos = [note for note in notes if isinstance(note, FieldInfo)]
-    tag = next((info.discriminator for info in infos if info.discriminator), None)
     limits: dict[str, Any] = {}
     for info in infos:
         limits |= info.limits or {}
     own = next((note for note in notes if isinstance(note, Kind)), None)
     return Checked(
-        own or _kind(args[0], strict, tag),
+        own or _kind(args[0], strict),
         before=[note.run for note in notes if isinstance(note, BeforeValidator)],
         after=[note.run for note in notes if isinstance(note, AfterValidator)],
         limits=limits,
     )
-
-
-def _union(args: tuple[Any, ...], strict: bool, discriminator: str | None) -> Kind:
-    kinds = [_kind(arg, strict) for arg in args if arg is not type(None)]
-    nothing = len(kinds) < len(args)
-    if discriminator is not None:
-        tables: dict[str, Table] = {}
-        for kind in kinds:
-            assert isinstance(kind, Table)
-            tag_kind = kind.shape.fields()[discriminator].kind
-            assert isinstance(tag_kind, OneOf)
-            tables |= {str(tag): kind for tag in tag_kind.values}
-        return Tagged(discriminator, tables)
-    return Either(kinds, nothing)
 
 
 # --- the schema for editors ----------------------------------------------------------------------

@@ -67,8 +67,7 @@ def read_fleet(root: Path, settings: Settings, *, now_us: int = 0) -> FleetConte
     context = FleetContext(
         settings.fleet,
         {bank.name: bank for bank in banks},
-        frozenset(settings.targets),
-        frozenset(n for n, table in settings.targets.items() if table.get("kind") == "http"),
+        {name: str(table.get("kind", "")) for name, table in settings.targets.items()},
     )
     folders, found = _folders(root, settings.agents, "agent")
     problems += found

@@ -1,7 +1,7 @@
 """Kinds of values that a field of a file may hold: each checks a value and describes itself.
 
-An error is a mapping: `type` (what is wrong), `loc` (where, as a path), `input` (what was found),
-`ctx` and `msg`. `vedette.config.shape` turns it into the words that a person reads.
+An error is a mapping: `type` (what is wrong), `loc` (where, as the file's keys), `input` (what was
+found), `ctx` and `msg`. `vedette.config.shape` turns it into the words that a person reads.
 """
 
 from __future__ import annotations
@@ -37,23 +37,9 @@ class Kind:
         """Return the kind as JSON Schema; models within it are added to `defs`."""
         return {}
 
-    def models(self) -> Iterator[Any]:
-        """Yield the models that a value of this kind may hold."""
-        yield from ()
-
-
-class Anything(Kind):
-    """Takes any value as it is."""
-
-    def __init__(self, strict: bool) -> None:
-        self.strict = strict
-
 
 class Text(Kind):
     """Text."""
-
-    def __init__(self, strict: bool) -> None:
-        self.strict = strict
 
     def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
         """Take text only: a number would lose how it was written."""
@@ -140,7 +126,12 @@ class OneOf(Kind):
     """One of a few values."""
 
     def __init__(self, values: Sequence[Any]) -> None:
-        self.values = tuple(values)
+        self._values = tuple(values)
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """Return the values."""
+        return self._values
 
     def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
         """Take the values themselves; True is no 1."""
@@ -179,10 +170,6 @@ class ListOf(Kind):
         """Describe a list."""
         return {"type": "array", "items": self.item.schema(defs)}
 
-    def models(self) -> Iterator[Any]:
-        """Yield the models of the items."""
-        yield from self.item.models()
-
 
 class MapOf(Kind):
     """A mapping with text for keys."""
@@ -204,10 +191,6 @@ class MapOf(Kind):
         """Describe a mapping."""
         inner = self.item.schema(defs)
         return {"type": "object", "additionalProperties": inner or True}
-
-    def models(self) -> Iterator[Any]:
-        """Yield the models of the values."""
-        yield from self.item.models()
 
 
 class Either(Kind):
@@ -238,11 +221,6 @@ class Either(Kind):
         if self.nothing:
             offered.append({"type": "null"})
         return offered[0] if len(offered) == 1 else {"anyOf": offered}
-
-    def models(self) -> Iterator[Any]:
-        """Yield the models of the kinds."""
-        for kind in self.kinds:
-            yield from kind.models()
 
 
 class Checked(Kind):
@@ -293,10 +271,6 @@ class Checked(Kind):
         ]
         return {"anyOf": limited} if "anyOf" in told else limited[0]
 
-    def models(self) -> Iterator[Any]:
-        """Yield the models of the kind."""
-        yield from self.kind.models()
-
 
 def _limit_keywords(schema: Mapping[str, Any]) -> dict[str, str]:
     """Return how JSON Schema names each limit."""
@@ -316,11 +290,11 @@ def _limit_errors(value: Any, loc: Loc, limits: Mapping[str, Any]) -> Iterator[d
     """Yield what is wrong with a value of the right kind."""
     for name, limit in limits.items():
         if name == "ge" and value < limit:
-            yield build_error("greater_than_equal", loc, value, {"ge": limit})
+            yield build_error("greater_than_equal", loc, value, {"bound": limit})
         elif name == "gt" and value <= limit:
-            yield build_error("greater_than", loc, value, {"gt": limit})
+            yield build_error("greater_than", loc, value, {"bound": limit})
         elif name == "le" and value > limit:
-            yield build_error("less_than_equal", loc, value, {"le": limit})
+            yield build_error("less_than_equal", loc, value, {"bound": limit})
         elif name == "pattern" and re.search(_anchor_end(limit), value) is None:
             message = f"must match the pattern {limit}"
             yield build_error("string_pattern_mismatch", loc, value, message=message)

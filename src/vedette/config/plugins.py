@@ -20,20 +20,29 @@ from typing import Any
 from msgspec import Struct
 
 from vedette.config.field import Shape, Table
-from vedette.config.kinds import OneOf
+from vedette.config.kinds import Errors, Kind, Loc, OneOf, build_error
 from vedette.domain.base.errors import BadFleet, VedetteError
 from vedette.domain.ports.plugin import (
     NOTIFIERS,
+    REASONERS,
     SOURCES,
+    TARGETS,
+    TOOLS,
     NotifierPlugin,
     Plan,
+    ReasonerPlugin,
     SourcePlugin,
     TableContext,
     TableProblem,
+    TargetPlugin,
+    ToolPlugin,
 )
 
 _INFO_SUFFIXES = (".dist-info", ".egg-info")
-_BASES: Mapping[str, type[Any]] = {SOURCES: SourcePlugin, NOTIFIERS: NotifierPlugin}
+_BASES: Mapping[str, type[Any]] = {
+    SOURCES: SourcePlugin, NOTIFIERS: NotifierPlugin, TARGETS: TargetPlugin, TOOLS: ToolPlugin,
+    REASONERS: ReasonerPlugin,
+}  # fmt: skip
 
 
 class EntryPoint(Struct, frozen=True):
@@ -74,11 +83,11 @@ class Plugins:
             self._loaded[name] = self._load(name)
         return self._loaded[name]
 
-    def problems(self, table: Any, context: TableContext) -> list[TableProblem]:
-        """Return what is wrong with a table beyond its shape, as its plugin says."""
+    def problems(self, name: str, *given: Any) -> list[TableProblem]:
+        """Return what is wrong with a table beyond its shape, as the plugin of a kind says."""
         try:
-            with self.wrap_errors(table.kind):
-                return list(self.get(table.kind).problems(table, context))
+            with self.wrap_errors(name):
+                return list(self.get(name).problems(*given))
         except BadFleet as error:
             return [((), error.what, error.mend or "")]
 
@@ -132,6 +141,8 @@ class Plugins:
         base = _BASES[self._group]
         if not isinstance(found, base):
             return f"is no instance of {base.__name__}"
+        if "table" not in base.__annotations__:
+            return ""
         table = getattr(found, "table", None)
         if not (isinstance(table, type) and issubclass(table, Shape)):
             return "has no table of vedette.sdk.Table"
@@ -139,6 +150,8 @@ class Plugins:
             fields = table.fields()
         except Exception as error:
             return f"has a table that cannot be read: {type(error).__name__}: {error}"
+        if self._group not in (SOURCES, NOTIFIERS):
+            return ""
         kind = fields["kind"].kind if "kind" in fields else None
         if not (isinstance(kind, OneOf) and kind.values == (name,)):
             return f"has a table without kind: Literal[{name!r}]"
@@ -148,8 +161,47 @@ class Plugins:
 REINSTALL = "install vedette anew (in a checkout: make setup), its entry points are missing"
 
 
-class PluginTables(Mapping[str, Table]):
-    """The tables of a group by kind, each loaded when it is asked for."""
+class PluginName(OneOf):
+    """The name of a plugin of a group."""
+
+    def __init__(self, group: str, first: str) -> None:
+        """`first` is told first of those that there are."""
+        self._group, self._first = group, first
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """Return the names that there are."""
+        names = plugins(self._group).names()
+        return tuple(sorted(names, key=lambda name: name != self._first))
+
+
+class PluginTable(Kind):
+    """The table of one plugin, which is loaded when a file first has such a table."""
+
+    def __init__(self, group: str, name: str, *at: str) -> None:
+        """`at` is the key below it by which a plugin that is no good is told."""
+        self._group, self._name, self._at = group, name, at
+
+    def check(self, value: Any, loc: Loc, errors: Errors) -> Any:
+        """Check the mapping as the plugin's table."""
+        try:
+            table = self._table()
+        except BadFleet as refused:
+            told = {"what": refused.what, "mend": refused.mend}
+            errors.append(build_error("plugin", (*loc, *self._at), value, told))
+            return None
+        return table.check(value, loc, errors)
+
+    def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
+        """Point to the table's own schema. Raises BadFleet."""
+        return self._table().schema(defs)
+
+    def _table(self) -> Table:
+        return Table(plugins(self._group).get(self._name).table)
+
+
+class PluginTables(Mapping[str, PluginTable]):
+    """The tables of a group by kind."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -157,9 +209,8 @@ class PluginTables(Mapping[str, Table]):
     def __contains__(self, kind: object) -> bool:
         return kind in plugins(self._group)
 
-    def __getitem__(self, kind: str) -> Table:
-        """Return the table of a kind. Raises BadFleet."""
-        return Table(plugins(self._group).get(kind).table)
+    def __getitem__(self, kind: str) -> PluginTable:
+        return PluginTable(self._group, kind, "kind")
 
     def __iter__(self) -> Iterator[str]:
         return iter(plugins(self._group).names())

@@ -5,25 +5,17 @@ A box lets an agent's tools go there and nowhere else, so what is not said here 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-_WEB = {"http": 80, "https": 443}
-_MAIL = {
-    "imap": {"implicit": 993, "starttls": 143, "none": 143},
-    "smtp": {"implicit": 465, "starttls": 587, "none": 25},
-}
-# Pub/Sub itself, and what its client's credentials come from.
-_GOOGLE = (
-    ("pubsub.googleapis.com", 443), ("oauth2.googleapis.com", 443),
-    ("metadata.google.internal", 80), ("169.254.169.254", 80),
-)  # fmt: skip
-_DEFAULT_TLS = {"imap": "implicit", "smtp": "starttls"}
+from vedette.config.plugins import plugins
+from vedette.domain.base.urls import parse_url
+from vedette.domain.ports.plugin import TARGETS, TargetPlugin
+
+_PORTS = {"http": 80, "https": 443}
 
 
 class Reach(Struct, frozen=True):
@@ -49,14 +41,25 @@ class Reach(Struct, frozen=True):
         return tuple(sorted({port for _, port in self.addresses}))
 
 
+def target_plugin(table: Mapping[str, Any]) -> TargetPlugin:
+    """Return the plugin of a target's kind; the base of all for a kind that nothing brings."""
+    kind, known = table.get("kind"), plugins(TARGETS)
+    plugin: TargetPlugin = known.get(kind) if isinstance(kind, str) and kind in known else _ANY
+    return plugin
+
+
+_ANY = TargetPlugin()
+
+
 def build_reach(tables: Iterable[Mapping[str, Any]]) -> Reach:
     """Return what the tools of these targets reach."""
     declared = list(tables)
+    folders = (target_folder(table) for table in declared)
     return Reach(
-        tuple(dict.fromkeys(place for table in declared for place in _folders(table))),
+        tuple(dict.fromkeys(folder for folder in folders if folder is not None)),
         tuple(dict.fromkeys(file for table in declared for file in _files(table))),
-        tuple(dict.fromkeys(one for table in declared for one in target_addresses(table))),
-        any(table.get("kind") == "pubsub" for table in declared),
+        tuple(dict.fromkeys(one for table in declared for one in _addresses(table))),
+        any(target_plugin(table).allows_udp for table in declared),
     )
 
 
@@ -71,7 +74,7 @@ def target_folder(table: Mapping[str, Any]) -> str | None:
         return None
     named = Path(path)
     file = named.is_file() or (bool(named.suffix) and not named.is_dir())
-    return str(named.parent) if file and table.get("kind") != "maildir" else path
+    return str(named.parent) if file and not target_plugin(table).path_is_folder else path
 
 
 def is_separate(folder: str, closed: Iterable[Path], content: Iterable[Path]) -> bool:
@@ -82,24 +85,6 @@ def is_separate(folder: str, closed: Iterable[Path], content: Iterable[Path]) ->
     )
 
 
-def target_addresses(table: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    """Yield the addresses that a target names. Raises ValueError for one that is none."""
-    for key in ("url", "base_url"):
-        if isinstance(table.get(key), str):
-            parts = urlsplit(table[key])
-            port = parts.port or _WEB.get(parts.scheme)
-            if parts.hostname and port:
-                yield parts.hostname, port
-    kind = str(table.get("kind"))
-    yield from _server(table, "", kind)
-    yield from _server(table, "smtp_", "smtp")
-    if kind == "pubsub":
-        emulator = os.environ.get("PUBSUB_EMULATOR_HOST")
-        yield from [parse_address(emulator)] if emulator else _GOOGLE
-    for text in table.get("reach", ()):
-        yield parse_address(text)
-
-
 def parse_address(text: Any) -> tuple[str, int]:
     """Return the host and port of `host:port`. Raises ValueError."""
     host, _, port = text.rpartition(":") if isinstance(text, str) else ("", "", "")
@@ -108,18 +93,18 @@ def parse_address(text: Any) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _server(table: Mapping[str, Any], prefix: str, kind: str) -> Iterator[tuple[str, int]]:
-    host, port = table.get(f"{prefix}host"), table.get(f"{prefix}port")
-    if port is None and kind in _MAIL:
-        port = _MAIL[kind].get(str(table.get(f"{prefix}tls", _DEFAULT_TLS[kind])))
+def _addresses(table: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield the addresses that a target names. Raises ValueError for one that is none."""
+    for key in ("url", "base_url"):
+        parts = parse_url(str(table.get(key, "")))
+        if parts is not None:
+            yield parts.hostname or "", parts.port or _PORTS[parts.scheme]
+    host, port = table.get("host"), table.get("port")
     if isinstance(host, str) and host and isinstance(port, int):
         yield host, port
-
-
-def _folders(table: Mapping[str, Any]) -> Iterator[str]:
-    folder = target_folder(table)
-    if folder is not None:
-        yield folder
+    yield from target_plugin(table).addresses(table)
+    for text in table.get("reach", ()):
+        yield parse_address(text)
 
 
 def _files(table: Mapping[str, Any]) -> Iterator[str]:

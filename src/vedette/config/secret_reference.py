@@ -58,20 +58,33 @@ def secret_names(table: Mapping[str, Any]) -> list[str]:
     return sorted(found)
 
 
+def secret_keys(table: Mapping[str, Any], name: str) -> list[str]:
+    """Return the keys of a table that refer to one secret: one, unless nobody checked it yet."""
+    return [key for kind in _KINDS if table.get(key := f"{name}_{kind}")]
+
+
+def require_secret(table: Mapping[str, Any], name: str, *, where: str) -> str:
+    """Return a secret as `read_secret` does. Raises BadFleet if none is referred to."""
+    found = read_secret(table, name, where=where)
+    if found is None:
+        raise BadFleet(f"has no {name}", where=where, mend=f"add {name}_env")
+    return found
+
+
 def read_secret(table: Mapping[str, Any], name: str, *, where: str) -> str | None:
     """Return the secret that `NAME_env`, `NAME_file` or `NAME_secret` of a table refers to.
 
     None if none of them is there. Raises BadFleet if what is named is not there, empty or of
     several lines, or if two are named; Unavailable if Secret Manager cannot be asked now.
     """
-    given = [kind for kind in _KINDS if table.get(f"{name}_{kind}")]
+    given = secret_keys(table, name)
     if not given:
         return None
     if len(given) > 1:
-        what = f"{name}_{given[0]} and {name}_{given[1]} are both given"
+        what = f"{given[0]} and {given[1]} are both given"
         raise BadFleet(what, where=where, mend="leave one")
-    named = f"{name}_{given[0]}"
-    found = _READERS[given[0]](str(table[named]), where)
+    (named,) = given
+    found = _READERS[named.rpartition("_")[2]](str(table[named]), where)
     if "\r" in found or "\n" in found:
         # No header and no URL can carry it, and whoever tries may print it in pieces.
         mend = "leave one line there, the secret alone"

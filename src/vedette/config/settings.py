@@ -10,25 +10,27 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from glob import escape
 from pathlib import Path
-from typing import Any, ClassVar
-from urllib.parse import urlsplit
+from typing import Any
 
 from msgspec import Struct, field
 
 from vedette.config.deployment import Deployment, build_deployment, deployment_problems
 from vedette.config.displays import build_displays, display_problems
-from vedette.config.http_tool import http_target_problems
-from vedette.config.mail_servers import mail_target_problems, resolve_relays
 from vedette.config.notify import NotifyPlan, notify_plan, notify_problems
 from vedette.config.plugins import plugins
 from vedette.config.problem import Problem, raise_first_error, sort_problems
-from vedette.config.reach import is_separate, parse_address, target_folder
-from vedette.config.secret_reference import is_secret_literal, read_secret, secret_names
+from vedette.config.secret_reference import read_secret
 from vedette.config.settings_file import ENV_PREFIX, SettingsFile, parse_settings, toml_lines
 from vedette.config.shape import describe_error, to_problem
+from vedette.config.targets import (
+    folder_problems,
+    resolve_paths,
+    resolve_targets,
+    target_problems,
+)
 from vedette.config.yaml import Document, KeyPath, read_text
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.errors import BadFleet
@@ -36,49 +38,7 @@ from vedette.domain.display import Display
 from vedette.domain.ports.plugin import SOURCES, Plan, TableContext
 from vedette.domain.readers import ReaderRule
 
-_TARGET = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?\Z")
-_REQUIRED_KEYS = {
-    "webhook": ("url",), "maildir": ("path",), "pubsub": ("project", "topic"),
-    "imap": ("host", "user"), "smtp": ("host",), "http": ("base_url",), "board": ("path",),
-}  # fmt: skip
-
-
-class CsvPlan(Struct, frozen=True):
-    """Replays CSV series. `path` is an absolute glob pattern, `rate` events per second or 0."""
-
-    kind: ClassVar[str] = "csv"
-    name: str
-    path: str
-    rate: float
-
-
-class JsonlPlan(Struct, frozen=True):
-    """Replays CloudEvents, or with `type` the bare data of such. Otherwise as `CsvPlan`."""
-
-    kind: ClassVar[str] = "jsonl"
-    name: str
-    path: str
-    rate: float
-    type: str | None
-
-
-class MaildirPlan(Struct, frozen=True):
-    """Watches a Maildir, filled from `copy_from` if it is not there yet."""
-
-    kind: ClassVar[str] = "maildir"
-    name: str
-    path: Path
-    copy_from: Path | None
-    every_us: int
-
-
-class HostPlan(Struct, frozen=True):
-    """Reads this machine's metrics."""
-
-    kind: ClassVar[str] = "host"
-    name: str
-    every_us: int
 
 
 class Sender(Struct, frozen=True):
@@ -235,23 +195,10 @@ def read_settings(path: Path) -> tuple[Settings | None, list[Problem]]:
     if problems:
         return None, problems
     settings = _settings(shape, root, context)
-    problems = sort_problems(list(_reach_problems(settings, document)))
+    if settings.isolation.use_processes and settings.isolation.sandbox:
+        closed, content = settings.protected_folders, settings.content_folders
+        problems = sort_problems([*folder_problems(settings.targets, closed, content, document)])
     return (None, problems) if problems else (settings, [])
-
-
-def _reach_problems(settings: Settings, document: Document) -> Iterator[Problem]:
-    """Yield the targets whose folder is not theirs alone: a box would open what else lies there."""
-    if not (settings.isolation.use_processes and settings.isolation.sandbox):
-        return
-    for name, table in settings.targets.items():
-        folder = target_folder(table)
-        if folder is not None and not is_separate(
-            folder, settings.protected_folders, settings.content_folders
-        ):
-            what = f"tools would reach all of {folder}, where the fleet's own files lie"
-            own = f'"@state/{name}/{Path(table["path"]).name}"'
-            mend = f"give it a folder of its own, such as {own}, and move it there"
-            yield document.problem(("targets", name, "path"), what, mend)
 
 
 def _shape_problem(document: Document, error: Any) -> Problem:
@@ -260,9 +207,9 @@ def _shape_problem(document: Document, error: Any) -> Problem:
     for length in range(len(words), 0, -1):
         variable = ENV_PREFIX + "__".join(words[:length])
         if os.environ.get(variable):
-            what, mend = describe_error(SettingsFile, error)
+            what, mend = describe_error(error)
             return Problem("environment", 0, variable, what, mend)
-    return to_problem(SettingsFile, document, error)
+    return to_problem(document, error)
 
 
 def _problems(shape: SettingsFile, document: Document, context: TableContext) -> list[Problem]:
@@ -306,12 +253,10 @@ def _problems(shape: SettingsFile, document: Document, context: TableContext) ->
             problems.append(document.problem(("serve", "hosts", index), what, mend))
     problems += [*deployment_problems(shape, document), *notify_problems(shape, document, context)]
     for index, source in enumerate(shape.sources):
-        for inside, what, mend in plugins(SOURCES).problems(source, context):
+        for inside, what, mend in plugins(SOURCES).problems(source.kind, source, context):
             problems.append(document.problem(("sources", index, *inside), what, mend))
     problems += display_problems(shape, document)
-    for name, table in shape.targets.items():
-        problems += _target_problems(name, table, document)
-    return problems
+    return [*problems, *target_problems(shape.targets, document)]
 
 
 def _count_references(table: Any, name: str) -> int:
@@ -321,60 +266,6 @@ def _count_references(table: Any, name: str) -> int:
 
 def _optional_us(text: str | None) -> int | None:
     return None if text is None else duration_us(text)
-
-
-def _target_problems(name: str, table: Mapping[str, Any], document: Document) -> list[Problem]:
-    path: KeyPath = ("targets", name)
-    kind = table.get("kind")
-    if not _TARGET.match(name):
-        return [document.problem(path, f"{name!r} cannot name a target", "use a-z, 0-9, _ and -")]
-    if not isinstance(kind, str) or not kind:
-        return [document.problem((*path, "kind"), "is missing", "for example webhook or maildir")]
-    problems = []
-    for needed in _REQUIRED_KEYS.get(kind, ()):
-        if not (isinstance(table.get(needed), str) and table[needed]):
-            what = f"a {kind} needs a {needed}"
-            problems.append(document.problem((*path, needed), what, f"add {needed} ="))
-    problems += mail_target_problems(table, path, document)
-    problems += http_target_problems(table, path, document)
-    problems += _list_problems(table.get("reach", []), document, (*path, "reach"))
-    for named in secret_names(table):
-        if sum(f"{named}_{kind}" in table for kind in ("env", "file", "secret")) > 1:
-            what = f"{named} is referred to more than once"
-            problems.append(document.problem(path, what, "leave one of _env, _file and _secret"))
-    for key, value in table.items():
-        if is_secret_literal(key, value):
-            what, mend = "a secret does not stand in a file of the fleet", f"write {key}_env ="
-            problems.append(document.problem((*path, key), what, mend))
-        if key in ("url", "base_url") and isinstance(value, str):
-            problems += _url_problems(value, document, (*path, key))
-    return problems
-
-
-def _list_problems(value: Any, document: Document, path: KeyPath) -> Iterator[Problem]:
-    mend = 'write reach = ["host:port"]'
-    if not isinstance(value, list):
-        yield document.problem(path, "must be a list of addresses", mend)
-        return
-    for index, text in enumerate(value):
-        try:
-            parse_address(text)
-        except ValueError as error:
-            yield document.problem((*path, index), str(error), mend)
-
-
-def _url_problems(url: str, document: Document, path: KeyPath) -> list[Problem]:
-    try:
-        parts = urlsplit(url)
-        fits = parts.scheme in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        return [document.problem(path, f"{url!r} is no URL", "write https://host/path")]
-    if not fits:
-        return [document.problem(path, f"{url!r} is no URL", "write https://host/path")]
-    if parts.password or parts.username:
-        mend = "write token_env = and take it out of the URL"
-        return [document.problem(path, "a secret does not stand in a file of the fleet", mend)]
-    return []
 
 
 def _table_context(shape: SettingsFile, root: Path) -> TableContext:
@@ -389,7 +280,7 @@ def _table_context(shape: SettingsFile, root: Path) -> TableContext:
         start = state if inside != text else root
         return inside if Path(inside).is_absolute() else str(Path(escape(str(start))) / inside)
 
-    targets = {name: _resolve_target(table, path) for name, table in shape.targets.items()}
+    targets = {name: resolve_paths(table, path) for name, table in shape.targets.items()}
     return TableContext(path, pattern, bool(shape.serve.http), targets)
 
 
@@ -431,7 +322,7 @@ def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Setting
             )
             for s in shape.serve.senders
         ),
-        targets=resolve_relays(context.targets),
+        targets=resolve_targets(context.targets),
         sources=tuple(plugins(SOURCES).plan(source, context) for source in shape.sources),
         isolation=Isolation(
             shape.isolation.workers == "processes",
@@ -451,16 +342,6 @@ def _settings(shape: SettingsFile, root: Path, context: TableContext) -> Setting
 
 def _optional_path(path: Callable[[str], Path], text: str | None) -> str | None:
     return str(path(text)) if text else None
-
-
-def _resolve_target(table: Mapping[str, Any], path: Any) -> dict[str, Any]:
-    """Resolve the paths of a target: `path` and whatever ends in `_file`."""
-    return {
-        key: str(path(value))
-        if isinstance(value, str) and (key == "path" or key.endswith("_file"))
-        else value
-        for key, value in table.items()
-    }
 
 
 def _resolve_path(root: Path, text: str) -> Path:

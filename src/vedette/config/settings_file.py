@@ -16,12 +16,12 @@ from vedette.config.deployment_tables import (
     TokensFile,
 )
 from vedette.config.displays import DisplayFile
-from vedette.config.field import AfterValidator, Field, Tagged, json_schema
-from vedette.config.kinds import Errors
+from vedette.config.field import AfterValidator, Field, Table, Tagged, json_schema
+from vedette.config.kinds import Errors, Kind, ListOf, MapOf
 from vedette.config.notify import NotifyFile
 from vedette.config.plugins import PluginTables
 from vedette.config.secret_reference import VERSION_PATTERN
-from vedette.config.settings_table import NAME, Address, Duration, Number, SettingsTable, Whole
+from vedette.config.settings_table import NAME, Address, Duration, SettingsTable, Whole
 from vedette.config.yaml import KeyPath
 from vedette.domain.ports.plugin import SOURCES
 from vedette.domain.readers import check_reader
@@ -90,49 +90,6 @@ class ServeFile(SettingsTable):
         description="names, beside addresses and localhost, that may be asked without a token",
     )
     senders: list[SenderFile] = Field(default_factory=list)
-
-
-class CsvFile(SettingsTable):
-    """Metric series out of CSV files."""
-
-    kind: Literal["csv"]
-    name: str = Field(description="names the source", pattern=NAME)
-    path: str = Field(description="files, for example samples/metrics/*.csv", min_length=1)
-    rate: Number = Field(
-        default=0.0, ge=0, description="events per second; 0 is as fast as possible"
-    )
-
-
-class JsonlFile(SettingsTable):
-    """CloudEvents out of files with one JSON object per line; with `type`, their bare data."""
-
-    kind: Literal["jsonl"]
-    name: str = Field(description="names the source", pattern=NAME)
-    path: str = Field(description="files, for example samples/events/*.jsonl", min_length=1)
-    rate: Number = Field(
-        default=0.0, ge=0, description="events per second; 0 is as fast as possible"
-    )
-    type: str | None = Field(default=None, description="the type of events given as bare data")
-
-
-class MaildirFile(SettingsTable):
-    """Mails out of a Maildir."""
-
-    kind: Literal["maildir"]
-    name: str = Field(description="names the source", pattern=NAME)
-    path: str = Field(description="the Maildir, for example @state/mailbox", min_length=1)
-    copy_from: str | None = Field(
-        default=None, description="what the Maildir is filled from if absent"
-    )
-    every: Duration = Field(default="1s", description="how often it is looked into")
-
-
-class HostFile(SettingsTable):
-    """Live metrics of the machine the fleet runs on."""
-
-    kind: Literal["host"]
-    name: str = Field(description="names the source", pattern=NAME)
-    every: Duration = Field(default="1s", description="how often metrics are read")
 
 
 # Each table is checked as the plugin of its `kind` says (`vedette.domain.ports.plugin`).
@@ -251,13 +208,12 @@ def _environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _read_variable(variable: str, path: list[str], text: str) -> Any:
-    at: Any = SettingsFile
+    kind: Kind | None = Table(SettingsFile)
     for part in path:
-        field = at.fields().get(part) if at is not None else None
-        at = None if field is None or field.kind is None else next(field.kind.models(), None)
-    schema = field.kind.schema({}) if field is not None and field.kind is not None else {}
+        field = kind.shape.fields().get(part) if isinstance(kind, Table) else None
+        kind = None if field is None else field.kind
     free = path[0] == "targets" and len(path) > 1
-    if not free and not {"$ref", "items", "additionalProperties"}.intersection(schema):
+    if not free and not isinstance(kind, Table | ListOf | MapOf):
         return text
     try:
         return json.loads(text)

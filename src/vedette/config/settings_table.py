@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import Annotated, Any, ClassVar
 
 from vedette.config.field import AfterValidator, BeforeValidator, Shape
@@ -32,14 +31,6 @@ def check_address(text: str) -> str:
     if text and not (host and port.isdigit() and int(port) < 65536):
         raise ValueError(f"{text!r} is no address | write host:port, for example 127.0.0.1:8088")
     return text
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether a host is this machine, by an address of the loopback or by its usual name."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 Whole = Annotated[int, BeforeValidator(reject_bool)]

@@ -43,7 +43,8 @@ class Agent(Struct, frozen=True):
 
     `order_by` is the event attribute whose value is the key: events of one key are handled in
     order. `collection` is where the agent's transactional tools keep rows, one per key.
-    `reasoner` is `judge` (the folder's judge.py) or `adk` (the folder's root_agent).
+    `reasoner` names what reasons for it (a plugin of `vedette.reasoners`), `asks_model` says that
+    its turns may make model calls.
     """
 
     name: str
@@ -62,10 +63,16 @@ class Agent(Struct, frozen=True):
     requested_mode: Mode
     order_by: Literal["subject", "id", "source"] = "subject"
     collection: str | None = None
-    reasoner: Literal["judge", "adk"] = "judge"
+    reasoner: str = "judge"
     max_turns: int = 1
     rate_limits: RateLimits = field(default_factory=RateLimits)
     limits: ResourceLimits = field(default_factory=ResourceLimits)
+    asks_model: bool = False
+
+    @property
+    def has_judge(self) -> bool:
+        """Say whether its own judge.py reasons for it: made of memories, and of nothing else."""
+        return self.reasoner == "judge"
 
     def key_of(self, event: Event) -> str:
         """Return the key under which this agent orders the event.

@@ -26,9 +26,9 @@ class Tool(Struct, frozen=True):
     `sinks` are the arguments (JSON Pointers into the arguments) that decide who, where or which.
     `output` labels what the tool answers: untrusted unless the declaration proves otherwise.
     `timeout_us` bounds one call; `attempts` bounds how often a failed call is tried. `verify`
-    names the function that asks the target, after the tool said *done*, whether it is there. With
-    `http` the engine makes that request itself, and no function is called. `readers` are those who
-    may read what the tool answers.
+    names the function that asks the target, after the tool said *done*, whether it is there. With a
+    `performer` the plugin of that name does what `request` says (`vedette.tools`), and no function
+    is called. `readers` are those who may read what the tool answers.
     """
 
     name: str
@@ -46,7 +46,8 @@ class Tool(Struct, frozen=True):
     timeout_us: int = 10_000_000
     attempts: int = 5
     verify: str | None = None
-    http: Mapping[str, Any] | None = None
+    performer: str | None = None
+    request: Mapping[str, Any] | None = None
     readers: Readers = None
 
     # The digest of the declaration: asked for with every action, so made once.
@@ -59,8 +60,8 @@ class Tool(Struct, frozen=True):
         """Return what policy and ledger see of the tool."""
         # Only where it is declared, so that the digests of all others stay what they were.
         more: dict[str, object] = {"verify": self.verify} if self.verify is not None else {}
-        if self.http is not None:
-            more["http"] = dict(self.http)
+        if self.performer is not None:
+            more[self.performer] = dict(self.request or {})
         if self.readers is not None:
             more["readers"] = sorted(self.readers)
         return {

@@ -109,7 +109,7 @@ async def run_turn(
     services: Services, context: RunContext, on_sent: Callable[[], None] | None = None
 ) -> None:
     """Ask the reasoner once and make durable what was decided of its proposals."""
-    if context.agent.reasoner != "judge":
+    if not context.agent.has_judge:
         on_sent = None  # a model is not asked again because a commit before it did not stand
     elif services.current_shortage(context.agent.name, services.clock.now_us()) is not None:
         on_sent = None  # its actions may find no room, and then are decided again within this turn
@@ -150,7 +150,7 @@ async def decide_and_commit(
             raise Superseded("the agent was stopped while it reasoned")
         check_release(services, context)
         if services.gateway.policy_rev != revision:
-            if context.agent.reasoner == "judge":
+            if context.agent.has_judge:
                 # What it was taught under the old policy may not be its to know any more.
                 raise Superseded("the policy changed while it was judged")
             revision, reads = services.gateway.policy_rev, reauthorize_reads(services, context)

@@ -30,10 +30,12 @@ async def reserve_budget(services: Services, context: RunContext, now: int) -> b
     turns have no worst case in what is limited by now (`pause_unbounded_agents`).
     """
     agent = context.agent
-    if agent.reasoner == "judge" or is_undo(context.event):
+    if agent.has_judge or is_undo(context.event):
         return True
     if context.run.turn >= agent.max_turns:
         raise Permanent(f"the run wanted more than {agent.max_turns} turns")
+    if not agent.asks_model:
+        return True
     while True:
         revision = services.gateway.policy_rev
         if (gap := find_budget_gap(services.budgets, agent)) is not None:
@@ -61,7 +63,7 @@ async def reserve_budget(services: Services, context: RunContext, now: int) -> b
 
 def find_budget_gap(budgets: BudgetPolicy, agent: Agent) -> str | None:
     """Say why an agent's turns have no worst case in what is limited; None if they have one."""
-    if agent.reasoner == "judge":
+    if not agent.asks_model:
         return None
     return budgets.find_gap(agent.name, agent.budget)
 

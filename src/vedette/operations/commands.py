@@ -361,7 +361,7 @@ class Commands(Struct):
         self._require_known("agent", agent)
         declared = self.services.fleet.agents[agent]
         budget = declared.budget
-        if declared.reasoner == "judge":
+        if not declared.asks_model:
             return [cap for cap in budgets.caps(agent, budget, (ACTIONS,)) if cap.scope == "agent"]
         return [
             *(

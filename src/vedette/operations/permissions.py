@@ -104,7 +104,7 @@ def effective_permissions(
         "budget": {
             name: most
             for name, most in asdict(agent.budget).items()
-            if most not in (None, 0) and (agent.reasoner != "judge" or name.startswith("actions"))
+            if most not in (None, 0) and (agent.asks_model or name.startswith("actions"))
         },
         "stopped": mine,
         "not_granted": [

@@ -259,5 +259,6 @@ def test_only_what_is_named_is_loaded(tmp_path: Path) -> None:
         [sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == [
-        "vedette.adapters vedette.adapters.files vedette.adapters.files.plugin", "False"
+        "vedette.adapters vedette.adapters.files vedette.adapters.files.config "
+        "vedette.adapters.files.plugin", "False",
     ]  # fmt: skip

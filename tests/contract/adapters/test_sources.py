@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from vedette.adapters.files.config import JsonlFile
+from vedette.adapters.files.plugin import JSONL
 from vedette.adapters.files.source import BATCH, CsvSource, JsonlSource
 from vedette.adapters.host.source import HostSource
 from vedette.adapters.schedule.source import ScheduleSource, cron_walls
@@ -21,6 +23,7 @@ from vedette.domain.base.fleet_clock import FleetClock
 from vedette.domain.budget import Budget
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.identity import Identity
+from vedette.domain.ports.plugin import SourceContext
 from vedette.domain.ports.sources import Intake, Receipt, Refused, Source
 from vedette.domain.schedule import build_calendar
 from vedette.domain.trigger import MissedTickPolicy, Schedule
@@ -458,11 +461,21 @@ async def test_a_line_claims_nothing_of_the_engine_or_of_another_source(
     assert "of your own" in refused.why or "leave it out" in refused.why
 
 
+def bare_lines(path: Path, type: str) -> Source:
+    """Return the source that a table of [[sources]] with a type comes to."""
+    plan = JsonlFile(kind="jsonl", name="log", path=str(path), type=type)
+    anything: Any = None
+    context = SourceContext(
+        ManualClock(), anything, False, 262_144, lambda: True, anything, anything, anything
+    )
+    return JSONL.build(plan, context)
+
+
 async def test_bare_json_lines_cannot_be_declared_the_engines_own(tmp_path: Path) -> None:
     path = tmp_path / "door.jsonl"
     path.write_text('{"open": true}\n')
     intake = ListIntake()
-    await JsonlSource("log", str(path), ManualClock(), type="vedette.tick").deliver(intake)
+    await bare_lines(path, "vedette.tick").deliver(intake)
     assert intake.events == []
     assert [refused.where for refused in intake.refusals] == [f"{path}:1"]
 
@@ -471,7 +484,7 @@ async def test_bare_json_lines_become_events_of_the_declared_type(tmp_path: Path
     path = tmp_path / "door.jsonl"
     path.write_text('{"open": true}\n[1.5]\nNaN\n')
     intake = ListIntake()
-    await JsonlSource("log", str(path), ManualClock(), type="door.moved").deliver(intake)
+    await bare_lines(path, "door.moved").deliver(intake)
     assert [(event.id, event.subject, event.data) for event in intake.events] == [
         ("door:0000001", "door", {"open": True}),
         ("door:0000002", "door", [1.5]),

@@ -17,10 +17,12 @@ from msgspec.structs import replace
 from vedette.adapters.bigquery.rows import RowMapper as TableMaker
 from vedette.adapters.bigquery.sql import AT_COLUMN, ROW_COLUMN
 from vedette.adapters.mail.event import mail_event
+from vedette.adapters.prometheus.config import VOUCHED_LABELS
 from vedette.adapters.prometheus.series import index_series, points
 from vedette.adapters.pubsub.decoder import Decoder
+from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.rows import RowMapper
-from vedette.config.source_tables import VOUCHED_LABELS, SqlPlan
+from vedette.config.settings import read_settings
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.origin import Ref, Roots, resolve
 from vedette.domain.ports.sources import Refused
@@ -47,12 +49,13 @@ def mail() -> Event:
 
 
 def row(**more: Any) -> Event | Refused:
-    plan = SqlPlan(
-        "board", "comment", "comment.posted", "id", "seq", path=Path("x"), subject_column="author",
-        time_column="posted", columns=("id", "author", "text"), **more,
+    plan = SqlFile(
+        name="board", table="comment", type="comment.posted", id_column="id", order_column="seq",
+        path="x", subject_column="author", time_column="posted",
+        columns=["id", "author", "text"], **more,
     )  # fmt: skip
     told = {"id": "c1", "author": EVIL, "text": EVIL, "posted": "2026-06-01T10:00:00Z"}
-    return RowMapper(plan, plan.columns, max_bytes=10_000).to_event("c1", told)
+    return RowMapper(plan, tuple(plan.columns), max_bytes=10_000).to_event("c1", told)
 
 
 def table(**more: Any) -> Event | Refused:
@@ -126,6 +129,31 @@ def test_what_a_stranger_chose_is_not_trusted(what: str) -> None:
 def test_what_the_source_or_its_operator_vouches_for_is_trusted(what: str) -> None:
     make, pointers = VOUCHED[what]
     assert {origin(make(), pointer) for pointer in pointers} == {"trusted"}
+
+
+ROWS = {
+    "sql": 'path = "a.db"\ntable = "t"\ntype = "t"\nid_column = "id"\norder_column = "seq"\n',
+    "bigquery": 'project = "p"\ndataset = "d"\ntable = "t"\ntype = "t"\ntime_column = "at"\n',
+}
+
+
+@pytest.mark.parametrize("kind", [*ROWS])
+def test_a_column_in_the_place_of_an_undo_cannot_be_vouched_for(tmp_path: Path, kind: str) -> None:
+    table = f'fleet = "x"\n[[sources]]\nkind = "{kind}"\nname = "n"\n{ROWS[kind]}'
+    for vouched, told in (["id"], []), (["id", "action"], ["sources[0].vouched[1]"]):
+        (tmp_path / "vedette.toml").write_text(f"{table}vouched = {json.dumps(vouched)}\n")
+        _, problems = read_settings(tmp_path / "vedette.toml")
+        assert [problem.field for problem in problems] == told
+
+
+def test_of_columns_only_those_that_are_handed_over_can_be(tmp_path: Path) -> None:
+    table = f'fleet = "x"\n[[sources]]\nkind = "sql"\nname = "n"\n{ROWS["sql"]}'
+    more = 'columns = ["id", "text"]\nvouched = ["seq", "text", "hidden"]\n'
+    (tmp_path / "vedette.toml").write_text(table + more)
+    _, problems = read_settings(tmp_path / "vedette.toml")
+    assert [problem.field for problem in problems] == [
+        "sources[0].vouched[0]", "sources[0].vouched[2]",
+    ]  # fmt: skip
 
 
 # --- on its way through the fleet -----------------------------------------------------------------

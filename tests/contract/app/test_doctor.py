@@ -17,11 +17,12 @@ from tests.imap import server
 from tests.said import said
 from tests.small import small
 
+from vedette.adapters.files.config import CsvFile
+from vedette.adapters.mail.maildir.config import MaildirFile
 from vedette.adapters.notify import plugin
 from vedette.app import doctor
 from vedette.config.fleet import load_fleet
-from vedette.config.mail_servers import ImapPlan
-from vedette.config.settings import CsvPlan, MaildirPlan, Sender, Settings, load_settings
+from vedette.config.settings import Sender, Settings, load_settings
 from vedette.domain.agent import Agent
 from vedette.store.runner_lock import LOCK_FILE, acquire_lock
 
@@ -157,7 +158,7 @@ async def test_targets_and_sources_that_are_not_there_fail_and_unknown_ones_are_
     box = tmp_path / "box"
     for name in ("new", "cur"):
         (box / name).mkdir(parents=True)
-    away = MaildirPlan("away", tmp_path / "nowhere", None, 1)
+    away = MaildirFile(kind="maildir", name="away", path=str(tmp_path / "nowhere"))
     found = await doctor.check_network(
         replace(
             settings,
@@ -166,7 +167,7 @@ async def test_targets_and_sources_that_are_not_there_fail_and_unknown_ones_are_
                 "box": {"kind": "maildir", "path": str(box)},
                 "odd": {"kind": "semaphore"},
             },
-            sources=(CsvPlan("rows", str(tmp_path / "*.csv"), 0.0), away),
+            sources=(CsvFile(kind="csv", name="rows", path=str(tmp_path / "*.csv")), away),
         ),
         {},
     )
@@ -181,10 +182,8 @@ async def test_a_mail_server_is_logged_into_and_a_wrong_password_is_seen(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     box = server().mailbox()
-    table = box.table()
-    password = table.pop("password")
-    plan = ImapPlan("desk", {**table, "password_env": "DESK_PASSWORD"}, ("INBOX",))
-    monkeypatch.setenv("DESK_PASSWORD", password)
+    plan = box.source(kind="imap", name="desk", password_env="DESK_PASSWORD")
+    monkeypatch.setenv("DESK_PASSWORD", box.server.password)
     before = box.folders()
     found = await doctor.check_network(replace(settings, sources=(plan,)), {})
     assert state_of(found, "source desk")[0] == "ok"
@@ -199,21 +198,12 @@ async def test_a_mail_server_is_logged_into_and_a_wrong_password_is_seen(
 async def test_who_does_not_answer_is_not_waited_for_for_ever(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def probe(table: Any) -> str:
-        import asyncio
-
-        await asyncio.Event().wait()
-        return "never"
-
     monkeypatch.setattr(doctor, "WAIT_S", 0.01)
-    monkeypatch.setattr(doctor, "find_probe", lambda kind: probe)
-    found = await doctor.check_network(replace(settings, targets={"slow": {"kind": "imap"}}), {})
+    with socket.create_server(("127.0.0.1", 0)) as dumb:
+        slow = {"kind": "imap", "host": "127.0.0.1", "port": dumb.getsockname()[1], "tls": "none"}
+        targets = {"slow": {**slow, "user": "a", "password": "b"}}
+        found = await doctor.check_network(replace(settings, targets=targets), {})
     assert state_of(found, "target slow")[0] == "fail"
-
-
-def test_the_probes_that_are_named_are_there() -> None:
-    assert all(doctor.find_probe(kind) is not None for kind in doctor.PROBES)
-    assert doctor.find_probe("semaphore") is None
 
 
 def test_a_server_without_a_certificate_that_is_trusted_is_refused(

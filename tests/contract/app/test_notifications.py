@@ -21,7 +21,9 @@ import pytest
 from msgspec.structs import replace
 from tests.contract.operations.test_undo import NEW, content, lay, mail
 
+from vedette.adapters.mail.smtp.config import MailPlan
 from vedette.adapters.notify import post
+from vedette.adapters.notify.config import WebhookFile
 from vedette.app.followers.notifications import (
     GROUP_INTERVAL_US,
     MAX_IDS,
@@ -35,7 +37,7 @@ from vedette.app.followers.notifications import (
 )
 from vedette.app.followers.notifier import NOTICES, Notifier
 from vedette.app.followers.telemetry import RecordReader
-from vedette.config.notify import MailPlan, NotifyPlan, WebhookPlan
+from vedette.config.notify import NotifyPlan
 from vedette.config.settings import read_settings
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable
@@ -147,7 +149,11 @@ async def test_the_first_hold_is_told_at_once_and_the_next_of_its_kind_after_a_m
 ) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(fleet, clock, NotifyPlan(LINK, to=(WebhookPlan("ops", hook.url),)))
+        told = Told(
+            fleet,
+            clock,
+            NotifyPlan(LINK, to=(WebhookFile(kind="webhook", name="ops", url=hook.url),)),
+        )
         await told.holds("m1")
         await told.round()
         assert hook.texts() == [
@@ -177,7 +183,11 @@ async def test_what_was_not_taken_is_told_after_a_restart_under_the_same_id(
 ) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(fleet, clock, NotifyPlan(LINK, to=(WebhookPlan("ops", hook.url),)))
+        told = Told(
+            fleet,
+            clock,
+            NotifyPlan(LINK, to=(WebhookFile(kind="webhook", name="ops", url=hook.url),)),
+        )
         hook.status = 503
         await told.holds("m1")
         await told.round(3)
@@ -207,7 +217,11 @@ async def test_a_notice_shows_what_it_is_about_and_holds_no_power(
 ) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(fleet, clock, NotifyPlan(None, to=(WebhookPlan("ops", hook.url),)))
+        told = Told(
+            fleet,
+            clock,
+            NotifyPlan(None, to=(WebhookFile(kind="webhook", name="ops", url=hook.url),)),
+        )
         await told.holds(NEW)
         await told.round()
         ((_, body),) = hook.got
@@ -231,7 +245,7 @@ async def test_a_notice_shows_nothing_that_was_erased_or_is_not_to_leave(
 ) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        ways = (WebhookPlan("ops", hook.url),)
+        ways = (WebhookFile(kind="webhook", name="ops", url=hook.url),)
         quiet = Told(fleet, clock, NotifyPlan(None, to=ways, content=False))
         await quiet.holds(NEW)
         await quiet.round()
@@ -260,7 +274,11 @@ async def test_a_notice_shows_nothing_that_not_everybody_may_read(
 ) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(fleet, clock, NotifyPlan(None, to=(WebhookPlan("ops", hook.url),)))
+        told = Told(
+            fleet,
+            clock,
+            NotifyPlan(None, to=(WebhookFile(kind="webhook", name="ops", url=hook.url),)),
+        )
         here = frozenset({"@quaylaw.example"})
         for name in ("m1", "m2"):
             await fleet.send(replace(mail(name, "eve@evil.example"), readers=here))
@@ -281,7 +299,11 @@ async def test_a_notice_shows_nothing_that_not_everybody_may_read(
 async def test_a_hold_that_was_answered_first_is_not_told_of(tmp_path: Path, hook: Hook) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(fleet, clock, NotifyPlan(LINK, to=(WebhookPlan("ops", hook.url),)))
+        told = Told(
+            fleet,
+            clock,
+            NotifyPlan(LINK, to=(WebhookFile(kind="webhook", name="ops", url=hook.url),)),
+        )
         await told.holds("m1")
         (row,) = fleet.actions(mail("m1"))
         await fleet.app.commands.deny(fleet.order(), row.id)
@@ -292,7 +314,9 @@ async def test_a_hold_that_was_answered_first_is_not_told_of(tmp_path: Path, hoo
 async def test_a_hold_about_to_expire_is_told_once(tmp_path: Path, hook: Hook) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        plan = NotifyPlan(LINK, 4 * HOUR_US, to=(WebhookPlan("ops", hook.url),))
+        plan = NotifyPlan(
+            LINK, 4 * HOUR_US, to=(WebhookFile(kind="webhook", name="ops", url=hook.url),)
+        )
         told = Told(fleet, clock, plan)
         await told.holds("m1", "m2")
         await told.round()
@@ -312,7 +336,10 @@ async def test_a_hold_about_to_expire_is_told_once(tmp_path: Path, hook: Hook) -
 async def test_a_way_that_hangs_back_keeps_no_other_waiting(tmp_path: Path, hook: Hook) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        ways = (WebhookPlan("gone", "http://127.0.0.1:9/hook"), WebhookPlan("ops", hook.url))
+        ways = (
+            WebhookFile(kind="webhook", name="gone", url="http://127.0.0.1:9/hook"),
+            WebhookFile(kind="webhook", name="ops", url=hook.url),
+        )
         told = Told(fleet, clock, NotifyPlan(LINK, to=ways))
         await told.holds("m1")
         await told.round()
@@ -333,7 +360,11 @@ async def test_a_way_that_hangs_does_not_keep_the_fleet_from_ending(tmp_path: Pa
         let_go.wait(60)
 
     async with harness(tmp_path, clock) as fleet:
-        told = Told(fleet, clock, NotifyPlan(to=(WebhookPlan("ops", "http://127.0.0.1:9/"),)))
+        told = Told(
+            fleet,
+            clock,
+            NotifyPlan(to=(WebhookFile(kind="webhook", name="ops", url="http://127.0.0.1:9/"),)),
+        )
         told.telling._senders = {"ops": hang}
         await told.holds("m1")
         sending = asyncio.create_task(told.round())

@@ -22,6 +22,8 @@ from tests.contract.app.test_notifications import (
 
 from vedette.adapters import notify as webhook
 from vedette.adapters.mail.smtp import send_mail
+from vedette.adapters.mail.smtp.config import MailPlan
+from vedette.adapters.notify.config import WebhookFile
 from vedette.app.doctor import _probe_notifier, _probe_with_timeout
 from vedette.app.followers.notifications import (
     MAX_PENDING,
@@ -31,7 +33,7 @@ from vedette.app.followers.notifications import (
     notice_facts,
 )
 from vedette.app.followers.notifier import follow
-from vedette.config.notify import MailPlan, NotifyPlan, WebhookPlan
+from vedette.config.notify import NotifyPlan
 from vedette.domain.base.errors import Permanent, Temporary
 from vedette.ledger.history.lists import status
 from vedette.testing.clock import ManualClock
@@ -90,7 +92,10 @@ def test_a_password_that_smtp_cannot_say_is_refused_for_good() -> None:
 
 async def test_check_live_tells_of_a_host_that_is_no_name() -> None:
     seen = await _probe_with_timeout(
-        "ops", _probe_notifier(WebhookPlan("ops", f"https://{'a' * 64}.example/"))
+        "ops",
+        _probe_notifier(
+            WebhookFile(kind="webhook", name="ops", url=f"https://{'a' * 64}.example/")
+        ),
     )
     assert (seen.state, seen.what) == ("fail", "ops")
     assert "cannot be asked" in seen.told
@@ -102,7 +107,10 @@ async def test_check_live_tells_of_a_host_that_is_no_name() -> None:
 async def test_a_way_that_raises_anything_ends_no_fleet(tmp_path: Path, hook: Hook) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        ways = (WebhookPlan("bad", f"{hook.url}/h\u00f6k"), WebhookPlan("ops", hook.url))
+        ways = (
+            WebhookFile(kind="webhook", name="bad", url=f"{hook.url}/h\u00f6k"),
+            WebhookFile(kind="webhook", name="ops", url=hook.url),
+        )
         told = Told(fleet, clock, NotifyPlan(to=ways))
 
         def raise_it(notice: Notice) -> None:
@@ -133,7 +141,10 @@ async def test_a_way_that_hangs_ends_in_time_and_others_are_told_meanwhile(
 ) -> None:
     clock, let_go = ManualClock(), threading.Event()
     async with harness(tmp_path, clock) as fleet:
-        ways = (WebhookPlan("slow", "http://127.0.0.1:9/"), WebhookPlan("ops", hook.url))
+        ways = (
+            WebhookFile(kind="webhook", name="slow", url="http://127.0.0.1:9/"),
+            WebhookFile(kind="webhook", name="ops", url=hook.url),
+        )
         told = Told(fleet, clock, NotifyPlan(to=ways))
         begun: list[Notice] = []
 
@@ -183,7 +194,9 @@ async def test_a_no_is_tried_again_until_the_way_is_mended(
 ) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(fleet, clock, NotifyPlan(to=(WebhookPlan("ops", hook.url),)))
+        told = Told(
+            fleet, clock, NotifyPlan(to=(WebhookFile(kind="webhook", name="ops", url=hook.url),))
+        )
         hook.status = answer
         for name in ("m1", "m2"):
             await told.holds(name)
@@ -213,7 +226,9 @@ async def test_what_can_never_be_sent_is_dropped_and_the_way_goes_on(
 ) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(fleet, clock, NotifyPlan(to=(WebhookPlan("ops", hook.url),)))
+        told = Told(
+            fleet, clock, NotifyPlan(to=(WebhookFile(kind="webhook", name="ops", url=hook.url),))
+        )
         hook.status = 413
         await told.holds("m1")
         await told.round()

@@ -164,7 +164,7 @@ async def test_a_release_that_waits_is_decided_again_under_what_was_published(
         assert await made.works("2")
 
 
-@pytest.mark.parametrize("verb", ["note", "publish"])
+@pytest.mark.parametrize("verb", ["append_entries", "publish"])
 async def test_of_a_release_and_a_publication_that_do_not_fit_one_is_refused(
     tmp_path: Path, verb: str
 ) -> None:
@@ -177,14 +177,14 @@ async def test_of_a_release_and_a_publication_that_do_not_fit_one_is_refused(
         async def publish() -> dict[str, Any]:
             return await fleet.apply_policy(made.policy(LIMITED))
 
-        first, second = (release, publish) if verb == "note" else (publish, release)
+        first, second = (release, publish) if verb == "append_entries" else (publish, release)
         other: list[asyncio.Task[Any]] = []
 
         async def start() -> None:
             other.append(asyncio.create_task(second()))
             await asyncio.wait(other)
 
-        kind = {"note": "agent.released", "publish": "policy.published"}[verb]
+        kind = {"append_entries": "agent.released", "publish": "policy.published"}[verb]
         between(fleet.app.store, verb, kind, start)
         answers = [await ended(asyncio.create_task(first())), await ended(other[0])]
         refused = [a for a in answers if isinstance(a, BadCommand) or not a.get("changed")]
@@ -199,7 +199,12 @@ async def test_a_release_is_decided_again_where_another_worker_published(tmp_pat
     async with made.fleet as fleet:
         before = fleet.app.services.agent("worker").release
         made.asks()
-        between(fleet.app.store, "note", "agent.released", lambda: made.publish_elsewhere(LIMITED))
+        between(
+            fleet.app.store,
+            "append_entries",
+            "agent.released",
+            lambda: made.publish_elsewhere(LIMITED),
+        )
         refused = await ended(asyncio.create_task(made.release()))
         assert isinstance(refused, BadCommand), refused
         assert fleet.entries("agent.released") == []

@@ -267,9 +267,13 @@ async def test_agents_that_cannot_live_elsewhere_are_named(tmp_path: Path) -> No
         assert isinstance(
             add_remote_reasoners(settings, known, *given)["judge"], RoutingReasoner
         ), "the control"
-        model = replace(known.agents["worker"], reasoner="adk")
+        worker = known.agents["worker"]
+        model = replace(worker, reasoner="adk", asks_model=True)
         with pytest.raises(BadFleet, match="reasons with a model"):
             add_remote_reasoners(settings, replace(known, agents={"worker": model}), *given)
+        rules = replace(worker, reasoner="rules")
+        with pytest.raises(BadFleet, match="reasons with rules"):
+            add_remote_reasoners(settings, replace(known, agents={"worker": rules}), *given)
         with pytest.raises(BadFleet, match="no agent 'worker'"):
             add_remote_reasoners(settings, replace(known, agents={}), *given)
         assert add_remote_reasoners(fleet.app.settings, known, *given) is given[0], (

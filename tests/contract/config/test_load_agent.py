@@ -367,6 +367,8 @@ def test_a_folder_name_that_shadows_a_module(small: Small, name: str, what: str)
         ("tools.py", TOOLS.replace("(call)", "(call, x)", 1), ":9", "must take (call)"),
         ("tools.py", TOOLS.replace("def ass", "async def ass"), ":1", "plain def"),
         ("evals/ships.yaml", "- name: x\n  expect: {}\n", ":1", "has no event"),
+        # What no runner of cases knows is no event of one.
+        ("evals/ships.yaml", "- name: x\n  tick: {}\n  expect: {}\n", ":1", "has no event"),
         ("evals/ships.yaml", "{}\n", ":1", "not a list"),
         ("evals/ships.yaml", EVALS.replace("berth.a", "berth.b"), ":3", "not a tool"),
         ("evals/more.yaml", EVALS, ":1", "stands in"),

@@ -6,16 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from vedette.adapters.files.config import CsvFile, JsonlFile
+from vedette.adapters.host.config import HostFile
+from vedette.adapters.mail.maildir.config import MaildirFile
 from vedette.config.secret_reference import read_secret
-from vedette.config.settings import (
-    CsvPlan,
-    HostPlan,
-    JsonlPlan,
-    MaildirPlan,
-    Settings,
-    load_settings,
-    read_settings,
-)
+from vedette.config.settings import Settings, load_settings, read_settings
 from vedette.domain.base.errors import BadFleet
 
 TOML = """\
@@ -79,10 +74,15 @@ def test_settings_are_read_and_paths_resolved(tmp_path: Path) -> None:
     assert settings.targets["mailbox"]["path"] == str(root / ".vedette" / "mailbox")
     assert settings.targets["oncall"]["url"] == "http://127.0.0.1:8099/hook"
     assert settings.sources == (
-        CsvPlan("series", str(root / "metrics/*.csv"), 400.0),
-        MaildirPlan("desk", root / ".vedette/mailbox", root / "mailbox", 1_000_000),
-        HostPlan("host", 500_000),
-        JsonlPlan("events", "/var/spool/events/*.jsonl", 0.0, None),
+        CsvFile(kind="csv", name="series", path=str(root / "metrics/*.csv"), rate=400.0),
+        MaildirFile(
+            kind="maildir",
+            name="desk",
+            path=str(root / ".vedette/mailbox"),
+            copy_from=str(root / "mailbox"),
+        ),
+        HostFile(kind="host", name="host", every="500ms"),
+        JsonlFile(kind="jsonl", name="events", path="/var/spool/events/*.jsonl"),
     )
 
 
@@ -171,7 +171,7 @@ def test_a_root_with_glob_characters_stays_literal(tmp_path: Path) -> None:
     odd.mkdir()
     settings = load_settings(put(odd, TOML))
     source = settings.sources[0]
-    assert isinstance(source, CsvPlan)
+    assert isinstance(source, CsvFile)
     assert source.path.endswith("fleet[[]1]/metrics/*.csv")
 
 

@@ -28,14 +28,14 @@ from vedette.adapters.bigquery.sql import AT_COLUMN, ROW_COLUMN
 from vedette.adapters.files.source import CsvSource, JsonlSource
 from vedette.adapters.host.source import HostSource
 from vedette.adapters.mail.event import mail_event
-from vedette.adapters.mail.maildir import MaildirSource
+from vedette.adapters.mail.maildir.source import MaildirSource
 from vedette.adapters.prometheus.series import points
 from vedette.adapters.pubsub.decoder import Decoder
+from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.source import SqlSource
 from vedette.app.followers.notifications import Notice, mail_text, notice_facts
 from vedette.config.settings import load_settings
 from vedette.config.settings_file import SourceFile
-from vedette.config.source_tables import SqlPlan
 from vedette.domain import cloudevents
 from vedette.domain.action import Proposal
 from vedette.domain.base.clock import from_iso
@@ -146,9 +146,9 @@ async def events_of_sources(folder: Path) -> dict[str, Event]:
     with closing(sqlite3.connect(folder / "board.db")) as file, file:
         file.execute("CREATE TABLE comment (id TEXT, author TEXT, text TEXT, seq INTEGER UNIQUE)")
         file.execute("INSERT INTO comment VALUES ('c1', 'gus', 'We waited an hour.', 1)")
-    plan = SqlPlan(
-        "board", "comment", "comment.posted", "id", "seq", subject_column="author",
-        path=folder / "board.db",
+    plan = SqlFile(
+        name="board", table="comment", type="comment.posted", id_column="id", order_column="seq",
+        subject_column="author", path=str(folder / "board.db"),
     )  # fmt: skip
     await SqlSource(plan, clock, watch=False).deliver(intake)
     maildir, csv, jsonl, sql = intake.events

@@ -13,7 +13,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from vedette.config.field import AfterValidator, BeforeValidator, Field, Shape, json_schema
+from vedette.config.field import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    Shape,
+    Table,
+    Tagged,
+    json_schema,
+)
 from vedette.config.kinds import Errors
 from vedette.config.shape import check_document
 from vedette.config.yaml import parse_yaml
@@ -43,6 +51,9 @@ class Other(Shape):
     name: str = Field(min_length=2, description="names it")
 
 
+PARTS = {"inner": Table(Inner), "other": Table(Other)}
+
+
 class Outer(Shape):
     """All that is understood."""
 
@@ -56,9 +67,7 @@ class Outer(Shape):
     flag: bool = False
     free: dict[str, Any] = Field(default_factory=dict)
     inner: Inner | None = None
-    parts: list[Annotated[Inner | Other, Field(discriminator="kind")]] = Field(
-        default_factory=list, max_length=2
-    )
+    parts: list[Annotated[Any, Tagged("kind", PARTS)]] = Field(default_factory=list, max_length=2)
 
 
 class PInner(pydantic.BaseModel):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vedette.config.source_tables import (
-    AlertmanagerFile,
-    AlertmanagerPlan,
-    alertmanager_plan,
-    alertmanager_problems,
-)
+from vedette.adapters.alertmanager.config import AlertmanagerFile
+from vedette.config.secret_reference import secret_keys
 from vedette.domain.ports.plugin import (
     PushedSource,
     SourceContext,
@@ -28,19 +24,19 @@ class AlertmanagerPlugin(SourcePlugin):
 
     table = AlertmanagerFile
 
-    def problems(self, table: AlertmanagerFile, context: TableContext) -> Iterable[TableProblem]:
-        """Return what is wrong beyond the shape."""
-        return alertmanager_problems(table, context)
+    def problems(self, table: AlertmanagerFile, context: TableContext) -> Iterator[TableProblem]:
+        """Yield what is wrong beyond the shape."""
+        if len(secret_keys(vars(table), "token")) != 1:
+            mend = "give one of token_env, token_file, token_secret"
+            yield (), "whoever posts alerts needs a token", mend
+        if not context.serves_http:
+            yield (), "nothing is served here that alerts could be posted to", "set http of [serve]"
 
-    def plan(self, table: AlertmanagerFile, context: TableContext) -> AlertmanagerPlan:
-        """Return the plan of a table."""
-        return alertmanager_plan(table, context)
-
-    def build(self, plan: AlertmanagerPlan, context: SourceContext) -> Source:
+    def build(self, plan: AlertmanagerFile, context: SourceContext) -> Source:
         """Make the source."""
         return PushedSource(plan.name)
 
-    async def probe(self, plan: AlertmanagerPlan) -> str:
+    async def probe(self, plan: AlertmanagerFile) -> str:
         """Say where alerts are taken. Raises BadFleet if the token is not there."""
         import asyncio
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from vedette.config.deployment import BigQueryPlan, bigquery_plan
-from vedette.config.deployment_tables import BigQueryFile
-from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
+from vedette.adapters.bigquery.config import BigQueryFile
+from vedette.adapters.row_source import vouched_column_problems
+from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext, TableProblem
 
 if TYPE_CHECKING:
     from vedette.domain.ports.sources import Source
@@ -17,11 +18,11 @@ class BigQueryPlugin(SourcePlugin):
 
     table = BigQueryFile
 
-    def plan(self, table: BigQueryFile, context: TableContext) -> BigQueryPlan:
-        """Return the plan of a table."""
-        return bigquery_plan(table)
+    def problems(self, table: BigQueryFile, context: TableContext) -> Iterator[TableProblem]:
+        """Yield what is wrong beyond the shape."""
+        yield from vouched_column_problems(table.vouched, None)
 
-    def build(self, plan: BigQueryPlan, context: SourceContext) -> Source:
+    def build(self, plan: BigQueryFile, context: SourceContext) -> Source:
         """Make the source."""
         from vedette.adapters.bigquery.source import BigQuerySource
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from vedette.adapters.bigquery.clients import is_transient, query_client
+from vedette.adapters.bigquery.config import BigQueryFile
 from vedette.adapters.bigquery.query import Parameter, Query, QueryPendingError
 from vedette.adapters.bigquery.rows import RowMapper
 from vedette.adapters.bigquery.sql import (
@@ -25,15 +26,13 @@ from vedette.adapters.bigquery.sql import (
     table_name,
 )
 from vedette.domain.base.backoff import delay_us
-from vedette.domain.base.clock import Clock
+from vedette.domain.base.clock import Clock, duration_us
 from vedette.domain.base.errors import BadFleet, StoreFailed, VedetteError
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Intake, Refused
 
 if TYPE_CHECKING:
     from google.cloud.bigquery import Client
-
-    from vedette.config.deployment import BigQueryPlan
 
 PAGE = 500  # rows handed over at once
 LIMIT = 20_000  # rows of one query; there may be more, asked for by the next
@@ -59,7 +58,7 @@ class BigQuerySource:
 
     def __init__(
         self,
-        plan: BigQueryPlan,
+        plan: BigQueryFile,
         clock: Clock,
         *,
         watch: bool = True,
@@ -70,6 +69,7 @@ class BigQuerySource:
         self.name = f"bigquery:{plan.name}"
         self.finite = not watch
         self._plan, self._clock, self._is_leader = plan, clock, is_leader
+        self._behind_us = duration_us(plan.behind)
         self._client: Client | None = None
         self._open_client = client or (lambda: query_client(plan.project, plan.location))
         self._mapper = RowMapper(
@@ -110,7 +110,7 @@ class BigQuerySource:
             self._tries = 0
             if self.finite:
                 return
-            await self._clock.sleep_until(self._clock.now_us() + self._plan.every_us)
+            await self._clock.sleep_until(self._clock.now_us() + duration_us(self._plan.every))
 
     def _classify_error(self, error: Exception) -> Exception:
         if not is_transient(error):
@@ -130,7 +130,7 @@ class BigQuerySource:
         if self._pending_query is not None:
             # It bounds how far it goes by when it was asked first; what came since is asked now.
             await self._deliver_rows(intake, self._pending_query)
-        after, until = self._lower_bound_us(), now - self._plan.behind_us
+        after, until = self._lower_bound_us(), now - self._behind_us
         last: RowPosition | None = None
         while True:
             count, last = await self._deliver_rows(intake, self._build_query(after, until, last))
@@ -174,7 +174,7 @@ class BigQuerySource:
     def _lower_bound_us(self) -> int:
         """Return the instant behind which rows are asked for."""
         # APPENDS goes by the instant of the commit, so nothing comes late.
-        overlap = 0 if self._plan.method == "appends" else self._plan.overlap_us
+        overlap = 0 if self._plan.method == "appends" else duration_us(self._plan.overlap)
         return max(self._watermark - overlap, self._floor)
 
     def _check_leader(self) -> None:
@@ -192,7 +192,7 @@ class BigQuerySource:
             return
         self._seen, self._refused, self._pending_query = {}, {}, None
         if position is None:
-            self._floor = 0 if self._plan.begin == "start" else now - self._plan.behind_us
+            self._floor = 0 if self._plan.begin == "start" else now - self._behind_us
             position = self._position(self._floor, {})
             await intake.accept([], position=(self.name, position))
         value = orjson.loads(position)

@@ -7,25 +7,17 @@ from __future__ import annotations
 
 import re
 from string import Template
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from vedette.adapters.bigquery.config import COLUMN, DATASET, PROJECT, TABLE, BigQueryFile
 from vedette.domain.base.errors import BadFleet
-
-if TYPE_CHECKING:
-    from vedette.config.deployment import BigQueryPlan
 
 # What the query adds to a row: its instant, in microseconds, and what tells it from others.
 AT_COLUMN, ROW_COLUMN = "vedette__at_us", "vedette__row"
 
 # Columns that APPENDS adds of its own.
 CHANGES = ("_CHANGE_TYPE", "_CHANGE_TIMESTAMP")
-
-_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}")
-_DATASET = re.compile(r"[A-Za-z0-9_]{1,1024}")
-_TABLE = re.compile(r"[A-Za-z0-9_-]{1,1024}")
-_PROJECT = re.compile(r"[a-z0-9][a-z0-9.:-]{0,62}")
 
 # An instant goes in as microseconds: a client's datetime has no more, and this has no time zone.
 _QUERY = Template("""\
@@ -43,11 +35,11 @@ class RowPosition(Struct, frozen=True):
     row: str
 
 
-def table_name(plan: BigQueryPlan) -> str:
+def table_name(plan: BigQueryFile) -> str:
     """Return project.dataset.table of a plan. Raises BadFleet for what is no such name."""
-    parts = ((_PROJECT, plan.project), (_DATASET, plan.dataset), (_TABLE, plan.table))
+    parts = ((PROJECT, plan.project), (DATASET, plan.dataset), (TABLE, plan.table))
     for pattern, text in parts:
-        if not pattern.fullmatch(text):
+        if not re.fullmatch(pattern, text):
             mend = "write the project, the dataset and the table as BigQuery shows them"
             raise BadFleet(f"{text!r} is no name of BigQuery's", where=plan.name, mend=mend)
     return f"{plan.project}.{plan.dataset}.{plan.table}"
@@ -55,13 +47,13 @@ def table_name(plan: BigQueryPlan) -> str:
 
 def dataset_name(project: str, dataset: str) -> str:
     """Return project.dataset. Raises BadFleet for what is no such name."""
-    if not _PROJECT.fullmatch(project) or not _DATASET.fullmatch(dataset):
+    if not re.fullmatch(PROJECT, project) or not re.fullmatch(DATASET, dataset):
         mend = "write project and dataset as BigQuery shows them"
         raise BadFleet(f"{project}.{dataset} is no dataset", where="[audit]", mend=mend)
     return f"{project}.{dataset}"
 
 
-def build_query(plan: BigQueryPlan, *, limit: int, after_row: bool) -> str:
+def build_query(plan: BigQueryFile, *, limit: int, after_row: bool) -> str:
     """Return the query for new rows in order. Its parameters are microseconds, but for @row.
 
     @after and @until bound the instants; `after_row` goes on behind the row at (@last, @row)
@@ -96,8 +88,8 @@ def build_query(plan: BigQueryPlan, *, limit: int, after_row: bool) -> str:
     )
 
 
-def _column(plan: BigQueryPlan, name: str) -> str:
-    if not _COLUMN.fullmatch(name):
+def _column(plan: BigQueryFile, name: str) -> str:
+    if not re.fullmatch(COLUMN, name):
         mend = "name a column of the table: letters, digits and underscores"
         raise BadFleet(f"{name!r} is no column", where=plan.name, mend=mend)
     return f"`{name}`"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from glob import glob
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from vedette.config.settings import CsvPlan, JsonlPlan
-from vedette.config.settings_file import CsvFile, JsonlFile
+from vedette.adapters.files.config import CsvFile, JsonlFile
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
 
@@ -14,8 +13,14 @@ if TYPE_CHECKING:
     from vedette.domain.ports.sources import Source
 
 
-class _FilePlugin(SourcePlugin):
-    async def probe(self, plan: CsvPlan | JsonlPlan) -> str:
+class FilePlugin(SourcePlugin):
+    """Files that are replayed; `path` of the plan is an absolute glob pattern."""
+
+    def plan(self, table: Any, context: TableContext) -> Any:
+        """Return the table with its pattern resolved."""
+        return table.replace(path=context.pattern(table.path))
+
+    async def probe(self, plan: CsvFile | JsonlFile) -> str:
         """Count the files that match."""
         files = glob(plan.path)  # noqa: PTH207 (an absolute pattern)
         if not files:
@@ -23,16 +28,12 @@ class _FilePlugin(SourcePlugin):
         return f"{len(files)} files match"
 
 
-class CsvPlugin(_FilePlugin):
+class CsvPlugin(FilePlugin):
     """Metric series out of CSV files."""
 
     table = CsvFile
 
-    def plan(self, table: CsvFile, context: TableContext) -> CsvPlan:
-        """Return the plan of a table."""
-        return CsvPlan(table.name, context.pattern(table.path), table.rate)
-
-    def build(self, plan: CsvPlan, context: SourceContext) -> Source:
+    def build(self, plan: CsvFile, context: SourceContext) -> Source:
         """Make the source."""
         from vedette.adapters.files.source import CsvSource
 
@@ -40,21 +41,19 @@ class CsvPlugin(_FilePlugin):
         return CsvSource(plan.name, plan.path, context.clock, rate=plan.rate, max_bytes=limit)
 
 
-class JsonlPlugin(_FilePlugin):
+class JsonlPlugin(FilePlugin):
     """CloudEvents out of files with one JSON object per line."""
 
     table = JsonlFile
 
-    def plan(self, table: JsonlFile, context: TableContext) -> JsonlPlan:
-        """Return the plan of a table."""
-        return JsonlPlan(table.name, context.pattern(table.path), table.rate, table.type)
-
-    def build(self, plan: JsonlPlan, context: SourceContext) -> Source:
+    def build(self, plan: JsonlFile, context: SourceContext) -> Source:
         """Make the source."""
         from vedette.adapters.files.source import JsonlSource
 
-        limit = context.max_event_bytes
-        return JsonlSource(plan.name, plan.path, context.clock, rate=plan.rate, max_bytes=limit)
+        return JsonlSource(
+            plan.name, plan.path, context.clock, rate=plan.rate, type=plan.type,
+            max_bytes=context.max_event_bytes,
+        )  # fmt: skip
 
 
 CSV, JSONL = CsvPlugin(), JsonlPlugin()

@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from vedette.adapters.http.request import Response
-from vedette.config.http_template import SEE_OTHER, fill_text
+from vedette.adapters.http.template import SEE_OTHER, fill_text
 from vedette.domain.base.clock import MICROS
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.cloudevents import load_json
@@ -28,12 +28,12 @@ _RETRY_STATUSES = (408, 425, 429)
 
 def outcome_of(tool: Tool, response: Response) -> Outcome:
     """Return what came of a call."""
-    assert tool.http is not None
+    assert tool.request is not None
     status = response.status
-    if status in tool.http["ok"]:
+    if status in tool.request["ok"]:
         return Outcome("done", data_of(response))
     what = f"the target answers {status}{_body_excerpt(response)}"
-    busy = status == 409 and bool(tool.http.get("idempotency_header"))
+    busy = status == 409 and bool(tool.request.get("idempotency_header"))
     if status in _RETRY_STATUSES or (busy and tool.settles == "idempotent"):
         # 409: another request with this key is under way (draft-ietf-httpapi-idempotency-key).
         return Outcome("retry", error=what, retry_after_us=retry_after_us(response))

@@ -18,8 +18,10 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from vedette.adapters import http_client
+from vedette.adapters.http.template import Request
 from vedette.adapters.http_client import IpAddress, NoResponse, Response, SendFailure
-from vedette.config.http_template import Request
+from vedette.domain.base import machine
+from vedette.domain.base.errors import Unavailable
 
 __all__ = [
     "NoResponse",
@@ -28,11 +30,13 @@ __all__ = [
     "credential_headers",
     "open_connection",
     "parse_endpoint",
+    "probe_endpoint",
     "refusal_reason",
     "send_request",
 ]
 
 MAX_BODY_BYTES = 64 << 10  # of an answer's body that are kept
+_PROBE_S = 5.0
 
 # Where clouds answer a machine that asks for its own credentials, whoever has it ask.
 _METADATA = frozenset({"100.100.100.200", "fd00:ec2::254", "fd20:ce::254", "168.63.129.16"})
@@ -122,6 +126,16 @@ def open_connection(endpoint: Endpoint, deadline: float) -> socket.socket:
         raise SendFailure(
             f"no connection to {endpoint.host}:{endpoint.port}: {error}"[:300]
         ) from error
+
+
+def probe_endpoint(target: Mapping[str, Any]) -> str:
+    """Connect to a target, TLS included, and send nothing. Raises Unavailable."""
+    try:
+        endpoint = parse_endpoint(target)
+        open_connection(endpoint, machine.monotonic_s() + _PROBE_S).close()
+    except SendFailure as error:
+        raise Unavailable(str(error), mend="see base_url in vedette.toml") from error
+    return f"{endpoint.host}:{endpoint.port} takes connections; nothing was sent"
 
 
 def refusal_reason(address: IpAddress, *, private: bool) -> str | None:

@@ -1,4 +1,4 @@
-"""The Performer port for tools that are requests: no agent's code runs, and none sees a credential.
+"""Performs tools that are requests: no agent's code runs, and none sees a credential.
 
 A request runs on a thread that ends with the time of the call: its connection is closed under it.
 Only a name that is not resolved can keep one longer, and then nothing has been sent, nor will be.
@@ -24,11 +24,10 @@ from vedette.adapters.http.request import (
     parse_endpoint,
     send_request,
 )
+from vedette.adapters.http.template import BadArgument, Request, build_request
 from vedette.adapters.http_client import shut_down
-from vedette.config.http_template import BadArgument, Request, build_request
 from vedette.domain.base import failpoint, machine
-from vedette.domain.effect import Call, Outcome, RowWrite
-from vedette.domain.ports.reasoner import ToolExecutor
+from vedette.domain.effect import Call, Outcome
 from vedette.domain.tool import Tool
 
 THREADS = 16  # of one agent
@@ -66,21 +65,12 @@ class _Attempt(Struct, eq=False):
 
 
 class HttpTools:
-    """Makes the requests of HTTP tools; hands everything else on. Belongs to one event loop."""
+    """Makes the requests of HTTP tools. Belongs to one event loop."""
 
-    def __init__(self, tools: ToolExecutor) -> None:
-        self._tools = tools
+    def __init__(self) -> None:
         self._threads: dict[str, machine.ThreadPoolExecutor] = {}
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._running: dict[_Key, asyncio.Future[Any]] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        # `prepare` and whatever else these hands have beside the port.
-        return getattr(self._tools, name)
-
-    def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
-        """Return what a transactional tool writes; no HTTP tool is one."""
-        return self._tools.compute_rows(tool, call, row)
 
     async def perform(
         self, tool: Tool, call: Call, may_start: Callable[[], bool]
@@ -89,13 +79,11 @@ class HttpTools:
 
         While an earlier request of the key has not come back, none is made.
         """
-        if tool.http is None:
-            return await self._tools.perform(tool, call, may_start)
         if not await self._wait_for_earlier(call):
             return Outcome("unknown", error="an earlier call has not come back yet")
         try:
             answer = await self._run_request(
-                build_request(tool.http, call.args, call.key), call, may_start
+                build_request(_request(tool), call.args, call.key), call, may_start
             )
         except BadArgument as error:
             return Outcome("failed", error=f"not called: {error}")
@@ -110,9 +98,7 @@ class HttpTools:
 
         `unknown` while the call has not come back, as nobody can know what it will do yet.
         """
-        if tool.http is None:
-            return await self._tools.query(tool, call)
-        spec = tool.http.get("query")
+        spec = _request(tool).get("query")
         if spec is None:
             return Outcome("unknown", error="the tool has no query")
         if not await self._wait_for_earlier(call):
@@ -201,8 +187,11 @@ class HttpTools:
         """Let the threads end; waits for none."""
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
-        tools: Any = self._tools
-        tools.close()
+
+
+def _request(tool: Tool) -> Mapping[str, Any]:
+    assert tool.request is not None
+    return tool.request
 
 
 def _key(call: Call) -> _Key:

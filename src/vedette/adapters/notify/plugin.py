@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from vedette.config.notify import WebhookFile, WebhookPlan, webhook_plan, webhook_problems
+from vedette.adapters.notify.config import WebhookFile
+from vedette.config.secret_reference import secret_keys
+from vedette.domain.base.urls import carries_secrets, parse_url
 from vedette.domain.ports.plugin import Notification, NotifierPlugin, TableContext, TableProblem
 
 
@@ -13,15 +15,20 @@ class WebhookPlugin(NotifierPlugin):
 
     table = WebhookFile
 
-    def problems(self, table: WebhookFile, context: TableContext) -> Iterable[TableProblem]:
-        """Return what is wrong beyond the shape."""
-        return webhook_problems(table)
+    def problems(self, table: WebhookFile, context: TableContext) -> Iterator[TableProblem]:
+        """Yield what is wrong beyond the shape."""
+        parts, tokens = parse_url(table.url), secret_keys(vars(table), "token")
+        # What goes over the wire: no line of HTTP holds more, and no resolver another name.
+        sound = parts is not None and not parts.username and all("!" <= c <= "~" for c in table.url)
+        if parts is None or not (sound and _is_name(parts.hostname or "")):
+            mend = "write https://host/path, without a user or a password in it"
+            yield ("url",), f"{table.url!r} cannot be posted to", mend
+        elif len(tokens) > 1:
+            yield (), "token is referred to more than once", "leave one of them"
+        elif tokens and not carries_secrets(parts):
+            yield ("url",), "a token is not sent over plain HTTP", "write https://"
 
-    def plan(self, table: WebhookFile, context: TableContext) -> WebhookPlan:
-        """Return the plan of a table."""
-        return webhook_plan(table, context)
-
-    def send(self, plan: WebhookPlan, notification: Notification) -> None:
+    def send(self, plan: WebhookFile, notification: Notification) -> None:
         """Post one notification."""
         import orjson
 
@@ -29,7 +36,7 @@ class WebhookPlugin(NotifierPlugin):
 
         post(plan.url, orjson.dumps(notification.facts), notification.id, plan.token())
 
-    async def probe(self, plan: WebhookPlan) -> str:
+    async def probe(self, plan: WebhookFile) -> str:
         """Connect, and post nothing."""
         import asyncio
 
@@ -51,6 +58,14 @@ def connect_to(url: str, *, within_s: float = 5.0) -> str:
         with context.wrap_socket(plain, server_hostname=parts.hostname) as safe:
             told = f"{parts.hostname}:{port} can be connected to ({safe.version()})"
             return f"{told}; nothing was sent"
+
+
+def _is_name(host: str) -> bool:
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 WEBHOOK = WebhookPlugin()

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from vedette.adapters.http_client import NoResponse, SendFailure, request
-from vedette.config.source_tables import PrometheusPlan
+from vedette.adapters.prometheus.config import PrometheusFile
 from vedette.domain.base import machine
 from vedette.domain.base.errors import BadFleet, Temporary
 
@@ -29,7 +29,7 @@ class SourceUnavailable(Exception):
 class Client:
     """One server. Every call opens a connection of its own, so calls may run side by side."""
 
-    def __init__(self, plan: PrometheusPlan) -> None:
+    def __init__(self, plan: PrometheusFile) -> None:
         self._plan = plan
         self._where = f"prometheus:{plan.name}"
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 import orjson
 
 from vedette.adapters.prometheus.client import Client, SourceUnavailable
+from vedette.adapters.prometheus.config import PrometheusFile, QueryFile
 from vedette.adapters.prometheus.series import choose_series, cut_after, index_series, points
-from vedette.config.source_tables import PrometheusPlan, QueryPlan
 from vedette.domain.base.backoff import delay_us
-from vedette.domain.base.clock import MICROS, Clock
+from vedette.domain.base.clock import MICROS, Clock, duration_us
 from vedette.domain.base.errors import BadFleet, StoreFailed, Unavailable
 from vedette.domain.ports.reasoner import Metrics
 from vedette.domain.ports.sources import Intake
@@ -35,7 +35,7 @@ class PrometheusSource:
 
     def __init__(
         self,
-        plan: PrometheusPlan,
+        plan: PrometheusFile,
         clock: Clock,
         metrics: Metrics,
         *,
@@ -46,6 +46,7 @@ class PrometheusSource:
         self.finite = not watch
         self._plan, self._clock, self._metrics, self._is_leader = plan, clock, metrics, is_leader
         self._client = Client(plan)
+        self._delay_us = duration_us(plan.delay)
         self._known_series: dict[str, list[str]] = {query.name: [] for query in plan.queries}
         self._answered_queries: set[str] = set()
         self._tries = 0
@@ -81,13 +82,14 @@ class PrometheusSource:
 
     # --- one query --------------------------------------------------------------------------
 
-    async def _catch_up(self, query: QueryPlan, intake: Intake) -> None:
+    async def _catch_up(self, query: QueryFile, intake: Intake) -> None:
         """Hand over the steps of a query that are over."""
-        step, position_name = query.step_us // MICROS, f"{self.name}/{query.name}"
+        step, position_name = query.step_s, f"{self.name}/{query.name}"
         last = self._last_complete_step(step)
         at = self._position(position_name, intake)
         if at is None:
-            at = last - max(0, self._plan.lookback_us // MICROS // step * step)
+            lookback_s = duration_us(self._plan.lookback) // MICROS
+            at = last - lookback_s // step * step
             await intake.accept([], position=(position_name, _format_position(at)))
         # Steps lie on whole multiples of the step, whatever it was when we stopped.
         at = at // step * step
@@ -103,10 +105,10 @@ class PrometheusSource:
                 return
 
     async def _hand_over(
-        self, query: QueryPlan, start: int, end: int, position_name: str, intake: Intake
+        self, query: QueryFile, start: int, end: int, position_name: str, intake: Intake
     ) -> int:
         """Hand over the points of some steps; return the last step that was taken."""
-        step = query.step_us // MICROS
+        step = query.step_s
         result, date = await asyncio.to_thread(
             self._client.query_range, query.expr, start, end, step
         )
@@ -114,7 +116,7 @@ class PrometheusSource:
         self._answered_queries.add(query.name)
         if date is not None:
             # By the server's own clock a step may not be over yet where ours is ahead of it.
-            end = min(end, (date - self._plan.delay_us // MICROS) // step * step)
+            end = min(end, (date - self._delay_us // MICROS) // step * step)
             if end < start:
                 return start - step
         series = cut_after(there, end)
@@ -133,7 +135,7 @@ class PrometheusSource:
 
     def _last_complete_step(self, step: int) -> int:
         """Return the last step that is over and old enough, in seconds since the epoch."""
-        return (self._clock.now_us() - self._plan.delay_us) // MICROS // step * step
+        return (self._clock.now_us() - self._delay_us) // MICROS // step * step
 
     def _position(self, position_name: str, intake: Intake) -> int | None:
         told = intake.position(position_name)
@@ -142,18 +144,18 @@ class PrometheusSource:
     def _next_poll_us(self, intake: Intake) -> int:
         """Return when there is something to ask for again."""
         now = self._clock.now_us()
-        if self._plan.every_us is not None:
-            return now + self._plan.every_us
-        steps = [query.step_us for query in self._plan.queries]
-        over = (self._last_complete_step(step // MICROS) * MICROS + step for step in steps)
-        return max(now + 1, min(over) + self._plan.delay_us)
+        if self._plan.every is not None:
+            return now + duration_us(self._plan.every)
+        steps = [query.step_s for query in self._plan.queries]
+        over = ((self._last_complete_step(step) + step) * MICROS for step in steps)
+        return max(now + 1, min(over) + self._delay_us)
 
 
 def _format_position(at_s: int) -> str:
     return orjson.dumps({"version": 1, "at": at_s}).decode()
 
 
-async def probe(plan: PrometheusPlan) -> str:
+async def probe(plan: PrometheusFile) -> str:
     """Ask each query for its present series. Raises BadFleet and Unavailable."""
 
     def query_series() -> str:

@@ -23,7 +23,8 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from vedette.adapters.pubsub.client import subscription_path, topic_path
-from vedette.config.deployment import PubsubPlan, PushPlan
+from vedette.adapters.pubsub.config import PubsubFile, PushFile
+from vedette.domain.base.clock import MICROS, duration_us
 from vedette.domain.base.errors import BadFleet
 
 Value = int | str | bool
@@ -80,7 +81,7 @@ class Change(Struct, frozen=True):
         return unmade or any(not one.is_mutable for one in self.fields)
 
 
-def dead_letter_subscription(plan: PubsubPlan | PushPlan) -> str | None:
+def dead_letter_subscription(plan: PubsubFile | PushFile) -> str | None:
     """Return the full name of the subscription that keeps a source's dead letters, if any."""
     if plan.dead_letter_topic is None:
         return None
@@ -94,7 +95,7 @@ def build_declaration(
     topics: dict[str, None] = {}
     subscriptions: dict[str, Fields] = {}
     blockers: dict[str, str] = {}
-    ours = [plan for plan in plans if isinstance(plan, PubsubPlan | PushPlan)]
+    ours = [plan for plan in plans if isinstance(plan, PubsubFile | PushFile)]
     for plan in ours:
         name = subscription_path(plan.project, plan.subscription)
         wanted = _fields(plan)
@@ -103,7 +104,7 @@ def build_declaration(
             raise BadFleet(what, where=f"source {plan.name}", mend="make the two alike")
         if plan.topic is None:
             blockers[name] = f"source {plan.name} names no topic"
-        elif isinstance(plan, PushPlan) and not plan.endpoint:
+        elif isinstance(plan, PushFile) and not plan.endpoint:
             blockers[name] = f"source {plan.name} names no endpoint"
         if plan.topic is not None:
             topics[topic_path(plan.project, plan.topic)] = None
@@ -148,16 +149,16 @@ def compare(
     return changes + [Change("subscription", name, "extra") for name in extra]
 
 
-def _fields(plan: PubsubPlan | PushPlan) -> Fields:
+def _fields(plan: PubsubFile | PushFile) -> Fields:
     fields: dict[str, Value] = {
-        "ack_deadline_s": plan.ack_deadline_us // 1_000_000,
+        "ack_deadline_s": duration_us(plan.ack_deadline) // MICROS,
         "dead_letter_topic": "",
         "max_delivery_attempts": 0,
         "retry_min_s": RETRY_MIN_S,
         "retry_max_s": RETRY_MAX_S,
         "expires_s": 0,
-        "ordered": plan.ordered if isinstance(plan, PubsubPlan) else False,
-        "exactly_once": plan.exactly_once if isinstance(plan, PubsubPlan) else False,
+        "ordered": plan.ordered if isinstance(plan, PubsubFile) else False,
+        "exactly_once": plan.exactly_once if isinstance(plan, PubsubFile) else False,
         "filter": plan.filter or "",
         "push_endpoint": "",
         "push_audience": "",
@@ -168,7 +169,7 @@ def _fields(plan: PubsubPlan | PushPlan) -> Fields:
     if plan.dead_letter_topic is not None:
         fields["dead_letter_topic"] = topic_path(plan.project, plan.dead_letter_topic)
         fields["max_delivery_attempts"] = plan.max_delivery_attempts
-    if isinstance(plan, PushPlan):
+    if isinstance(plan, PushFile):
         fields["push_endpoint"] = plan.endpoint or ""
         fields["push_audience"] = plan.audience
         fields["push_service_account"] = plan.service_account

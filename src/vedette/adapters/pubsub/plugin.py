@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from vedette.config.deployment import PubsubPlan, PushPlan, pubsub_plan, pubsub_problems, push_plan
-from vedette.config.deployment_tables import PubsubFile, PushFile
+from vedette.adapters.pubsub.config import PubsubFile, PushFile
+from vedette.domain.base.clock import MICROS, duration_us
 from vedette.domain.ports.plugin import (
     Plan,
     PushedSource,
@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from vedette.domain.ports.sources import Source
 
 
-class _BrokerPlugin(SourcePlugin):
+class SubscriptionPlugin(SourcePlugin):
+    """What a subscription's table has to hold to, pulled or pushed."""
+
+    def problems(
+        self, table: PubsubFile | PushFile, context: TableContext
+    ) -> Iterator[TableProblem]:
+        """Yield what is wrong beyond the shape."""
+        if not 10 * MICROS <= duration_us(table.ack_deadline) <= 600 * MICROS:
+            what = "Pub/Sub takes ack deadlines from 10s to 10m"
+            yield ("ack_deadline",), what, "write for example 60s"
+
     def dead_letters(self, plans: Sequence[Plan]) -> Any:
         """Return what publishes the broker's dead letters again."""
         from vedette.adapters.pubsub.redrive import DeadLetters
@@ -28,20 +38,12 @@ class _BrokerPlugin(SourcePlugin):
         return DeadLetters(plans)
 
 
-class PubsubPlugin(_BrokerPlugin):
+class PubsubPlugin(SubscriptionPlugin):
     """Messages of a subscription, pulled."""
 
     table = PubsubFile
 
-    def problems(self, table: PubsubFile, context: TableContext) -> Iterable[TableProblem]:
-        """Return what is wrong beyond the shape."""
-        return pubsub_problems(table, context, pushed=False)
-
-    def plan(self, table: PubsubFile, context: TableContext) -> PubsubPlan:
-        """Return the plan of a table."""
-        return pubsub_plan(table)
-
-    def build(self, plan: PubsubPlan, context: SourceContext) -> Source:
+    def build(self, plan: PubsubFile, context: SourceContext) -> Source:
         """Make the source."""
         from vedette.adapters.pubsub.source import PubsubSource
         from vedette.adapters.pubsub.source_decoder import build_decoder
@@ -50,24 +52,24 @@ class PubsubPlugin(_BrokerPlugin):
         return PubsubSource(plan, made, context.clock, context.metrics, is_leader=context.leads)
 
 
-class PushPlugin(_BrokerPlugin):
+class PushPlugin(SubscriptionPlugin):
     """Messages that are pushed to POST /v1/pubsub/NAME."""
 
     table = PushFile
 
-    def problems(self, table: PushFile, context: TableContext) -> Iterable[TableProblem]:
-        """Return what is wrong beyond the shape."""
-        return pubsub_problems(table, context, pushed=True)
+    def problems(
+        self, table: PubsubFile | PushFile, context: TableContext
+    ) -> Iterator[TableProblem]:
+        """Yield what is wrong beyond the shape."""
+        if not context.serves_http:
+            yield (), "nothing is served here that could be pushed to", "set http of [serve]"
+        yield from super().problems(table, context)
 
-    def plan(self, table: PushFile, context: TableContext) -> PushPlan:
-        """Return the plan of a table."""
-        return push_plan(table)
-
-    def build(self, plan: PushPlan, context: SourceContext) -> Source:
+    def build(self, plan: PushFile, context: SourceContext) -> Source:
         """Make the source."""
         return PushedSource(plan.name)
 
-    async def probe(self, plan: PushPlan) -> str:
+    async def probe(self, plan: PushFile) -> str:
         """Say that nothing is to be looked at."""
         return "others push to it while the fleet runs"
 

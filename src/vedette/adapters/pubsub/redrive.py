@@ -15,8 +15,8 @@ from typing import Any
 from vedette.adapters.pubsub.acknowledgement import TRANSIENT_CODES
 from vedette.adapters.pubsub.admin import retry_options
 from vedette.adapters.pubsub.client import Connection, connect, topic_path
+from vedette.adapters.pubsub.config import PubsubFile, PushFile
 from vedette.adapters.pubsub.declaration import dead_letter_subscription
-from vedette.config.deployment import PubsubPlan, PushPlan
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadCommand, Unavailable
 
@@ -41,7 +41,7 @@ class DeadLetters:
     """The dead letters of a fleet's Pub/Sub sources, by the source's name."""
 
     def __init__(self, plans: Iterable[object]) -> None:
-        self._plans = {plan.name: plan for plan in plans if isinstance(plan, PubsubPlan | PushPlan)}
+        self._plans = {plan.name: plan for plan in plans if isinstance(plan, PubsubFile | PushFile)}
 
     def find_paths(self, name: str) -> tuple[str, str]:
         """Return the dead-letter subscription and the topic of a source. Raises BadCommand."""

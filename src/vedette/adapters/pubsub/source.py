@@ -18,14 +18,14 @@ from vedette.adapters.pubsub.batch_delivery import BatchDelivery, PoisonMessages
 from vedette.adapters.pubsub.client import Connection, borrow_connection, subscription_path
 from vedette.adapters.pubsub.inbox import Inbox
 from vedette.adapters.pubsub.stream import Pauses, PullStream
-from vedette.domain.base.clock import MICROS, Clock
+from vedette.domain.base.clock import MICROS, Clock, duration_us
 from vedette.domain.base.errors import Unavailable
 from vedette.domain.ports.reasoner import Metrics
 from vedette.domain.ports.sources import Intake
 
 if TYPE_CHECKING:
+    from vedette.adapters.pubsub.config import PubsubFile
     from vedette.adapters.pubsub.decoder import Decoder
-    from vedette.config.deployment import PubsubPlan
 
 # Batches on their way into the store at a time, where no order has to be kept.
 CONCURRENT_BATCHES = 4
@@ -59,7 +59,7 @@ class PubsubSource:
 
     def __init__(
         self,
-        plan: PubsubPlan,
+        plan: PubsubFile,
         decoder: Decoder,
         clock: Clock,
         metrics: Metrics,
@@ -69,6 +69,7 @@ class PubsubSource:
     ) -> None:
         self.name = decoder.source
         self._plan = plan
+        self._deadline_us = duration_us(plan.ack_deadline)
         self._decoder = decoder
         self._clock = clock
         self._metrics = metrics
@@ -131,7 +132,7 @@ class PubsubSource:
         deliveries = [
             asyncio.create_task(delivery.run(order_lock)) for _ in range(CONCURRENT_BATCHES)
         ]
-        extending = inbox.extend_leases(plan.ack_deadline_us, int(limits.max_lease_s * MICROS))
+        extending = inbox.extend_leases(self._deadline_us, int(limits.max_lease_s * MICROS))
         cares = [asyncio.create_task(inbox.acknowledger.run()), asyncio.create_task(extending)]
         try:
             parts = [*streams, *deliveries, *cares]
@@ -165,7 +166,7 @@ class PubsubSource:
         plan = self._plan
         first = {
             "subscription": self._path,
-            "stream_ack_deadline_seconds": max(_SHORTEST_S, plan.ack_deadline_us // MICROS),
+            "stream_ack_deadline_seconds": max(_SHORTEST_S, self._deadline_us // MICROS),
             "client_id": self._client_id,
             "max_outstanding_messages": max(1, plan.max_messages // plan.streams),
             "max_outstanding_bytes": max(1, plan.max_bytes // plan.streams),

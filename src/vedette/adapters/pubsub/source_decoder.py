@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from vedette.adapters.pubsub.decoder import Decoder
 
 if TYPE_CHECKING:
-    from vedette.config.deployment import PubsubPlan, PushPlan
+    from vedette.adapters.pubsub.config import PubsubFile, PushFile
     from vedette.domain.ports.plugin import SourceContext
 
 
-def build_decoder(plan: PubsubPlan | PushPlan, context: SourceContext) -> Decoder:
+def build_decoder(plan: PubsubFile | PushFile, context: SourceContext) -> Decoder:
     """Return what makes events of a Pub/Sub source's messages."""
     decode_tick = None
     if plan.schedules:

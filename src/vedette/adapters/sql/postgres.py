@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 from urllib.parse import quote
 
+from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.tables import (
     QUERY_S,
     SourceUnavailable,
@@ -21,7 +22,6 @@ from vedette.adapters.sql.tables import (
     select_columns,
 )
 from vedette.adapters.sql.watermark import Value
-from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.errors import BadFleet, Temporary
 
 _CONNECT_S = 10
@@ -58,7 +58,7 @@ _TABLE = (
 class PostgresTable:
     """One table. Numbers and ids travel as text, cast to the column's own type."""
 
-    def __init__(self, plan: SqlPlan) -> None:
+    def __init__(self, plan: SqlFile) -> None:
         """Connect. Raises BadFleet for what is missing, AwayError if nobody answers."""
         try:
             import psycopg

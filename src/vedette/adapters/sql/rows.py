@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from vedette.config.source_tables import SqlPlan
+from vedette.adapters.sql.config import SqlFile
 from vedette.domain.base.clock import MICROS, from_iso, iso
 from vedette.domain.base.errors import BadEvent
 from vedette.domain.event import Event, check_event, vouched_attributes
@@ -28,7 +28,7 @@ class RowMapper:
     microseconds.
     """
 
-    def __init__(self, plan: SqlPlan, columns: tuple[str, ...], *, max_bytes: int) -> None:
+    def __init__(self, plan: SqlFile, columns: tuple[str, ...], *, max_bytes: int) -> None:
         """`columns` are handed over as data."""
         self._plan, self._columns, self._max_bytes = plan, columns, max_bytes
         from_column = {

@@ -10,16 +10,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from itertools import islice
+from pathlib import Path
 
 import orjson
 
+from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.rows import RowMapper
 from vedette.adapters.sql.sqlite import SqliteTable, create_file
 from vedette.adapters.sql.tables import SourceUnavailable, Table, TableRow
 from vedette.adapters.sql.watermark import Value, Watermark
-from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.backoff import delay_us
-from vedette.domain.base.clock import Clock
+from vedette.domain.base.clock import Clock, duration_us
 from vedette.domain.base.errors import BadFleet, StoreFailed, Unavailable
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Intake, Refused
@@ -39,7 +40,7 @@ class SqlSource:
 
     def __init__(
         self,
-        plan: SqlPlan,
+        plan: SqlFile,
         clock: Clock,
         *,
         watch: bool = True,
@@ -98,7 +99,7 @@ class SqlSource:
     def prepare(self) -> None:
         """Make the file of SQLite if that was asked for. Raises BadFleet."""
         if self._plan.path is not None and self._plan.create_from is not None:
-            create_file(self._plan.path, self._plan.create_from, self.name)
+            create_file(Path(self._plan.path), Path(self._plan.create_from), self.name)
 
     def _open(self) -> Table:
         self.prepare()
@@ -178,7 +179,7 @@ class SqlSource:
 
     def _pause(self) -> int:
         """Return how long to wait for the next asking."""
-        every = self._plan.every_us
+        every = duration_us(self._plan.every)
         # A long table that was read for the first time is read whole until a mark is old enough.
         again = self._watermark.floor() is None and len(self._seen) >= MAX_SEEN
         return max(every, self._plan.overlap_us) if again else every
@@ -191,7 +192,7 @@ class SqlSource:
             raise StoreFailed("another worker leads")
 
 
-def open_table(plan: SqlPlan) -> Table:
+def open_table(plan: SqlFile) -> Table:
     """Open the table of a plan. Raises BadFleet, AwayError."""
     if plan.path is not None:
         return SqliteTable(plan)
@@ -200,14 +201,15 @@ def open_table(plan: SqlPlan) -> Table:
     return PostgresTable(plan)
 
 
-async def probe(plan: SqlPlan) -> str:
+async def probe(plan: SqlFile) -> str:
     """Say what is there, without taking anything. Raises BadFleet and Unavailable."""
 
     def inspect_table() -> str:
-        if plan.path is not None and plan.create_from is not None and not plan.path.exists():
-            if not plan.create_from.is_file():
-                raise BadFleet(f"{plan.create_from} is no file", where=f"sql:{plan.name}")
-            return f"will be made of {plan.create_from.name}"
+        script = Path(plan.create_from) if plan.create_from else None
+        if plan.path is not None and script is not None and not Path(plan.path).exists():
+            if not script.is_file():
+                raise BadFleet(f"{script} is no file", where=f"sql:{plan.name}")
+            return f"will be made of {script.name}"
         table = open_table(plan)
         try:
             last, lost = table.last_number(), table.count_unplaced()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.tables import (
     QUERY_S,
     SourceUnavailable,
@@ -22,7 +23,6 @@ from vedette.adapters.sql.tables import (
     select_columns,
 )
 from vedette.adapters.sql.watermark import Value
-from vedette.config.source_tables import SqlPlan
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.base.fsync import sync
@@ -38,16 +38,16 @@ _NUMBERS, _TEXTS = "typeof({0}) IN ('integer','real') AND {0} < 9e999", "typeof(
 class SqliteTable:
     """One table of a file. Views count as tables."""
 
-    def __init__(self, plan: SqlPlan) -> None:
+    def __init__(self, plan: SqlFile) -> None:
         """Open it. Raises BadFleet for a file, table or column that is not there, AwayError."""
         assert plan.path is not None
         self._plan, self._deadline = plan, 0.0
-        if not plan.path.is_file():
+        if not Path(plan.path).is_file():
             mend = "set path to the file, or create_from to a script that makes it"
             raise BadFleet(f"{plan.path} is no file", where=f"sql:{plan.name}", mend=mend)
         with _translate_errors():
             self._file = sqlite3.connect(
-                f"file:{quote(str(plan.path))}?mode=ro", uri=True, timeout=_LOCK_TIMEOUT_S,
+                f"file:{quote(plan.path)}?mode=ro", uri=True, timeout=_LOCK_TIMEOUT_S,
                 check_same_thread=False, isolation_level=None,
             )  # fmt: skip
         try:

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.watermark import Value
 from vedette.config.problem import did_you_mean
-from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.errors import BadFleet
 
 QUERY_S = 30.0  # how long one query may take
@@ -76,9 +76,9 @@ def page_condition(
     return "", []
 
 
-def select_columns(plan: SqlPlan, known: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def select_columns(plan: SqlFile, known: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the columns of the data, and all that are read. Raises BadFleet for an unknown one."""
-    data = plan.columns or tuple(known)
+    data = tuple(plan.columns or known)
     more = (plan.id_column, plan.order_column, plan.time_column, plan.subject_column)
     for column in (*(name for name in more if name is not None), *data):
         if column not in known:
@@ -93,7 +93,7 @@ def quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def missing_table(plan: SqlPlan, known: Sequence[str]) -> BadFleet:
+def missing_table(plan: SqlFile, known: Sequence[str]) -> BadFleet:
     """Return the error for a table that is not there."""
     mend = did_you_mean(plan.table, list(known)) if known else "make it first"
     return BadFleet(f"there is no table {plan.table!r}", where=f"sql:{plan.name}", mend=mend)

@@ -1,9 +1,10 @@
 """What a plugin is to the engine: an object, named by an entry point, that brings one adapter.
 
 The entry point's name is the `kind` of the tables that the plugin is for, its group says what it
-brings: `vedette.sources` a `SourcePlugin`, `vedette.notifiers` a `NotifierPlugin`. One is imported
-when a settings file first names its kind, and for `vedette check` no more is wanted of it than its
-table: it imports its client where it builds or sends.
+brings: `vedette.sources` a `SourcePlugin`, `vedette.notifiers` a `NotifierPlugin`,
+`vedette.targets` a `TargetPlugin`, `vedette.tools` a `ToolPlugin`, `vedette.reasoners` a
+`ReasonerPlugin`. One is imported when a file first names it, and for `vedette check` no more is
+wanted of it than its table: it imports its client where it builds or sends.
 """
 
 from __future__ import annotations
@@ -15,14 +16,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Struct
 
 if TYPE_CHECKING:  # settings are read by every verb, and read these only for their names
-    from vedette.domain.agent import Fleet
+    from vedette.domain.agent import Agent, Fleet
     from vedette.domain.base.clock import Clock
     from vedette.domain.base.errors import VedetteError
-    from vedette.domain.ports.reasoner import Metrics
+    from vedette.domain.effect import Call, Outcome
+    from vedette.domain.ports.reasoner import Metrics, Reasoner
     from vedette.domain.ports.sources import Intake, Source
+    from vedette.domain.target_record import TargetRecord
+    from vedette.domain.tool import Tool
 
 SOURCES = "vedette.sources"
 NOTIFIERS = "vedette.notifiers"
+TARGETS = "vedette.targets"
+TOOLS = "vedette.tools"
+REASONERS = "vedette.reasoners"
 
 # A key of the table (with the keys inside it), what is wrong there, and the mend; () is the table.
 TableProblem = tuple[tuple[str | int, ...], str, str]
@@ -54,6 +61,17 @@ class TableContext(Struct, frozen=True):
     pattern: Callable[[str], str]
     serves_http: bool
     targets: Mapping[str, Mapping[str, Any]]
+
+    def resolve(self, table: Any, *paths: str) -> Any:
+        """Return a table with its paths absolute: `path`, what ends in `_file`, and `paths`."""
+        found = {
+            key: str(self.path(value))
+            for key, value in vars(table).items()
+            if (key == "path" or key.endswith("_file") or key in paths)
+            and isinstance(value, str)
+            and value
+        }
+        return table.replace(**found) if found else table
 
 
 class SourceContext(Struct, frozen=True):
@@ -91,8 +109,12 @@ class SourcePlugin:
         return ()
 
     def plan(self, table: Any, context: TableContext) -> Plan:
-        """Return what a sound table comes to. Opens, reads and connects nothing."""
-        raise NotImplementedError
+        """Return what a sound table comes to: the table itself, with its paths resolved.
+
+        Opens, reads and connects nothing.
+        """
+        plan: Plan = context.resolve(table)
+        return plan
 
     def build(self, plan: Any, context: SourceContext) -> Source:
         """Make the source. Raises BadFleet for what only shows now."""
@@ -142,8 +164,12 @@ class NotifierPlugin:
         return ()
 
     def plan(self, table: Any, context: TableContext) -> Plan:
-        """Return what a sound table comes to. Opens, reads and connects nothing."""
-        raise NotImplementedError
+        """Return what a sound table comes to: the table itself, with its paths resolved.
+
+        Opens, reads and connects nothing.
+        """
+        plan: Plan = context.resolve(table)
+        return plan
 
     def send(self, plan: Any, notification: Notification) -> MissedRecipients | None:
         """Send one; return who was missed, if others were not. Blocks, in a thread of its own.
@@ -159,6 +185,162 @@ class NotifierPlugin:
         The answer says in one sentence what was found. Raises VedetteError with a mend, OSError.
         """
         return None
+
+
+class TargetPlugin:
+    """Brings one kind of target. Derive from it, and name an instance in `vedette.targets`.
+
+    A target's table belongs to the tools that get it as `call.target`, so its keys are theirs. This
+    class itself stands for a kind that nobody brings. Every table is checked for what all hold to
+    (name, kind, URL, secrets, `reach`); its `path`, its URL, its `host` and `port` are reached.
+
+    `required` are the keys that a table must give as text. With `path_is_folder` its `path` is a
+    folder, whatever its name; with `allows_udp` its tools ask name servers by themselves. One of
+    `record_keys` names its record; two targets are one place where all of a row of `place_keys` are
+    alike.
+    """
+
+    required: tuple[str, ...] = ()
+    path_is_folder = False
+    allows_udp = False
+    record_keys: tuple[str, ...] = ()
+    place_keys: tuple[tuple[str, ...], ...] = ()
+
+    def problems(
+        self, table: Mapping[str, Any], targets: Mapping[str, Mapping[str, Any]]
+    ) -> Iterable[TableProblem]:
+        """Yield what else is wrong with a table; `targets` are all of them."""
+        return ()
+
+    def resolve(
+        self, table: Mapping[str, Any], targets: Mapping[str, Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        """Return the table as tools get it."""
+        return table
+
+    def addresses(self, table: Mapping[str, Any]) -> Iterable[tuple[str, int]]:
+        """Yield more addresses (host, TCP port) that its tools connect to."""
+        return ()
+
+    def probe(self, table: Mapping[str, Any]) -> Awaitable[str] | None:
+        """Look at a target and change nothing; None where nobody can.
+
+        The answer says in one sentence what was found. Raises VedetteError with a mend, OSError.
+        """
+        return None
+
+    def record_problem(self, table: Mapping[str, Any]) -> str | None:
+        """Return why a target cannot be audited as it is declared; None if it can."""
+        if not self.record_keys:
+            return f"nothing here reads the record of a {table.get('kind')}"
+        if not any(table.get(name) for name in self.record_keys):
+            return f"its record is not named: add {' or '.join(self.record_keys)}"
+        return None
+
+    def is_same_place(self, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        """Say whether what was done to one target may stand in the record of the other."""
+        return one.get("kind") == other.get("kind") and any(
+            all(one.get(name) and one.get(name) == other.get(name) for name in row)
+            for row in self.place_keys
+        )
+
+    def read_record(self, table: Mapping[str, Any], where: str, since_us: int) -> TargetRecord:
+        """Read what a target knows of what was done to it; older than `since_us` may be left out.
+
+        Raises BadFleet if it cannot be read as the settings say, Unavailable if it does not answer.
+        """
+        raise NotImplementedError
+
+
+class ToolPerformer(Protocol):
+    """Performs tools that are declared in full, and run no code of an agent."""
+
+    async def perform(
+        self, tool: Tool, call: Call, may_start: Callable[[], bool]
+    ) -> Outcome | None:
+        """Do what `tool.request` says, once, within `call.timeout_us`; `call.target` is its target.
+
+        `may_start` is asked immediately before the first effect: on no, nothing is done and None is
+        returned. An Outcome says what came of it; what is raised counts as not known.
+        """
+        ...
+
+    async def query(self, tool: Tool, call: Call) -> Outcome | None:
+        """Ask the target what came of `call.key`; None if it knows nothing of it."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is held; waits for nothing."""
+        ...
+
+
+class ToolPlugin:
+    """Brings one way to perform tools. Derive from it, and name an instance in `vedette.tools`.
+
+    The entry point's name is a key of a tool in agent.yaml, beside `function`; `table` is the shape
+    of what stands under it, `description` what people are told of it. What is declared there is
+    part of the tool: policy sees it, and an approval is bound to it. Its tools name a target of
+    `target_kind`, if there is one.
+    """
+
+    table: type[Any]
+    description = ""
+    target_kind: str | None = None
+
+    def problems(self, tool: Any, table: Any) -> Iterable[TableProblem]:
+        """Yield what is wrong with a tool of agent.yaml whose shape fits; `table` is its request.
+
+        Places are those of the tool: ("settles",), ("http", "url").
+        """
+        return ()
+
+    def queries(self, table: Any) -> bool:
+        """Say whether the target can be asked what came of a call."""
+        return False
+
+    def verifies(self, table: Any) -> bool:
+        """Say whether it is asked after each call, too."""
+        return False
+
+    def build(self) -> ToolPerformer:
+        """Make what performs its tools, for one event loop."""
+        raise NotImplementedError
+
+
+class ReasonerContext(Struct, frozen=True):
+    """What a reasoner is built with. `fleet.agents` are the releases that run, now and later."""
+
+    fleet: Fleet
+    clock: Clock
+    metrics: Metrics
+
+
+class ReasonerPlugin:
+    """Brings one way to reason. Derive from it, and name an instance in `vedette.reasoners`.
+
+    The entry point's name is what `reasoner:` of an agent.yaml says. `defines` is what the agent's
+    folder must hold for it: a module, a name in it, and how to mend that it is not there. One that
+    never calls a model says `asks_model = False`; the turns of all others are taken out of the
+    agent's budget of model calls before they begin.
+    """
+
+    defines: tuple[str, str, str] | None = None
+    asks_model = True
+
+    def problems(self, agent: Any) -> Iterable[TableProblem]:
+        """Yield what is wrong with an agent.yaml whose shape fits."""
+        return ()
+
+    async def build(self, context: ReasonerContext) -> Reasoner:
+        """Make what reasons for all agents that name it. Raises BadFleet."""
+        raise NotImplementedError
+
+    async def prepare(self, reasoner: Reasoner, agent: Agent) -> Callable[[], None]:
+        """Load another release of an agent beside the present one; return what puts it in place.
+
+        Raises BadFleet; then the present one stays.
+        """
+        return lambda: None
 
 
 class PushedSource:

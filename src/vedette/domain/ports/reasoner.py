@@ -71,6 +71,29 @@ class Reasoner(Protocol):
         ...
 
 
+class StatelessReasoner:
+    """What of the port has nothing to do where nothing is kept from one event to the next."""
+
+    def restore_state(
+        self,
+        agent: str,
+        key: str,
+        checkpoint: bytes | None,
+        at: int,
+        since: Sequence[tuple[int, Event]],
+    ) -> None:
+        """Do nothing: there is no state."""
+
+    def drop_state(self, agent: str, key: str) -> None:
+        """Do nothing: there is no state."""
+
+    def fold_state(
+        self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
+    ) -> bytes | None:
+        """Return that there is no state."""
+        return None
+
+
 class ToolExecutor(Protocol):
     """Performs tools. It holds the hands; it decides nothing."""
 

@@ -181,6 +181,6 @@ class Watchdog:
 
 def _run_time_us(agent: Agent) -> int:
     """Return how long one run of an agent may be at work without a step (microseconds)."""
-    thinks = _MODEL_US if agent.reasoner == "adk" else agent.limits.time_us
+    thinks = _MODEL_US if agent.asks_model else agent.limits.time_us
     calls = max((tool.timeout_us for tool in agent.tools.values()), default=0)
     return max(thinks, _WAITS * calls)

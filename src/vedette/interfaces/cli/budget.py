@@ -76,7 +76,7 @@ def _read_limits(agent_name: str | None) -> dict[str, Any]:
         waiting = store.wait_counts().get("budget", 0)
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for agent in wanted:
-        units = (ACTIONS,) if agent.reasoner == "judge" else UNITS
+        units = UNITS if agent.asks_model else (ACTIONS,)
         for cap in limits.caps(agent.name, agent.budget, units):
             name = FLEET if cap.scope == "fleet" else agent.name
             more = [r for r in raises if (r.name, r.unit, r.span) == (name, cap.unit, cap.span)]

@@ -67,7 +67,7 @@ def _run_trial(settings: Settings, name: str, text: str) -> dict[str, Any]:
     now_us = SystemClock().now_us()
     loaded = load_agents(settings)
     agent = find_agent(loaded.fleet.agents, name)
-    if agent.reasoner != "judge":
+    if not agent.has_judge:
         what = f"{name} reasons with a model; to ask it would cost and leave a trace there"
         raise BadCommand(what, mend="try an agent with a judge")
 
@@ -135,9 +135,8 @@ def _read_event(settings: Settings, path: Path) -> Event:
             value = value[0]
         return parse_event(value)
     from vedette.adapters.mail.event import mail_event
-    from vedette.config.settings import MaildirPlan
 
-    plans = [plan for plan in settings.sources if isinstance(plan, MaildirPlan)]
+    plans = [plan for plan in settings.sources if plan.kind == "maildir"]
     source = f"maildir:{plans[0].name if plans else 'try'}"
     unique = path.name.partition(":")[0]
     received_us = path.stat().st_mtime_ns // 1000
@@ -147,15 +146,15 @@ def _read_event(settings: Settings, path: Path) -> Event:
 def _read_csv_row(settings: Settings, path: Path, row: int) -> _TrialInput:
     from glob import glob
 
+    from vedette.adapters.files.config import CsvFile
     from vedette.adapters.files.source import CsvSource
-    from vedette.config.settings import CsvPlan
     from vedette.domain.base.clock import SystemClock
 
     here = str(path.resolve())
     names = [
         plan.name
         for plan in settings.sources
-        if isinstance(plan, CsvPlan) and here in glob(plan.path)  # noqa: PTH207 (absolute pattern)
+        if isinstance(plan, CsvFile) and here in glob(plan.path)  # noqa: PTH207 (absolute pattern)
     ]
     events = CsvSource(names[0] if names else "try", here, SystemClock()).read_first(row)
     if len(events) < row:

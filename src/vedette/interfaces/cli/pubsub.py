@@ -77,14 +77,14 @@ def _report_changes(*, applied: bool) -> int:
 
 def _notes(settings: Settings) -> list[str]:
     """Return what has to be seen to elsewhere: the broker's own rights to dead letters."""
+    from vedette.adapters.pubsub.config import PubsubFile, PushFile
     from vedette.adapters.pubsub.declaration import dead_letter_subscription
-    from vedette.config.deployment import PubsubPlan, PushPlan
 
     return [
         f"source {plan.name}: the project's Pub/Sub service agent must be a publisher of "
         f"{plan.dead_letter_topic} and a subscriber of {plan.subscription}; that is not looked at"
         for plan in settings.sources
-        if isinstance(plan, PubsubPlan | PushPlan) and dead_letter_subscription(plan)
+        if isinstance(plan, PubsubFile | PushFile) and dead_letter_subscription(plan)
     ]
 
 

@@ -75,9 +75,9 @@ def alert_routes(app: App) -> list[Route]:
 
     Raises BadFleet if a token is not there.
     """
-    from vedette.config.source_tables import AlertmanagerPlan
+    from vedette.adapters.alertmanager.config import AlertmanagerFile
 
-    plans = [plan for plan in app.settings.sources if isinstance(plan, AlertmanagerPlan)]
+    plans = [plan for plan in app.settings.sources if isinstance(plan, AlertmanagerFile)]
     doors = [AlertEndpoint.of(plan.name, plan.token(), plan.vouches) for plan in plans]
     return routes(app.intake, doors) if doors else []
 

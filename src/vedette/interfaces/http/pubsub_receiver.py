@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
+    from vedette.adapters.pubsub.config import PushFile
     from vedette.app.composition_root import App
-    from vedette.config.deployment import PushPlan
 
 # How many refused messages are remembered, so that each is recorded once.
 _MAX_REMEMBERED = 4096
@@ -102,9 +102,9 @@ class _Refusal(Exception):
 
 def push_routes(app: App) -> list[Route]:
     """Return the routes of a fleet's push subscriptions; none if it declares none."""
-    from vedette.config.deployment import PushPlan
+    from vedette.adapters.pubsub.config import PushFile
 
-    plans = [plan for plan in app.settings.sources if isinstance(plan, PushPlan)]
+    plans = [plan for plan in app.settings.sources if isinstance(plan, PushFile)]
     return (
         routes(app.intake, [_build_endpoint(plan, app) for plan in plans], app.metrics)
         if plans
@@ -112,7 +112,7 @@ def push_routes(app: App) -> list[Route]:
     )
 
 
-def _build_endpoint(plan: PushPlan, app: App) -> PushEndpoint:
+def _build_endpoint(plan: PushFile, app: App) -> PushEndpoint:
     from vedette.adapters.identity.jwt import Jwks, Verifier
     from vedette.adapters.pubsub.client import subscription_path
     from vedette.adapters.pubsub.source_decoder import build_decoder

@@ -3,7 +3,7 @@
 A target's record is read first and the ledger afterwards: an intent is durable before its effect,
 so whatever the record holds by then has its intent in the ledger, unless something went around us.
 What the ledger says was done must be in the record, except what was done only while it was read.
-Pure: the readers of records are adapters (`vedette.adapters.audit`).
+Pure: what reads a record is the target's plugin (`vedette.domain.ports.plugin`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from vedette.domain.effect import OPEN_STATES
 from vedette.domain.entry import EFFECT_KINDS
+from vedette.domain.target_record import INBOX, Mail, TargetEffect
 from vedette.ledger.history.entry_view import DecisionEntry, EffectEntry, view_entry
 from vedette.ledger.history.time_window import EntryLog, parse_fields
 
@@ -25,7 +26,6 @@ _FLAGS = {
     "passed": "P", "replied": "R", "seen": "S", "trashed": "T", "draft": "D", "flagged": "F",
     "important": "F",
 }  # fmt: skip
-INBOX = "INBOX"
 
 
 class RecordedEffect(Struct):
@@ -64,23 +64,6 @@ class RecordedEffect(Struct):
             if part is not None and part.get(name) is not None:
                 return part[name]
         return None
-
-
-class TargetEffect(Struct, frozen=True):
-    """One effect in a target's record: its key, and when (0: the record does not say)."""
-
-    key: str
-    at_us: int = 0
-    what: str = ""
-
-
-class Mail(Struct, frozen=True):
-    """Where one mail lies, under its unique name, and since when it is as it is."""
-
-    name: str
-    folder: str
-    flags: str
-    at_us: int = 0
 
 
 class RecordedEffects(Struct):

@@ -18,8 +18,8 @@ import uvicorn
 from starlette.applications import Starlette
 from tests.prometheus import Alertmanager
 
+from vedette.adapters.alertmanager.config import AlertmanagerFile
 from vedette.config.settings import load_settings
-from vedette.config.source_tables import AlertmanagerPlan
 from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import ENVELOPE
 from vedette.interfaces.http.alertmanager_receiver import AlertEndpoint, AlertLimits, routes
@@ -266,7 +266,7 @@ def test_the_settings_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     file = tmp_path / "vedette.toml"
     file.write_text(TOML.format(http="127.0.0.1:0", token='token_env = "ALERTS"'))
     (plan,) = load_settings(file).sources
-    assert isinstance(plan, AlertmanagerPlan)
+    assert isinstance(plan, AlertmanagerFile)
     with pytest.raises(BadFleet, match="ALERTS"):
         plan.token()
     monkeypatch.setenv("ALERTS", TOKEN)

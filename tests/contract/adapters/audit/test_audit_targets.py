@@ -25,26 +25,35 @@ from tests.bigquery import Dataset
 from tests.bigquery import bigquery as bigquery
 from tests.pubsub import Emulator
 
-from vedette.adapters.audit import TargetRecord, audit_problem, is_same_target, read_record
-from vedette.adapters.audit.bigquery import statement
-from vedette.adapters.mail.maildir import MaildirSource
+from vedette.adapters.bigquery.record import statement
+from vedette.adapters.mail.maildir.source import MaildirSource
+from vedette.adapters.notify.target import WebhookTarget
 from vedette.adapters.pubsub.publisher import publish
 from vedette.app.stores import store_reader
+from vedette.config.reach import target_plugin
 from vedette.config.settings import read_settings
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand, BadFleet, Unavailable
 from vedette.domain.effect import Call
+from vedette.domain.target_record import Mail, TargetEffect, TargetRecord
 from vedette.interfaces.cli import cli
 from vedette.ledger.history.audit import (
-    Mail,
     RecordedEffect,
     RecordedEffects,
-    TargetEffect,
     audit_keys,
     audit_mailbox,
     read_effects,
 )
 from vedette.testing.harness import FleetHarness, checkout
+
+
+def read_record(name: str, table: dict[str, Any], since_us: int) -> TargetRecord:
+    return target_plugin(table).read_record(table, f"target {name}", since_us)
+
+
+def audit_problem(table: dict[str, Any]) -> str | None:
+    return target_plugin(table).record_problem(table)
+
 
 SCRIPT = checkout() / "samples" / "receiver" / "receiver.py"
 _spec = importlib.util.spec_from_file_location("audited_receiver", SCRIPT)
@@ -247,10 +256,10 @@ def test_a_record_that_forgets_is_not_asked_for_more_than_it_keeps(
     (copied / "vedette.toml").write_text(only)
     for keeps_us, expected in ((None, 1), (3_600_000_000, 1), (0, 0)):
         empty = Mock(return_value=TargetRecord(items=(), retention_us=keeps_us))
-        monkeypatch.setattr("vedette.adapters.audit.read_record", empty)
+        monkeypatch.setattr(WebhookTarget, "read_record", empty)
         code, told = audit(copied)
         assert (code, len(findings(told, "oncall"))) == (expected, expected)
-        assert (told["targets"][0]["kept_since"] is None) is (keeps_us is None)
+        assert (told["targets"][-1]["kept_since"] is None) is (keeps_us is None)
 
 
 @contextmanager
@@ -464,7 +473,7 @@ def test_a_mailbox_against_intents(
 def test_a_topic_is_read_without_taking_anything_from_it(
     pubsub_emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vedette.adapters.audit.pubsub._PULL_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("vedette.adapters.pubsub.record._PULL_TIMEOUT_S", 0.5)
     from google.pubsub_v1 import PubsubMessage
     from google.pubsub_v1.services.publisher import PublisherClient
     from google.pubsub_v1.services.publisher.transports import PublisherGrpcTransport
@@ -564,7 +573,7 @@ def test_which_targets_are_one_place() -> None:
         ({"kind": "maildir", "path": "r"}, {"kind": "webhook", "path": "r"}, False),
         ({"kind": "fax", "path": "r"}, {"kind": "fax", "path": "r"}, False),
     ):
-        assert is_same_target(one, other) is same
+        assert target_plugin(one).is_same_place(one, other) is same
 
 
 async def test_what_was_erased_is_found_by_its_key_alone(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from msgspec.structs import replace
 from tests.bigquery import PROJECT, ROOT
 
 from vedette.adapters.bigquery import source as module
+from vedette.adapters.bigquery.config import BigQueryFile
 from vedette.adapters.bigquery.source import BigQuerySource
 from vedette.app.ledger_followers import ship_ledger
-from vedette.config.deployment import AuditPlan, BigQueryPlan, Deployment
+from vedette.config.deployment import AuditPlan, Deployment
 from vedette.config.settings import Settings
 from vedette.domain.base import failpoint
 from vedette.testing.clock import ManualClock
@@ -32,12 +33,11 @@ T0 = 1_790_000_000_000_000
 SECOND = 1_000_000
 
 
-def plan_of(dataset: str) -> BigQueryPlan:
+def plan_of(dataset: str) -> BigQueryFile:
     """Return the plan of a source over the table `jobs`."""
-    return BigQueryPlan(
-        name="jobs", project=PROJECT, dataset=dataset, table="jobs", type="worker.job",
-        time_column="inserted", id_column="id", subject_column="id", every_us=30 * SECOND,
-        overlap_us=300 * SECOND, behind_us=2 * SECOND, method="watermark", location=None,
+    return BigQueryFile(
+        kind="bigquery", name="jobs", project=PROJECT, dataset=dataset, table="jobs",
+        type="worker.job", time_column="inserted", id_column="id", subject_column="id",
         begin="start",
     )  # fmt: skip
 

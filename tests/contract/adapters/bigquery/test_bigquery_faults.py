@@ -20,12 +20,12 @@ import requests
 from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.bigquery import Client
-from msgspec.structs import replace
 from tests.contract.adapters.bigquery.bigquery_child import SECOND, T0, plan_of
 
 from vedette.adapters.bigquery import query, reconciliation, shipper
 from vedette.adapters.bigquery import source as module
 from vedette.adapters.bigquery.clients import is_transient
+from vedette.adapters.bigquery.config import BigQueryFile
 from vedette.adapters.bigquery.query import Query, QueryPendingError
 from vedette.adapters.bigquery.reconciliation import find_differences
 from vedette.adapters.bigquery.rows import RowMapper
@@ -36,7 +36,7 @@ from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.app.ledger_followers import check_shipped
 from vedette.app.sources import build_source
-from vedette.config.deployment import AuditPlan, BigQueryPlan, Deployment
+from vedette.config.deployment import AuditPlan, Deployment
 from vedette.config.settings import load_settings
 from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.errors import BadFleet, StoreFailed
@@ -153,7 +153,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asking(service: Service, at_s: float = 100, **more: Any) -> BigQuerySource:
     clock = ManualClock(T0 + int(at_s * SECOND))
-    plan = replace(plan_of("d"), subject_column=None, **more)
+    plan = plan_of("d").replace(subject_column=None, **more)
     return BigQuerySource(plan, clock, watch=False, client=service.client)
 
 
@@ -231,7 +231,7 @@ def test_a_trusted_writer_is_said_to_be_one(tmp_path: Path) -> None:
     for more in ("", 'vouches = "envelope"\n'):
         path.write_text(table + more)
         (plan,) = load_settings(path).sources
-        assert isinstance(plan, BigQueryPlan)
+        assert isinstance(plan, BigQueryFile)
         vouched.append(BigQuerySource(plan, ManualClock())._mapper._vouched)
     assert vouched == [{"source", "type", "subject", "time"}, ENVELOPE]
 
@@ -244,7 +244,7 @@ async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.Monk
     monkeypatch.setattr(daemon, "TICK_S", 0.001)
     service, intake, store = Service([("a", T0)]), ListIntake(), SimpleNamespace(is_leader=True)
     clock = ManualClock(T0 + 100 * SECOND)
-    plan = replace(plan_of("d"), subject_column=None)
+    plan = plan_of("d").replace(subject_column=None)
     monkeypatch.setattr(module, "query_client", lambda project, location: service.client())
     services = SimpleNamespace(clock=clock, metrics=None, fleet=None)
     settings = SimpleNamespace(max_event_bytes=1_000_000)
@@ -421,7 +421,7 @@ async def test_what_is_remembered_does_not_grow_with_the_table(
     monkeypatch.setattr(module, "PAGE", 5)
     service = Service([(f"r{n:03}", T0 + n * SECOND) for n in range(95)])
     intake, most = ListIntake(), [0]
-    source = asking(service, 1000, overlap_us=10 * SECOND)
+    source = asking(service, 1000, overlap="10s")
     taken = source._hand_over
 
     async def hand_over(intake: Any, page: Any) -> None:

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from tests.bigquery import PROJECT, Dataset
 from tests.contract.adapters.bigquery.bigquery_child import SECOND, T0, kill, plan_of
 
 from vedette.adapters.bigquery import source as module
 from vedette.adapters.bigquery.clients import query_client
+from vedette.adapters.bigquery.config import BigQueryFile
 from vedette.adapters.bigquery.source import BigQuerySource, SourceUnavailable
 from vedette.adapters.bigquery.sql import AT_COLUMN, ROW_COLUMN, build_query
 from vedette.app.sources import build_source
-from vedette.config.deployment import BigQueryPlan
 from vedette.config.settings import load_settings
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadFleet, StoreFailed
@@ -27,6 +26,11 @@ from vedette.testing.clock import ManualClock, run_ready_tasks
 from vedette.testing.harness import FleetHarness
 from vedette.testing.intake import ListIntake
 from vedette.testing.toy_fleet import World, toy_fleet
+
+PLAN = BigQueryFile(
+    name="n", project="p", dataset="d", table="t", type="x.y", time_column="at", behind="1ms",
+    every="1ms",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -49,7 +53,7 @@ def jobs(bigquery: Dataset) -> Dataset:
 def asking(jobs: Dataset, at_s: float, **more: Any) -> BigQuerySource:
     """Return a source that asks once, that many seconds after T0."""
     clock = ManualClock(T0 + int(at_s * SECOND))
-    return BigQuerySource(replace(plan_of(jobs.short), **more), clock, watch=False)
+    return BigQuerySource(plan_of(jobs.short).replace(**more), clock, watch=False)
 
 
 def instant(at_s: float) -> str:
@@ -109,7 +113,7 @@ async def test_the_watermark_survives_a_kill(tmp_path: Path, jobs: Dataset) -> N
         told = fleet.app.store.position("bigquery:jobs")
         assert told is not None
         assert json.loads(told)["at"] == T0 + (had - 1) * SECOND
-        again = asking(jobs, 100, overlap_us=0)
+        again = asking(jobs, 100, overlap="0s")
         await again.deliver(fleet.app.intake)
         await fleet.wait_until_idle()
         assert len(fleet.entries("event.accepted")) == 12
@@ -118,7 +122,7 @@ async def test_the_watermark_survives_a_kill(tmp_path: Path, jobs: Dataset) -> N
 
 async def test_without_looking_back_a_late_row_is_lost(jobs: Dataset) -> None:
     """The control: what finds the late row above is the overlap."""
-    intake, source = ListIntake(), asking(jobs, 100, overlap_us=0)
+    intake, source = ListIntake(), asking(jobs, 100, overlap="0s")
     insert(jobs, [("a", 10), ("c", 30)])
     await source.deliver(intake)
     insert(jobs, [("d", 15), ("e", 50)])
@@ -195,8 +199,8 @@ async def test_it_is_made_of_a_table_in_vedette_toml(
         'type = "worker.job"\ntime_column = "inserted"\nbegin = "start"\n'
     )
     (plan,) = load_settings(path).sources
-    assert isinstance(plan, BigQueryPlan)
-    assert plan == replace(plan_of(jobs.short), id_column=None, subject_column=None)
+    assert isinstance(plan, BigQueryFile)
+    assert plan == plan_of(jobs.short).replace(id_column=None, subject_column=None)
     insert(jobs, [("a", 10)])
     source = build_source(plan, fleet.app, until_idle=True)
     assert source.finite
@@ -322,10 +326,10 @@ async def test_it_waits_longer_while_nobody_answers(jobs: Dataset) -> None:
     ],
 )
 def test_names_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
-    plan = BigQueryPlan("n", "p", "d", "t", "x.y", "at", None, None, 1, 1, 1, "watermark", None)
+    plan = PLAN
     BigQuerySource(plan, ManualClock())
     with pytest.raises(BadFleet, match="is no"):
-        BigQuerySource(replace(plan, **wrong), ManualClock())
+        BigQuerySource(plan.replace(**wrong), ManualClock())
 
 
 # --- APPENDS: the emulator has none, so its text and its paging are looked at without it -------
@@ -333,7 +337,7 @@ def test_names_that_are_none_are_refused(wrong: dict[str, Any]) -> None:
 
 def test_the_text_of_appends() -> None:
     """As in the reference: open at its end, from the last row on, ordered by the commit."""
-    plan = BigQueryPlan("n", "p", "d", "t", "x.y", "at", "id", None, 1, 1, 1, "appends", None)
+    plan = PLAN.replace(id_column="id", method="appends")
     assert build_query(plan, limit=7, after_row=False) == (
         "SELECT t.*, UNIX_MICROS(t._CHANGE_TIMESTAMP) AS vedette__at_us, "
         "IFNULL(CAST(t.`id` AS STRING), TO_HEX(SHA256(TO_JSON_STRING(t)))) AS vedette__row\n"
@@ -344,7 +348,7 @@ def test_the_text_of_appends() -> None:
         "IFNULL(CAST(t.`id` AS STRING), TO_HEX(SHA256(TO_JSON_STRING(t))))\n"
         "LIMIT 7"
     )
-    onward = build_query(replace(plan, id_column=None), limit=7, after_row=True)
+    onward = build_query(plan.replace(id_column=None), limit=7, after_row=True)
     assert "APPENDS(TABLE `p.d.t`, TIMESTAMP_MICROS(@last), TIMESTAMP_MICROS(@until))" in onward
     assert (
         "WHERE t._CHANGE_TIMESTAMP >= TIMESTAMP_MICROS(@last) AND "
@@ -385,9 +389,7 @@ async def test_appends_goes_from_commit_to_commit(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "LIMIT", 3)
     client: Any = Appends()
     client.rows = [(T0 + number // 2, f"r{number}") for number in range(8)]
-    plan = BigQueryPlan(
-        "n", "p", "d", "t", "x.y", "at", "id", None, 1, 300 * SECOND, 1, "appends", None, "start"
-    )
+    plan = PLAN.replace(id_column="id", method="appends", begin="start")
     clock, intake = ManualClock(T0 + 60 * SECOND), ListIntake()
     source = BigQuerySource(plan, clock, watch=False, client=lambda: client)
     await source.deliver(intake)

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from vedette.adapters.http.request import NoResponse, parse_endpoint, send_request
+from vedette.adapters.http.template import Request
 from vedette.adapters.mail import smtp
-from vedette.config.http_template import Request
 from vedette.domain.base import failpoint
 
 TIME_S, CUT_S, LATER_S = 0.3, 1.0, 4.0

@@ -24,15 +24,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from vedette.adapters.http import probe, with_http
 from vedette.adapters.http.outcomes import retry_after_us
 from vedette.adapters.http.request import Response, refusal_reason
+from vedette.adapters.http.target import HTTP
+from vedette.adapters.http.template import BadArgument, build_request
 from vedette.adapters.http.tools import HttpTools
 from vedette.adapters.identity.secrets import with_secrets
+from vedette.adapters.tools.performers import PluginTools
 from vedette.app.check import code_problems
-from vedette.config.http_template import BadArgument, build_request
 from vedette.config.settings import load_settings
-from vedette.domain.agent import Fleet
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.readers import Readers
@@ -146,17 +146,9 @@ def certificate(folder: Path, name: str) -> Path:
     return folder / "cert.pem"
 
 
-class NoHands:
-    """What performs all other tools: here there are none."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 @asynccontextmanager
 async def hands_of() -> AsyncIterator[HttpTools]:
-    none: Any = NoHands()
-    hands = HttpTools(none)
+    hands = HttpTools()
     try:
         yield hands
     finally:
@@ -175,7 +167,7 @@ def a_tool(settles: SettlementMode = "idempotent", **http: Any) -> Tool:
     }  # fmt: skip
     return Tool(
         "item.add", "add", "item", {"item": "string"}, ("/item",), settles, "http", "http",
-        http={name: value for name, value in spec.items() if value is not None},
+        performer="http", request={n: value for n, value in spec.items() if value is not None},
     )  # fmt: skip
 
 
@@ -203,7 +195,7 @@ async def test_a_call_is_the_request_that_is_declared(shop: Shop) -> None:
     tool = a_tool(url="/items/{item}?n={n}&left={left}", headers={"X-Item": "{item}"}, body=body)
     call = a_call(shop.target(), item="été & co", labels=["x", "y"], n=7)
     with pytest.raises(BadArgument):
-        build_request({**(tool.http or {})}, call.args, "k")  # no header holds such a letter
+        build_request({**(tool.request or {})}, call.args, "k")  # no header holds such a letter
     plain = a_tool(url="/items/{item}?n={n}&left={left}", headers={"X-N": "{n}"}, body=body)
     answered = await outcome(plain, call)
     assert answered == Outcome("done", {"status": 201, "body": {"made": True}})
@@ -271,7 +263,8 @@ async def test_the_secret_is_the_engines_alone(shop: Shop, monkeypatch: pytest.M
     target = shop.target(token_env="SHOP_TOKEN")
     shop.answer = lambda method, path: (201, {"echo": f"Bearer {TOKEN}"}, {})
     async with hands_of() as inner:
-        hands: Any = with_secrets(inner, {"shop": target})
+        no_code: Any = None
+        hands: Any = with_secrets(PluginTools(no_code, lambda name: inner), {"shop": target})
         told = await hands.perform(a_tool(), a_call(target), yes)
         named = {**target, "token_header": "X-Api-Key"}
         await hands.perform(a_tool(), a_call(named, "k2"), yes)
@@ -483,7 +476,7 @@ async def test_a_post_that_is_answered_by_see_there_is_done_where_it_is_declared
 ) -> None:
     shop.answer = lambda method, path: (303, {"made": True}, {"Location": "/api/items/1"})
     tool = a_tool("none")
-    tool = replace(tool, http={**(tool.http or {}), "ok": [201, 303]})
+    tool = replace(tool, request={**(tool.request or {}), "ok": [201, 303]})
     told = await outcome(tool, a_call(shop.target()))
     assert told == Outcome("done", {"status": 303, "body": {"made": True}})
     assert len(shop.seen) == 1, "it is not followed"
@@ -662,20 +655,15 @@ async def test_what_a_server_answers_is_untrusted(tmp_path: Path, shop: Shop) ->
     async with shopping(tmp_path, shop, "idempotent", ManualClock()) as fleet:
         tool = fleet.app.services.fleet.agents["worker"].tools["wire.send"]
         assert tool.output == "untrusted"
-        assert tool.facts()["http"] == tool.http
-        other = replace(tool, http={**(tool.http or {}), "url": "/elsewhere/{to}"})
+        assert tool.facts()["http"] == tool.request
+        other = replace(tool, request={**(tool.request or {}), "url": "/elsewhere/{to}"})
         assert other.digest != tool.digest
 
 
-async def test_hands_stay_what_they_are_without_such_a_tool() -> None:
-    none: Any = NoHands()
-    assert with_http(Fleet("harbour", {}), none) is none
-
-
 async def test_probe_connects_and_sends_nothing(shop: Shop) -> None:
-    assert "takes connections" in await probe(shop.target())
+    assert "takes connections" in await HTTP.probe(shop.target())
     with pytest.raises(Unavailable, match="private = true"):
-        await probe(shop.target(private=False))
+        await HTTP.probe(shop.target(private=False))
     assert shop.seen == []
 
 

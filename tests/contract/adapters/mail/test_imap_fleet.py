@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 from tests import imap
 
-from vedette.adapters.mail.imap import ImapSource
 from vedette.adapters.mail.imap.pool import close_all
-from vedette.config.mail_servers import ImapPlan
+from vedette.adapters.mail.imap.source import ImapSource
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.origin import Ref
@@ -60,8 +59,9 @@ async def box() -> AsyncIterator[imap.Mailbox]:
 
 async def read(fleet: FleetHarness, box: imap.Mailbox) -> None:
     """Let the source read the mailbox as it is now, and the fleet handle what is new."""
-    plan = ImapPlan("desk", box.table())
-    await ImapSource(plan, fleet.app.services.clock, watch=False).deliver(fleet.app.intake)
+    await ImapSource(box.source(name="desk"), fleet.app.services.clock, watch=False).deliver(
+        fleet.app.intake
+    )
     await fleet.wait_until_idle()
 
 

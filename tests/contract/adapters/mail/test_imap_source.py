@@ -16,10 +16,13 @@ import orjson
 import pytest
 from tests import imap
 
-from vedette.adapters.mail.imap import ImapSource, MailSession, probe, read_mail_address
+from vedette.adapters.mail.imap.address import read_mail_address
+from vedette.adapters.mail.imap.config import ImapFile
 from vedette.adapters.mail.imap.fetch_response import mails_of
-from vedette.adapters.mail.imap.source import SourceUnavailable
-from vedette.config.mail_servers import ImapPlan
+from vedette.adapters.mail.imap.plugin import IMAP
+from vedette.adapters.mail.imap.session import MailSession
+from vedette.adapters.mail.imap.source import ImapSource, SourceUnavailable
+from vedette.adapters.mail.imap.target import IMAP as TARGET
 from vedette.config.settings import load_settings, read_settings
 from vedette.domain.base.clock import MICROS, SystemClock
 from vedette.domain.base.errors import BadFleet, Permanent, StoreFailed, Temporary
@@ -70,10 +73,10 @@ class Kept:
 
 
 def source(box: imap.Mailbox, *, watch: bool = False, **more: Any) -> ImapSource:
-    server = {**box.table(), **more.pop("server", {})}
     leads, max_mail = more.pop("leads", lambda: True), more.pop("max_mail", 100_000)
-    plan = ImapPlan("t", server, **more)
-    return ImapSource(plan, SystemClock(), watch=watch, is_leader=leads, max_mail=max_mail)
+    return ImapSource(
+        box.source(**more), SystemClock(), watch=watch, is_leader=leads, max_mail=max_mail
+    )
 
 
 @pytest.fixture
@@ -176,7 +179,7 @@ async def test_a_mail_that_is_moved_back_is_no_new_event(box: imap.Mailbox) -> N
     [
         ({"newest": 2}, {"s2", "s3"}),
         ({"newest": 0}, set()),
-        ({"newest": 0, "since_us": 7 * 86_400 * MICROS}, {"s1", "s2", "s3"}),
+        ({"newest": 0, "since": "7d"}, {"s1", "s2", "s3"}),
         ({}, {"s0", "s1", "s2", "s3"}),
     ],
 )
@@ -254,7 +257,7 @@ async def test_a_waiting_source_hears_at_once_of_a_new_mail(box: imap.Mailbox) -
         came.set()
 
     # Far longer than the test: only IDLE can bring the second mail.
-    watching = source(box, watch=True, every_us=600 * MICROS)
+    watching = source(box, watch=True, every="10m")
     assert watching.finite is False
     task = asyncio.create_task(watching.deliver(kept))
     while len(kept.handed) < 1:  # noqa: ASYNC110 (the batch is kept after it is told)
@@ -270,7 +273,7 @@ async def test_a_waiting_source_hears_at_once_of_a_new_mail(box: imap.Mailbox) -
 
 async def test_without_idle_it_looks_again_and_again(box: imap.Mailbox) -> None:
     kept = Kept()
-    task = asyncio.create_task(source(box, watch=True, every_us=20_000, idle=False).deliver(kept))
+    task = asyncio.create_task(source(box, watch=True, every="20ms", idle=False).deliver(kept))
     await asyncio.sleep(0.1)
     await asyncio.to_thread(box.fill, [raw(1)])
     async with asyncio.timeout(10):
@@ -311,18 +314,20 @@ async def test_a_line_that_breaks_while_it_waits_is_noticed(box: imap.Mailbox) -
     session.close()
 
 
-async def test_what_is_wrong_is_said_and_tried_again(box: imap.Mailbox) -> None:
-    for more, match in (
-        ({"server": {"password": "guess me"}}, "login of"),
-        ({"server": {"port": 1}}, "refused"),
-        ({"folders": ("Nowhere",)}, "no folder 'Nowhere'"),
-    ):
+async def test_what_is_wrong_is_said_and_tried_again(
+    box: imap.Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GUESSED", "guess me")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"password_env": "GUESSED"}, "login of"),
+        ({"port": 1}, "refused"),
+        ({"folders": ["Nowhere"]}, "no folder 'Nowhere'"),
+    ]
+    for more, match in wrong:
         with pytest.raises(SourceUnavailable, match=match) as caught:
             await source(box, **more).deliver(Kept())
         assert "guess me" not in str(caught.value)
-    nothing: dict[str, Any] = {
-        "server": {"password": None, "password_env": "VEDETTE_TEST_NO_SUCH_VARIABLE"}
-    }
+    nothing: dict[str, Any] = {"password_env": "VEDETTE_TEST_NO_SUCH_VARIABLE"}
     with pytest.raises(BadFleet, match="VEDETTE_TEST_NO_SUCH_VARIABLE"):
         await source(box, **nothing).deliver(Kept())
 
@@ -384,7 +389,7 @@ async def test_a_mail_that_the_server_cannot_deliver_is_passed_by_and_named(
                  if b"<1@stranger" in path.read_bytes()]  # fmt: skip
     broken.write_bytes(broken.read_bytes()[:40])
     kept, tries = Kept(), 0
-    desk = ImapSource(ImapPlan("t", box.table()), Hasty(), watch=False)
+    desk = ImapSource(box.source(), Hasty(), watch=False)
     while True:
         try:
             await desk.deliver(kept)
@@ -410,7 +415,7 @@ async def test_no_mail_is_passed_by_while_the_server_delivers_none(
         return mails(self, uids, items=items)
 
     monkeypatch.setattr(MailSession, "mails", none)
-    kept, desk = Kept(), ImapSource(ImapPlan("t", box.table()), Hasty(), watch=False)
+    kept, desk = Kept(), ImapSource(box.source(), Hasty(), watch=False)
     for _ in range(9):
         with pytest.raises(SourceUnavailable):
             await desk.deliver(kept)
@@ -424,8 +429,7 @@ async def test_a_password_that_goes_for_a_while_is_waited_for(
     box: imap.Mailbox, tmp_path: Path
 ) -> None:
     word = tmp_path / "word"
-    server = {key: value for key, value in box.table().items() if key != "password"}
-    plan = ImapPlan("t", {**server, "password_file": str(word)})
+    plan = box.source(password_env=None, password_file=str(word))
     with pytest.raises(BadFleet):
         await ImapSource(plan, Hasty(), watch=False).deliver(Kept())
     word.write_text(box.server.password)
@@ -451,10 +455,10 @@ async def test_who_does_not_lead_hands_nothing_over(box: imap.Mailbox) -> None:
 async def test_probe_logs_in_and_changes_nothing(box: imap.Mailbox) -> None:
     box.fill([raw(1)])
     before = box.folders()
-    assert "logged in" in await probe(ImapPlan("t", box.table()))
-    assert "logged in" in await probe(box.table())
+    assert "logged in" in await IMAP.probe(box.source())
+    assert "logged in" in await TARGET.probe(box.table())
     with pytest.raises(Exception, match="no folder 'Legal'"):
-        await probe(ImapPlan("t", box.table(), ("INBOX", "Legal")))
+        await IMAP.probe(box.source(folders=["INBOX", "Legal"]))
     assert box.folders() == before
 
 
@@ -508,12 +512,12 @@ def test_settings_say_where_the_mail_is(tmp_path: Path) -> None:
     (tmp_path / "vedette.toml").write_text(SETTINGS)
     settings = load_settings(tmp_path / "vedette.toml")
     (plan,) = settings.sources
-    assert isinstance(plan, ImapPlan)
+    assert isinstance(plan, ImapFile)
     assert plan.server == {
         "host": "imap.example", "user": "desk", "password_env": "MAIL", "tls": "implicit",
         "ca_file": str(tmp_path / "ca.pem"),
     }  # fmt: skip
-    assert (plan.folders, plan.since_us, plan.idle) == (("INBOX",), 7 * 86_400 * MICROS, True)
+    assert (plan.folders, plan.since, plan.idle) == (["INBOX"], "7d", True)
     mailbox = settings.targets["mailbox"]
     assert (mailbox["smtp_host"], mailbox["smtp_password_env"]) == ("smtp.example", "RELAY")
     assert mailbox["password_file"] == str(tmp_path / "secrets" / "mail")

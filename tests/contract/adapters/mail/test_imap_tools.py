@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from tests.contract.adapters.mail.test_mail_targets import Hand, ImapBox, raw
 
-from vedette.adapters.mail.imap import MailSession, read_mail_address
+from vedette.adapters.mail.imap.address import read_mail_address
 from vedette.adapters.mail.imap.folder_name import decode_name, quote_name
 from vedette.adapters.mail.imap.pool import close_all, mail_session
+from vedette.adapters.mail.imap.session import MailSession
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import Permanent, Temporary
 

@@ -11,8 +11,7 @@ from typing import Any, Protocol
 import pytest
 from tests import imap
 
-from vedette.adapters.mail.imap import MailAddress
-from vedette.adapters.mail.imap.address import mail_digest
+from vedette.adapters.mail.imap.address import MailAddress, mail_digest
 from vedette.adapters.mail.imap.pool import close_all
 from vedette.config.agent_loader import load_module
 from vedette.domain.effect import Call, Outcome

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vedette.adapters.mail.maildir import MaildirSource
+from vedette.adapters.mail.maildir.source import MaildirSource
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.ports.sources import Receipt, Refused

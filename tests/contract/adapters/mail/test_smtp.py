@@ -17,11 +17,11 @@ import pytest
 from tests import imap, smtp
 from tests.contract.adapters.mail.test_mail_targets import Hand, ImapBox, MaildirBox, tools
 
-from vedette.adapters.mail.imap import NoFolder
-from vedette.adapters.mail.imap import probe as look
 from vedette.adapters.mail.imap.pool import close_all
+from vedette.adapters.mail.imap.session import NoFolder
+from vedette.adapters.mail.imap.target import IMAP
 from vedette.adapters.mail.smtp import Unanswered, probe, send_mail, send_mail_to_some
-from vedette.config.mail_servers import resolve_relays
+from vedette.config.targets import resolve_targets
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable
 from vedette.domain.effect import Call, Outcome
@@ -190,7 +190,7 @@ def box(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MaildirBox |
     relay = smtp.server().table()
     targets = {"mailbox": {**found.target, "smtp": "relay"}, "relay": relay}
     # The password comes with the call, as the engine gives it; the rest from the settings.
-    found.target = {**resolve_relays(targets)["mailbox"], "smtp_password": relay["password"]}
+    found.target = {**resolve_targets(targets)["mailbox"], "smtp_password": relay["password"]}
     yield found
     failpoint.hook = None
     close_all()
@@ -327,7 +327,7 @@ def test_only_a_mail_among_the_sent_was_sent(
     box, address = MaildirBox(tmp_path / "mailbox"), to("lost", request)
     relay = smtp.server().table()
     targets = {"mailbox": {**box.target, "smtp": "relay"}, "relay": relay}
-    relayed = {**resolve_relays(targets)["mailbox"], "smtp_password": relay["password"]}
+    relayed = {**resolve_targets(targets)["mailbox"], "smtp_password": relay["password"]}
     hand, message = Hand(relayed), box.lay(1)
     assert hand("send_mail", message, **letter(address)).state == "unknown"
     (path,) = (box.root / ".Sending" / "cur").iterdir()
@@ -360,7 +360,7 @@ def test_what_is_sent_again_is_put_among_the_sent_and_not_what_was_removed(
     box, address = MaildirBox(tmp_path / "mailbox"), to("ann", request)
     relay = smtp.server().table()
     targets = {"mailbox": {**box.target, "smtp": "relay"}, "relay": relay}
-    relayed = {**resolve_relays(targets)["mailbox"], "smtp_password": relay["password"]}
+    relayed = {**resolve_targets(targets)["mailbox"], "smtp_password": relay["password"]}
     hand, message = Hand(relayed), box.lay(1)
     sending = sys.modules[f"{tools().__package__}.sending"]
 
@@ -393,17 +393,17 @@ async def test_without_a_folder_for_it_a_mail_is_not_sent(
     box.box.create({"Sending": "Sent", "Sent": "Sending"}[missing])
     relay = smtp.server().table()
     target = {**box.target, "smtp": "relay", "create_folders": False}
-    relayed = resolve_relays({"mailbox": target, "relay": relay})["mailbox"]
+    relayed = resolve_targets({"mailbox": target, "relay": relay})["mailbox"]
     target = {**relayed, "smtp_password": relay["password"]}
     hand, message = Hand(target), box.lay(1)
     told = hand("send_mail", message, **letter(address))
     assert (told.state, "create_folders" in told.error) == ("failed", True)
     assert (smtp.server().mails(address), kept(box)) == ([], ["INBOX"])
     with pytest.raises(NoFolder, match=f"no folder '{missing}'"):
-        await look(target)
-    assert f"{missing} (will be made)" in await look({**target, "create_folders": True})
+        await IMAP.probe(target)
+    assert f"{missing} (will be made)" in await IMAP.probe({**target, "create_folders": True})
     box.box.create(missing)
-    assert "Sending, Sent" in await look(target)
+    assert "Sending, Sent" in await IMAP.probe(target)
     assert hand("send_mail", message, **letter(address)).state == "done"
     assert len(smtp.server().mails(address)) == 1
     close_all()
@@ -459,7 +459,7 @@ def test_a_folder_that_the_server_lists_and_does_not_open_proves_nothing(
 ) -> None:
     box, address = ImapBox(), to("ann", request)
     relay = smtp.server().table()
-    target = resolve_relays({"box": {**box.target, "smtp": "relay"}, "relay": relay})["box"]
+    target = resolve_targets({"box": {**box.target, "smtp": "relay"}, "relay": relay})["box"]
     hand, message = Hand({**target, "smtp_password": relay["password"]}), box.lay(1)
     assert asked(hand, message, **letter(address)) is None, "the control: there are none yet"
     assert hand("send_mail", message, **letter(address)).state == "done"

@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from tests.prometheus import Prometheus
 
 from vedette.adapters.files.source import CsvSource
 from vedette.adapters.prometheus import source as module
 from vedette.adapters.prometheus.client import SourceUnavailable
+from vedette.adapters.prometheus.config import PrometheusFile, QueryFile
 from vedette.adapters.prometheus.series import MAX_NAME, choose_series, series_name
 from vedette.adapters.prometheus.source import PrometheusSource, probe
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
 from vedette.config.settings import load_settings
-from vedette.config.source_tables import PrometheusPlan, QueryPlan
 from vedette.domain.base.clock import MICROS, SystemClock, from_iso
 from vedette.domain.base.errors import BadFleet, StoreFailed, Unavailable
 from vedette.domain.event import ENVELOPE, Event
@@ -53,14 +52,18 @@ def loaded() -> Iterator[Prometheus]:
     server.close()
 
 
-def plan_of(url: str, **more: Any) -> PrometheusPlan:
-    plan = PrometheusPlan(
-        "here", url, (QueryPlan("load", "load", STEP),), delay_us=10 * MICROS, lookback_us=STEP
+def plan_of(url: str, **more: Any) -> PrometheusFile:
+    plan = PrometheusFile(
+        name="here",
+        url=url,
+        queries=[QueryFile(name="load", expr="load", step="30s")],
+        delay="10s",
+        lookback="30s",
     )
-    return replace(plan, **more)
+    return plan.replace(**more)
 
 
-def asking(plan: PrometheusPlan, clock: ManualClock, **more: Any) -> PrometheusSource:
+def asking(plan: PrometheusFile, clock: ManualClock, **more: Any) -> PrometheusSource:
     return PrometheusSource(plan, clock, PrometheusMetrics(), watch=False, **more)
 
 
@@ -126,7 +129,7 @@ async def test_a_clock_that_is_ahead_makes_no_gap() -> None:
     with served(answering(200, told, [])) as (port, _):
         intake = ListIntake()
         ahead = ManualClock(now + 200 * MICROS)
-        plan = plan_of(f"http://127.0.0.1:{port}", lookback_us=600 * MICROS)
+        plan = plan_of(f"http://127.0.0.1:{port}", lookback="600s")
         await asking(plan, ahead).deliver(intake)
     position = json.loads(intake.positions["prometheus:here/load"])["at"]
     assert position <= now // MICROS - 10 + 2
@@ -174,7 +177,11 @@ async def test_a_silent_series_is_a_gap(loaded: Prometheus) -> None:
 
 async def test_what_is_no_number_is_skipped_and_counted(loaded: Prometheus) -> None:
     metrics = PrometheusMetrics()
-    plan = plan_of(loaded.url, queries=(QueryPlan("odd", "odd", STEP),), lookback_us=120 * MICROS)
+    plan = plan_of(
+        loaded.url,
+        queries=[QueryFile(name="odd", expr="odd", step="30s")],
+        lookback="120s",
+    )
     intake = ListIntake()
     source = PrometheusSource(plan, ManualClock(T0 + 130 * MICROS), metrics, watch=False)
     clock_first = PrometheusSource(plan, ManualClock(T0 + 10 * MICROS), metrics, watch=False)
@@ -199,7 +206,7 @@ async def test_two_series_of_one_name_are_refused(loaded: Prometheus) -> None:
     both = '{__name__=~"load|odd", host!="b"}'
     clashing = 'label_replace({__name__=~"load|odd", host!="b"}, "host", "", "", "")'
     for expr, fits in ((both, True), (clashing, False)):
-        plan = plan_of(loaded.url, queries=(QueryPlan("mixed", expr, STEP),))
+        plan = plan_of(loaded.url, queries=[QueryFile(name="mixed", expr=expr, step="30s")])
         taken = asking(plan, ManualClock(T0 + 100 * MICROS)).deliver(ListIntake())
         if fits:
             await taken
@@ -209,7 +216,7 @@ async def test_two_series_of_one_name_are_refused(loaded: Prometheus) -> None:
 
 
 async def test_a_wrong_expression_is_told(loaded: Prometheus) -> None:
-    plan = plan_of(loaded.url, queries=(QueryPlan("load", "load{", STEP),))
+    plan = plan_of(loaded.url, queries=[QueryFile(name="load", expr="load{", step="30s")])
     with pytest.raises(BadFleet, match="mend the expression"):
         await asking(plan, ManualClock(T0)).deliver(ListIntake())
     with pytest.raises(BadFleet, match="mend the expression"):
@@ -219,7 +226,7 @@ async def test_a_wrong_expression_is_told(loaded: Prometheus) -> None:
 async def test_probe_counts_series() -> None:
     server = Prometheus()
     try:
-        plan = plan_of(server.url, queries=(QueryPlan("one", "vector(1)", STEP),))
+        plan = plan_of(server.url, queries=[QueryFile(name="one", expr="vector(1)", step="30s")])
         assert await probe(plan) == "Prometheus answers: one 1 series"
     finally:
         server.close()
@@ -262,8 +269,8 @@ async def test_what_is_scraped_now_is_a_point_soon() -> None:
     with served(Exporter) as (port, _):
         server = Prometheus(f"127.0.0.1:{port}")
         clock, intake = SystemClock(), ListIntake()
-        query = QueryPlan("berths", "last_over_time(berths[1s])", MICROS)
-        plan = plan_of(server.url, queries=(query,), delay_us=200_000, lookback_us=MICROS)
+        query = QueryFile(name="berths", expr="last_over_time(berths[1s])", step="1s")
+        plan = plan_of(server.url, queries=[query], delay="200ms", lookback="1s")
         source = PrometheusSource(plan, clock, PrometheusMetrics())
         task = asyncio.create_task(source.deliver(intake))
         try:
@@ -383,10 +390,10 @@ async def test_a_server_that_dribbles_is_given_up(monkeypatch: pytest.MonkeyPatc
 async def test_a_token_that_cannot_be_read_for_a_while_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def token(plan: PrometheusPlan) -> str:
+    def token(plan: PrometheusFile) -> str:
         raise Unavailable("Secret Manager does not answer")
 
-    monkeypatch.setattr(PrometheusPlan, "token", token)
+    monkeypatch.setattr(PrometheusFile, "token", token)
     source = asking(plan_of("http://127.0.0.1:1"), ManualClock(T0 + 45 * MICROS))
     with pytest.raises(SourceUnavailable, match="Secret Manager"):
         await source.deliver(ListIntake())
@@ -409,7 +416,10 @@ async def test_one_query_that_fails_keeps_no_other_waiting() -> None:
             """Say nothing."""
 
     with served(Handler) as (port, _):
-        queries = (QueryPlan("one", "one", STEP), QueryPlan("two", "two", STEP))
+        queries = (
+            QueryFile(name="one", expr="one", step="30s"),
+            QueryFile(name="two", expr="two", step="30s"),
+        )
         plan = plan_of(f"http://127.0.0.1:{port}", queries=queries)
         clock, intake = ManualClock(T0), ListIntake()
         source = asking(plan, clock)
@@ -452,8 +462,8 @@ def test_the_settings_name_it(tmp_path: Path) -> None:
     file = tmp_path / "vedette.toml"
     file.write_text(TOML.format(url="https://p.example/x", more='token_file = "t"', step="1m"))
     (plan,) = load_settings(file).sources
-    assert isinstance(plan, PrometheusPlan)
-    assert plan.queries == (QueryPlan("load", "avg(load)", 60 * MICROS),)
+    assert isinstance(plan, PrometheusFile)
+    assert plan.queries == [QueryFile(name="load", expr="avg(load)", step="1m")]
     assert plan.token_file == str(tmp_path / "t")
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from tests.letters import pull_plan
 from tests.pubsub import Emulator
 
@@ -220,9 +219,9 @@ def test_what_is_missing_in_the_settings_is_named(project: str, run: Run, tmp_pa
 
 def test_a_subscription_declared_twice_must_be_declared_alike() -> None:
     one = pull_plan()
-    assert len(build_declaration([one, replace(one, name="again")], {}).subscriptions) == 2
+    assert len(build_declaration([one, one.replace(name="again")], {}).subscriptions) == 2
     with pytest.raises(BadFleet, match="twice"):
-        build_declaration([one, replace(one, name="again", ordered=True)], {})
+        build_declaration([one, one.replace(name="again", ordered=True)], {})
 
 
 def test_exit_codes() -> None:

@@ -12,11 +12,11 @@ import pytest
 from google.pubsub_v1.types import pubsub
 
 from vedette.adapters.pubsub.batch_delivery import BatchDelivery, PoisonMessages
+from vedette.adapters.pubsub.config import PubsubFile
 from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.pubsub.inbox import Inbox
 from vedette.adapters.pubsub.source import CONCURRENT_BATCHES, Limits, PubsubSource
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-from vedette.config.deployment import PubsubPlan
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import StoreFailed
 from vedette.testing.intake import ListIntake
@@ -204,11 +204,9 @@ async def test_a_store_that_is_away_while_a_tick_is_looked_up_is_not_the_message
 async def test_a_broker_that_takes_connections_and_says_nothing_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = PubsubPlan(
-        name="jobs", project="p", subscription="sub", topic=None, dead_letter_topic=None,
-        max_delivery_attempts=5, ordered=False, exactly_once=False, ack_deadline_us=10_000_000,
-        max_messages=100, max_bytes=1 << 20, streams=2, vouches="envelope", type="job",
-        filter=None, schedules=False,
+    plan = PubsubFile(
+        name="jobs", project="p", subscription="sub", ack_deadline="10s", max_messages=100,
+        max_bytes=1 << 20, streams=2, type="job",
     )  # fmt: skip
     before = asyncio.all_tasks()
     with socket.create_server(("127.0.0.1", 0)) as dumb:

@@ -23,9 +23,9 @@ from tests.push import ACCOUNT, AUDIENCE, SUBSCRIPTION, Issuer, ce, issuing, ser
 
 from vedette.adapters.identity.jwt import Jwks, Verifier
 from vedette.adapters.pubsub.client import connect
+from vedette.adapters.pubsub.config import PushFile
 from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-from vedette.config.deployment import PushPlan
 from vedette.domain.base.errors import StoreFailed
 from vedette.domain.event import ENVELOPE
 from vedette.domain.ports.tokens import Claims
@@ -319,14 +319,12 @@ async def test_a_token_that_was_taken_is_not_taken_after_its_end(pushing: Pushin
 # --- a whole fleet ---------------------------------------------------------------------------
 
 
-def plan(**more: Any) -> PushPlan:
+def plan(**more: Any) -> PushFile:
     given: dict[str, Any] = {
-        "name": NAME, "project": "harbour", "subscription": "metrics", "topic": "metrics",
-        "endpoint": None, "audience": AUDIENCE, "service_account": ACCOUNT, "issuer": "",
-        "vouches": "envelope", "type": None, "schedules": False, "dead_letter_topic": None,
-        "max_delivery_attempts": 5, "ack_deadline_us": 60_000_000, "filter": None,
+        "kind": "pubsub-push", "name": NAME, "project": "harbour", "subscription": "metrics",
+        "topic": "metrics", "audience": AUDIENCE, "service_account": ACCOUNT, "issuer": "",
     }  # fmt: skip
-    return PushPlan(**{**given, **more})
+    return PushFile(**{**given, **more})
 
 
 async def test_a_2xx_means_that_a_fleet_killed_then_still_has_it(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from tests.contract.adapters.pubsub.test_pubsub_acknowledgement import failing
 from tests.letters import Letters, dead_letters, jobs, pull_plan
 from tests.pubsub import Emulator
@@ -124,7 +123,7 @@ async def test_what_cannot_be_redriven_is_said(
     plans = [
         letters.plan, pull_plan(name="none", dead_letter_topic=None),
         pull_plan(name="lost", topic=None), pull_plan(name="ticks", schedules=True),
-        replace(letters.plan, name="gone", dead_letter_topic="never-made"),
+        letters.plan.replace(name="gone", dead_letter_topic="never-made"),
     ]  # fmt: skip
     source = DeadLetters(plans)
     for name, told in {
@@ -156,7 +155,7 @@ async def test_large_dead_letters_come_in_as_many_requests_as_they_need(letters:
 async def test_what_no_repeat_mends_is_not_called_to_be_repeated(letters: Letters) -> None:
     dead = f"{letters.base}/topics/jobs-dead"
     await letters.connection.publish(dead, [letters.connection.message(b"1", {})])
-    lost = replace(letters.plan, topic="never-made")
+    lost = letters.plan.replace(topic="never-made")
     with pytest.raises(BadCommand, match="NOT_FOUND: Topic") as told:
         await DeadLetters([lost]).redrive("jobs", 100, kept([]))
     assert "mend what the broker names" in str(told.value)
@@ -219,7 +218,7 @@ async def test_poison_lies_with_the_broker_until_one_order_brings_it_back(
         assert len(fleet.entries("event.accepted")) == 3
         assert len(fleet.entries("event.refused")) == 2, "once each, after five deliveries"
         # The mend: bare data has a type now. The same order, the same topic, the same source.
-        mended = build_source(replace(letters.plan, type="worker.job"), app, until_idle=False)
+        mended = build_source(letters.plan.replace(type="worker.job"), app, until_idle=False)
         task = asyncio.create_task(mended.deliver(app.intake))
         assert (await order(fleet))["redriven"] == 2
         await wait_until(lambda: len(fleet.entries("run.closed")) == 5, 30)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from vedette.adapters.pubsub.cloud_scheduler import ATTRIBUTE, ScheduleIndex
+from vedette.adapters.pubsub.config import PushFile
 from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.pubsub.source_decoder import build_decoder
 from vedette.adapters.schedule.source import ScheduleSource, cron_walls
 from vedette.app.sources import source_context
-from vedette.config.deployment import PushPlan
 from vedette.domain.agent import Agent, Fleet
 from vedette.domain.base.clock import MICROS, from_iso, iso
 from vedette.domain.base.errors import BadFleet
@@ -217,8 +217,7 @@ async def test_while_both_schedulers_run_each_tick_is_one_run(tmp_path: Path) ->
         app = opened.app
         source = ScheduleSource(app.services.fleet, clock)
         await source.wake(app.intake, clock.now_us())
-        plan = cast(PushPlan, type("Plan", (), {
-            "name": "ticks", "type": None, "vouches": "none", "schedules": True})())  # fmt: skip
+        plan = PushFile(name="ticks", vouches="none", schedules=True)
         made: Decoder = build_decoder(plan, source_context(app))
         statuses: list[str] = []
 

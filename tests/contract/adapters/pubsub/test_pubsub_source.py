@@ -15,13 +15,13 @@ from tests.pubsub import Broker, Emulator, broker, find_emulator
 from vedette.adapters.pubsub.acknowledgement import Acknowledger
 from vedette.adapters.pubsub.batch_delivery import BatchDelivery
 from vedette.adapters.pubsub.client import connect
+from vedette.adapters.pubsub.config import PubsubFile
 from vedette.adapters.pubsub.decoder import Decoder
 from vedette.adapters.pubsub.inbox import Delivery
 from vedette.adapters.pubsub.source import Limits, PubsubSource
 from vedette.adapters.pubsub.stream import Pauses
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
-from vedette.config.deployment import PubsubPlan
-from vedette.domain.base.clock import MICROS, SystemClock
+from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import StoreFailed, Unavailable
 from vedette.domain.event import Event
 from vedette.testing.intake import ListIntake
@@ -87,15 +87,13 @@ async def receiving(here: Broker, intake: ListIntake, **given: Any) -> AsyncIter
         await received.end()
 
 
-def plan(project: str, **given: Any) -> PubsubPlan:
+def plan(project: str, **given: Any) -> PubsubFile:
     usual: dict[str, Any] = {
-        "name": "jobs", "project": project, "subscription": "sub", "topic": "jobs",
-        "dead_letter_topic": None, "max_delivery_attempts": 5, "ordered": False,
-        "exactly_once": False, "ack_deadline_us": 10 * MICROS, "max_messages": 1000,
-        "max_bytes": 1 << 20, "streams": 1, "vouches": "envelope", "type": "job", "filter": None,
-        "schedules": False,
+        "kind": "pubsub", "name": "jobs", "project": project, "subscription": "sub",
+        "topic": "jobs", "ack_deadline": "10s", "max_messages": 1000, "max_bytes": 1 << 20,
+        "type": "job",
     }  # fmt: skip
-    return PubsubPlan(**{**usual, **given})
+    return PubsubFile(**{**usual, **given})
 
 
 def jobs(here: Broker, count: int, *, key: Callable[[int], str] = lambda n: "") -> list[Any]:
@@ -268,7 +266,7 @@ async def test_leases_are_extended_for_as_long_as_the_store_takes(here: Broker) 
     patient.gate.clear()
     hasty.gate.clear()
     # A stream's first deadline is 10 s at least; the first extension makes it what is asked for.
-    short = {"ack_deadline_us": 3 * MICROS}
+    short = {"ack_deadline": "3s"}
     longest = Limits(max_lease_s=2.5, drain_s=1.0)
     async with (
         receiving(here, patient, **short) as received,

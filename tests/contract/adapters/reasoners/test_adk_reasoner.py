@@ -151,8 +151,8 @@ async def test_several_turns_from_the_record(folder: Path) -> None:
     second, model = reasoner(folder, script)
     thought = await second.reason(briefing(turn=2, turns=tuple(turns)))
     assert [p.tool for p in thought.proposals] == ["mail.send"]
-    assert model.asked[0].answers == ({"status": "not permitted"},)
-    assert model.asked[0].calls == (("mail_file", dict(FILE.args)),)
+    assert model.prompts[0].answers == ({"status": "not permitted"},)
+    assert model.prompts[0].calls == (("mail_file", dict(FILE.args)),)
 
     done = {"tool": "mail.send", "ordinal": 0, "status": "done", "data": {"id": "out-1"}}
     turns.append(recorded(SENT, answers=[done]))
@@ -161,12 +161,12 @@ async def test_several_turns_from_the_record(folder: Path) -> None:
     assert thought.final
     assert thought.proposals == ()
     assert thought.detail["text"] == "Nothing more."
-    assert model.asked[0].answers == (
+    assert model.prompts[0].answers == (
         {"status": "not permitted"},
         {"status": "done", "data": {"id": "out-1"}, "ref": "ref:/outcome/0"},
     )
-    assert model.asked[0].calls[1] == ("mail_send", dict(SEND.args))
-    assert len(model.asked[0].texts) == 1
+    assert model.prompts[0].calls[1] == ("mail_send", dict(SEND.args))
+    assert len(model.prompts[0].texts) == 1
 
 
 async def test_every_recorded_call_has_an_answer(folder: Path) -> None:
@@ -356,13 +356,13 @@ class Hands(DeclaredTool): ...
 
 def hands():
     args = {"message": "string", "folder": "string"}
-    return ToolFile({"name": "mail.file", "verb": "move", "resource": "mailbox", "settles": "none",
-                     "args": args, "sinks": [], "function": "f"}), ""
+    return ToolFile(name="mail.file", verb="move", resource="mailbox", settles="none",
+                    args=args, sinks=[], function="f"), ""
 
 def widened():
     shape, about = hands()
     given = {name: getattr(shape, name) for name in shape.model_fields_set}
-    return DeclaredTool(ToolFile({**given, "args": {"x": "object"}}), about)
+    return DeclaredTool(ToolFile(**{**given, "args": {"x": "object"}}), about)
 
 """
 

@@ -122,7 +122,7 @@ class Nothing:
     def model_dump(self):
         return None
 
-ours._checked = lambda told, folder: Nothing()
+ours._validate = lambda told, folder: Nothing()
 """
 WRONG = [
     ("import os\nos._exit(3)\n", "its worker ended by itself with exit code 3", "agent.py"),
@@ -157,7 +157,7 @@ WORDS = 'fine") (run curl | sh)\\n\\x1b[2Jerror[bad-fleet]: \\u202e\\ud800'
 def forged(told, folder):
     raise BadFleet(WORDS, where={where!r}, mend="run curl | sh" + WORDS)
 
-ours._checked = forged
+ours._validate = forged
 """
 PLACES = (
     ("policies/gate.rego:1", "sorter/agent.py"),

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from tests import pg
 
 from vedette.adapters.sql import postgres, sqlite
 from vedette.adapters.sql import source as module
+from vedette.adapters.sql.config import SqlFile
 from vedette.adapters.sql.postgres import PostgresTable
 from vedette.adapters.sql.rows import instant
 from vedette.adapters.sql.source import SqlSource, open_table, probe
@@ -27,7 +27,6 @@ from vedette.adapters.sql.sqlite import create_file
 from vedette.adapters.sql.tables import SourceUnavailable
 from vedette.adapters.sql.watermark import Watermark
 from vedette.config.settings import load_settings
-from vedette.config.source_tables import SqlPlan
 from vedette.domain.base.clock import MICROS
 from vedette.domain.base.errors import BadEvent, BadFleet, StoreFailed, Unavailable
 from vedette.domain.base.fsync import sync
@@ -37,6 +36,9 @@ from vedette.testing.intake import ListIntake
 from vedette.testing.toy_fleet import World, toy_fleet
 
 COLUMNS = "id TEXT PRIMARY KEY, author TEXT, text TEXT, posted_at TEXT"
+PLAN = SqlFile(
+    name="board", table="comment", type="comment.posted", id_column="id", order_column="seq"
+)
 LITE = f"CREATE TABLE comment ({COLUMNS}, seq INTEGER UNIQUE);"
 
 
@@ -51,17 +53,14 @@ class Board:
     def __init__(self, kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.kind = kind
         self._count = 0
-        common = SqlPlan(
-            "board", "comment", "comment.posted", "id", "seq", time_column="posted_at",
-            subject_column="author",
-        )  # fmt: skip
+        common = PLAN.replace(time_column="posted_at", subject_column="author")
         if kind == "sqlite":
-            self.plan = replace(common, path=folder / "board.db")
+            self.plan = common.replace(path=str(folder / "board.db"))
             self.ask(LITE)
         else:
             self.url = _database()
             monkeypatch.setenv("BOARD_URL", self.url)
-            self.plan = replace(common, url_env="BOARD_URL", overlap_us=60 * MICROS)
+            self.plan = common.replace(url_env="BOARD_URL", overlap="60s")
             self.ask("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
             self.ask(f"CREATE TABLE comment ({COLUMNS}, seq BIGSERIAL UNIQUE)")
 
@@ -115,7 +114,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Board:
     return Board("postgres", tmp_path, monkeypatch)
 
 
-def once(plan: SqlPlan, clock: ManualClock | None = None, **more: Any) -> SqlSource:
+def once(plan: SqlFile, clock: ManualClock | None = None, **more: Any) -> SqlSource:
     return SqlSource(plan, clock or ManualClock(), watch=False, **more)
 
 
@@ -175,7 +174,7 @@ async def test_it_goes_on_behind_what_is_durable(board: Board) -> None:
 
 async def test_begin_now_leaves_out_what_was_there(board: Board) -> None:
     board.post("old")
-    plan, intake = replace(board.plan, begin="now"), ListIntake()
+    plan, intake = board.plan.replace(begin="now"), ListIntake()
     await once(plan).deliver(intake)
     board.post("new")
     await once(plan).deliver(intake)
@@ -204,7 +203,7 @@ def _accepted(fleet: FleetHarness) -> list[str]:
 # --- late commits --------------------------------------------------------------------------------
 
 
-async def _late(server: Board, plan: SqlPlan) -> list[str]:
+async def _late(server: Board, plan: SqlFile) -> list[str]:
     """Number a row, read a later one, then commit; return what was handed over."""
     intake, clock = ListIntake(), ManualClock()
     source = once(plan, clock)
@@ -227,7 +226,7 @@ async def test_a_row_that_is_committed_late_is_seen(server: Board) -> None:
 
 async def test_without_looking_back_it_is_lost(server: Board) -> None:
     """The control: what finds the late row is the overlap."""
-    assert await _late(server, replace(server.plan, overlap_us=0)) == ["first", "early"]
+    assert await _late(server, server.plan.replace(overlap="0s")) == ["first", "early"]
 
 
 async def test_a_late_row_is_seen_after_a_long_stop(server: Board) -> None:
@@ -292,7 +291,7 @@ async def test_seconds_may_have_a_fraction(board: Board, value: float, time: str
     board.ask("ALTER TABLE comment ADD COLUMN at DOUBLE PRECISION")
     board.post("c", at=value)
     intake = ListIntake()
-    await once(replace(board.plan, time_column="at")).deliver(intake)
+    await once(board.plan.replace(time_column="at")).deliver(intake)
     assert [event.time for event in intake.events] == [f"2026-03-01T{time}Z"]
 
 
@@ -334,8 +333,8 @@ async def test_values_of_postgres_have_a_json_form(server: Board) -> None:
     server.ask(
         "INSERT INTO odd (id, at) VALUES ('6f0c7f3e-0000-4000-8000-000000000002', 'infinity')"
     )
-    plan = replace(
-        server.plan, table="public.odd", order_column="at", time_column="at", subject_column=None
+    plan = server.plan.replace(
+        table="public.odd", order_column="at", time_column="at", subject_column=None
     )
     intake = ListIntake()
     await once(plan).deliver(intake)
@@ -351,7 +350,7 @@ async def test_a_text_among_numbers_hides_no_number(lite: Board) -> None:
     """SQLite keeps any value in any column, and a text is greater than every number."""
     lite.ask("CREATE TABLE loose (id TEXT, seq)")
     lite.ask("INSERT INTO loose VALUES ('a', 1), ('x', 'zzz'), ('y', 9e999), ('z', NULL)")
-    plan = replace(lite.plan, table="loose", time_column=None, subject_column=None)
+    plan = lite.plan.replace(table="loose", time_column=None, subject_column=None)
     intake, source = ListIntake(), once(plan)
     await source.deliver(intake)
     lite.ask("INSERT INTO loose VALUES ('b', 2)")
@@ -381,7 +380,7 @@ async def test_the_greatest_of_all_hides_none_that_comes(
 ) -> None:
     server.ask(f"CREATE TABLE loose (id CHAR(3), seq {kind})")
     server.ask(f"INSERT INTO loose VALUES ('a', {first}), ('x', {greatest})")
-    plan = replace(server.plan, table="loose", time_column=None, subject_column=None, overlap_us=0)
+    plan = server.plan.replace(table="loose", time_column=None, subject_column=None, overlap="0s")
     intake, source = ListIntake(), once(plan)
     await source.deliver(intake)
     server.ask(f"INSERT INTO loose VALUES ('b', {second})")
@@ -397,8 +396,7 @@ async def test_names_are_quoted_and_looked_up(board: Board) -> None:
     name = '"odd "" 50% --"'
     board.ask(f'CREATE TABLE {name} ("id;" TEXT, "number of" INTEGER)')
     board.ask(f"INSERT INTO {name} VALUES ('x', 1)")
-    plan = replace(
-        board.plan, table='odd " 50% --', id_column="id;", order_column="number of",
+    plan = board.plan.replace(table='odd " 50% --', id_column="id;", order_column="number of",
         time_column=None, subject_column=None,
     )  # fmt: skip
     intake = ListIntake()
@@ -418,12 +416,12 @@ async def test_names_are_quoted_and_looked_up(board: Board) -> None:
 )
 async def test_a_wrong_name_is_told(board: Board, given: dict[str, Any], told: str) -> None:
     with pytest.raises(BadFleet, match=told):
-        await once(replace(board.plan, **given)).deliver(ListIntake())
+        await once(board.plan.replace(**given)).deliver(ListIntake())
 
 
 async def test_a_text_does_not_grow(server: Board) -> None:
     with pytest.raises(BadFleet, match="which does not grow"):
-        await once(replace(server.plan, order_column="text")).deliver(ListIntake())
+        await once(server.plan.replace(order_column="text")).deliver(ListIntake())
 
 
 async def test_a_table_that_goes_for_a_while_is_waited_for(board: Board) -> None:
@@ -449,7 +447,7 @@ async def test_a_table_that_goes_for_a_while_is_waited_for(board: Board) -> None
 async def test_the_file_is_made_of_a_script_once(tmp_path: Path) -> None:
     script, path = tmp_path / "board.sql", tmp_path / "state" / "board.db"
     script.write_text(LITE + "INSERT INTO comment VALUES ('a', 'x', 'y', NULL, 1);")
-    plan = SqlPlan("board", "comment", "comment.posted", "id", "seq", path=path, create_from=script)
+    plan = PLAN.replace(path=str(path), create_from=str(script))
     intake = ListIntake()
     await once(plan).deliver(intake)
     with contextlib.closing(sqlite3.connect(path)) as file, file:
@@ -462,7 +460,7 @@ async def test_the_file_is_made_of_a_script_once(tmp_path: Path) -> None:
 async def test_a_script_that_fails_leaves_no_file(tmp_path: Path) -> None:
     script, path = tmp_path / "board.sql", tmp_path / "board.db"
     script.write_text(LITE + "INSERT INTO nowhere VALUES (1);")
-    plan = SqlPlan("board", "comment", "comment.posted", "id", "seq", path=path, create_from=script)
+    plan = PLAN.replace(path=str(path), create_from=str(script))
     with pytest.raises(BadFleet, match="nowhere"):
         await once(plan).deliver(ListIntake())
     assert _names(tmp_path) == ["board.sql"]
@@ -516,7 +514,7 @@ def test_the_file_is_whole_on_the_disk_before_it_has_its_name(
 
 
 async def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    plan = SqlPlan("b", "comment", "t", "id", "seq", path=tmp_path / "none.db")
+    plan = PLAN.replace(path=str(tmp_path / "none.db"))
     with pytest.raises(BadFleet, match="create_from"):
         await once(plan).deliver(ListIntake())
     assert not (tmp_path / "none.db").exists()
@@ -526,9 +524,10 @@ async def test_it_never_writes(lite: Board) -> None:
     """A view whose trigger or function writes is the nearest that a table comes to a command."""
     lite.post("a")
     assert lite.plan.path is not None
-    before = lite.plan.path.read_bytes()
+    file = Path(lite.plan.path)
+    before = await asyncio.to_thread(file.read_bytes)
     await once(lite.plan).deliver(ListIntake())
-    assert lite.plan.path.read_bytes() == before
+    assert await asyncio.to_thread(file.read_bytes) == before
     table = module.open_table(lite.plan)
     any_table: Any = table
     with pytest.raises(SourceUnavailable, match=r"readonly|read-only"):
@@ -555,13 +554,13 @@ def test_the_settings_name_it(tmp_path: Path) -> None:
     file = tmp_path / "vedette.toml"
     file.write_text(TOML + 'path = "@state/board.db"\ncreate_from = "samples/board.sql"\n')
     (plan,) = load_settings(file).sources
-    assert isinstance(plan, SqlPlan)
-    assert plan.path == tmp_path / ".vedette" / "board.db"
-    assert plan.create_from == tmp_path / "samples" / "board.sql"
+    assert isinstance(plan, SqlFile)
+    assert plan.path == str(tmp_path / ".vedette" / "board.db")
+    assert plan.create_from == str(tmp_path / "samples" / "board.sql")
     assert plan.overlap_us == 0
     file.write_text(TOML + 'url_env = "BOARD_URL"\n')
     (plan,) = load_settings(file).sources
-    assert isinstance(plan, SqlPlan)
+    assert isinstance(plan, SqlFile)
     assert plan.overlap_us == 60 * MICROS
 
 
@@ -599,7 +598,7 @@ async def test_a_url_that_cannot_be_read_is_not_quoted(
 ) -> None:
     """The library's own words hold the password; ours say what to write."""
     monkeypatch.setenv("BOARD_URL", f"postgresql://me:{word}@127.0.0.1:1/none")
-    plan = SqlPlan("b", "comment", "t", "id", "seq", url_env="BOARD_URL")
+    plan = PLAN.replace(url_env="BOARD_URL")
     with pytest.raises(BadFleet, match="the URL cannot be read") as found:
         await once(plan).deliver(ListIntake())
     assert "%25" in (found.value.mend or "")
@@ -658,7 +657,7 @@ async def test_a_server_that_falls_silent_is_given_up(
     """Before the login, within it, and when it is asked; nobody waits for longer."""
     monkeypatch.setattr(postgres, "_CONNECT_S", 2)  # the library's least
     monkeypatch.setattr(postgres, "_ANSWER_S", 0.1)
-    plan = SqlPlan("b", "comment", "t", "id", "seq", url_env="BOARD_URL")
+    plan = PLAN.replace(url_env="BOARD_URL")
     with silent(answers) as port:
         monkeypatch.setenv("BOARD_URL", f"postgresql://me:geheim@127.0.0.1:{port}/none")
         async with asyncio.timeout(8):
@@ -672,12 +671,12 @@ async def test_a_secret_that_cannot_be_read_for_a_while_is_waited_for(
     server.post("c1")
     away = [True]
 
-    def url(plan: SqlPlan) -> str:
+    def url(plan: SqlFile) -> str:
         if away[0]:
             raise Unavailable("Secret Manager does not answer")
         return server.url
 
-    monkeypatch.setattr(SqlPlan, "url", url)
+    monkeypatch.setattr(SqlFile, "url", url)
     intake = ListIntake()
     with pytest.raises(SourceUnavailable, match="Secret Manager"):
         await once(server.plan).deliver(intake)
@@ -689,7 +688,7 @@ async def test_a_secret_that_cannot_be_read_for_a_while_is_waited_for(
 async def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The password of the URL is in no error."""
     monkeypatch.setenv("BOARD_URL", "postgresql://me:geheim@127.0.0.1:1/none")
-    plan = SqlPlan("b", "comment", "t", "id", "seq", url_env="BOARD_URL")
+    plan = PLAN.replace(url_env="BOARD_URL")
     with pytest.raises(SourceUnavailable) as found:
         await once(plan).deliver(ListIntake())
     assert "geheim" not in str(found.value)

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import orjson
 
 from vedette.adapters.identity.jwt.keys import import_jwk
-from vedette.config.settings_table import is_loopback
 from vedette.domain.base.errors import BadFleet, Unavailable
+from vedette.domain.base.urls import is_loopback
 from vedette.domain.ports.tokens import BadToken
 
 DISCOVERY = "/.well-known/openid-configuration"

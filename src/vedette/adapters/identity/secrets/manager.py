@@ -11,9 +11,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from vedette.config.settings_table import is_loopback
 from vedette.domain.base import machine
 from vedette.domain.base.errors import BadFleet, Unavailable
+from vedette.domain.base.urls import is_loopback
 
 EMULATOR_HOST = "SECRET_MANAGER_EMULATOR_HOST"
 

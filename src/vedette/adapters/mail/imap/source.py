@@ -10,11 +10,11 @@ The position is the last number taken of each folder, and becomes durable with t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import orjson
 from msgspec import Struct
@@ -22,17 +22,15 @@ from msgspec.structs import asdict, replace
 
 from vedette.adapters.mail.event import mail_event
 from vedette.adapters.mail.imap.address import MailAddress, mail_digest
+from vedette.adapters.mail.imap.config import ImapFile
 from vedette.adapters.mail.imap.fetch_response import Mail
 from vedette.adapters.mail.imap.session import MAX_MAIL, MailSession
 from vedette.domain.base.backoff import delay_us
 from vedette.domain.base.canonical import sha256_hex
-from vedette.domain.base.clock import MICROS, Clock
+from vedette.domain.base.clock import MICROS, Clock, duration_us
 from vedette.domain.base.errors import BadFleet, Permanent, StoreFailed, Temporary
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Intake, Refused
-
-if TYPE_CHECKING:
-    from vedette.config.mail_servers import ImapPlan
 
 BATCH = 64  # mails handed over at once
 BATCH_BYTES = 4 * 1024 * 1024  # and fetched at once, but for a single larger one
@@ -79,7 +77,7 @@ class ImapSource:
 
     def __init__(
         self,
-        plan: ImapPlan,
+        plan: ImapFile,
         clock: Clock,
         *,
         watch: bool = True,
@@ -135,7 +133,7 @@ class ImapSource:
             session_thread.close()
 
     async def _wait_for_mail(self, session_thread: _SessionThread) -> None:
-        every_us = self._plan.every_us
+        every_us = duration_us(self._plan.every)
         if self._plan.idle and len(self._plan.folders) == 1 and session_thread.session.can("IDLE"):
             await session_thread.run(session_thread.session.wait, min(every_us / MICROS, IDLE_S))
         else:
@@ -236,8 +234,9 @@ class ImapSource:
         until = uids[-1] if uids else 0
         if known is not None:
             return FolderPosition(validity, 0, until, known.since_us)
-        if self._plan.since_us is not None:
-            return FolderPosition(validity, 0, until, max(0, now - self._plan.since_us))
+        if self._plan.since is not None:
+            since_us = max(0, now - duration_us(self._plan.since))
+            return FolderPosition(validity, 0, until, since_us)
         newest = uids[-self._plan.newest :] if self._plan.newest else []
         # The dates need not follow the numbers: the floor is the oldest of those that we take.
         oldest = now
@@ -290,7 +289,7 @@ class ImapSource:
 class _SessionThread:
     """A session and the one thread that it is used on, so that the loop never waits for it."""
 
-    def __init__(self, server: dict[str, object]) -> None:
+    def __init__(self, server: Mapping[str, Any]) -> None:
         self._server = server
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="vedette-imap")
         self._session: MailSession | None = None

@@ -6,8 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vedette.config.settings import MaildirPlan
-from vedette.config.settings_file import MaildirFile
+from vedette.adapters.mail.maildir.config import MaildirFile
 from vedette.domain.base.clock import duration_us
 from vedette.domain.base.errors import BadFleet
 from vedette.domain.ports.plugin import SourceContext, SourcePlugin, TableContext
@@ -21,25 +20,23 @@ class MaildirPlugin(SourcePlugin):
 
     table = MaildirFile
 
-    def plan(self, table: MaildirFile, context: TableContext) -> MaildirPlan:
-        """Return the plan of a table."""
-        origin = context.path(table.copy_from) if table.copy_from else None
-        return MaildirPlan(
-            table.name, context.path(table.path), origin, duration_us(table.every)
-        )  # fmt: skip
+    def plan(self, table: MaildirFile, context: TableContext) -> MaildirFile:
+        """Return the table with its paths resolved."""
+        plan: MaildirFile = context.resolve(table, "copy_from")
+        return plan
 
-    def build(self, plan: MaildirPlan, context: SourceContext) -> Source:
+    def build(self, plan: MaildirFile, context: SourceContext) -> Source:
         """Make the source."""
-        from vedette.adapters.mail.maildir import MaildirSource
+        from vedette.adapters.mail.maildir.source import MaildirSource
 
         return MaildirSource(
             plan.name, plan.path, clock=context.clock, copy_from=plan.copy_from,
-            watch=context.watch, poll_us=plan.every_us,
+            watch=context.watch, poll_us=duration_us(plan.every),
         )  # fmt: skip
 
-    async def probe(self, plan: MaildirPlan) -> str:
+    async def probe(self, plan: MaildirFile) -> str:
         """Say whether the Maildir can be written, or made where it would be."""
-        return check_maildir(plan.path, made=plan.copy_from is not None)
+        return check_maildir(Path(plan.path), made=plan.copy_from is not None)
 
 
 def check_maildir(path: Path, *, made: bool) -> str:

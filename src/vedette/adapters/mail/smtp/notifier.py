@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
-from vedette.config.notify import MailFile, MailPlan, mail_plan, mail_problems
+from vedette.adapters.mail.smtp.config import MailFile, MailPlan
 from vedette.domain.base.errors import Temporary
 from vedette.domain.ports.plugin import (
     MissedRecipients,
@@ -20,13 +20,19 @@ class MailPlugin(NotifierPlugin):
 
     table = MailFile
 
-    def problems(self, table: MailFile, context: TableContext) -> Iterable[TableProblem]:
-        """Return what is wrong beyond the shape."""
-        return mail_problems(table, context)
+    def problems(self, table: MailFile, context: TableContext) -> Iterator[TableProblem]:
+        """Yield what is wrong beyond the shape."""
+        named = context.targets.get(table.target)
+        if named is None or named.get("kind") != "smtp":
+            what = f"{table.target!r} is no target of kind smtp"
+            yield ("target",), what, f'add [targets.{table.target}] with kind = "smtp"'
+        if not table.to:
+            yield ("to",), "nobody is told", 'write to = ["ops@example.com"]'
 
     def plan(self, table: MailFile, context: TableContext) -> MailPlan:
-        """Return the plan of a table."""
-        return mail_plan(table, context)
+        """Return the table with that of its server."""
+        server = context.targets[table.target]
+        return MailPlan(table.name, server, table.sender, tuple(table.to))
 
     def send(self, plan: MailPlan, notification: Notification) -> MissedRecipients:
         """Send one mail to all who still miss it."""

@@ -40,9 +40,9 @@ from vedette.adapters.reasoners.workers.websocket_server import (
     silent_logger,
 )
 from vedette.adapters.reasoners.workers.worker_start import fork_worker
-from vedette.config.settings_table import is_loopback
 from vedette.config.snapshot import Snapshot
 from vedette.domain.base.errors import BadCommand, VedetteError
+from vedette.domain.base.urls import is_loopback
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

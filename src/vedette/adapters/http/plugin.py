@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
-from urllib.parse import urlsplit
 
-from vedette.config.agent_file import HttpFile, ToolFile
-from vedette.config.http_template import (
+from vedette.adapters.http.config import HttpFile
+from vedette.adapters.http.template import (
     SEE_OTHER,
     BadTemplate,
     body_arguments,
@@ -15,88 +13,45 @@ from vedette.config.http_template import (
     header_problem,
     template_arguments,
 )
-from vedette.config.problem import Problem, did_you_mean
-from vedette.config.secret_reference import secret_names
-from vedette.config.settings_table import is_loopback
-from vedette.config.yaml import Document, KeyPath
+from vedette.config.agent_file import ToolFile
+from vedette.config.problem import did_you_mean
+from vedette.config.yaml import KeyPath
 from vedette.domain.base.canonical import canonicalize
+from vedette.domain.ports.plugin import TableProblem, ToolPerformer, ToolPlugin
 
-# What stands for a function of tools.py where the engine itself calls and asks.
-BY_ENGINE = "http"
 _SCALAR_KINDS = ("string", "integer", "boolean")
 _IDEMPOTENT = ("PUT", "DELETE")  # by their own meaning (RFC 9110, 9.2.2)
 
 
-def http_facts(shape: HttpFile) -> dict[str, Any]:
-    """Return the declaration as the tool keeps it."""
-    return shape.model_dump(exclude_none=True)
+class HttpPlugin(ToolPlugin):
+    """A request to a target of kind http."""
+
+    table = HttpFile
+    description = "a request that the engine makes, instead of a function"
+    target_kind = "http"
+
+    def problems(self, tool: ToolFile, table: HttpFile) -> Iterator[TableProblem]:
+        """Yield what is wrong with a tool beyond its shape."""
+        yield from _settles_problems(tool, table)
+        yield from _template_problems(tool, table)
+
+    def queries(self, table: HttpFile) -> bool:
+        """Say whether the target can be asked what came of a call."""
+        return table.query is not None
+
+    def verifies(self, table: HttpFile) -> bool:
+        """Say whether it is asked after each call, too."""
+        return table.verify
+
+    def build(self) -> ToolPerformer:
+        """Make what makes the requests."""
+        from vedette.adapters.http.tools import HttpTools
+
+        return HttpTools()
 
 
-def http_problems(
-    tool: ToolFile, document: Document, path: KeyPath, http_targets: frozenset[str] | None
-) -> list[Problem]:
-    """Say what is wrong with a tool that the engine performs itself.
-
-    `http_targets` are the targets of kind http; None if that is not known.
-    """
-    http = tool.http
-    assert http is not None
-    found = [*_settles_problems(tool, http), *_template_problems(tool, http)]
-    for key in ("function", "query", "verify"):
-        if getattr(tool, key) is not None:
-            what = "a tool with http: is performed by the engine, without tools.py"
-            found.append(((key,), what, "remove it, or remove http:"))
-    if tool.output == "trusted":
-        what, mend = "what a server answers is not trusted", "write output: untrusted"
-        found.append((("output",), what, mend))
-    if tool.target is None:
-        what = "it is not said which server is called"
-        found.append((("http",), what, "add target: with the name of a [targets.NAME] table"))
-    elif http_targets is not None and tool.target not in http_targets:
-        what = f"target {tool.target!r} is not of kind http"
-        mend = did_you_mean(tool.target, sorted(http_targets))
-        if not http_targets:
-            mend = f'add [targets.{tool.target}] with kind = "http" and base_url'
-        found.append((("target",), what, mend))
-    return [document.problem((*path, *inside), what, mend) for inside, what, mend in found]
-
-
-ToolProblem = tuple[KeyPath, str, str]
-
-
-def http_target_problems(
-    table: Mapping[str, Any], path: KeyPath, document: Document
-) -> list[Problem]:
-    """Return what is wrong with a target of kind http beyond its URL; none for another kind."""
-    url = table.get("base_url")
-    if table.get("kind") != "http" or not isinstance(url, str):
-        return []
-    found: list[tuple[str, str, str]] = []
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-    except ValueError:
-        return []  # said of the URL itself
-    if parts.query or parts.fragment:
-        found.append(("base_url", "has more than a path", "end it before ? and #"))
-    if "private" in table and not isinstance(table["private"], bool):
-        found.append(("private", "must be true or false", "write private = true"))
-    here = is_loopback(host)
-    if "token" in secret_names(table) and parts.scheme != "https" and not here:
-        found.append(("base_url", "a token is not sent over plain HTTP", "write https"))
-    named = table.get("token_header")
-    if named is not None:
-        why = header_problem(named) if isinstance(named, str) else "is no name of a header"
-        if why is not None:
-            found.append(("token_header", f"{named!r} {why}", "write for example X-Api-Key"))
-    return [document.problem((*path, key), what, mend) for key, what, mend in found]
-
-
-def _settles_problems(tool: ToolFile, http: HttpFile) -> Iterator[ToolProblem]:
+def _settles_problems(tool: ToolFile, http: HttpFile) -> Iterator[TableProblem]:
     """Say whether an unknown outcome can be settled as the tool says."""
-    if tool.settles == "transactional":
-        what = "a request is outside of the fleet's own commit"
-        yield ("settles",), what, "write idempotent, queryable or none"
     repeats = http.idempotency_header or http.method in _IDEMPOTENT
     if tool.settles == "idempotent" and not repeats:
         what = f"a {http.method} that is sent twice has happened twice"
@@ -133,7 +88,7 @@ def _settles_problems(tool: ToolFile, http: HttpFile) -> Iterator[ToolProblem]:
                 )
 
 
-def _template_problems(tool: ToolFile, http: HttpFile) -> Iterator[ToolProblem]:
+def _template_problems(tool: ToolFile, http: HttpFile) -> Iterator[TableProblem]:
     yield from _request_problems(tool, http.url, http.headers, ("http",))
     if http.idempotency_header and (why := header_problem(http.idempotency_header)):
         yield ("http", "idempotency_header"), why, "write for example Idempotency-Key"
@@ -170,7 +125,7 @@ def _template_problems(tool: ToolFile, http: HttpFile) -> Iterator[ToolProblem]:
 
 def _request_problems(
     tool: ToolFile, url: str, headers: Mapping[str, str], path: KeyPath
-) -> Iterator[ToolProblem]:
+) -> Iterator[TableProblem]:
     """Whatever decides where a request goes has to be a sink: policy looks at nothing else."""
     try:
         check_url(url)
@@ -193,7 +148,7 @@ def _request_problems(
             yield place, *_split_error(error)
 
 
-def _sink_problems(tool: ToolFile, name: str, place: KeyPath, where: str) -> Iterator[ToolProblem]:
+def _sink_problems(tool: ToolFile, name: str, place: KeyPath, where: str) -> Iterator[TableProblem]:
     kind = tool.args.get(name)
     if kind is None:
         yield place, *_unknown_argument(tool, name)
@@ -214,3 +169,6 @@ def _unknown_argument(tool: ToolFile, name: str) -> tuple[str, str]:
 def _split_error(error: BadTemplate) -> tuple[str, str]:
     what, _, mend = str(error).partition(" | ")
     return what, mend
+
+
+HTTP = HttpPlugin()

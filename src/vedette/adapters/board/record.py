@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from vedette.domain.base.clock import from_iso
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.ledger.history.audit import TargetEffect
+from vedette.domain.target_record import TargetEffect
 
 _LOCK_TIMEOUT_S = 5.0
 

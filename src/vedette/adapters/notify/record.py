@@ -15,10 +15,10 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from vedette.config.secret_reference import read_secret
-from vedette.config.settings_table import is_loopback
 from vedette.domain.base.clock import from_iso
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.ledger.history.audit import TargetEffect
+from vedette.domain.base.urls import is_loopback
+from vedette.domain.target_record import TargetEffect
 
 MAX_BYTES = 256 << 20
 _TIMEOUT_S = 30.0

@@ -6,16 +6,15 @@ The target names `project`, `dataset`, `table`; `key_column` (default `idempoten
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from vedette.adapters.bigquery.clients import query_client
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.ledger.history.audit import TargetEffect
+from vedette.domain.target_record import TargetEffect
 
-_EMULATOR_HOST = "BIGQUERY_EMULATOR_HOST"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,299}\Z")
 _PROJECT = re.compile(r"[a-z][a-z0-9.:-]{0,99}\Z")
 _TIMEOUT_S = 120.0
@@ -29,7 +28,7 @@ def read_rows(table: Mapping[str, Any], where: str, since_us: int) -> Iterator[T
     from google.api_core import exceptions
 
     query = statement(table, where, since_us)
-    client = _client(str(table["project"]), table.get("location"))
+    client = query_client(str(table["project"]), table.get("location"))
     try:
         for key, rows, at in client.query(query).result(timeout=_TIMEOUT_S):
             name = str(key) if key is not None else "a row without a key"
@@ -43,7 +42,7 @@ def read_rows(table: Mapping[str, Any], where: str, since_us: int) -> Iterator[T
         what = f"BigQuery does not answer: {type(error).__name__}"
         raise Unavailable(what, where=where) from error
     finally:
-        client.close()
+        client.close()  # type: ignore[no-untyped-call]
 
 
 def statement(table: Mapping[str, Any], where: str, since_us: int) -> str:
@@ -62,20 +61,3 @@ def statement(table: Mapping[str, Any], where: str, since_us: int) -> str:
     source = f"`{table['project']}.{table['dataset']}.{table['table']}`"
     # Every name was held against what a name may be.
     return f"SELECT `{key}`, COUNT(*), {at} FROM {source}{after} GROUP BY 1 ORDER BY 1"  # noqa: S608
-
-
-def _client(project: str, location: Any) -> Any:
-    from google.auth.exceptions import DefaultCredentialsError
-    from google.cloud import bigquery
-
-    given: dict[str, Any] = {"project": project, "location": location}
-    if host := os.environ.get(_EMULATOR_HOST):
-        from google.auth.credentials import AnonymousCredentials
-
-        endpoint = host if "://" in host else f"http://{host}"
-        given["client_options"] = {"api_endpoint": endpoint}
-        given["credentials"] = AnonymousCredentials()  # type: ignore[no-untyped-call]
-    try:
-        return bigquery.Client(**given)
-    except DefaultCredentialsError as error:
-        raise BadFleet("there are no Google Cloud credentials here", where="bigquery") from error

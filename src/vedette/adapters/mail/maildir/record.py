@@ -1,6 +1,6 @@
 """The mails of a Maildir++ mailbox: where each lies, how it is flagged, since when.
 
-`drained_folders = ["Outbox"]` in the target names the folders that others take mails out of.
+`emptied = ["Outbox"]` in the target names the folders that others take mails out of.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.ledger.history.audit import INBOX, Mail
+from vedette.domain.target_record import INBOX, Mail
 
 _INFO = ":2,"
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from vedette.domain.base.errors import BadFleet, Unavailable
-from vedette.ledger.history.audit import TargetEffect
+from vedette.domain.target_record import TargetEffect
 
 _EMULATOR_HOST = "PUBSUB_EMULATOR_HOST"
 # Messages for one request; and how long one may stay ours, in seconds (the longest there is).

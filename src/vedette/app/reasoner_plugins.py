@@ -1,0 +1,100 @@
+"""The shipped reasoners as plugins: agents' own judges, and their root_agents on ADK.
+
+They lie here and in no adapter, since each is made of several: agents' code runs in workers, or in
+the engine's process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vedette.config.plugins import plugins
+from vedette.domain.ports.plugin import REASONERS, ReasonerContext, ReasonerPlugin
+
+if TYPE_CHECKING:
+    from vedette.adapters.reasoners.workers.supervisor import WorkerPool
+    from vedette.config.settings import Settings
+    from vedette.domain.agent import Agent
+    from vedette.domain.ports.reasoner import Reasoner
+    from vedette.memory.training_set import Lessons
+
+
+class WorkerContext(ReasonerContext, frozen=True):
+    """What is wired into a fleet's reasoners, beside what any plugin is given.
+
+    `pool` is None where agents' code runs in the engine's process; with one `tools.prepare` is told
+    of an agent whose tools are about to be needed.
+    """
+
+    settings: Settings
+    lessons: Lessons
+    pool: WorkerPool | None
+    tools: Any
+
+
+class JudgePlugin(ReasonerPlugin):
+    """The agent's own judge.py, made of memories."""
+
+    defines = ("judge", "Judge", "add class Judge(vedette.judging.Judge)")
+    asks_model = False
+
+    async def build(self, context: ReasonerContext) -> Reasoner:
+        """Make what runs the judges of a fleet's agents."""
+        from vedette.app.workers import build_judge_reasoner
+
+        assert isinstance(context, WorkerContext)
+        prepare = context.tools.prepare if context.pool is not None else None
+        return build_judge_reasoner(
+            context.fleet, context.lessons, context.clock, context.pool, prepare
+        )
+
+
+class AdkPlugin(ReasonerPlugin):
+    """The root_agent of the agent's agent.py, asked through ADK."""
+
+    defines = ("agent", "root_agent", "assign root_agent")
+
+    async def build(self, context: ReasonerContext) -> Reasoner:
+        """Make what asks the models. Raises BadFleet for a root_agent that may do too much."""
+        from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
+        from vedette.app.workers import build_root_describer
+
+        assert isinstance(context, WorkerContext)
+        agents = [one for one in context.fleet.agents.values() if one.reasoner == "adk"]
+        folders = {agent.name: Path(agent.folder) for agent in agents}
+        releases = {agent.name: agent.release for agent in agents}
+        bounds = {agent.name: _token_bounds(agent) for agent in agents}
+        if context.pool is None:
+            return AdkReasoner(folders, bounds=bounds, releases=releases)
+        return await AdkReasoner.from_workers(
+            folders, build_root_describer(context.settings), bounds=bounds, releases=releases
+        )
+
+    async def prepare(self, reasoner: Reasoner, agent: Agent) -> Callable[[], None]:
+        """Load another release of an agent's root_agent; return what puts it in place."""
+        from vedette.adapters.reasoners.adk.reasoner import AdkReasoner
+
+        if not isinstance(reasoner, AdkReasoner):
+            return lambda: None  # a rehearsal's, which loads none
+        folder, bounds = Path(agent.folder), _token_bounds(agent)
+        return await reasoner.prepare(agent.name, folder, agent.release, bounds)
+
+
+def _token_bounds(agent: Agent) -> tuple[int | None, int | None]:
+    """Return what one call of an agent's model may read and write at most."""
+    return agent.budget.input_tokens_per_call, agent.budget.output_tokens_per_call
+
+
+async def build_reasoners(context: WorkerContext) -> dict[str, Reasoner]:
+    """Make what the fleet's agents name as their reasoner, and the judges' in any case."""
+    known = plugins(REASONERS)
+    found: dict[str, Reasoner] = {}
+    for name in sorted({"judge", *(agent.reasoner for agent in context.fleet.agents.values())}):
+        with known.wrap_errors(name):
+            found[name] = await known.get(name).build(context)
+    return found
+
+
+JUDGE, ADK = JudgePlugin(), AdkPlugin()
