@@ -1,4 +1,4 @@
-# One image for all roles: `run`, `gateway`, `worker --agent NAME`, and every other verb.
+# One image for all roles: `run`, `run --gateway`, `worker --agent NAME`, and every other verb.
 #
 # Pin the base by digest where you build: --build-arg PYTHON=python@sha256:… (the tag moves).
 # tests/infra/test_image.py runs the same steps in a clean folder.

@@ -127,8 +127,8 @@ the entry's body, and the mailbox agrees: the mail lies at `{lies}`, and {outbox
 
 Both actions are settled, so the same commit closes the run. `cause` names the entry that this one
 follows. Each commit ends with a signed checkpoint of the ledger's tree (here: {note}), copied after
-COMMIT to `witness.log`, a file outside the store. `vedette ledger verify` checks all of it offline,
-and `vedette replay` puts the recorded questions to the recorded bundle again.
+COMMIT to `witness.log`, a file outside the store. `vedette verify` checks all of it offline,
+and `vedette verify decisions` puts the recorded questions to the recorded bundle again.
 
 ```json
 {closed}

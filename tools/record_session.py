@@ -48,7 +48,7 @@ STEPS = (
     Step("vedette init harbour && cd harbour"),
     Step("vedette run --until-idle --only sample", ("agent ", "inbox_triage ", "events: acc")),
     Step(f"vedette explain {RUN}", ("PROPOSAL mail.forward", "DECISION DENY")),
-    Step("vedette hold list --limit 1", ("hold_",)),
+    Step("vedette hold --limit 1", ("hold_",)),
     Step(
         f"vedette approve {HOLD} \\\n    --reason 'spam indeed'",
         ("approve?", "hold_", "no fleet"),

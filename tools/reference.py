@@ -126,7 +126,7 @@ def _errors() -> str:
         "# Error codes\n",
         f"{_WRITTEN}\n",
         "Every error has a code, in brackets after `error` and under `code` in JSON. A code keeps"
-        " its meaning. `vedette explain-error CODE` prints the same.\n",
+        " its meaning. `vedette explain --error CODE` prints the same.\n",
     ]
     for code, lesson in EXPLANATIONS.items():
         parts += [

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-# What serves HTTP; a worker, or a verb, does not.
+# What serves HTTP; a worker, or a verb, does not. (`gateway`: `run --gateway`, as it was spelled.)
 SERVES = frozenset({b"run", b"gateway"})
 URL = "http://127.0.0.1:8088/healthz"
 _TIMEOUT_S = 3

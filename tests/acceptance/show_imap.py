@@ -3,7 +3,7 @@
     python -m tests.acceptance.show_imap          1,000 mails; prints what was seen
 
 The mailbox is a real server's. `show` is what the test runs with fewer mails. The agent is made by
-what `vedette new agent` does, of the shipped inbox_triage; every change of mode is a command.
+what `vedette agent new` does, of the shipped inbox_triage; every change of mode is a command.
 """
 
 from __future__ import annotations

@@ -32,24 +32,24 @@ def test_a_raise_is_shown_recorded_and_done_once(tmp_path: Path) -> None:
     subprocess.run([*_START, "init", "fleet"], cwd=tmp_path, capture_output=True, check=True)
     fleet = tmp_path / "fleet"
     more = [
-        *("budget", "raise", "inbox_triage", "--for", "2h", "--unit", "actions"),
+        *("budget", "inbox_triage", "--raise", "2h", "--unit", "actions"),
         *("--window", "day", "--by", "7", "--reason", "the season", "--json"),
     ]
     done = vedette(fleet, *more, "--command-id", "one")
     assert done["raised"] == {"actions.day": 7}
     assert vedette(fleet, *more, "--command-id", "one")["already_done"]
-    vedette(fleet, "budget", "raise", "--fleet", "--for", "1d", "--unit", "actions",
-            "--reason", "the season", "--json")  # fmt: skip
-    found = limits(vedette(fleet, "budget", "show", "--json"))
+    less = ("--fleet", "--raise", "1d", "--unit", "actions", "--reason", "the season", "--json")
+    vedette(fleet, "budget", *less)
+    found = limits(vedette(fleet, "budget", "--json"))
     assert found["inbox_triage actions day"] == (50_000 + 7, 7)
     assert found["inbox_triage actions hour"] == (6_000, 0)
     assert found["anomaly_detection actions day"] == (20_000, 0)
     assert found["fleet actions day"] == (20_000_000, 10_000_000)
-    assert set(limits(vedette(fleet, "budget", "show", "inbox_triage", "--json"))) == {
+    assert set(limits(vedette(fleet, "budget", "inbox_triage", "--json"))) == {
         "fleet actions day", "fleet actions hour", "inbox_triage actions day",
         "inbox_triage actions hour",
     }  # fmt: skip
-    vedette(fleet, "ledger", "verify", "--json")
+    vedette(fleet, "verify", "--json")
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,16 @@ HEAD = """\
 Written by `UPDATE=1 pytest tests/acceptance/test_cli_docs.py` out of `--help`; a test compares.
 
 Every verb works beside a running fleet. Orders (`send`, `approve`, `deny`, `stop`, `resume`,
-`policy publish`, `policy rollback`, `budget raise`, `dead redrive`, `dead drop`, `pubsub redrive`,
-`ledger archive`, `keys rotate`, `restore --settled`, `erase`) go to it over the Unix socket in its
-state folder; if none runs, the verb opens the store itself. Reads open the store read-only. Exit
-codes: 0 done, 1 findings, 2 usage or bad input, 3 unavailable. With `--json` the answer goes to
-standard output, and an error as
+`policy publish`, `policy rollback`, `budget --raise`, `dead --redrive`, `dead --drop`,
+`pubsub --redrive`, `ledger archive`, `ledger rotate-key`, `restore --settled`, `erase`) go to it
+over the Unix socket in its state folder; if none runs, the verb opens the store itself. Reads open
+the store read-only. Exit codes: 0 done, 1 findings, 2 usage or bad input, 3 unavailable. With
+`--json`, which may stand anywhere, the answer goes to standard output, and an error as
 `{"error": {"code", "what", "where", "mend"}}` to standard error.
+
+Spellings of before this page (`hold list`, `ledger verify`, `store check` …) are taken for one
+release, with a hint on standard error (with `--json` as `{"note": …}`, after the answer):
+[decision 54](decisions/0054-fewer-verbs.md), and old and new in the [change log](../CHANGELOG.md).
 """
 
 

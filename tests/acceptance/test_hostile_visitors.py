@@ -141,7 +141,7 @@ def test_what_is_labelled_goes_to_its_readers_only(fleet: Visited) -> None:
 
 def waiting(fleet: Visited, name: str) -> dict[str, Any]:
     """Return the one hold that an event waits at."""
-    items = fleet.told("hold", "list", "--limit", "200")["items"]
+    items = fleet.told("hold", "--limit", "200")["items"]
     (found,) = [item for item in items if name in json.dumps(item)]
     return dict(found)
 
@@ -191,7 +191,7 @@ def test_a_judge_in_observe_gets_at_nothing_of_the_fleet(fleet: Visited) -> None
 
 
 def test_a_hold_shows_what_it_is_about(fleet: Visited) -> None:
-    for words in (["hold", "list"], ["hold", "list", "--group"]):
+    for words in (["hold"], ["hold", "--group"]):
         assert "Lobster pots for the admiral" in said(fleet.root, *words).out
 
 
@@ -205,18 +205,18 @@ def test_an_approval_names_what_was_shown(fleet: Visited) -> None:
 
 def test_erasing_shows_and_asks(fleet: Visited) -> None:
     event = next(r for r in fleet.settle(1) if r["agent"] == "late")["event"]
-    asked = said(fleet.root, "erase", "--event", event, "--reason", "by mistake", "--json")
+    asked = said(fleet.root, "erase", f"event:{event}", "--reason", "by mistake", "--json")
     assert asked.code != 0
-    assert fleet.told("ledger", "verify")["erased"] == 0
+    assert fleet.told("verify")["erased"] == 0
 
 
 def test_whoever_sent_what_waits_does_not_keep_it_from_being_erased(fleet: Visited) -> None:
     event = next(r for r in fleet.settle(1) if r["key"] == "to be erased")["event"]
     why = ("--reason", "asked for it")
-    erased = said(fleet.root, "erase", "--event", event, *why, "--deny-holds", "--yes")
+    erased = said(fleet.root, "erase", f"event:{event}", *why, "--deny-holds", "--yes")
     assert erased.code == 0, erased.err
-    assert fleet.told("ledger", "verify")["erased"] > 0
-    assert "to be erased" not in said(fleet.root, "hold", "list", "--limit", "200").out
+    assert fleet.told("verify")["erased"] > 0
+    assert "to be erased" not in said(fleet.root, "hold", "--limit", "200").out
 
 
 # --- the machine ----------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def live(fleet: Visited) -> int:
 
 def test_a_rollback_that_arms_an_agent_again_asks(fleet: Visited) -> None:
     before = live(fleet)
-    observed = said(fleet.root, "mode", "clerk", "observe", "--reason", "to look at it")
+    observed = said(fleet.root, "agent", "mode", "clerk", "observe", "--reason", "to look at it")
     assert observed.code == 0, observed.err
     back = said(fleet.root, "policy", "rollback", str(before), "--reason", "too careful")
     fleet.job("armed again")
@@ -335,7 +335,7 @@ def test_an_approval_that_nobody_gave_is_found(fleet: Visited, tmp_path: Path) -
     )
     vedette(root, "resume", "--all", "--reason", "a test")
     vedette(root, "run", "--until-idle", "--plain", **WORDS)
-    verified = said(root, "ledger", "verify")
+    verified = said(root, "verify")
     assert verified.code == 1, verified.out
     assert "the-cfo" in verified.out or "approv" in verified.out
 
@@ -361,13 +361,13 @@ EDITS: dict[str, str] = {
 def test_what_somebody_edited_is_found(fleet: Visited, tmp_path: Path) -> None:
     edited = fleet.copy(tmp_path / "fleet")
     store = edited / ".vedette" / "store.db"
-    whole = said(edited, "ledger", "verify")
+    whole = said(edited, "verify")
     assert whole.code == 0, whole.out
     files = {path: path.read_bytes() for path in store.parent.iterdir() if path.is_file()}
     missed = []
     for name, statement in EDITS.items():
         edit(edited, statement)
-        if said(edited, "ledger", "verify").code == 0:
+        if said(edited, "verify").code == 0:
             missed.append(name)
         for path in store.parent.glob("store.db*"):
             path.unlink()
@@ -377,7 +377,7 @@ def test_what_somebody_edited_is_found(fleet: Visited, tmp_path: Path) -> None:
     lines = files[witness]
     for name, left in (("a witness", b""), ("half a witness", cut(lines))):
         witness.write_bytes(left)
-        if said(edited, "ledger", "verify").code == 0:
+        if said(edited, "verify").code == 0:
             missed.append(name)
     assert missed == []
 
@@ -493,5 +493,5 @@ def test_what_opa_denies_is_not_done(tmp_path: Path) -> None:
     finally:
         visited.stop()
     assert visited.written().keys() & FORMS.keys() == set()
-    refused = said(visited.root, "policy", "check").out
+    refused = said(visited.root, "check", "policy").out
     assert [n for n in range(len(FORMS)) if f"house{n}.rego" not in refused] == []

@@ -30,7 +30,7 @@ from tools import json_shapes
 
 import vedette.interfaces.cli
 from vedette.domain.base.fleet_clock import CLOCK_FILE
-from vedette.interfaces.cli import cli, common, main
+from vedette.interfaces.cli import cli, main, output
 from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,14 +84,17 @@ class Scene:
     told: list[Any]
     said: dict[str, Said] = field(default_factory=dict)
 
-    def do(self, verb: str, *more: str, both: bool = False) -> Said:
-        """Carry out a verb; `both`: it does not use `say`, and is carried out again for JSON."""
+    def do(self, verb: str, *more: str, both: bool = False, shown: str = "") -> Said:
+        """Carry out a verb; `both`: it does not use `say`, and is carried out again for JSON.
+
+        `shown` is its name where a verb says several things.
+        """
         code, text = self.give(*verb.split(), *more)
         answer = json.loads(json.dumps(self.told[-1], default=str)) if self.told else None
         if both:
             answer = json.loads(self.give(*verb.split(), *more, "--json")[1])
-        self.said[verb] = Said(code, text, answer)
-        return self.said[verb]
+        self.said[shown or verb] = done = Said(code, text, answer)
+        return done
 
     def give(self, *words: str) -> tuple[int, str]:
         self.told.clear()
@@ -130,12 +133,12 @@ def berlin() -> Iterator[pytest.MonkeyPatch]:
 def scene(berlin: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Scene:
     told: list[Any] = []
 
-    def say(as_json: bool, value: Any, text: str) -> None:
+    def say(value: Any, text: str) -> None:
         told.append(value)
-        common.print_result(as_json, value, text)
+        output.print_result(value, text)
 
     for module in every_module():
-        if module is not common and getattr(module, "print_result", None) is common.print_result:
+        if module is not output and getattr(module, "print_result", None) is output.print_result:
             berlin.setattr(module, "print_result", say)
     folder = tmp_path_factory.mktemp("output") / "harbour"
     begun = Scene(folder.parent, told)
@@ -170,35 +173,32 @@ def reads(made: Scene) -> None:
     made.do("status")
     made.do("runs", "--limit", "5")
     made.do("report")
-    made.do("hold list", "--limit", "2")
-    made.do("hold list --group")
+    made.do("hold", "--limit", "2")
+    made.do("hold --group")
     made.do("explain", ORDERS, both=True)
-    made.do("plot anomaly", "berth_power", "--out", "berth.svg")
-    made.do("memory list")
-    made.do("memory show", "alert-01")
-    made.do("budget show")
-    made.do("mode", "inbox_triage")
-    made.do("agent list")
-    made.do("agent show", "inbox_triage")
+    made.do("plot", "berth_power", "--out", "berth.svg")
+    made.do("memory show")
+    made.do("memory show", "alert-01", shown="memory show MEMORY")
+    made.do("budget")
+    made.do("agent mode", "inbox_triage")
+    made.do("agent show")
+    made.do("agent show", "inbox_triage", shown="agent show AGENT")
     made.do("try", "inbox_triage", "samples/tutorial/school-visit.eml")
     made.do("policy status")
     made.do("policy history")
-    made.do("policy check")
     made.do("policy diff")
     made.do("check --live")
-    made.do("eval", "memory_curator")
-    made.do("replay")
-    made.do("replay --judges")
+    made.do("check policy")
+    made.do("check cases", "memory_curator")
     made.do("send --dry-run", "--type", "metric.point", "--source", "csv:a")
-    made.do("ledger verify")
-    made.do("ledger verify --deep")
+    made.do("verify")
+    for part in ("all", "decisions", "judgements", "rows", "views"):
+        made.do(f"verify {part}")
+    made.do("verify targets", "mailbox")
     made.do("ledger export", "export")
     made.do("ledger reconstruct", "export", both=True)
     made.do("ledger prove", "20", both=True)
-    made.do("audit targets", "mailbox")
-    made.do("store check")
-    made.do("store rebuild --check")
-    made.do("explain-error", "bad-command")
+    made.do("explain --error", "bad-command")
 
 
 def writes(made: Scene) -> None:
@@ -210,45 +210,47 @@ def writes(made: Scene) -> None:
     with (made.folder / "vedette.toml").open("a", encoding="utf-8") as toml:
         toml.write('[isolation]\nworkers = "none"\n')
     why = ("--reason", "to see what it says")
-    waiting = [item["hold"] for item in made.said["hold list"].answer["items"]]
+    waiting = [item["hold"] for item in made.said["hold"].answer["items"]]
     assert len(waiting) == 2
-    made.do("hold claim", waiting[0])
-    made.do("hold note", waiting[0], "it looks as if the harbour master had written it himself")
-    made.do("hold show", waiting[0])
-    digest = made.said["hold show"].answer["shown_digest"][:16]
+    made.do("hold", waiting[0], "--claim", shown="hold HOLD --claim")
+    note = "it looks as if the harbour master had written it himself"
+    made.do("hold", waiting[0], "--note", note, shown="hold HOLD --note")
+    seen = made.do("hold", waiting[0], shown="hold HOLD")
+    digest = seen.answer["shown_digest"][:16]
     made.do("approve", waiting[0], "--digest", digest, *why)
     made.do("deny", waiting[1], *why)
     made.do("correct", ORDERS, "--right", *why)
     made.do("memory propose", "inbox/inbox", "--text", "The pier is closed in May.", *why)
     proposed = made.said["memory propose"].answer["candidate"]
-    made.do("memory approve", proposed, "--yes", *why)
-    made.do("memory off", proposed, *why)
-    made.do("memory on", proposed, *why)
+    made.do("memory set", proposed, "active", "--yes", *why)
+    made.do("memory set", proposed, "off", *why, shown="memory set … off")
+    made.do("memory set", proposed, "active", *why, shown="memory set … active, again")
     made.do("memory propose", "inbox/inbox", "--text", "The pier is open in May.", *why)
-    made.do("memory reject", made.said["memory propose"].answer["candidate"], *why)
+    proposed = made.said["memory propose"].answer["candidate"]
+    made.do("memory set", proposed, "rejected", *why, shown="memory set … rejected")
     made.do("send", "--type", "a.b", "--source", "by-hand", *why)
     made.do("stop", "inbox_triage", "--for", "2h", *why)
     made.do("resume", "inbox_triage", *why)
-    made.do("budget raise", "inbox_triage", "--for", "2h", *why)
-    made.do("new agent", "front_desk", "--like", "inbox_triage")
+    made.do("budget", "inbox_triage", "--raise", "2h", *why, shown="budget AGENT --raise")
+    made.do("agent new", "front_desk", "--like", "inbox_triage")
     made.do("agent release", "inbox_triage", *why)
     made.do("policy publish", "--yes", *why)
     made.do("policy rollback", "1", "--yes", *why)
     made.do("undo", done_effect(made), *why)
     made.do("identity issue", "inbox_triage", "--out", "worker.json", *why)
-    made.do("identity list")
-    made.do("identity rotate", "inbox_triage", *why)
+    made.do("identity show")
+    made.do("identity issue --rotate", "inbox_triage", *why)
     made.do("identity revoke", "inbox_triage", *why)
-    made.do("backup", "--to", "copy")
-    made.do("keys rotate", *why)
+    made.do("backup", "copy")
+    made.do("ledger rotate-key", *why)
     # Of a mail's run the correction and the undo above are not handled yet, and still need it.
     listed = json.loads(made.give("runs", "--limit", "50", "--json")[1])["items"]
     ended = [r for r in listed if r["state"] == "done" and r["agent"] == "anomaly_detection"]
-    made.do("erase", "--event", ended[0]["event"], "--yes", *why)
-    made.do("store rebuild")
-    made.do("ledger archive", "--keep", "0s", *why)
+    made.do("erase", f"event:{ended[0]['event']}", "--yes", *why)
+    made.do("verify views --repair")
+    made.do("ledger archive", "--before", "0s", *why)
     jump(made.folder / ".vedette")
-    made.do("clock confirm", *why)
+    made.do("resume --clock", *why)
 
 
 def jump(state: Path) -> None:
@@ -283,19 +285,16 @@ def dead(made: Scene) -> None:
     asyncio.run(letters())
     (made.folder / "vedette.toml").write_text(TOY, "utf-8")
     why = ("--reason", "mended")
-    first, second, _ = [item["run"] for item in made.do("dead list").answer["items"]]
-    made.do("dead show", first)
-    made.do("dead redrive", first, *why)
-    made.do("dead drop", second, *why)
+    first, second, _ = [item["run"] for item in made.do("dead").answer["items"]]
+    made.do("dead", first, shown="dead RUN")
+    made.do("dead --redrive", first, *why)
+    made.do("dead --drop", second, *why)
 
 
 # --- all of it --------------------------------------------------------------------------------
 
 # They need a service, a database or a process of their own; or print what is no prose.
-LEFT_OUT = {
-    "gateway", "worker", "audit ship", "pubsub apply", "pubsub plan", "pubsub redrive",
-    "store copy", "restore", "policy apply", "schema", "completion",
-}  # fmt: skip
+LEFT_OUT = {"completion", "migrate", "pubsub", "restore", "worker"}
 FINDS = {"check --live"}  # it warns of a memory that has expired, and of what this machine lacks
 
 
@@ -351,25 +350,20 @@ def test_people_read_their_own_time_and_json_has_utc(scene: Scene) -> None:
     # JSON, and findings about the database of time zones, whose words are those of its JSON.
     prose = {n: s.text for n, s in scene.said.items() if n not in ("ledger prove", "check --live")}
     # An event is shown as its sender wrote it.
-    event = json.dumps([scene.said[verb].answer for verb in ("explain", "hold list")])
+    event = json.dumps([scene.said[verb].answer for verb in ("explain", "hold")])
     found = {name: UTC.search(text.replace("\n    ", "")) for name, text in prose.items()}
     assert not {name: at[0] for name, at in found.items() if at and at[0] not in event}
     shown = {name for name, text in prose.items() if LOCAL.search(text)}
     assert shown >= {
-        "report", "explain", "hold list", "budget show", "policy status", "policy history",
-        "plot anomaly", "ledger reconstruct", "stop", "identity list", "dead list", "dead show",
+        "report", "explain", "hold", "budget", "policy status", "policy history",
+        "plot", "ledger reconstruct", "stop", "identity show", "dead", "dead RUN",
     }  # fmt: skip
     for name, said in scene.said.items():
-        if name not in {
-            "explain",
-            "hold list",
-            "hold list --group",
-            "hold show",
-        }:  # strangers' words
+        if name not in {"explain", "hold", "hold --group", "hold HOLD"}:  # strangers' words
             assert not LOCAL.search(json.dumps(said.answer)), name
 
 
-@pytest.mark.parametrize("verb", ["policy status", "policy history", "budget show", "report"])
+@pytest.mark.parametrize("verb", ["policy status", "policy history", "budget", "report"])
 def test_utc_is_shown_on_demand(scene: Scene, verb: str) -> None:
     code, text = scene.give("--utc", *verb.split())
     assert code == 0

@@ -93,7 +93,7 @@ def test_a_line_of_the_log_becomes_one_effect(fleet: SmallFleet, site: Path) -> 
     done = vedette(fleet, site, "run", "--plain", "--until-idle")
     assert done.returncode == 0, done.stderr
     assert calls(fleet) == 3, done.stderr
-    assert vedette(fleet, site, "ledger", "verify").returncode == 0
+    assert vedette(fleet, site, "verify").returncode == 0
 
 
 def test_what_waits_for_a_person_is_told_by_a_line(fleet: SmallFleet, site: Path) -> None:

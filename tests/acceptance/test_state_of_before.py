@@ -268,7 +268,7 @@ def test_an_identity_that_was_issued_is_taken_and_a_revoked_one_is_not(
     table = f'\n[gateway]\nlisten = "127.0.0.1:{port}"\nagents = {json.dumps(agents)}\n'
     toml.write_text(toml.read_text(encoding="utf-8") + table, encoding="utf-8")
     ids = [run["id"] for run in fleet.ask("runs", "--limit", "200")["items"]]
-    with run_process(fleet, "gateway"):
+    with run_process(fleet, "run", "--gateway"):
         url = ("--gateway", f"http://127.0.0.1:{port}")
         workers = [
             (*url, "--agent", agent, "--identity", str(parts / "elsewhere" / f"{agent}.json"))
@@ -330,10 +330,10 @@ def flip(file: Path, near: bytes, *, last: bool = False) -> None:
 @pytest.mark.parametrize(
     ("file", "near", "question"),
     [
-        ("store.db", b'"outcome":"hold"', ("ledger", "verify")),
-        ("store.db", b"Dogs on board", ("ledger", "verify")),
-        ("witness.log", b"vedette/harbour", ("ledger", "verify")),
-        ("archive", b'"kind":"run.closed"', ("ledger", "verify", "--archive", ".vedette/archive")),
+        ("store.db", b'"outcome":"hold"', ("verify",)),
+        ("store.db", b"Dogs on board", ("verify",)),
+        ("witness.log", b"vedette/harbour", ("verify",)),
+        ("archive", b'"kind":"run.closed"', ("verify", "--archive", ".vedette/archive")),
     ],
 )
 def test_one_changed_bit_is_found(

@@ -26,9 +26,9 @@ from tests.opa import find_opa
 from tests.said import START, environment, vedette
 from tests.said import said as look
 
+from vedette.app.reset import wipe_state
 from vedette.config.settings import Settings
 from vedette.domain.base.errors import BadCommand, StoreBusy
-from vedette.interfaces.cli.reset import wipe_state
 from vedette.interfaces.http.unix_socket import socket_of
 
 # The first test waits for a whole run of the samples.
@@ -98,7 +98,7 @@ def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def holds(folder: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = look(folder, "hold", "list", "--json").json["items"]
+    found: list[dict[str, Any]] = look(folder, "hold", "--json").json["items"]
     return found
 
 
@@ -204,7 +204,7 @@ def test_without_a_fleet_nothing_is_guessed(tmp_path: Path) -> None:
 
 def test_reads_before_the_first_run_are_unavailable(written: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(written, tmp_path / "f", ignore=shutil.ignore_patterns(".v*")))
-    for verb in (["status"], ["runs"], ["hold", "list"], ["explain", "run_1234"], ["replay"]):
+    for verb in (["status"], ["runs"], ["hold"], ["explain", "run_1234"], ["verify", "decisions"]):
         done = look(folder, *verb, "--json")
         assert (done.code, done.error["code"]) == (3, "bad-store"), verb
 
@@ -258,7 +258,7 @@ def test_what_is_told_to_try_can_be_pasted(own: Path) -> None:
     assert len(tries) == 3
     assert all(line.startswith("  bin/vedette ") for line in tries)
     older = said("bin/vedette", "runs", "--limit", "1")[-1].removeprefix("older: ")
-    assert older.startswith("bin/vedette runs --before ")
+    assert older.startswith("bin/vedette runs --page ")
     assert said(*shlex.split(older))[1:]
 
 
@@ -296,7 +296,12 @@ def test_explain_takes_any_id_and_its_beginning(fleet: Path) -> None:
 def test_a_reader_that_has_seen_enough_is_no_failure(fleet: Path) -> None:
     """As in `vedette explain RUN | head`, whose reader goes before we have written everything."""
     run_id = look(fleet, "runs", "--json").json["items"][0]["id"]
-    for arguments in (["explain", run_id], ["--help"], ["explain", "--help"], ["schema", "agent"]):
+    for arguments in (
+        ["explain", run_id],
+        ["--help"],
+        ["explain", "--help"],
+        ["completion", "agent"],
+    ):
         reading, writing = os.pipe()
         os.close(reading)
         try:
@@ -310,13 +315,13 @@ def test_a_reader_that_has_seen_enough_is_no_failure(fleet: Path) -> None:
 
 
 def test_replay_agrees_on_everything(fleet: Path) -> None:
-    done = look(fleet, "replay", "--json")
+    done = look(fleet, "verify", "decisions", "--json")
     assert (done.code, done.json["ok"], done.json["differed"]) == (0, True, 0)
     assert done.json["agreed"] == done.json["decisions"] > 50
 
 
 def test_eval_tries_the_shipped_agents_on_their_cases(written: Path) -> None:
-    done = vedette(written, "eval", "--json")
+    done = vedette(written, "check", "cases", "--json")
     shipped = {folder.name for folder in (written / "agents").iterdir()}
     assert len(shipped) == 4
     assert {case["agent"] for case in done.json["cases"]} == shipped
@@ -332,14 +337,14 @@ def test_eval_finds_what_is_not_as_expected(written: Path, tmp_path: Path) -> No
         "  series: {generate: {n: 10}}\n"
         "  expect: {label: alarm, permitted: [incident.open]}\n"
     )
-    done = vedette(folder, "eval", "anomaly_detection", "--json")
+    done = vedette(folder, "check", "cases", "anomaly_detection", "--json")
     wrong = [case for case in done.json["cases"] if not case["ok"]]
     assert done.code == 1
     assert [case["name"] for case in wrong] == ["a wish"]
     assert wrong[0]["where"] == "agents/anomaly_detection/evals/wrong.yaml:1"
     assert len(wrong[0]["differences"]) == 2
     (denies / "wrong.yaml").write_text("- name: x\n  expect: {held: [incident.opne]}\n")
-    done = vedette(folder, "eval", "anomaly_detection")
+    done = vedette(folder, "check", "cases", "anomaly_detection")
     assert done.code == 2
     assert "wrong.yaml:1" in done.err
 
@@ -352,7 +357,7 @@ def test_an_approval_is_recorded_used_once_and_acted_on(own: Path) -> None:
     why = ("--reason", "it fits", "--command-id", "c1", "--json")
     nobody = vedette(own, "approve", held["hold"], *why)
     assert (nobody.code, nobody.error["code"]) == (2, "not-shown")
-    assert f"hold show {held['hold']}" in nobody.error["mend"]
+    assert f"hold {held['hold']}" in nobody.error["mend"]
     digest = ("--digest", held["shown_digest"][:8])
     order = ("approve", held["hold"], *digest, *why)
     done = vedette(own, *order)
@@ -409,7 +414,7 @@ def test_verbs_beside_a_running_fleet(own: Path) -> None:
         assert story["event"]["attributes"]["subject"] == "dial"
         person = f"person:{getpass.getuser()}"
         assert f"sent by {person}: to see" in vedette(own, "explain", run_id).out
-        applied = vedette(own, "policy", "apply", "--reason", "again", "--json").json
+        applied = vedette(own, "policy", "publish", "--reason", "again", "--json").json
         assert (applied["ok"], applied["changed"]) == (True, False)
         told = look(own, "explain", held["hold"]).out
         assert f"person:{getpass.getuser()}" in told
@@ -440,8 +445,8 @@ def test_every_verb_works_beside_a_killed_runner(own: Path) -> None:
             ("approve", first["hold"], "--digest", first["shown_digest"][:16]),
             ("deny", second["hold"]),
             ("send", "--type", "a.b"),
-            ("policy", "apply"),
-            ("erase", "--event", event, "--yes"),
+            ("policy", "publish"),
+            ("erase", f"event:{event}", "--yes"),
         )
         for order in orders:
             done = vedette(own, *order, *why)
@@ -452,11 +457,11 @@ def test_every_verb_works_beside_a_killed_runner(own: Path) -> None:
             ("status",),
             ("runs",),
             ("explain", first["run"]),
-            ("hold", "list"),
+            ("hold",),
             ("policy", "status"),
-            ("policy", "check"),
-            ("replay",),
-            ("ledger", "verify"),
+            ("check", "policy"),
+            ("verify", "decisions"),
+            ("verify",),
             ("check",),
         )
         for read in reads:
@@ -523,28 +528,28 @@ def test_policy_check_apply_and_status(own: Path) -> None:
     rego = own / "policies/vedette/gateway/decide.rego"
     good = rego.read_text()
     rego.write_text(good + "\nbroken := \n")
-    checked = look(own, "policy", "check", "--json")
+    checked = look(own, "check", "policy", "--json")
     assert (checked.code, checked.json["ok"]) == (1, False)
     assert checked.json["findings"][0]["file"].endswith("decide.rego")
     assert checked.json["findings"][0]["line"] > 1
-    refused = vedette(own, "policy", "apply", "--reason", "try", "--json")
+    refused = vedette(own, "policy", "publish", "--reason", "try", "--json")
     assert (refused.code, refused.json["ok"]) == (1, False)
     assert look(own, "policy", "status", "--json").json["revision"] == 1
     rego.write_text(good + "\n# A remark.\n")
     assert look(own, "policy", "status", "--json").json["folder"]["differs"] is True
-    assert look(own, "policy", "check").code == 0
-    applied = vedette(own, "policy", "apply", "--reason", "a remark", "--json")
+    assert look(own, "check", "policy").code == 0
+    applied = vedette(own, "policy", "publish", "--reason", "a remark", "--json")
     assert (applied.code, applied.json["ok"], applied.json["revision"]) == (0, True, 2)
     after = look(own, "policy", "status", "--json").json
     assert (after["revision"], after["digest"]) == (2, applied.json["digest"])
     assert after["refusals"][0]["findings"]
-    assert look(own, "replay").code == 0
+    assert look(own, "verify", "decisions").code == 0
 
 
 def test_an_empty_folder_is_no_policy(written: Path, tmp_path: Path) -> None:
     for verb in (["check"], ["check", "--json"]):
         assert look(written, "policy", *verb[:1], str(tmp_path), *verb[1:]).code == 1
-    done = look(written, "policy", "check", str(tmp_path / "nowhere"), "--json")
+    done = look(written, "check", "policy", str(tmp_path / "nowhere"), "--json")
     assert (done.code, done.error["code"]) == (2, "bad-command")
 
 
@@ -552,16 +557,16 @@ def test_an_empty_folder_is_no_policy(written: Path, tmp_path: Path) -> None:
 
 
 def test_the_ledger_verifies_here_and_elsewhere(fleet: Path, tmp_path: Path) -> None:
-    assert look(fleet, "ledger", "verify", "--json").json["ok"] is True
+    assert look(fleet, "verify", "--json").json["ok"] is True
     export = tmp_path / "export"
     assert look(fleet, "ledger", "export", str(export)).code == 0
-    assert look(tmp_path, "ledger", "verify", str(export)).code == 0
+    assert look(tmp_path, "verify", str(export)).code == 0
     key = str(fleet / ".vedette" / "ledger.pub")
     (tmp_path / "proof.json").write_text(look(fleet, "ledger", "prove", "20").out)
-    assert look(tmp_path, "ledger", "verify", "proof.json", "--key", key).code == 0
-    assert look(tmp_path, "ledger", "verify", "proof.json").code == 2
-    assert look(fleet, "ledger", "verify", "--witness", "nowhere").code == 2
-    none = look(fleet, "ledger", "verify", "/nonexistent", "--json")
+    assert look(tmp_path, "verify", "proof.json", "--key", key).code == 0
+    assert look(tmp_path, "verify", "proof.json").code == 2
+    assert look(fleet, "verify", "--witness", "nowhere").code == 2
+    none = look(fleet, "verify", "/nonexistent", "--json")
     assert (none.code, none.error["where"]) == (2, "/nonexistent")
     assert none.error["what"] == "there is no such export or proof"
 
@@ -573,7 +578,7 @@ def test_a_changed_entry_is_found(fleet: Path, tmp_path: Path) -> None:
     changed = lines[9].replace(b'"v":1', b'"v":2')
     assert changed != lines[9]
     (export / "entries.jsonl").write_bytes(b"".join([*lines[:9], changed, *lines[10:]]))
-    done = look(tmp_path, "ledger", "verify", str(export), "--json")
+    done = look(tmp_path, "verify", str(export), "--json")
     assert (done.code, done.json["ok"]) == (1, False)
     assert done.json["findings"]
 
@@ -583,13 +588,13 @@ def test_erased_content_is_gone_and_the_proof_holds(own: Path) -> None:
     stories = (look(own, "explain", item["event"], "--json").json for item in page["items"])
     event = next(story["id"] for story in stories if story["runs"][0]["actions"])
     assert look(own, "explain", event, "--json").json["event"]["data"]["from"]
-    done = vedette(own, "erase", "--event", event, "--yes", "--reason", "asked to", "--json")
+    done = vedette(own, "erase", f"event:{event}", "--yes", "--reason", "asked to", "--json")
     assert (done.code, done.json["by"]) == (0, "here")
     story = look(own, "explain", event, "--json").json["event"]
     assert (story["erased"], story["data"]) == (True, None)
-    verified = look(own, "ledger", "verify", "--json")
+    verified = look(own, "verify", "--json")
     assert (verified.code, verified.json["erased"]) == (0, len(done.json["erased"]))
-    replayed = look(own, "replay", "--json").json
+    replayed = look(own, "verify", "decisions", "--json").json
     assert (replayed["ok"], set(replayed["unreplayable"])) == (True, {"erased"})
     assert vedette(own, "erase", "--reason", "of nothing", "--json").code == 2
 

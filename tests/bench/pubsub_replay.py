@@ -171,11 +171,12 @@ async def redrive(laid: Laid) -> int:
     From here, as the fleet runs here: of a process that it started it would take no command.
     """
     from vedette.config.settings import load_settings
-    from vedette.interfaces.cli.common import submit_command
+    from vedette.interfaces.cli.orders import OrderOptions, submit_command
 
-    why, args = "the source says now what bare data is", {"source": f"s{POISONED}", "most": 1000}
+    why = OrderOptions("the source says now what bare data is")
+    args = {"source": f"s{POISONED}", "most": 1000}
     told = await asyncio.to_thread(
-        submit_command, load_settings(laid.config), "pubsub_redrive", why, args, None
+        submit_command, load_settings(laid.config), "pubsub_redrive", args, why
     )
     assert told["by"] == "fleet"
     return int(told["redriven"])

@@ -121,7 +121,7 @@ class Apart:
     # --- processes --------------------------------------------------------------------------
 
     def start_gateway(self) -> None:
-        self.gateway = self._start(["gateway"], "gateway", {**os.environ, **self.env})
+        self.gateway = self._start(["run", "--gateway"], "gateway", {**os.environ, **self.env})
 
     def start_worker(self, agent: str) -> None:
         """Start `vedette worker` with an environment of its own: nothing of the gateway's."""

@@ -57,7 +57,7 @@ from vedette.app.stores import open_reader
 from vedette.domain.base.disk_errors import convert_disk_errors
 from vedette.domain.base.errors import AlreadyDone, VedetteError
 from vedette.domain.budget import DAY_US
-from vedette.interfaces.cli import describe_error
+from vedette.interfaces.cli.error_report import describe_error
 from vedette.testing.clock import ManualClock
 from vedette.testing.toy_fleet import job, note_proposal
 

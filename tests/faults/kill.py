@@ -187,8 +187,8 @@ def open_effects(state: Path) -> list[str]:
 
 
 def judged_again(config: Path, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return what `vedette replay --judges` says of a fleet: every judgement is made again."""
-    verb = [str(VEDETTE), "--config", str(config), "replay", "--judges", "--json"]
+    """Return what `vedette verify judgements` says of a fleet: every judgement is made again."""
+    verb = [str(VEDETTE), "--config", str(config), "verify", "judgements", "--json"]
     told = subprocess.run(verb, stdout=subprocess.PIPE, check=False, env=env, timeout=300)
     found: dict[str, Any] = json.loads(told.stdout)
     return found

@@ -185,7 +185,7 @@ def test_no_call_starts_under_the_old_revision_once_apply_returned(
     stricter = tmp_path / "stricter"
     shutil.copytree(tmp_path / "policies", stricter)
     deny_hooks(stricter, True)
-    applied = vedette(config, "policy", "apply", str(stricter), "--reason", "no more calls")
+    applied = vedette(config, "policy", "publish", str(stricter), "--reason", "no more calls")
     at_return = calls(record)
     assert applied["ok"]
     assert applied["still_calling"] == 0
@@ -224,7 +224,7 @@ def test_no_call_starts_under_the_old_revision_once_apply_returned(
     trial = trial_takes(tmp_path / "policies")
     assert min(took) < max(1.0, 2 * trial + 0.3), f"a saved folder took {took} s, a trial {trial} s"
 
-    replayed = vedette(config, "replay")
+    replayed = vedette(config, "verify", "decisions")
     assert replayed["differed"] in (0, []), replayed
     assert replayed["agreed"] >= EVENTS
     status = vedette(config, "status")

@@ -1,4 +1,4 @@
-"""`vedette plot anomaly` over what the shipped agent made of a series."""
+"""`vedette plot` over what the shipped agent made of a series."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_series_is_drawn_from_the_record(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "vedette.toml").write_text(TOML.format(root=ROOT, state=tmp_path / "state"))
     config = ("--config", str(tmp_path), "--utc")
     out = tmp_path / "pump.svg"
-    code, told, _ = said(capsys, *config, "plot", "anomaly", "pump", "--out", str(out))
+    code, told, _ = said(capsys, *config, "plot", "pump", "--out", str(out))
     assert code == 0
     assert "320 events recorded" in told
     assert "bar" in told
@@ -79,7 +79,7 @@ def test_a_series_is_drawn_from_the_record(tmp_path: Path, capsys: Any) -> None:
     root = ET.parse(out).getroot()
     assert "incident" in "".join(root.itertext())
 
-    code, told, _ = said(capsys, *config, "plot", "anomaly", "pump", "--json")
+    code, told, _ = said(capsys, *config, "plot", "pump", "--json")
     value = json.loads(told)
     assert value["schema"] == "vedette.plot/1"
     assert (value["unit"], value["agent"], len(value["points"])) == (
@@ -100,11 +100,11 @@ def test_a_series_is_drawn_from_the_record(tmp_path: Path, capsys: Any) -> None:
     rung = [point for point in value["points"] if point["label"] == "alarm"]
     assert rung[0]["score"] >= rung[0]["threshold"]
 
-    code, _, told = said(capsys, *config, "plot", "anomaly", "pumps")
+    code, _, told = said(capsys, *config, "plot", "pumps")
     assert code == 2
     assert "subject" in told
     nowhere = str(tmp_path / "none" / "x.svg")
-    code, _, told = said(capsys, *config, "plot", "anomaly", "pump", "--out", nowhere)
+    code, _, told = said(capsys, *config, "plot", "pump", "--out", nowhere)
     assert code == 2
     assert "--out" in told
     mark = next(mark for mark in value["marks"] if mark["tool"])

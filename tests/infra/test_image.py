@@ -147,7 +147,7 @@ def test_it_answers(built: Built) -> None:
     assert done.returncode == 0, done.stderr
     assert "Usage: vedette" in done.stdout
     verbs = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
-    assert {"run", "gateway", "worker"} <= verbs
+    assert {"run", "verify", "worker"} <= verbs
 
 
 def test_it_runs_as_nobody_in_particular_and_writes_state_only(built: Built) -> None:
@@ -270,7 +270,7 @@ def test_the_health_check_asks_whoever_serves() -> None:
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.server_port}"
-            gateway = b"\0".join([b"vedette", b"--config", b"f.toml", b"gateway", b""])
+            gateway = b"\0".join([b"vedette", b"--config", b"f.toml", b"run", b"--gateway", b""])
             assert healthy(gateway, f"{url}/healthz")
             assert not healthy(gateway, f"{url}/sick")
         finally:

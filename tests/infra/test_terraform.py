@@ -346,12 +346,12 @@ def test_the_processes_are_started_as_the_program_takes_it(harbour: Checked) -> 
         given = options(verb, arguments)
         assert verb == "worker"
         assert given["agent"] in agent_names()
-        assert given["identity"] == "google"
+        assert given["identity"].startswith("google:https://")
     (service,) = values_of(harbour, "google_cloud_run_v2_service")
     containers = {one["name"]: one for one in service["template"][0]["containers"]}
-    config, path, verb = containers["gateway"]["args"]
-    assert (config, path, verb) == ("--config", "/run/vedette/settings/vedette.toml", "gateway")
-    assert options(verb, []) == {}
+    config, path, verb, *arguments = containers["gateway"]["args"]
+    assert (config, path, verb) == ("--config", "/run/vedette/settings/vedette.toml", "run")
+    assert options(verb, arguments) == {"gateway": True}
     with pytest.raises(click.UsageError):
         options("worker", ["--no-such-thing"])
 

@@ -105,12 +105,11 @@ async def test_a_cut_link_drops_what_is_sent_and_refuses_nobody(loses: bool) -> 
 # For each verb a change of the record that it has to find.
 _OF_KIND = "WHERE seq IN (SELECT seq FROM entry WHERE kind='{kind}')"
 SPOILED = {
-    "ledger verify": "UPDATE entry SET bytes=CAST(replace(CAST(bytes AS TEXT), 'turn', 'tern') "
-    "AS BLOB)",
-    "store check": "UPDATE row SET data=CAST(replace(CAST(data AS TEXT), '.0', '.7') AS BLOB)",
-    "replay": "UPDATE body SET data=CAST(replace(CAST(data AS TEXT), 'permit', 'perhaps') AS BLOB) "
-    + _OF_KIND.format(kind="action.decided"),
-    "replay --judges": "UPDATE body SET data=CAST(replace(CAST(data AS TEXT), '\"value\":1', "
+    "verify": "UPDATE entry SET bytes=CAST(replace(CAST(bytes AS TEXT), 'turn', 'tern') AS BLOB)",
+    "verify rows": "UPDATE row SET data=CAST(replace(CAST(data AS TEXT), '.0', '.7') AS BLOB)",
+    "verify decisions": "UPDATE body SET data=CAST(replace(CAST(data AS TEXT), 'permit', "
+    "'perhaps') AS BLOB) " + _OF_KIND.format(kind="action.decided"),
+    "verify judgements": "UPDATE body SET data=CAST(replace(CAST(data AS TEXT), '\"value\":1', "
     "'\"value\":7') AS BLOB) " + _OF_KIND.format(kind="event.accepted"),
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.jepsen.engines import vedette
 
-VERBS = (["ledger", "verify"], ["store", "check"], ["replay"], ["replay", "--judges"])
+VERBS = (["verify"], ["verify", "rows"], ["verify", "decisions"], ["verify", "judgements"])
 _TAKES_S = 1800.0
 
 

@@ -109,7 +109,6 @@ LATER = frozenset(
         "vedette.judging.examples",
         "vedette.app.doctor",
         "vedette.adapters.mail",
-        "vedette.app.doctor_network",
         "vedette.interfaces.http.server",
         "vedette.ledger.history.entry_view",
         "vedette.app.dry_run",

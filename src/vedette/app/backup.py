@@ -103,7 +103,7 @@ def _build_manifest(settings: Settings, to: Path, now_us: int) -> dict[str, Any]
         raise BadStore(
             f"the copy does not verify: {report.findings[0].sentence}",
             where=str(to / STORE),
-            mend="see `vedette ledger verify` of the fleet itself",
+            mend="see `vedette verify` of the fleet itself",
         )
     files = {
         path.name: {"bytes": path.stat().st_size, "sha256": _digest(path)}
@@ -250,7 +250,7 @@ def _verify_copy(source: Path, building: Path, checkpoints: list[str]) -> tuple[
         raise BadCommand(
             f"a head that the witness saw beyond the backup does not hold: {error}",
             mend="the key was rotated after this backup: restore one taken since, or restore "
-            "with --no-witness and say so to whoever verifies",
+            "with --witness none and say so to whoever verifies",
         ) from error
     return Loss(size, heads), in_force
 

@@ -7,6 +7,7 @@ is logged into where its adapter has a `probe`; what nobody can look at is said 
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -14,15 +15,20 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from vedette.config.plugins import plugins
+from vedette.config.reach import target_plugin
+from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import VedetteError
+from vedette.domain.ports.plugin import NOTIFIERS, SOURCES, Plan
 from vedette.operations.permissions import next_ticks
 
 if TYPE_CHECKING:
@@ -51,6 +57,54 @@ class CheckResult(Struct, frozen=True):
     def to_json(self) -> dict[str, str]:
         """Return it as `--json` prints it."""
         return asdict(self)
+
+
+def check_live(settings: Settings, *, is_running: bool) -> list[CheckResult]:
+    """Look at everything, in the order in which a person mends it. `is_running`: a fleet answers.
+
+    Runs an event loop of its own.
+    """
+    import orjson
+
+    from vedette.adapters.identity.secrets import register_secret_manager
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
+    from vedette.app.stores import store_exists, store_reader
+    from vedette.config.fleet import read_fleet
+    from vedette.domain.bundle import Bundle
+
+    register_secret_manager()
+    found = list(check_machine(settings, is_running=is_running))
+    last_us: int | None = None
+    engines: list[CheckResult] = []
+    try:
+        if store_exists(settings):
+            with store_reader(settings) as store:
+                head = store.last_seq()
+                entry = store.entry(head) if head else None
+                last_us = int(orjson.loads(entry[1])["at"]) if entry else None
+                number, digest = store.live_revision()
+                files = store.bundle_files(digest) if number else None
+                if files is not None:
+                    bundle = Bundle.from_record(files, digest)
+                    engines = list(check_engines(settings, bundle, store))
+            found.append(CheckResult("store", "ok", f"can be read; {head:,} entries"))
+        else:
+            found.append(CheckResult("store", "ok", "none yet; the first run makes it"))
+    except VedetteError as error:
+        found.append(CheckResult("store", "fail", error.what, error.mend or ""))
+    now_us = SystemClock().now_us()
+    found += check_secrets(settings)
+    try:
+        found += engines or check_engines(settings, read_bundle(settings.policies))
+    except VedetteError as error:
+        found.append(CheckResult("policy engine", "fail", error.what, error.mend or ""))
+    dates: dict[str, tuple[str, int]] = {}
+    found += asyncio.run(check_network(settings, dates))
+    found += check_clocks(now_us, last_us, dates)
+    agents, _, _ = read_fleet(settings.root, settings, now_us=now_us)
+    found += check_zones(agents, now_us)
+    found.append(check_sandbox(settings, agents))
+    return found
 
 
 def check_machine(settings: Settings, *, is_running: bool) -> Iterator[CheckResult]:
@@ -233,6 +287,128 @@ def check_zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[CheckResul
                 yield CheckResult(f"schedule {agent.name}/{name}", "ok" if at else "warn", told)
         except (ValueError, VedetteError) as error:
             yield CheckResult(f"schedules of {agent.name}", "fail", str(error), "see agent.yaml")
+
+
+# --- targets, sources, secrets -------------------------------------------------------------------
+
+
+def check_secrets(settings: Settings) -> Iterator[CheckResult]:
+    """Resolve every reference to a secret; none is shown."""
+    from vedette.config.secret_reference import read_secret, secret_names
+
+    tables = [(f"[targets.{name}]", table) for name, table in settings.targets.items()]
+    tables += [
+        (
+            f"sender {one.name}",
+            {f: getattr(one, f) for f in ("token_env", "token_file", "token_secret")},
+        )
+        for one in settings.senders
+    ]
+    for plan in (*settings.sources, *settings.notify.to):
+        # A plugin's plan may be of any class.
+        declared = getattr(plan, "__struct_fields__", ()) or getattr(plan, "__slots__", ())
+        fields = {f: getattr(plan, f) for f in declared or vars(plan)}
+        server = fields.get("server")
+        fields |= dict(server) if isinstance(server, Mapping) else {}
+        tables.append((plan.name, fields))
+    for where, table in tables:
+        given = {key: value for key, value in table.items() if isinstance(value, str) and value}
+        for name in secret_names(given):
+            try:
+                read_secret(given, name, where=where)
+            except VedetteError as error:
+                yield CheckResult(f"secret {name} of {where}", "fail", error.what, error.mend or "")
+            else:
+                yield CheckResult(f"secret {name} of {where}", "ok", "is there")
+
+
+async def check_network(settings: Settings, dates: dict[str, tuple[str, int]]) -> list[CheckResult]:
+    """Look at every target and source; `dates` takes the Date that a server gave, and when."""
+    probes = [
+        *(
+            _probe_with_timeout(f"target {name}", _probe_target(f"target {name}", table))
+            for name, table in settings.targets.items()
+        ),
+        *(
+            _probe_with_timeout(f"source {plan.name}", _probe_source(plan, dates))
+            for plan in settings.sources
+        ),
+        *(
+            _probe_with_timeout(f"notices to {one.name}", _probe_notifier(one))
+            for one in settings.notify.to
+        ),
+    ]
+    return list(await asyncio.gather(*probes))
+
+
+async def _probe_with_timeout(what: str, probe: Coroutine[Any, Any, CheckResult]) -> CheckResult:
+    try:
+        async with asyncio.timeout(2 * WAIT_S):
+            return await probe
+    except TimeoutError:
+        return CheckResult(
+            what, "fail", f"no answer within {2 * WAIT_S:.0f} s", "see whether it runs"
+        )
+    except VedetteError as error:
+        return CheckResult(
+            what, "fail", error.what, error.mend or "see its settings in vedette.toml"
+        )
+    except OSError as error:
+        told = str(error.strerror or error) or type(error).__name__
+        return CheckResult(what, "fail", told, "see whether it runs and the address is right")
+    except ValueError as error:  # a host that is no name, a secret that cannot be said
+        told = f"cannot be asked: {type(error).__name__}"
+        return CheckResult(what, "fail", told, "see its address and its secrets")
+
+
+async def _probe_target(what: str, table: Mapping[str, Any]) -> CheckResult:
+    probe = target_plugin(table).probe(table)
+    if probe is not None:
+        return CheckResult(what, "ok", str(await probe))
+    if isinstance(path := table.get("path"), str):
+        there = next(p for p in (Path(path), *Path(path).parents) if p.exists())
+        if os.access(there, os.W_OK):
+            return CheckResult(what, "ok", f"{there} can be written")
+        return CheckResult(what, "fail", f"{there} cannot be written", "see who owns it")
+    url = table.get("url")
+    if isinstance(url, str) and urlsplit(url).hostname:
+        from vedette.adapters.notify.plugin import connect_to
+
+        return CheckResult(what, "ok", await asyncio.to_thread(connect_to, url))
+    return CheckResult(what, "untested", f"nothing here can look at a {table.get('kind')}")
+
+
+async def _probe_source(plan: Any, dates: dict[str, tuple[str, int]]) -> CheckResult:
+    what = f"source {plan.name}"
+    probe = plugins(SOURCES).get(plan.kind).probe(plan)
+    if probe is None:
+        return CheckResult(what, "untested", f"nothing here can look at a {plan.kind}")
+    seen = CheckResult(what, "ok", str(await probe))
+    url = getattr(plan, "url", None)
+    if isinstance(url, str):
+        dates[what] = (await asyncio.to_thread(_date, url), SystemClock().now_us())
+    return seen
+
+
+async def _probe_notifier(plan: Plan) -> CheckResult:
+    what = f"notices to {plan.name}"
+    probe = plugins(NOTIFIERS).get(plan.kind).probe(plan)
+    if probe is None:
+        return CheckResult(what, "untested", f"nothing here can look at a {plan.kind}")
+    return CheckResult(what, "ok", str(await probe))
+
+
+def _date(url: str) -> str:
+    """Return the Date header of a server that a source only reads, "" if none is had."""
+    from vedette.adapters.http_client import NoResponse, SendFailure, request
+
+    parts = urlsplit(url)
+    root = parts._replace(path="/", query="", fragment="").geturl()
+    try:
+        answer = request("HEAD", root, {}, timeout_s=WAIT_S, max_bytes=0)
+    except (SendFailure, NoResponse, ValueError):
+        return ""
+    return answer.headers.get("date", "")
 
 
 # --- the policy engine ---------------------------------------------------------------------------

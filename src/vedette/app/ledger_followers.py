@@ -68,3 +68,43 @@ def open_warehouse(settings: Settings) -> Warehouse:
         mend = "add project and dataset to [audit] in vedette.toml"
         raise BadFleet("the ledger is shipped nowhere", where="[audit]", mend=mend)
     return Warehouse(plan.project, plan.dataset)
+
+
+async def ship_ledger(settings: Settings) -> tuple[int, int]:
+    """Ship the ledger once, while no fleet runs; return how many entries, and the last one's seq.
+
+    Raises BadFleet where [audit] says nowhere, BadCommand, StoreBusy.
+    """
+    from vedette.app.stores import open_idle_store
+
+    open_warehouse(settings)  # what is wrong with [audit] is said before a store is opened
+    store = open_idle_store(settings)
+    try:
+        shipper = build_shipper(settings, store)
+        try:
+            return await shipper.ship(), store.last_seq()
+        finally:
+            await shipper.close()
+    finally:
+        store.close()
+
+
+def check_shipped(settings: Settings) -> dict[str, Any]:
+    """Compare what was shipped with the ledger; return rows and differences by table."""
+    from vedette.adapters.bigquery.reconciliation import find_differences
+    from vedette.adapters.bigquery.shipper import read_mark
+    from vedette.adapters.bigquery.tables import KINDS
+    from vedette.app.stores import store_reader
+
+    with store_reader(settings) as store:
+        warehouse = open_warehouse(settings)
+        try:
+            # The tables are shipped one after the other; what one lacks still is not wrong.
+            last = min(read_mark(store, warehouse, table).seq for table in KINDS)
+            found = find_differences(warehouse, settings.fleet, store, last)
+        finally:
+            warehouse.close()
+        head = store.last_seq()
+    tables = {name: {"rows": rows, "wrong": wrong} for name, (rows, wrong) in found.items()}
+    ok = not any(one["wrong"] for one in tables.values())
+    return {"ok": ok, "last": last, "head": head, "tables": tables}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from vedette.domain.base.errors import BadPolicy
+from vedette.domain.base.errors import BadCommand, BadPolicy
 from vedette.domain.ports.policy_engine import PolicyEngine, PolicyStage
 from vedette.domain.ports.reasoner import Metrics
 
@@ -93,6 +94,35 @@ def wasm_maker(settings: Settings, record: WasmRecord) -> Callable[[Bundle], Pol
         return WasmEngine(bundle, wasm.raw)
 
     return build_engine
+
+
+REPLAY_ENGINES = ("regorus", "wasm", "opa")
+
+
+@contextmanager
+def replay_engine(
+    settings: Settings, record: WasmRecord, name: str
+) -> Iterator[Callable[[Bundle], PolicyEngine]]:
+    """Yield what makes one of REPLAY_ENGINES of a recorded bundle. Raises BadCommand without opa.
+
+    A server of the program opa ends with the block.
+    """
+    if name == "regorus":
+        from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
+
+        yield SubprocessStage().load
+    elif name == "wasm":
+        yield wasm_maker(settings, record)
+    else:
+        from vedette.adapters.policy_engines.opa import LocalOpaServer
+        from vedette.adapters.policy_engines.opa_wasm import find_opa
+
+        opa = find_opa(settings.root)
+        if opa is None:
+            mend = "put opa on PATH or name it in VEDETTE_OPA"
+            raise BadCommand("--engine opa needs the program opa", mend=mend)
+        with LocalOpaServer(opa) as server:
+            yield server.load
 
 
 def build_other_engine(stage: Any, bundle: Bundle) -> PolicyEngine | None:

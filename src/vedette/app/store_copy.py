@@ -150,6 +150,6 @@ def _verify_ledger(record: StoreReader, key: str, witness: Any, what: str) -> tu
     if not report.ok:
         raise BadStore(
             f"{what} does not verify: {report.findings[0].sentence}",
-            mend="see `vedette ledger verify`; nothing was written",
+            mend="see `vedette verify`; nothing was written",
         )
     return report.size, report.root.hex()

@@ -58,7 +58,7 @@ class GatewayPlan(Struct, frozen=True):
 
     listen: tuple[str, int] | None = None
     agents: tuple[str, ...] = ()
-    # Set by `vedette gateway`: without it both live on one host, whatever the table says.
+    # Set by `vedette run --gateway`: without it both live on one host, whatever the table says.
     is_gateway: bool = False
 
     def is_remote(self, agent: str) -> bool:

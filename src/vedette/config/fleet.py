@@ -50,7 +50,7 @@ def check_fleet(
     """Return everything that is wrong with the fleet, by file and line. Imports no agent code.
 
     `cases` reads the cases of an agent, by its folder's name in messages, and says what is wrong
-    with them (`read_evals`); nothing but `eval` needs them. `contents` is the fleet as
+    with them (`read_evals`); nothing but `check cases` needs them. `contents` is the fleet as
     `read_fleet` found it; without it, it is read.
     """
     agents, _, warnings = contents or read_fleet(root, settings, now_us=now_us)

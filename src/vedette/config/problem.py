@@ -14,7 +14,7 @@ class Problem(Struct, frozen=True):
 
     `field` is a path into the file (`tools[1].settles`), empty where there is none. A `warning`
     is worth reading but does not keep the fleet from starting. `code` says what kind it is of,
-    for `vedette explain-error`.
+    for `vedette explain --error`.
     """
 
     file: str

@@ -339,8 +339,8 @@ class Decider(Protocol):
 def request_decision(engine: Decider, request: Mapping[str, Any]) -> tuple[Decision, bytes]:
     """Put a question to an engine; return the decision and the exact bytes that were asked.
 
-    The gateway and `replay` both ask through here. Whatever goes wrong is a deny: a question of
-    another shape, an engine that fails, an answer that is not an exact decision.
+    The gateway and `verify decisions` both ask through here. Whatever goes wrong is a deny: a
+    question of another shape, an engine that fails, an answer that is not an exact decision.
     """
     try:
         raw = canonicalize_normalized(request)

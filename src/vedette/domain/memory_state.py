@@ -119,7 +119,7 @@ def check_transition(kind: str, memory: LedgerMemory) -> None:
     AlreadyDone if it stands there already, NotFound if its content was erased, else BadCommand.
     """
     if memory.state == "erased":
-        raise NotFound(f"the content of {memory.name} was erased", mend="see `vedette memory list`")
+        raise NotFound(f"the content of {memory.name} was erased", mend="see `vedette memory show`")
     if memory.state == TRANSITIONS[kind]:
         raise AlreadyDone(f"{memory.name} {_STATE_TEXTS[memory.state]} already")
     if memory.state != _REQUIRED_STATE[kind]:

@@ -371,7 +371,7 @@ class Daemon:
             self.clock_jump = jump
             if jump is not None:
                 self.report_trouble(
-                    f"{describe_jump(jump)} until a person says `vedette clock confirm`"
+                    f"{describe_jump(jump)} until a person says `vedette resume --clock`"
                 )
 
     def _update_gauges(self) -> None:

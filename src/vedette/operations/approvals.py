@@ -92,7 +92,7 @@ async def answer_hold(
     elif digest is None:
         authorize(order, verb)
         what = "an approval names the digest of what its person was shown"
-        raise DisplayMismatch(what, mend=f"`vedette hold show {hold}` shows it, with the command")
+        raise DisplayMismatch(what, mend=f"`vedette hold {hold}` shows it, with the command")
     else:
         done = await commands.approve(order, hold, digest)
     other = claimed is not None and claimed.actor != str(order.principal)
@@ -114,7 +114,7 @@ async def answer_holds(
     if not 0 < len(holds) <= MAX_HOLDS:
         raise BadCommand(f"a command answers 1 to {MAX_HOLDS} holds", mend="repeat it for the rest")
     if not all(isinstance(digest, str) and digest for digest in holds.values()):
-        mend = "give {hold: digest} as `vedette hold list --group` shows them"
+        mend = "give {hold: digest} as `vedette hold --group` shows them"
         raise BadCommand("every hold is answered for the digest of what was shown", mend=mend)
     results = []
     for hold, digest in holds.items():
@@ -172,7 +172,7 @@ def _current_claim(commands: Commands, action: str) -> ClaimEntry | None:
 def _require_hold(commands: Commands, hold: str, *, ended: bool = False) -> ActionRow:
     row = commands.services.store.action(_action_id(hold))
     if row is None or row.hold is None:
-        raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold list`")
+        raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold`")
     if not ended and row.hold != "open":
         raise BadCommand(f"hold {hold} is {row.hold} already", mend="see `vedette explain`")
     return row

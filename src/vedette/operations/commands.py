@@ -146,7 +146,7 @@ class Commands(Struct):
         action = f"act_{hold.removeprefix('hold_').removeprefix('act_')}"
         held = self.services.store.action(action)
         if held is None or held.hold is None:
-            raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold list`")
+            raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold`")
         until, now = 0, self.services.clock.now_us()
         ends_us = self.services.clock.expiry_us()
         if order.command_id is not None and self.services.store.is_command_done(order.command_id):
@@ -161,7 +161,7 @@ class Commands(Struct):
             refuse_erased(item)
             waits_for_approval = held.waits == "approval"
             if waits_for_approval and held.until_us <= ends_us:
-                raise BadCommand(f"hold {hold} has expired", mend="see `vedette hold list`")
+                raise BadCommand(f"hold {hold} has expired", mend="see `vedette hold`")
             # A hold that waits for time or a resume ends then; the approval outlasts that. So does
             # one of a hold whose end nobody can tell has come.
             until = (
@@ -207,7 +207,7 @@ class Commands(Struct):
 
         self._authorize(order, "redrive" if kind == "run.redriven" else "drop")
         if not all(isinstance(run, str) for run in runs):
-            raise BadCommand("runs are named by their ids", mend="see `vedette dead list`")
+            raise BadCommand("runs are named by their ids", mend="see `vedette dead`")
         if not 0 < len(runs) <= MAX_BATCH:
             raise BadCommand(
                 f"a command names 1 to {MAX_BATCH} runs", mend="repeat it for the rest"
@@ -327,7 +327,7 @@ class Commands(Struct):
         """
         self._authorize(order, "budget_raise")
         if not 0 < for_us <= MAX_RAISE_US:
-            raise BadCommand("a raise lasts up to 31 days", mend="for example --for 2h")
+            raise BadCommand("a raise lasts up to 31 days", mend="for example --raise 2h")
         if by is not None and by < 1:
             raise BadCommand(f"{by} is no more room", mend="give --by a number of at least 1")
         until = self.services.clock.now_us() + for_us
@@ -340,7 +340,7 @@ class Commands(Struct):
         if not raises:
             whose = "the fleet" if agent is None else agent
             raise BadCommand(
-                f"{whose} has no such limit", mend="see `vedette budget show`, and give --by"
+                f"{whose} has no such limit", mend="see `vedette budget`, and give --by"
             )
         more = {f"{one.unit}.{one.span}": one.amount for one in raises}
         fields = {"agent": agent, "scope": "fleet" if agent is None else "agent", "spend": more}
@@ -446,7 +446,7 @@ class Commands(Struct):
         if deny_holds:
             self._authorize(order, "deny")
         if sum(given is not None for given in (event, subject, entry)) != 1:
-            mend = "give one of --event ID, --subject WHO and --entry SEQ"
+            mend = "give one of event:ID, subject:WHO and entry:SEQ"
             raise BadCommand("say what to erase", mend=mend)
         if entry is not None and (isinstance(entry, bool) or not 0 < entry < 2**63):
             raise BadCommand(f"{entry} is no entry", mend="give its seq, as the ledger has it")

@@ -58,7 +58,7 @@ async def dispatch(commands: Commands, order: Order, args: Mapping[str, Any]) ->
         raise BadCommand("a reason is missing", mend="add --reason 'why'")
     should, right = args.get("should"), bool(args.get("right"))
     if (should is None) != right:
-        raise BadCommand("say what should have been", mend="give --should LABEL, or --right")
+        raise BadCommand("say what should have been", mend="give a LABEL, or --right")
     return await _correct(commands, order, args, should)
 
 

@@ -187,7 +187,7 @@ class Curation(Struct):
         if named:
             several = ", ".join(one["id"] for one in named[:6])
             raise BadCommand(f"{id!r} may be any of {several}", mend="give more of the id")
-        raise NotFound(f"there is no memory {id!r}", mend="see `vedette memory list`")
+        raise NotFound(f"there is no memory {id!r}", mend="see `vedette memory show`")
 
     def _require_bank(self, bank: str | None) -> None:
         if bank is not None and not self.services.recall.banks.version(bank):
@@ -203,7 +203,7 @@ class Curation(Struct):
         bank, _, scope = str(args["into"]).partition("/")
         why = self.services.recall.banks.find_refusal(bank, scope, None)
         if why:
-            raise BadCommand(why, mend="name it as BANK/SCOPE, as `vedette memory list` has them")
+            raise BadCommand(why, mend="name it as BANK/SCOPE, as `vedette memory show` has them")
         text, kind = str(args.get("text") or "").strip(), str(args.get("kind") or "fact")
         topics = tuple(str(topic) for topic in args.get("topics") or ())
         replaces = args.get("replaces")

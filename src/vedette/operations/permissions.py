@@ -249,6 +249,16 @@ def _bar(ask: _Ask, args: Mapping[str, Any], best: _Answer) -> int | None:
     return high
 
 
+def stopped_tools(agent: Agent, stops: Sequence[tuple[str, str]]) -> frozenset[str]:
+    """Return the tools of an agent that are stopped by these (scope, name)."""
+    return frozenset(
+        tool
+        for scope, name in stops
+        for tool in agent.tools
+        if scope == "all" or (scope == "agent" and name == agent.name) or name == tool
+    )
+
+
 # --- what wakes it -------------------------------------------------------------------------------
 
 

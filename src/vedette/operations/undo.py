@@ -98,7 +98,7 @@ def _refusal(row: ActionRow, state: str, run: str) -> tuple[str]:
     reasons = {
         "undone": f"{effect} was undone already, by {run}",
         "waiting": f"{effect} is being undone already, by {run}; `vedette explain {run}` tells",
-        "dead": f"the undo of {effect} is a dead letter: `vedette dead redrive {run}`",
+        "dead": f"the undo of {effect} is a dead letter: `vedette dead {run} --redrive`",
         "unknown": f"nobody knows whether {effect} was undone, by {run}; look at its target",
     }
     return (reasons[state],)
@@ -132,7 +132,7 @@ def _refuse_edited(services: Services, row: ActionRow) -> None:
         services.metrics.count("rows_refused", agent=row.agent, what="row")
         raise BadCommand(
             f"the row of {row.id} is not what the ledger says: {fault}",
-            mend="`vedette ledger verify` tells what was edited; take it back by hand",
+            mend="`vedette verify` tells what was edited; take it back by hand",
         )
 
 

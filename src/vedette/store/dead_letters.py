@@ -91,7 +91,7 @@ def _find_letter(database: Database, name: str) -> tuple[Run, str]:
     position = find_position(database, name)
     rows = database.rows(f"{SELECT_RUNS} WHERE r.position=? AND r.id=?", (position, name))
     if not rows:
-        raise NotFound(f"there is no run {name!r}", mend="see `vedette dead list`")
+        raise NotFound(f"there is no run {name!r}", mend="see `vedette dead`")
     run = to_run(rows[0])
     return run, "" if run.state == "dead" else f"it is no dead letter, it is {run.state}"
 
@@ -125,4 +125,4 @@ def _append_entry(ledger: LedgerWriter, run: Run, draft: Draft, at_us: int) -> i
 def _raise_if_none(moved: list[str], refused: list[tuple[str, str]]) -> None:
     if not moved and len(refused) == 1:
         name, why = refused[0]
-        raise BadCommand(f"run {name} stays as it is: {why}", mend="see `vedette dead list`")
+        raise BadCommand(f"run {name} stays as it is: {why}", mend="see `vedette dead`")

@@ -54,7 +54,7 @@ def end_run(
         if row.effect in _POSSIBLE_EFFECTS or row.waits == "policy":
             raise BadCommand(
                 f"{row.tool} of run {run.id} may have happened ({row.effect or 'denied since'})",
-                mend="wait until it is settled, or settle it: `vedette hold list`",
+                mend="wait until it is settled, or settle it: `vedette hold`",
             )
     for row in rows:
         if row.hold is None or row.hold in FINAL_STATES:

@@ -86,7 +86,7 @@ class LedgerWriter:
         if last != self._frontier.size:
             raise BadStore(
                 f"the ledger ends at {last}, its tree at {self._frontier.size}",
-                mend="run `vedette ledger verify`",
+                mend="run `vedette verify`",
             )
         self._next = self._frontier.size + 1
         self._read_tables.forget(runs=False)
@@ -97,7 +97,7 @@ class LedgerWriter:
         if in_force and verifier_key(self._key_name, ours) != in_force:
             raise BadStore(
                 "the signing key is not the one that the ledger's last rotation named",
-                mend="put that key in its place; `vedette keys rotate` wrote it",
+                mend="put that key in its place; `vedette ledger rotate-key` wrote it",
             )
 
     def _check_first_key(self) -> None:

@@ -91,7 +91,7 @@ def find_loss(
 
     `key` is the verifier key in force. `may_join` says whether a folder without a witness may go on
     all the same, as others vouch for the store. Only the last note is compared, at the cost of one
-    row; `vedette ledger verify` compares all. Raises BadStore if the witness is of another store.
+    row; `vedette verify` compares all. Raises BadStore if the witness is of another store.
     """
     found = _compare_witness(database, witness, key, may_join)
     if found.loss is None and _has_moved(database):

@@ -36,7 +36,7 @@ from vedette.store.schema import tag
 
 _TIMING = "when and how often it is tried; each try is decided again before anything is called"
 _COUNTER = "a counter for limits; every decision's own counts are in its question, and replayed"
-_STATE = "a judge's state; `vedette replay --judges` makes it again of the events"
+_STATE = "a judge's state; `vedette verify judgements` makes it again of the events"
 # (table, column) -> what an edit could do, and why the ledger does not tell it.
 UNCHECKED: Mapping[tuple[str, str], str] = {
     ("meta", "name"): "which values the engine keeps for itself; those that decide are checked",

@@ -20,7 +20,7 @@ from tests.small import small
 from vedette.adapters.files.config import CsvFile
 from vedette.adapters.mail.maildir.config import MaildirFile
 from vedette.adapters.notify import plugin
-from vedette.app import doctor, doctor_network
+from vedette.app import doctor
 from vedette.config.fleet import load_fleet
 from vedette.config.settings import Sender, Settings, load_settings
 from vedette.domain.agent import Agent
@@ -139,7 +139,7 @@ def test_every_secret_is_looked_for_and_none_is_shown(
     monkeypatch.setenv("SEEN_TOKEN", "swordfish")
     monkeypatch.delenv("LOST_TOKEN", raising=False)
     found = list(
-        doctor_network.check_secrets(
+        doctor.check_secrets(
             replace(
                 settings,
                 targets={"hook": {"kind": "webhook", "token_env": "SEEN_TOKEN"}},
@@ -159,7 +159,7 @@ async def test_targets_and_sources_that_are_not_there_fail_and_unknown_ones_are_
     for name in ("new", "cur"):
         (box / name).mkdir(parents=True)
     away = MaildirFile(kind="maildir", name="away", path=str(tmp_path / "nowhere"))
-    found = await doctor_network.check_network(
+    found = await doctor.check_network(
         replace(
             settings,
             targets={
@@ -185,12 +185,12 @@ async def test_a_mail_server_is_logged_into_and_a_wrong_password_is_seen(
     plan = box.source(kind="imap", name="desk", password_env="DESK_PASSWORD")
     monkeypatch.setenv("DESK_PASSWORD", box.server.password)
     before = box.folders()
-    found = await doctor_network.check_network(replace(settings, sources=(plan,)), {})
+    found = await doctor.check_network(replace(settings, sources=(plan,)), {})
     assert state_of(found, "source desk")[0] == "ok"
     assert "logged in as" in state_of(found, "source desk")[1]
     assert box.folders() == before
     monkeypatch.setenv("DESK_PASSWORD", "guessed")
-    found = await doctor_network.check_network(replace(settings, sources=(plan,)), {})
+    found = await doctor.check_network(replace(settings, sources=(plan,)), {})
     assert state_of(found, "source desk")[0] == "fail"
     assert "guessed" not in str(found)
 
@@ -198,11 +198,11 @@ async def test_a_mail_server_is_logged_into_and_a_wrong_password_is_seen(
 async def test_who_does_not_answer_is_not_waited_for_for_ever(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor_network, "WAIT_S", 0.01)
+    monkeypatch.setattr(doctor, "WAIT_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as dumb:
         slow = {"kind": "imap", "host": "127.0.0.1", "port": dumb.getsockname()[1], "tls": "none"}
         targets = {"slow": {**slow, "user": "a", "password": "b"}}
-        found = await doctor_network.check_network(replace(settings, targets=targets), {})
+        found = await doctor.check_network(replace(settings, targets=targets), {})
     assert state_of(found, "target slow")[0] == "fail"
 
 

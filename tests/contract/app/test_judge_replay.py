@@ -224,7 +224,7 @@ async def test_the_verbs_say_so_and_end_with_1(fleet: FleetHarness) -> None:
     config.write_text(CONFIG, "utf-8")
     await some(fleet, number=4)
     await fleet.close()
-    code, told = told_by(config, "replay", "--judges")
+    code, told = told_by(config, "verify", "judgements")
     assert (code, told["equal"], told["different"]) == (0, 4, 0)
     await fleet.open()
     leases = await accept(fleet, job("5", value=5), job("6", value=6))
@@ -232,10 +232,10 @@ async def test_the_verbs_say_so_and_end_with_1(fleet: FleetHarness) -> None:
         with another_worker(fleet):
             await handle(fleet.app.services, lease)
     await fleet.close()
-    code, told = told_by(config, "replay", "--judges")
+    code, told = told_by(config, "verify", "judgements")
     assert (code, told["equal"], told["different"]) == (1, 5, 1)
     assert told["differences"][0]["what"] == "order"
-    code, told = told_by(config, "ledger", "verify", "--deep")
+    code, told = told_by(config, "verify", "all")
     assert (code, told["ok"], told["findings"], told["deep"]["rows"]) == (1, False, [], [])
     assert (told["deep"]["decisions"]["ok"], told["deep"]["judgements"]["ok"]) == (True, False)
 

@@ -26,7 +26,7 @@ from vedette.domain.entry import Draft
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow, LossWindow
 from vedette.engine.cluster import follow_cluster
-from vedette.interfaces.cli.common import submit_command
+from vedette.interfaces.cli.orders import OrderOptions, submit_command
 from vedette.interfaces.daemon import Daemon
 from vedette.operations.commands import Order
 from vedette.store.sqlite import SqliteStore
@@ -249,7 +249,7 @@ async def test_the_order_that_meets_a_loss_first_is_not_carried_out(
     args = {"agent": None, "tool": None, "all": True} if verb == "resume" else {}
 
     def order() -> dict[str, Any]:
-        return submit_command(settings, verb, "a test", args, None)
+        return submit_command(settings, verb, args, OrderOptions("a test"))
 
     with pytest.raises(BadCommand, match=r"no witness tells.*nothing was ordered"):
         await asyncio.to_thread(order)

@@ -24,7 +24,7 @@ from vedette.adapters import notify as webhook
 from vedette.adapters.mail.smtp import send_mail
 from vedette.adapters.mail.smtp.config import MailPlan
 from vedette.adapters.notify.config import WebhookFile
-from vedette.app.doctor_network import _probe_notifier, _probe_with_timeout
+from vedette.app.doctor import _probe_notifier, _probe_with_timeout
 from vedette.app.followers.notifications import (
     MAX_PENDING,
     RETRY_LIMIT_US,

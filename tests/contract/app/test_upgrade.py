@@ -126,7 +126,7 @@ def test_a_newer_store_is_said_to_be_newer_by_every_verb(
     connection.close()
     for verb in (
         ["status"],
-        ["ledger", "verify"],
+        ["verify"],
         ["policy", "status"],
         ["run", "--until-idle"],
         ["stop", "--all", "--reason", "r"],

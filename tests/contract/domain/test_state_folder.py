@@ -68,7 +68,7 @@ def test_after_a_busy_run_nothing_in_it_is_open_to_others(busy: Path) -> None:
     names = {path.name for path in (busy / ".vedette").rglob("*")}
     assert {"store.db", "memory.db", "ledger.key", "witness.log", "runner.lock"} <= names
     assert open_to_others(busy / ".vedette") == []
-    backed = vedette(busy, "backup", "--to", "copy", "--json")
+    backed = vedette(busy, "backup", "copy", "--json")
     assert backed.code == 0, backed.err
     exported = vedette(busy, "ledger", "export", "exported", "--bodies")
     assert exported.code == 0, exported.err

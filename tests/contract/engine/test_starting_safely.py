@@ -256,9 +256,9 @@ def test_the_page_shows_the_mode_and_fits_a_terminal(fleet: Path) -> None:
     assert "MAY, once a person has decided each" in out
     assert "yes (permit.tool), if its judge is sure to 0.800" in out
     assert max(len(line) for line in out.splitlines()) <= 80
-    listed = json.loads(said(fleet, "agent", "list", "--json").out)
+    listed = json.loads(said(fleet, "agent", "show", "--json").out)
     assert [(one["agent"], one["mode"], one["stopped"]) for one in listed] == [
         (AGENT, "ask", False)
     ]
-    shown = json.loads(said(fleet, "mode", AGENT, "--json").out)
+    shown = json.loads(said(fleet, "agent", "mode", AGENT, "--json").out)
     assert (shown["in_force"], shown["since_revision"], shown["revision"]) == ("ask", 3, 3)

@@ -93,14 +93,14 @@ def test_the_verbs_of_people_from_hold_to_undo(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = files(tmp_path / "mail")
-    invoices, bookings = cli.json("hold", "list", "--group")["items"]
+    invoices, bookings = cli.json("hold", "--group")["items"]
     (hold,) = bookings["holds"]
     why = ("--reason", "seen")
     # Nobody to ask: refused, with the command that shows it, and no digest that nobody looked at.
     code, _, err = cli("approve", hold, *why)
-    assert (code, "no terminal" in err, f"hold show {hold}" in err) == (2, True, True)
+    assert (code, "no terminal" in err, f"hold {hold}" in err) == (2, True, True)
     assert bookings["holds"][hold][:8] not in err
-    code, out, _ = cli("hold", "show", hold)
+    code, out, _ = cli("hold", hold)
     digest = bookings["holds"][hold][:16]
     assert f"approve {hold} --digest {digest} --reason …" in out
     for wrong in ("0" * 64, digest[:7], bookings["members"][0]["digest"], "x" * 64):
@@ -112,32 +112,32 @@ def test_the_verbs_of_people_from_hold_to_undo(
     for part in ('folder = "Bookings"', "trusted, from /charter", "undo      mail.unfile", "[y/N]"):
         assert part in out, part
     assert all(len(line) <= 80 for line in out.splitlines())
-    assert len(cli.json("hold", "list")["items"]) == 3
+    assert len(cli.json("hold")["items"]) == 3
     # Notes and claims are there for whoever comes next.
-    cli.json("hold", "claim", hold)
-    cli.json("hold", "note", hold, "ask Ann")
+    cli.json("hold", hold, "--claim")
+    cli.json("hold", hold, "--note", "ask Ann")
     code, out, _ = cli("approve", hold, *why, typed="y\n")
     assert code == 0
     assert "ask Ann" in out
     assert "claimed   by" in out
     # A group: every digest is shown before the question, and is part of the group's own.
-    code, out, _ = cli("approve", "--group", invoices["group"], *why, typed="n\n")
+    code, out, _ = cli("approve", *why, invoices["group"], typed="n\n")
     assert code == 130
     assert all(f"shown as  {digest[:16]}" in out for digest in invoices["holds"].values())
-    code, _, err = cli("approve", "--group", invoices["group"], *why)
-    assert (code, f"hold show {invoices['group']}" in err) == (2, True)
-    code, _, err = cli("approve", "--group", invoices["group"], "--digest", "0" * 16, *why)
+    code, _, err = cli("approve", *why, invoices["group"])
+    assert (code, f"hold {invoices['group']}" in err) == (2, True)
+    code, _, err = cli("approve", "--digest", "0" * 16, *why, invoices["group"])
     assert (code, "is not what was shown" in err) == (2, True)
     # One at a time: what is too many at once was there all the same, and is left.
     with monkeypatch.context() as patched:
         patched.setattr("vedette.operations.approvals.MAX_HOLDS", 1)
-        code, out, _ = cli("deny", "--group", invoices["group"], *why)
+        code, out, _ = cli("deny", *why, invoices["group"])
     assert code == 0
     assert "1 of the group are left: repeat this" in out
     assert "joined" not in out
-    done = cli.json("deny", "--group", invoices["group"], *why)
+    done = cli.json("deny", *why, invoices["group"])
     assert (done["answered"], done["refused"], done["joined"], done["left"]) == (1, 0, [], [])
-    code, _, err = cli("approve", "--group", invoices["group"], "--digest", "0" * 16, *why)
+    code, _, err = cli("approve", "--digest", "0" * 16, *why, invoices["group"])
     assert (code, "no group of open holds" in err) == (2, True)
     code, _, err = cli("approve", *why)
     assert (code, "name one hold, or a group" in err) == (2, True)
@@ -159,7 +159,7 @@ def test_the_verbs_of_people_from_hold_to_undo(
 
 def look_at_odd_arguments(cli: Cli) -> None:
     """What can be said of the record, and cannot be meant, is told plainly."""
-    series = ("plot", "anomaly", NAMES[0])
+    series: tuple[str, ...] = ("plot", NAMES[0])
     assert cli("report", "--agent", "inbox_triage")[0] == 0
     for words in (("report",), series):
         code, _, err = cli(*words, "--agent", "inbox_triag")
@@ -168,6 +168,6 @@ def look_at_odd_arguments(cli: Cli) -> None:
         code, out, err = cli("--utc", *words)
         assert (code, "0001-01-01T00:00:00Z" in out) == (0, True), err
     # Bytes that are no text reach a program as half a pair.
-    for verb in ("plot anomaly", "report --agent", "stop inbox_triage --reason"):
+    for verb in ("plot", "report --agent", "stop inbox_triage --reason"):
         code, _, err = cli(*verb.split(), "\udcff")
         assert (code, r"the argument '\udcff' is no text" in err) == (2, True), err

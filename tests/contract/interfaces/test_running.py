@@ -25,7 +25,7 @@ from vedette.domain.effect import Outcome
 from vedette.domain.event import DATA, ENVELOPE, PRINCIPAL, REASON, Event
 from vedette.domain.identity import ENGINE, Principal
 from vedette.domain.schedule import Tick
-from vedette.interfaces.cli import exit_code
+from vedette.interfaces.cli.error_report import exit_code
 from vedette.interfaces.daemon import Daemon
 from vedette.interfaces.http import server
 from vedette.interfaces.render.explain_text import explain_text

@@ -249,8 +249,8 @@ def compare(name: str, blocks: Iterable[str]) -> None:
 
 
 def listed(cli: Cli) -> dict[str, str]:
-    """Return what `hold list` prints of each hold, by its id."""
-    code, out, err = cli("--utc", "hold", "list", "--limit", "200")
+    """Return what `hold` prints of each hold, by its id."""
+    code, out, err = cli("--utc", "hold", "--limit", "200")
     assert code == 0, err
     parts = re.split(r"^(hold_[0-9a-f]{32})", out, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
@@ -275,7 +275,7 @@ def test_the_list_shows_who_what_and_text_of_every_source(cli: Cli) -> None:
 
 
 def test_a_group_shows_who_what_and_text_of_every_member(cli: Cli) -> None:
-    code, out, _ = cli("--utc", "hold", "list", "--group")
+    code, out, _ = cli("--utc", "hold", "--group")
     assert code == 0
     joined = " ".join(out.replace("│", " ").split())
     for name, words in SEEN.items():
@@ -286,22 +286,22 @@ def test_a_group_shows_who_what_and_text_of_every_member(cli: Cli) -> None:
 
 def test_an_approval_is_asked_for_with_all_of_it_in_sight(cli: Cli) -> None:
     told = []
-    for item in cli.json("hold", "list", "--limit", "200")["items"]:
+    for item in cli.json("hold", "--limit", "200")["items"]:
         code, out, _ = cli("--utc", "approve", item["hold"], "--reason", "x", typed="n\n")
         assert code == 130
         assert source_of(out) in SEEN, out
-        code, again, _ = cli("--utc", "hold", "show", item["hold"])
+        code, again, _ = cli("--utc", "hold", item["hold"])
         assert again.partition("\nanswer it:")[0] == out.partition("\napprove? [y/N]")[0]
         told.append(f"{out}\n")
     compare("approve", told)
-    group = cli.json("hold", "list", "--group")["items"][0]["group"]
-    code, out, _ = cli("--utc", "approve", "--reason", "x", "--group", group, typed="n\n")
+    group = cli.json("hold", "--group")["items"][0]["group"]
+    code, out, _ = cli("--utc", "approve", "--reason", "x", group, typed="n\n")
     assert code == 130
     assert source_of(out) in SEEN
 
 
 def test_explain_says_what_was_decided_then_what_it_is_about(cli: Cli) -> None:
-    for item in cli.json("hold", "list", "--limit", "200")["items"]:
+    for item in cli.json("hold", "--limit", "200")["items"]:
         code, out, _ = cli("--utc", "explain", item["hold"])
         assert code == 0
         lines = out.splitlines()
@@ -397,7 +397,7 @@ async def test_no_door_takes_an_approval_of_what_was_not_shown(
         given = {"hold": hold, "digest": row.digest if digest == "action" else digest}
         with pytest.raises(DisplayMismatch) as refused:
             await dispatch(fleet.app.commands, "approve", fleet.order(), given)
-        assert "hold show" in str(refused.value.mend)
+        assert f"vedette hold {hold}" in str(refused.value.mend)
         done = await dispatch(
             fleet.app.commands,
             "approve_group",
@@ -524,22 +524,22 @@ def test_no_text_leaves_its_frame_or_moves_the_cursor(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     cli = Cli(stormy, capsys, monkeypatch)
-    listing = cli("hold", "list", "--limit", "200")[1]
-    grouped = cli("hold", "list", "--group")[1]
+    listing = cli("hold", "--limit", "200")[1]
+    grouped = cli("hold", "--group")[1]
     assert len(HOSTILE) >= 20
     for out in (listing, grouped):
         sound(out)
         # Nothing of a stranger stands outside of the bar: each of their words has the mark.
         for line in out.split("\n"):
             assert line.lstrip().startswith("│") or MARK not in line or OWN.match(line), line
-    items = cli.json("hold", "list", "--limit", "200")["items"]
+    items = cli.json("hold", "--limit", "200")["items"]
     assert len(items) == 3 * len(HOSTILE)
     for item in items[:: 5 if columns == "40" else 2]:
-        for words in (("hold", "show"), ("explain",)):
+        for words in (("hold",), ("explain",)):
             code, out, err = cli(*words, item["hold"])
             assert code == 0, err
             sound(out)
-        assert MARK in cli("hold", "show", item["hold"])[1]
+        assert MARK in cli("hold", item["hold"])[1]
     sound(cli("report", "--last", "36500d")[1])
 
 
@@ -552,7 +552,7 @@ def test_json_says_exactly_what_was_written_and_is_safe_at_a_terminal(
 ) -> None:
     cli = Cli(stormy, capsys, monkeypatch)
     events = {event.key: event for event in hostile_events()}
-    code, out, _ = cli("hold", "list", "--limit", "200", "--json")
+    code, out, _ = cli("hold", "--limit", "200", "--json")
     assert code == 0
     assert "".join(c for c in out if c != "\n" and not is_visible(c)) == ""
     for item in json.loads(out)["items"]:

@@ -308,11 +308,12 @@ async def test_what_is_refused_leaves_no_segment_behind(
 ) -> None:
     """The next archiving ends elsewhere; of two segments that overlap no archive is made."""
     from vedette.interfaces.cli import archive as verb
+    from vedette.interfaces.cli.orders import OrderOptions
 
     world, clock = World(), ManualClock()
     settings = replace(Settings.of(tmp_path / "content", "harbour"), state=tmp_path / "state")
     archives = tmp_path / "archive"
-    given = {"reason": "old", "command_id": None}
+    given = OrderOptions("old")
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         await fleet.send(*(job(str(n), send_proposal(f"{n}"), value=n) for n in range(3)))
         await fleet.wait_until_idle()
@@ -332,9 +333,9 @@ async def test_what_is_refused_leaves_no_segment_behind(
         # The control: an answer that is lost after the entries went; they are only there now.
         loop = asyncio.get_running_loop()
 
-        def unheard(_: Settings, __: str, reason: str, args: Any, ___: Any) -> dict[str, Any]:
+        def unheard(_: Settings, __: str, args: Any, order: OrderOptions) -> dict[str, Any]:
             archived = ArchivedPrefix.from_bytes(args["archived"].encode())
-            doing = upkeep.prune_archived(fleet.order().principal, reason, archived)
+            doing = upkeep.prune_archived(fleet.order().principal, order.reason or "", archived)
             asyncio.run_coroutine_threadsafe(doing, loop).result()
             raise BadCommand("carried out before")
 

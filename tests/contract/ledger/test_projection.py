@@ -487,7 +487,7 @@ async def test_a_person_checks_and_rebuilds(tmp_path: Path, clock: ManualClock) 
     settings.write_text(SETTINGS)
 
     async def verb(*words: str) -> tuple[int, str]:
-        arguments = ["--config", str(settings), "store", "rebuild", *words]
+        arguments = ["--config", str(settings), "verify", "views", "--repair", *words]
         done = await asyncio.to_thread(CliRunner().invoke, cli, arguments)
         return done.exit_code, done.output
 

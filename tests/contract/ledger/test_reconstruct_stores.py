@@ -209,7 +209,7 @@ async def test_a_window_without_entries(tmp_path: Path) -> None:
 
 
 def test_a_bad_stretch_of_time_is_refused() -> None:
-    from vedette.interfaces.cli.common import parse_time_range
+    from vedette.interfaces.cli.fleet import parse_time_range
 
     assert parse_time_range("2h", "2026-05-01T02:00:00Z") == (
         1_777_593_600_000_000,

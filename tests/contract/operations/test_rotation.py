@@ -353,7 +353,7 @@ async def test_a_commit_of_unknown_fate_leaves_the_next_key(
 async def test_a_rebuild_ends_a_rotation_that_was_broken_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from vedette.interfaces.cli.store import _rebuild_views
+    from vedette.interfaces.cli.verify import _rebuild_views
 
     async with toy_fleet(tmp_path, World()) as fleet:
         with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""`new agent`: a whole agent that passes its checks, or nothing at all."""
+"""`agent new`: a whole agent that passes its checks, or nothing at all."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_the_new_agent_passes_check_and_its_cases_and_is_granted_the_same_in_obs
     root = small(tmp_path / "own", each=9)
     cases(root, 2)
     before = data(root)
-    done = said(root, "new", "agent", NEW, "--like", AGENT, "--title", "Bills: all", "--json")
+    done = said(root, "agent", "new", NEW, "--like", AGENT, "--title", "Bills: all", "--json")
     assert done.code == 0, done.err
     told = json.loads(done.out)
     assert told["written"] == [
@@ -79,7 +79,7 @@ def test_the_new_agent_passes_check_and_its_cases_and_is_granted_the_same_in_obs
         "policies/limits/data.yaml",
     ]  # fmt: skip
     # What `check` finds was asked before it was put in place (test_what_would_not_pass…).
-    tried = said(root, "eval", NEW, "--json")
+    tried = said(root, "check", "cases", NEW, "--json")
     assert tried.code == 0, tried.out
     assert [case["agent"] for case in json.loads(tried.out)["cases"]] == [NEW] * 2
     after = data(root)
@@ -156,17 +156,17 @@ def test_what_was_rolled_back_does_not_come_back_with_a_new_agent(
 ) -> None:
     why = ("--reason", "an incident")
     assert said(root, "run", "--until-idle").code == 0
-    assert said(root, "mode", AGENT, "observe", *why).code == 0
+    assert said(root, "agent", "mode", AGENT, "observe", *why).code == 0
     before = files(root / "agents")
     assert said(root, "policy", "rollback", "1", "--yes", *why).code == 0
-    refused = said(root, "new", "agent", NEW, "--like", AGENT)
+    refused = said(root, "agent", "new", NEW, "--like", AGENT)
     assert refused.code == 2
     assert "would publish all of it" in refused.err
     assert files(root / "agents") == before
     # What nobody offered yet is an edit like any other.
     grants = root / "policies" / "grants" / "data.yaml"
     grants.write_text(grants.read_text("utf-8") + "# reviewed\n", "utf-8")
-    assert said(root, "new", "agent", NEW, "--like", AGENT).code == 0
+    assert said(root, "agent", "new", NEW, "--like", AGENT).code == 0
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from vedette.app.composition_root import open_app
 from vedette.domain.bundle import Bundle, Finding
-from vedette.interfaces.cli.common import _execute_in_process
+from vedette.interfaces.cli.orders import execute_in_process
 from vedette.testing.harness import FleetHarness, TrustingStage, copy_policies
 
 
@@ -73,9 +73,9 @@ async def test_what_a_person_published_by_a_visit_is_theirs_and_stays_rolled_bac
         await fleet.close()
         edit(ours)
         args = {"folder": str(ours), "commit": "3f9c2ab"}
-        done = await _execute_in_process(settings, "policy_apply", "looked at", args, "command-1")
+        done = await execute_in_process(settings, "policy_apply", args, "looked at", "command-1")
         assert done["ok"]
-        await _execute_in_process(settings, "policy_rollback", "not so", {"number": 1}, "command-2")
+        await execute_in_process(settings, "policy_rollback", {"number": 1}, "not so", "command-2")
         await fleet.open()
         assert live(fleet)[0] == done["revision"] + 1
         published = fleet.entries("policy.published")

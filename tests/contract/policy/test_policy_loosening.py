@@ -228,13 +228,13 @@ def test_nobody_to_ask_is_a_refusal_that_says_what_would_be_loosened(tmp_path: P
     root = small(tmp_path / "fleet", each=1)
     why = ("--reason", "getting to know it")
     assert said(root, "policy", "publish", *why).code == 0
-    assert said(root, "mode", AGENT, "observe", *why).code == 0
-    for words in (("mode", AGENT, "act"), ("policy", "rollback", "1")):
+    assert said(root, "agent", "mode", AGENT, "observe", *why).code == 0
+    for words in (("agent", "mode", AGENT, "act"), ("policy", "rollback", "1")):
         refused = said(root, *words, *why)
         assert refused.code != 0
         assert f"{AGENT}: mode observe -> act" in refused.err
         assert "loosening-unconfirmed" in said(root, *words, *why, "--json").err
-    assert said(root, "mode", AGENT).out.startswith(f"{AGENT}: observe")
+    assert said(root, "agent", "mode", AGENT).out.startswith(f"{AGENT}: observe")
     back = said(root, "policy", "rollback", "1", "--yes", *why)
     assert back.code == 0
     assert f"{AGENT}: mode observe -> act" in back.err

@@ -1,4 +1,4 @@
-"""`vedette store copy`: all of a SQLite store in PostgreSQL, verified, or nothing of it."""
+"""`vedette migrate`: all of a SQLite store in PostgreSQL, verified, or nothing of it."""
 
 from __future__ import annotations
 

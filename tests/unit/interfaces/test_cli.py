@@ -18,9 +18,11 @@ import pytest
 from vedette import __version__
 from vedette.domain.base import errors
 from vedette.domain.base.errors import BadCommand, VedetteError
-from vedette.interfaces.cli import VERBS, exit_code, main
-from vedette.interfaces.cli.common import format_table, program, sanitize_text, write_output
+from vedette.interfaces.cli import VERBS, main
+from vedette.interfaces.cli.error_report import exit_code
+from vedette.interfaces.cli.fleet import program
 from vedette.interfaces.cli.live_table import FleetStatus, notable_line, render_view, status_line
+from vedette.interfaces.cli.output import format_table, sanitize_text, write_output
 from vedette.interfaces.cli.run import next_commands, summary_text
 from vedette.interfaces.http.local_api import http_status
 from vedette.interfaces.http.local_client import parse_error
@@ -43,16 +45,15 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
-    """Makes `vedette schema` raise, whatever it is asked."""
+    """Makes `vedette completion` raise, whatever it is asked."""
 
     def put(error: BaseException) -> None:
         @click.command()
-        @click.option("--json", "as_json", is_flag=True)
-        def broken(as_json: bool) -> None:
+        def broken() -> None:
             raise error
 
-        module = importlib.import_module("vedette.interfaces.cli.schema")
-        monkeypatch.setattr(module, "schema", broken)
+        module = importlib.import_module("vedette.interfaces.cli.completion")
+        monkeypatch.setattr(module, "completion", broken)
 
     return put
 
@@ -60,16 +61,14 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
 # --- the table of verbs ----------------------------------------------------------------------
 
 
-def test_every_verb_of_the_table_is_there_and_takes_json() -> None:
+def test_every_verb_of_the_table_is_there_and_says_what_it_does() -> None:
     for verb, (module, name, told) in VERBS.items():
         command = getattr(importlib.import_module(f"vedette.interfaces.cli.{module}"), name)
         assert isinstance(command, click.Command)
         assert command.name in (verb, name)
         assert told.endswith(".")
         leaves = command.commands.values() if isinstance(command, click.Group) else [command]
-        for leaf in leaves:
-            assert "--json" in [text for item in leaf.params for text in item.opts], leaf.name
-            assert leaf.help, leaf.name
+        assert all(leaf.help for leaf in leaves), verb
 
 
 def test_every_order_of_a_person_needs_a_reason(run: Run) -> None:
@@ -78,8 +77,8 @@ def test_every_order_of_a_person_needs_a_reason(run: Run) -> None:
         ("deny", "hold_1"),
         ("stop", "--all"),
         ("resume", "--all"),
-        ("erase", "--subject", "who"),
-        ("policy", "apply"),
+        ("erase", "subject:who"),
+        ("policy", "publish"),
         ("send", "--type", "a.b"),
     )
     for order in orders:
@@ -99,7 +98,9 @@ def test_help_imports_no_verb() -> None:
     assert set(done.stdout.splitlines()[-1].split()) == {
         *(
             "vedette.interfaces.cli",
-            "vedette.interfaces.cli.text_width",
+            "vedette.interfaces.cli.error_report",
+            "vedette.interfaces.cli.old_spellings",
+            "vedette.interfaces.cli.output",
             "vedette.interfaces",
             "vedette.domain",
             "vedette.domain.base",
@@ -147,7 +148,7 @@ def test_a_pipe_to_something_else_that_breaks_is_no_success(
     run: Run, failing: Callable[[BaseException], None]
 ) -> None:
     failing(BrokenPipeError(errno.EPIPE, "Broken pipe"))
-    code, out, said = run("schema")
+    code, out, said = run("completion")
     assert (code, out) == (3, "")
     assert "closed at its other end" in said
 
@@ -156,14 +157,14 @@ def test_an_error_is_one_line_with_its_mend(
     run: Run, failing: Callable[[BaseException], None]
 ) -> None:
     failing(errors.BadFleet("must be a list", where="agents/a/agent.yaml:3", mend="write a dash"))
-    code, out, said = run("schema")
+    code, out, said = run("completion")
     assert (code, out) == (2, "")
     assert said == "error[bad-fleet]: agents/a/agent.yaml:3: must be a list (write a dash)\n"
 
 
 def test_an_error_in_json(run: Run, failing: Callable[[BaseException], None]) -> None:
     failing(errors.StoreBusy("another runner owns this store", where="/s", mend="stop it"))
-    code, out, said = run("schema", "--json")
+    code, out, said = run("completion", "--json")
     assert (code, out) == (3, "")
     assert json.loads(said) == {
         "error": {
@@ -177,14 +178,14 @@ def test_an_error_in_json(run: Run, failing: Callable[[BaseException], None]) ->
 
 def test_what_was_done_before_is_done(run: Run, failing: Callable[[BaseException], None]) -> None:
     failing(errors.AlreadyDone("command c1 was carried out before"))
-    assert run("schema") == (0, "nothing to do: command c1 was carried out before\n", "")
-    code, out, _ = run("schema", "--json")
+    assert run("completion") == (0, "nothing to do: command c1 was carried out before\n", "")
+    code, out, _ = run("completion", "--json")
     assert (code, json.loads(out)["already_done"]) == (0, True)
 
 
 def test_a_full_disk_is_told_plainly(run: Run, failing: Callable[[BaseException], None]) -> None:
     failing(OSError(28, "No space left on device", "/s/store.db"))
-    code, _, said = run("schema")
+    code, _, said = run("completion")
     assert (code, said) == (
         3,
         "error[no-space]: /s/store.db: No space left on device"
@@ -196,7 +197,7 @@ def test_a_disk_that_fails_under_sqlite_is_no_bug_of_ours(
     run: Run, failing: Callable[[BaseException], None]
 ) -> None:
     failing(apsw.IOError("disk I/O error"))
-    code, _, said = run("schema")
+    code, _, said = run("completion")
     assert (code, "Traceback" in said) == (3, False)
     assert said.startswith("error[disk-failed]: the state folder: the disk failed: disk I/O error")
 
@@ -208,20 +209,20 @@ def test_an_error_that_is_its_own_cause_is_told(
     error = errors.Unavailable("moved away", where="/s")
     error.__cause__ = error
     failing(error)
-    code, _, said = run("schema")
+    code, _, said = run("completion")
     assert (code, said) == (3, "error[unavailable]: /s: moved away\n")
 
 
 def test_a_bug_is_no_finding(run: Run, failing: Callable[[BaseException], None]) -> None:
     failing(ZeroDivisionError("by hand"))
-    code, _, said = run("schema")
+    code, _, said = run("completion")
     assert code == 3
     assert "Traceback" in said
     assert "bug in vedette" in said
 
 
 @pytest.mark.parametrize(
-    "arguments", [("launch",), ("schema",), ("schema", "ship"), ("runs", "--limit", "many")]
+    "arguments", [("launch",), ("completion",), ("completion", "ship"), ("runs", "--limit", "many")]
 )
 def test_usage_errors(run: Run, arguments: tuple[str, ...]) -> None:
     code, out, said = run(*arguments)
@@ -239,7 +240,7 @@ def test_version(run: Run) -> None:
 
 def test_schema_is_a_schema(run: Run) -> None:
     for what in ("agent", "bank"):
-        code, out, _ = run("schema", what)
+        code, out, _ = run("completion", what)
         assert code == 0
         assert json.loads(out)["$schema"].startswith("https://json-schema.org/")
 
@@ -281,11 +282,11 @@ def test_three_commands_to_try_whatever_there_is() -> None:
     full = {"effect": "run_3", "denied": "run_1", "incident": "run_2", "hold": "hold_1"}
     assert next_commands(full) == [
         "explain run_1",
-        "hold show hold_1",
+        "hold hold_1",
         "explain run_2",
     ]
-    assert next_commands({"effect": "run_3"}) == ["explain run_3", "hold list", "status"]
-    assert next_commands({}) == ["hold list", "status", "replay"]
+    assert next_commands({"effect": "run_3"}) == ["explain run_3", "hold", "status"]
+    assert next_commands({}) == ["hold", "status", "verify decisions"]
 
 
 def summary() -> dict[str, Any]:

@@ -69,7 +69,7 @@ def test_a_lesson_says_what_why_and_the_mend(code: str) -> None:
 
 def test_codes_on_a_page_of_eighty_columns() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "vedette", "explain-error"],
+        [sys.executable, "-m", "vedette", "explain", "--error"],
         capture_output=True,
         text=True,
         check=True,

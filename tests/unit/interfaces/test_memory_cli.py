@@ -49,7 +49,7 @@ def test_it_shows_what_it_says_what_it_rests_on_and_what_it_would_change() -> No
         "question -> legal",
         "and 10 more",
         "memory_curator: not tried on its events: its judge keeps a state",
-        "promote it: vedette memory approve cnd_aaaaaaaa --reason WHY",
+        "promote it: vedette memory set cnd_aaaaaaaa active --reason WHY",
     ):
         assert part in text
     assert max(map(len, text.splitlines())) <= 80

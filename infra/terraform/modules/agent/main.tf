@@ -46,7 +46,7 @@ resource "google_cloud_run_v2_worker_pool" "agent" {
       image = var.image
       args = [
         "worker", "--agent", var.name, "--agents", "/fleet/agents",
-        "--gateway", var.gateway.url, "--identity", "google", "--audience", var.gateway.audience,
+        "--gateway", var.gateway.url, "--identity", "google:${var.gateway.audience}",
       ]
 
       resources {

@@ -88,7 +88,7 @@ resource "google_pubsub_subscription_iam_member" "gateway_pulls" {
   member       = local.gateway_member
 }
 
-# `vedette pubsub redrive` of this subscription: the gateway takes the dead letter, and publishes it
+# `vedette pubsub --redrive` of this subscription: the gateway takes the dead letter, and publishes it
 # again to the topic. That second role comes with the topic (modules/streams gives it): two
 # resources for one grant would take it from each other when one of them goes.
 resource "google_pubsub_subscription_iam_member" "gateway_takes_dead" {

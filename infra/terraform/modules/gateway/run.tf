@@ -91,7 +91,7 @@ resource "google_cloud_run_v2_service" "gateway" {
     containers {
       name  = "gateway"
       image = var.image
-      args  = ["--config", "${local.files["settings"].mount}/vedette.toml", "gateway"]
+      args  = ["--config", "${local.files["settings"].mount}/vedette.toml", "run", "--gateway"]
 
       # CPU is always there: the gateway works without anybody asking it anything.
       resources {

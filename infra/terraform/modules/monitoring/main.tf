@@ -19,7 +19,7 @@ locals {
       query    = "sum by (agent) (increase(vedette_runs_total{state=\"dead\"}[10m])) > 0 or sum by (agent) (vedette_runs_total{state=\"dead\"} unless vedette_runs_total{state=\"dead\"} offset 10m) > 0"
       for      = "0s"
       severity = "ERROR"
-      mend     = "`vedette dead list` says why; mend it, then `vedette dead redrive`."
+      mend     = "`vedette dead` says why; mend it, then `vedette dead --redrive`."
     }
     policy_refused = {
       title    = "a policy was refused"
@@ -138,7 +138,7 @@ resource "google_monitoring_alert_policy" "dead_letters" {
   }
 
   documentation {
-    content   = "`vedette pubsub redrive` publishes them again when what was wrong is mended. They are kept for 31 days."
+    content   = "`vedette pubsub --redrive` publishes them again when what was wrong is mended. They are kept for 31 days."
     mime_type = "text/markdown"
   }
 }

@@ -137,7 +137,7 @@ resource "google_pubsub_topic_iam_member" "publishes" {
   member  = each.value.member
 }
 
-# `vedette pubsub redrive`: take a dead letter, publish it again. A person gives the order (role
+# `vedette pubsub --redrive`: take a dead letter, publish it again. A person gives the order (role
 # operator of the gateway's own doors) and has no role here: the gateway carries it out.
 resource "google_pubsub_subscription_iam_member" "gateway_takes_dead" {
   for_each = local.redriven

@@ -193,5 +193,5 @@ class BatchDelivery:
             poison.reported = True
             self._report(
                 f"{source}: its subscription has no dead-letter policy, so what is no event is "
-                "recorded and dropped (run `vedette pubsub apply`)"
+                "recorded and dropped (run `vedette pubsub --apply`)"
             )

@@ -15,7 +15,7 @@ class PubsubFile(SettingsTable):
     name: str = Field(description="names the source", pattern=NAME)
     project: str = Field(description="the Google Cloud project", min_length=1)
     subscription: str = Field(description="the subscription's short name", min_length=1)
-    topic: str | None = Field(default=None, description="its topic, for `vedette pubsub apply`")
+    topic: str | None = Field(default=None, description="its topic, for `vedette pubsub --apply`")
     dead_letter_topic: str | None = Field(
         default=None, description="where the broker puts what it could not hand over"
     )
@@ -45,7 +45,7 @@ class PushFile(SettingsTable):
     name: str = Field(description="names the source", pattern=NAME)
     project: str = Field(description="the Google Cloud project", min_length=1)
     subscription: str = Field(description="the subscription's short name", min_length=1)
-    topic: str | None = Field(default=None, description="its topic, for `vedette pubsub apply`")
+    topic: str | None = Field(default=None, description="its topic, for `vedette pubsub --apply`")
     endpoint: str | None = Field(default=None, description="the URL that is pushed to")
     audience: str = Field(description="the audience of its OIDC token", min_length=1)
     service_account: str = Field(description="whose token it is: an e-mail", min_length=3)

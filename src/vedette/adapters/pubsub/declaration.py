@@ -12,7 +12,7 @@ Plain data, without the broker's client. A subscription is its fields, each a nu
 | expires_s | here: 0, never (the broker's own default forgets an idle one after 31 days) | yes |
 
 A dead-letter topic gets a subscription of the same short name, or what is put there would be lost;
-`vedette pubsub redrive` empties it.
+`vedette pubsub --redrive` empties it.
 """
 
 from __future__ import annotations

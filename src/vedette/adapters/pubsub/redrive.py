@@ -175,7 +175,7 @@ def _translate_error(error: Exception, subscription: str) -> Exception:
     from grpc.aio import AioRpcError  # type: ignore[import-untyped]
 
     if isinstance(error, Gone):
-        mend = "make it: vedette pubsub apply"
+        mend = "make it: vedette pubsub --apply"
         return BadCommand("there is no such subscription", where=subscription, mend=mend)
     if isinstance(error, RetryError):
         code, said = "UNAVAILABLE", str(error)

@@ -338,11 +338,11 @@ def lookup_hint(notice: Notice, link: str | None) -> str:
     if link is not None and id.startswith("hold_"):
         return link.replace("{hold}", id)
     if notice.kind in ("hold.opened", "hold.expiring") and notice.count > 1:
-        return "vedette hold list --group"
+        return "vedette hold --group"
     if notice.kind == "budget.alerted":
-        return "vedette budget show"
+        return "vedette budget"
     if notice.kind == "run.dead" and notice.count > 1:
-        return "vedette dead list"
+        return "vedette dead"
     return f"vedette explain {id}" if id else "vedette status"
 
 

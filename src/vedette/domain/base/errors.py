@@ -10,7 +10,7 @@ from __future__ import annotations
 class VedetteError(Exception):
     """Something went wrong that a person can be told about.
 
-    `code` is stable and may be matched on (`vedette explain-error CODE` tells more of it);
+    `code` is stable and may be matched on (`vedette explain --error CODE` tells more of it);
     `where` names a file, line or field; `mend` says what to change.
     """
 

@@ -115,7 +115,7 @@ class StateIdentity(Struct, frozen=True):
                 what = "was replaced" if name in now else "is not there any more"
                 raise Unavailable(
                     f"{what} under the running fleet", where=str(self.state / name),
-                    mend="put it back, then start again; see `vedette ledger verify`",
+                    mend="put it back, then start again; see `vedette verify`",
                     code=STATE_MOVED,
                 )  # fmt: skip
 

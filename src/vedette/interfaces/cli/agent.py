@@ -1,4 +1,4 @@
-"""`vedette agent`: the agents, and what each of them may do."""
+"""`vedette agent`: the agents, what each of them may do, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
 
-from vedette.domain.base.errors import NotFound
-from vedette.interfaces.cli.common import (
-    as_json_option,
-    format_table,
-    format_time,
-    order_options,
-    print_result,
-    sanitize_text,
-    settings_of,
-    store_reader,
-    submit_command,
-)
+from vedette.app.stores import store_reader
+from vedette.interfaces.cli.agent_mode import mode
+from vedette.interfaces.cli.agent_new import new
+from vedette.interfaces.cli.fleet import current_settings, find_agent, load_agents
+from vedette.interfaces.cli.orders import OrderCommand, OrderOptions, submit_command
+from vedette.interfaces.cli.output import format_table, format_time, print_result, sanitize_text
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
@@ -28,27 +23,84 @@ if TYPE_CHECKING:
 
 @click.group()
 def agent() -> None:
-    """See the agents, and what each of them may do."""
+    """See agents and what each of them may do; write a new one, set a mode, make a release."""
 
 
-@agent.command("list")
-@as_json_option
-@click.pass_context
-def agent_list(ctx: click.Context, as_json: bool) -> None:
-    """List the agents with the mode in force and who answers for them."""
+agent.add_command(new)
+agent.add_command(mode)
+
+
+@agent.command("show")
+@click.argument("name", required=False)
+def agent_show(name: str | None) -> None:
+    """List the agents; or show what the agent NAME may do, and what would wake it.
+
+    The list has the mode in force and who answers for each. For one agent the live policy is asked
+    about every tool, with every origin at every sink; without a store the policy of the folder is.
+    For each answer the rule that gives it is shown.
+    """
+    state = _load_fleet_state(current_settings())
+    if name is None:
+        _print_list(state)
+    else:
+        _print_one(state, find_agent(state.agents, name))
+
+
+@agent.command("release", cls=OrderCommand)
+@click.argument("name")
+def agent_release(name: str, order: OrderOptions) -> None:
+    """Make the present content of the folder of the agent NAME the release that runs.
+
+    It is checked as at a start and its code is loaded once; then the agent ends what it is at, and
+    goes on with the new release. A refusal changes nothing. Without a running fleet there is
+    nothing to do: the next start is a release of what lies there.
+    """
+    done = submit_command(current_settings(), "agent_release", {"agent": name}, order)
+    if not done["changed"]:
+        text = f"{name}: release {done['release'][:12]} already"
+    else:
+        text = f"{name}: {done['was'][:12]} -> {done['release'][:12]}"
+    if done["by"] == "here":
+        text += "; no fleet runs, and the next start is a release of what lies there then"
+    print_result(done, text)
+
+
+class _FleetState(Struct):
+    """The agents, the policy that is live (revision 0: the folder's), and what is stopped."""
+
+    settings: Settings
+    agents: Mapping[str, Agent]
+    files: Mapping[str, bytes]
+    revision: int
+    stops: list[tuple[str, str]]
+
+
+def _load_fleet_state(settings: Settings) -> _FleetState:
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
+    from vedette.app.stores import store_exists
+
+    agents = load_agents(settings).fleet.agents
+    if store_exists(settings):
+        with store_reader(settings) as store:
+            number, digest = store.live_revision()
+            if number:
+                files, stops = store.bundle_files(digest) or {}, list(store.stop_scopes())
+                return _FleetState(settings, agents, files, number, stops)
+    return _FleetState(settings, agents, read_bundle(settings.policies).files, 0, [])
+
+
+def _print_list(state: _FleetState) -> None:
     from vedette.operations.modes import effective_mode, read_grant
 
-    settings = settings_of(ctx)
-    agents, files, _, stops = _load_fleet_state(settings)
     value = [
         {
             "agent": one.name,
-            "mode": effective_mode(one.requested_mode, read_grant(files, one.name)["mode"]),
+            "mode": effective_mode(one.requested_mode, read_grant(state.files, one.name)["mode"]),
             "owner": one.owner,
             "title": one.title,
-            "stopped": any(s == "all" or (s == "agent" and n == one.name) for s, n in stops),
+            "stopped": any(s == "all" or (s == "agent" and n == one.name) for s, n in state.stops),
         }
-        for one in agents.values()
+        for one in state.agents.values()
     ]
     rows = [
         [
@@ -57,114 +109,40 @@ def agent_list(ctx: click.Context, as_json: bool) -> None:
         ]
         for one in value
     ]  # fmt: skip
-    print_result(as_json, value, format_table(["agent", "mode", "owner", "title"], rows))
+    print_result(value, format_table(["agent", "mode", "owner", "title"], rows))
 
 
-@agent.command("show")
-@click.argument("name")
-@as_json_option
-@click.pass_context
-def agent_show(ctx: click.Context, name: str, as_json: bool) -> None:
-    """Show what the agent NAME may do, and what would wake it.
-
-    The live policy is asked about every tool, with every origin at every sink; without a store the
-    policy of the folder is. For each answer the rule that gives it is shown.
-    """
+def _print_one(state: _FleetState, one: Agent) -> None:
+    from vedette.app.policy_state import folder_digest
+    from vedette.domain.agent import Fleet
     from vedette.operations.permissions import effective_permissions
 
-    settings = settings_of(ctx)
-    agents, files, revision, stops = _load_fleet_state(settings)
-    if name not in agents:
-        from vedette.config.problem import did_you_mean
-
-        raise NotFound(f"there is no agent {name!r}", mend=did_you_mean(name, list(agents)))
-    from vedette.domain.agent import Fleet
-
-    query = _build_query(agents[name], files, revision, stops)
-    value = effective_permissions(query, Fleet(settings.fleet, dict(agents)), stops)
-    value["folder_differs"] = bool(revision) and folder_digest(settings) != query.engine.digest
-    print_result(as_json, value, "\n".join(_lines(value)))
+    query = _build_query(state, one)
+    fleet = Fleet(state.settings.fleet, dict(state.agents))
+    value = effective_permissions(query, fleet, state.stops)
+    differs = bool(state.revision) and folder_digest(state.settings) != query.engine.digest
+    value["folder_differs"] = differs
+    print_result(value, "\n".join(_lines(value)))
 
 
-@agent.command("release")
-@click.argument("name")
-@order_options
-@click.pass_context
-def agent_release(
-    ctx: click.Context, name: str, reason: str, command_id: str | None, as_json: bool
-) -> None:
-    """Make the present content of the folder of the agent NAME the release that runs.
-
-    It is checked as at a start and its code is loaded once; then the agent ends what it is at, and
-    goes on with the new release. A refusal changes nothing. Without a running fleet there is
-    nothing to do: the next start is a release of what lies there.
-    """
-    done = submit_command(settings_of(ctx), "agent_release", reason, {"agent": name}, command_id)
-    if not done["changed"]:
-        told = f"{name}: release {done['release'][:12]} already"
-    else:
-        told = f"{name}: {done['was'][:12]} -> {done['release'][:12]}"
-    if done["by"] == "here":
-        told += "; no fleet runs, and the next start is a release of what lies there then"
-    print_result(as_json, done, told)
-
-
-_FleetState = tuple[
-    Mapping[str, "Agent"], Mapping[str, bytes], int, list[tuple[str, str]]
-]  # agents, the bundle's files, its revision (0: the folder's), what is stopped
-
-
-def _load_fleet_state(settings: Settings) -> _FleetState:
-    from vedette.adapters.policy_engines.regorus.stage import read_bundle
-    from vedette.app.stores import store_exists
-    from vedette.config.fleet import load_fleet
-    from vedette.domain.base.clock import SystemClock
-
-    agents = load_fleet(settings.root, settings, now_us=SystemClock().now_us()).fleet.agents
-    if store_exists(settings):
-        with store_reader(settings) as store:
-            number, digest = store.live_revision()
-            if number:
-                return agents, store.bundle_files(digest) or {}, number, list(store.stop_scopes())
-    return agents, read_bundle(settings.policies).files, 0, []
-
-
-def _build_query(
-    one: Agent, files: Mapping[str, bytes], revision: int, stops: list[tuple[str, str]]
-) -> PermissionQuery:
+def _build_query(state: _FleetState, one: Agent) -> PermissionQuery:
     from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
     from vedette.adapters.schedule.source import cron_walls
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.bundle import Bundle
     from vedette.operations.modes import effective_mode, read_grant, replace_mode
-    from vedette.operations.permissions import PermissionQuery
+    from vedette.operations.permissions import PermissionQuery, stopped_tools
     from vedette.policy.bundle_data import mount
 
-    stopped = frozenset(
-        tool
-        for scope, name in stops
-        for tool in one.tools
-        if scope == "all" or (scope == "agent" and name == one.name) or name == tool
-    )
+    files = state.files
     engine, acting = RegorusEngine(Bundle.of(files)), None
     own = read_grant(files, one.name)
     if effective_mode(one.requested_mode, own["mode"]) != "act" and own.keys() != {"mode"}:
         acting = RegorusEngine(replace_mode(files, one.name, "act"))
-    now_us = SystemClock().now_us()
     return PermissionQuery(
-        one, engine, revision, files, mount(files), now_us, cron_walls, stopped, acting
-    )
-
-
-def folder_digest(settings: Settings) -> str | None:
-    """Return the digest of the policy folder; None where it cannot be read."""
-    from vedette.adapters.policy_engines.regorus.stage import read_bundle
-    from vedette.domain.base.errors import BadPolicy
-
-    try:
-        return read_bundle(settings.policies).digest
-    except BadPolicy:
-        return None
+        one, engine, state.revision, files, mount(files), SystemClock().now_us(), cron_walls,
+        stopped_tools(one, state.stops), acting,
+    )  # fmt: skip
 
 
 # --- the page -----------------------------------------------------------------------------------
@@ -186,7 +164,7 @@ def _lines(value: dict[str, Any]) -> list[str]:
     if value["folder_differs"]:
         lines.append(FOLDER_DIFFERS_NOTE)
     lines += [f"  STOPPED: {', '.join(value['stopped'])}"] if value["stopped"] else []
-    lines += ["WAKES ON", *(f"  {sanitize_text(told)}" for told in value["wakes"] or ["nothing"])]
+    lines += ["WAKES ON", *(f"  {sanitize_text(line)}" for line in value["wakes"] or ["nothing"])]
     for name, at in value["next_ticks"].items():
         lines.append(f"  next tick of {sanitize_text(name)}: {format_time(at or 0)}")
     if value["beside"]:

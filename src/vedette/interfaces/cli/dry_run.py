@@ -11,18 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from vedette.domain.base.errors import BadCommand, BadEvent, NotFound
-from vedette.interfaces.cli.agent import FOLDER_DIFFERS_NOTE, folder_digest
-from vedette.interfaces.cli.common import (
-    as_json_option,
-    print_result,
-    sanitize_text,
-    settings_of,
-    store_reader,
-)
+from vedette.app.stores import store_reader
+from vedette.domain.base.errors import BadCommand, BadEvent
+from vedette.interfaces.cli.agent import FOLDER_DIFFERS_NOTE
+from vedette.interfaces.cli.fleet import current_settings, find_agent, load_agents
+from vedette.interfaces.cli.output import print_result, sanitize_text
 
 if TYPE_CHECKING:
-    from vedette.app.dry_run import DryRun, PriorState
+    from vedette.app.dry_run import PriorState
     from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
     from vedette.domain.event import Event
@@ -39,9 +35,7 @@ _MAX_EXAMPLES, _WIDTH = 3, 76
 @click.command("try")
 @click.argument("agent")
 @click.argument("event")
-@as_json_option
-@click.pass_context
-def try_(ctx: click.Context, agent: str, event: str, as_json: bool) -> None:
+def try_(agent: str, event: str) -> None:
     """Try EVENT on AGENT: what it would be judged as, and what would become of it.
 
     EVENT is a file (a CloudEvent in JSON; a mail; SERIES.csv:ROW) or the id of a recorded event or
@@ -50,10 +44,9 @@ def try_(ctx: click.Context, agent: str, event: str, as_json: bool) -> None:
 
     The agent's code runs as you, in no box: not on a folder that nobody has read.
     """
-    settings = settings_of(ctx)
     with redirect_stdout(sys.stderr):  # whatever the agent's code prints
-        value = _run_trial(settings, agent, event)
-    print_result(as_json, value, "\n".join(_lines(value)))
+        value = _run_trial(current_settings(), agent, event)
+    print_result(value, "\n".join(_lines(value)))
 
 
 class _TrialInput(Struct, frozen=True):
@@ -66,30 +59,27 @@ class _TrialInput(Struct, frozen=True):
 
 def _run_trial(settings: Settings, name: str, text: str) -> dict[str, Any]:
     from vedette.app.dry_run import PriorState
+    from vedette.app.policy_state import folder_digest
     from vedette.app.stores import store_exists
-    from vedette.config.fleet import load_fleet
-    from vedette.config.problem import did_you_mean
+    from vedette.app.trial import open_dry_run
     from vedette.domain.base.clock import SystemClock
 
     now_us = SystemClock().now_us()
-    loaded = load_fleet(settings.root, settings, now_us=now_us)
-    agents = loaded.fleet.agents
-    if name not in agents:
-        raise NotFound(f"there is no agent {name!r}", mend=did_you_mean(name, list(agents)))
-    agent = agents[name]
+    loaded = load_agents(settings)
+    agent = find_agent(loaded.fleet.agents, name)
     if not agent.has_judge:
         what = f"{name} reasons with a model; to ask it would cost and leave a trace there"
         raise BadCommand(what, mend="try an agent with a judge")
-    if not store_exists(settings):
-        given = _find_input(settings, text, None)
-        trial = _build_trial(settings, loaded, agent, None, now_us)
-        value = trial.run(given.event, _find_history(None, agent, given) or PriorState())
-        return {**value, "folder_differs": False}
-    with store_reader(settings) as store, store.snapshot():
+
+    def run(store: StoreReader | None) -> dict[str, Any]:
         given = _find_input(settings, text, store)
-        trial = _build_trial(settings, loaded, agent, store, now_us)
-        value = trial.run(given.event, _find_history(store, agent, given) or PriorState())
-        live = store.live_revision()
+        trial = open_dry_run(settings, loaded, agent, store, now_us)
+        return trial.run(given.event, _find_history(store, agent, given) or PriorState())
+
+    if not store_exists(settings):
+        return {**run(None), "folder_differs": False}
+    with store_reader(settings) as store, store.snapshot():
+        value, live = run(store), store.live_revision()
     return {**value, "folder_differs": bool(live[0]) and folder_digest(settings) != live[1]}
 
 
@@ -188,63 +178,6 @@ def _find_history(
             since=since, description=f"after the {len(since):,} rows before it in the file"
         )
     return None
-
-
-# --- what is live -------------------------------------------------------------------------------
-
-
-def _build_trial(
-    settings: Settings, loaded: Any, agent: Agent, store: StoreReader | None, now_us: int
-) -> DryRun:
-    from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
-    from vedette.adapters.policy_engines.regorus.stage import read_bundle
-    from vedette.app.dry_run import DryRun
-    from vedette.config.agent_loader import build_judge
-    from vedette.domain.budget import DAY_US, MINUTE_US
-    from vedette.domain.bundle import Bundle
-    from vedette.domain.spend import window_start
-    from vedette.memory.retrieval import Recall
-    from vedette.memory.training_set import Lessons
-    from vedette.operations.curation import sync_banks
-    from vedette.policy.bundle_data import mount
-    from vedette.policy.gateway import Gateway
-    from vedette.store.banks import SqliteBank
-
-    number, digest = store.live_revision() if store is not None else (0, "")
-    files = store.bundle_files(digest) if store is not None and number else None
-    bundle = (
-        Bundle.from_record(files, digest) if files is not None else read_bundle(settings.policies)
-    )
-    gateway = Gateway(RegorusEngine(bundle), number)
-    banks = SqliteBank(":memory:")
-    banks.load(loaded.banks)
-    stopped: frozenset[str] = frozenset()
-    if store is not None:
-        sync_banks(banks, store)
-        for of, unit, minute, amount in store.spend_by_minute(
-            window_start(now_us, DAY_US) // MINUTE_US
-        ):
-            gateway.counts.add(of, unit, minute * MINUTE_US, amount)
-        stopped = frozenset(
-            tool
-            for scope, name in store.stop_scopes()
-            for tool in agent.tools
-            if scope == "all" or name in (agent.name, tool)
-        )
-    lessons = Lessons(banks, {agent.name: agent})
-    lessons.adopt(lessons.decide_scopes(gateway, now_us)[0], number)
-    registry: Any = mount(bundle.files).get("registry") or {}
-    return DryRun(
-        agent,
-        loaded.fleet,
-        lambda: build_judge(agent, lessons.load_lessons(agent.name, now_us)),
-        gateway,
-        Recall(banks, gateway),
-        registry,
-        settings.targets,
-        now_us,
-        stopped,
-    )
 
 
 # --- the page -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What every error code means, for `vedette explain-error` and docs/errors.md.
+"""What every error code means, for `vedette explain --error` and docs/errors.md.
 
 A code is a promise: scripts match on it, so one that was published keeps its meaning.
 """
@@ -16,7 +16,7 @@ class ErrorExplanation(Struct, frozen=True):
     mend: str
 
 
-_SIGN_IN = "Sign in again, or give the agent a fresh key: `vedette identity rotate AGENT`."
+_SIGN_IN = "Sign in again, or give the agent a fresh key: `vedette identity issue --rotate AGENT`."
 
 EXPLANATIONS: dict[str, ErrorExplanation] = {
     # --- how a verb was called ---
@@ -33,7 +33,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
     "not-found": ErrorExplanation(
         "The record or the fleet holds nothing of that name.",
         "An id was cut or mistyped, or it belongs to another fleet's state folder.",
-        "List what there is: `vedette runs`, `vedette hold list`, `vedette agent list`.",
+        "List what there is: `vedette runs`, `vedette hold`, `vedette agent show`.",
     ),
     "bad-command": ErrorExplanation(
         "What was asked for cannot be done as asked; nothing was changed.",
@@ -58,7 +58,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
     "not-shown": ErrorExplanation(
         "An order was not for what its person was shown, or that cannot be shown any more.",
         "It named no digest, or what it is about changed or was erased since it was shown.",
-        "Look again: `vedette hold show HOLD` ends with the command to approve it; "
+        "Look again: `vedette hold HOLD` ends with the command to approve it; "
         "`vedette erase` shows what would go now.",
     ),
     "forbidden": ErrorExplanation(
@@ -91,7 +91,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
     "wrong-type": ErrorExplanation(
         "A value in a file has another type than its key takes.",
         "Quotes around a number, a bare word where a list belongs, or an empty value.",
-        "Write the value as the message says; `vedette schema` prints what each key takes.",
+        "Write the value as the message says; `vedette completion` prints what each key takes.",
     ),
     "missing-key": ErrorExplanation(
         "A file lacks a key that cannot be left out.",
@@ -117,7 +117,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
     "duplicate-name": ErrorExplanation(
         "Two things of the fleet have one name, so neither can be meant.",
         "A folder was copied and the name inside it left as it was.",
-        "Give each its own name; an agent's is that of its folder. `vedette new agent NAME"
+        "Give each its own name; an agent's is that of its folder. `vedette agent new NAME"
         " --like X` copies and renames in one go.",
     ),
     "not-boxed": ErrorExplanation(
@@ -155,12 +155,12 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "A policy folder cannot become the live policy; the last good revision stays in force.",
         "A file does not parse, one of its tests fails, a proof is missing, or it uses what the"
         " engines answer differently.",
-        "Mend the line that is named and try it: `vedette policy check`.",
+        "Mend the line that is named and try it: `vedette check policy`.",
     ),
     "engine-failed": ErrorExplanation(
         "The policy engine could not answer. What it was asked is denied.",
         "A rule failed, took too long, or gave two answers.",
-        "`vedette explain ID` names the decision; try the policy with `vedette policy check`.",
+        "`vedette explain ID` names the decision; try the policy with `vedette check policy`.",
     ),
     "outrun": ErrorExplanation(
         "Somebody else published a policy revision in the same moment.",
@@ -177,7 +177,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         "An agent proposed something that is no action of its; it was not done.",
         "Its judge names a tool that agent.yaml does not declare, or a reference that leads"
         " nowhere.",
-        "Correct judge.py or agent.yaml, then `vedette eval` and `vedette try`.",
+        "Correct judge.py or agent.yaml, then `vedette check cases` and `vedette try`.",
     ),
     "release-changed": ErrorExplanation(
         "An agent's files are not those of the release that is to run; its code was not loaded.",
@@ -188,12 +188,12 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
     "bad-confidence": ErrorExplanation(
         "A judgement or a proposal does not say how sure it is; nothing of it was decided.",
         "The confidence is missing, no number, or not a probability from 0 to 1.",
-        "Correct judge.py, then `vedette try` and, for a judgement, `vedette dead redrive`.",
+        "Correct judge.py, then `vedette try` and, for a judgement, `vedette dead --redrive`.",
     ),
     "worker-lost": ErrorExplanation(
         "The process in which an agent's code ran ended; the work is tried again.",
         "It took more time or memory than `limits:` of agent.yaml allow, or it crashed.",
-        "`vedette dead list` shows what was given up; raise the limits or mend the code.",
+        "`vedette dead` shows what was given up; raise the limits or mend the code.",
     ),
     "superseded": ErrorExplanation(
         "Somebody else moved the run on meanwhile; what was prepared is thrown away.",
@@ -208,7 +208,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
     "over-budget": ErrorExplanation(
         "There is no room left in a budget; the work waits and is not lost.",
         "An hour's or a day's limit of the agent or the fleet is taken.",
-        "See `vedette budget show`; `vedette budget raise AGENT --for 2h` lets it go on.",
+        "See `vedette budget`; `vedette budget AGENT --raise 2h` lets it go on.",
     ),
     # --- store and machine ---
     "store-busy": ErrorExplanation(
@@ -219,7 +219,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
     "bad-store": ErrorExplanation(
         "The store cannot be read by this program.",
         "It was written by another version or another fleet, or it is damaged.",
-        "`vedette ledger verify` says what stands; `vedette restore` puts a backup in place.",
+        "`vedette verify` says what stands; `vedette restore` puts a backup in place.",
     ),
     "newer-store": ErrorExplanation(
         "A newer version of vedette wrote this state, and this one cannot read it.",
@@ -235,7 +235,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
     "state-moved": ErrorExplanation(
         "The state folder or a file in it was moved, deleted or replaced under a running fleet.",
         "A clean-up, a restore by hand or a new mount took its place; the fleet stopped itself.",
-        "Put it back, start again, and see `vedette ledger verify`.",
+        "Put it back, start again, and see `vedette verify`.",
     ),
     "too-few-descriptors": ErrorExplanation(
         "The process may open too few files to serve and keep a reserve.",
@@ -297,7 +297,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
     "unsendable": ErrorExplanation(
         "A notice is larger than the way it was to go by takes. It is dropped; the others go on.",
         "The receiver answered that it is too large (413, or the relay's SIZE).",
-        "Look at the hold itself: `vedette hold list`. Let the receiver take larger bodies.",
+        "Look at the hold itself: `vedette hold`. Let the receiver take larger bodies.",
     ),
     "permanent": ErrorExplanation(
         "It cannot succeed however often it is repeated.",
@@ -344,7 +344,7 @@ EXPLANATIONS: dict[str, ErrorExplanation] = {
         _SIGN_IN,
     ),
     "revoked": ErrorExplanation(
-        "The token, or its agent, was revoked.", "A person did so.", "`vedette identity list`."
+        "The token, or its agent, was revoked.", "A person did so.", "`vedette identity show`."
     ),
     "wrong-subject": ErrorExplanation(
         "The token is another agent's.", "An agent may speak for itself alone.", _SIGN_IN

@@ -1,22 +1,25 @@
-"""`vedette explain`: one timeline."""
+"""`vedette explain`: one timeline; or what an error code means."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.interfaces.cli.common import (
-    as_json_option,
+from vedette.app.stores import store_reader
+from vedette.domain.base.errors import NotFound
+from vedette.interfaces.cli.error_codes import EXPLANATIONS, ErrorExplanation
+from vedette.interfaces.cli.fleet import current_settings
+from vedette.interfaces.cli.output import (
     dumps,
     print_result,
-    settings_of,
-    store_reader,
     time_formatter,
+    wants_json,
     write_output,
 )
 
@@ -37,7 +40,7 @@ _MAX_WIDTH = 120
 
 
 @click.command()
-@click.argument("id_", metavar="ID")
+@click.argument("id_", metavar="ID", required=False)
 @click.option(
     "--html",
     "page",
@@ -45,25 +48,40 @@ _MAX_WIDTH = 120
     metavar="FILE",
     help="Write one self-contained page into FILE; - for standard output.",
 )
-@as_json_option
-@click.pass_context
-def explain(ctx: click.Context, id_: str, page: Path | None, as_json: bool) -> None:
+@click.option(
+    "--error", is_flag=True, help="ID is an error code, as in error[CODE]; without one list all."
+)
+def explain(id_: str | None, page: Path | None, error: bool) -> None:
     """Tell the whole story of a run, event, action, hold or effect: ID, or its beginning.
 
     Event, memories, judgement, proposals with the origin of each argument, decisions with rule
-    and revision, effects, outcomes.
+    and revision, effects, outcomes. With --error: what an error means, how it comes about, and the
+    mend; that needs no fleet.
     """
+    if error:
+        _explain_error(id_)
+    elif id_ is None:
+        ctx = click.get_current_context()
+        raise click.MissingParameter(ctx=ctx, param_type="argument", param_hint="'ID'")
+    else:
+        _tell_story(id_, page)
+
+
+# --- a story ---------------------------------------------------------------------------------
+
+
+def _tell_story(id: str, page: Path | None) -> None:
     from vedette.interfaces.render.explain_text import explain_text
     from vedette.ledger.history.explain import explain as story
 
-    settings = settings_of(ctx)
+    settings = current_settings()
     with store_reader(settings) as store:
-        explanation = story(store, id_)
+        explanation = story(store, id)
     _add_snapshots(settings, explanation)
     if page is not None:
-        _write_page(page, explanation, as_json)
+        _write_page(page, explanation)
         return
-    if as_json:
+    if wants_json():
         click.echo(dumps(explanation))
         return
     width = min(_MAX_WIDTH, max(60, shutil.get_terminal_size((100, 24)).columns))
@@ -83,10 +101,55 @@ def _add_snapshots(settings: Settings, explanation: dict[str, Any]) -> None:
         run["snapshot"] = None if found is None else str(found.folder)
 
 
-def _write_page(page: Path, explanation: dict[str, Any], as_json: bool) -> None:
+def _write_page(page: Path, explanation: dict[str, Any]) -> None:
     from vedette.domain.base.clock import SystemClock
     from vedette.interfaces.render.explain_html import explain_page
 
     text = explain_page(explanation, time_formatter(), SystemClock().now_us())
     if write_output(page, text, "page", "--html"):
-        print_result(as_json, {"page": str(page), "bytes": len(text.encode())}, f"wrote {page}")
+        print_result({"page": str(page), "bytes": len(text.encode())}, f"wrote {page}")
+
+
+# --- an error --------------------------------------------------------------------------------
+
+
+def _explain_error(code: str | None) -> None:
+    if code is None:
+        width = max(map(len, EXPLANATIONS)) + 2
+        lines = [
+            textwrap.fill(
+                one.meaning, 80, initial_indent=name.ljust(width), subsequent_indent=" " * width
+            )
+            for name, one in EXPLANATIONS.items()
+        ]
+        print_result(
+            {"codes": [_error_json(name, one) for name, one in EXPLANATIONS.items()]},
+            "\n".join(lines),
+        )
+        return
+    code = code.strip().strip("[]")
+    explanation = EXPLANATIONS.get(code)
+    if explanation is None:
+        from vedette.config.problem import did_you_mean
+
+        mend = did_you_mean(code, list(EXPLANATIONS))
+        raise NotFound(f"there is no error code {code!r}", mend=mend)
+    value = _error_json(code, explanation)
+    lines = [code]
+    for name in ("means", "because", "mend"):
+        lines.append(
+            textwrap.fill(
+                value[name], 80, initial_indent=f"  {name:<8} ", subsequent_indent=" " * 11,
+                break_on_hyphens=False,
+            )
+        )  # fmt: skip
+    print_result(value, "\n".join(lines))
+
+
+def _error_json(code: str, explanation: ErrorExplanation) -> dict[str, str]:
+    return {
+        "code": code,
+        "means": explanation.meaning,
+        "because": explanation.cause,
+        "mend": explanation.mend,
+    }

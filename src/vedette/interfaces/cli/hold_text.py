@@ -17,8 +17,7 @@ from vedette.domain.display_text import (
     format_event,
     format_event_line,
 )
-from vedette.interfaces.cli.common import format_time
-from vedette.interfaces.cli.text_width import columns
+from vedette.interfaces.cli.output import columns, format_time
 
 WIDTH = 80
 # As many digits of a digest as a command names, and as many members as a list of groups shows.
@@ -89,6 +88,49 @@ def attention_lines(item: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def item_lines(item: Mapping[str, Any]) -> list[str]:
+    """Return a hold of a list as lines: who, about what, since when and the exact action."""
+    lines = [
+        f"{item['hold']}  {item['agent']}: {item['tool']}",
+        f"    {item['state']} for {_format_age(item['age_us'])}, waits for {item['waits']}",
+        *format_event(item["about"], width(), 4),
+        *(f"    {line}" for line in _argument_lines(item)),
+    ]
+    if item["why"]:
+        lines.append(f"    why: {safe_line(item['why'])}")
+    reasons = "; ".join(item["reasons"] or ())
+    lines.append(f"    held by {item['rule']}" + (f": {safe_line(reasons)}" if reasons else ""))
+    if item["effect"]:
+        lines.append(f"    its effect is {item['effect']}")
+    if item["expires"]:
+        lines.append(f"    without an answer it is denied {format_time(item['expires'])}")
+    lines += [f"  {line}" for line in attention_lines(item)]
+    return fold_lines(lines, width(), at_spaces=True)
+
+
+def _argument_lines(item: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of a hold, each with where it comes from if that is told."""
+    if item["erased"]:
+        return ["its arguments were erased"]
+    lines = []
+    for given in item["arguments"] or ():
+        sources = (given["origin"], given["source"])
+        told = ", ".join(safe_line(part) for part in sources if part)
+        value = _truncate(safe_json(given["value"]))
+        lines.append(f"{given['name']} = {value}" + (f"  [{told}]" if told else ""))
+    return lines
+
+
+def _format_age(age_us: int | None) -> str:
+    if age_us is None:
+        return "an unknown time"
+    seconds = age_us // 1_000_000
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
 def _origin_text(argument: Mapping[str, Any]) -> str:
     told = f"{argument['origin'] or 'unknown'}"
     if argument["source"]:
@@ -117,8 +159,37 @@ def group_lines(group: Mapping[str, Any], members: int = MAX_MEMBERS) -> list[st
     for member in group["members"][:members]:
         lines.append(format_event_line(member["about"], f"    {BAR}"))
     if members and (left := group["count"] - members) > 0:
-        lines.append(f"    and {left:,} more: see `vedette hold list`")
+        lines.append(f"    and {left:,} more: see `vedette hold`")
     return fold_lines(lines, width(), at_spaces=True)
+
+
+def whole_group_lines(group: Mapping[str, Any], most: int, digest: str) -> list[str]:
+    """Return all that an answer to a group is for: its oldest `most` holds, each whole."""
+    lines = group_lines(group, 0)
+    if group["count"] > most:
+        lines.append(f"    of them the oldest {most} now")
+    for member in group["members"][:most]:
+        lines += ["", *hold_lines(member)]
+    return [*lines, "", f"{group['group']} is shown as {digest[:DIGEST_DIGITS]}"]
+
+
+def answer_lines(answer: Mapping[str, Any], verb: str) -> list[str]:
+    """Return what came of an answer to a group, hold by hold."""
+    word = "approved" if verb == "approve" else "denied"
+    lines = []
+    for result in answer["results"]:
+        said = f"not {word}: {safe_line(result['refused'])}" if result["refused"] else word
+        claimed = f" ({safe_line(result['claimed_by'])} had claimed it)"
+        lines.append(f"{result['hold']}  {said}" + (claimed if result["claimed_by"] else ""))
+    lines.append(f"{answer['answered']} {word}, {answer['refused']} refused")
+    if answer["left"]:
+        lines.append(f"{len(answer['left'])} of the group are left: repeat this to answer them")
+    if answer["joined"]:
+        lines.append(
+            f"{len(answer['joined'])} more joined the group since it was shown; "
+            "they are not touched"
+        )
+    return lines
 
 
 def fold_lines(lines: Sequence[str], width: int = WIDTH, *, at_spaces: bool = False) -> list[str]:

@@ -2,63 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from vedette.domain.base.errors import NotFound
 from vedette.domain.identity import is_valid_name
-from vedette.interfaces.cli.common import (
-    as_json_option,
-    format_table,
-    format_time,
-    print_result,
-    settings_of,
-)
+from vedette.interfaces.cli.fleet import current_settings, find_agent, load_agents
+from vedette.interfaces.cli.orders import OrderCommand, OrderOptions
+from vedette.interfaces.cli.output import format_table, format_time, print_result
 
 if TYPE_CHECKING:
     from vedette.adapters.identity.spiffe import Issuer
-
-
-def _build_issuer(ctx: click.Context) -> Issuer:
-    from vedette.app.remote_workers import build_issuer
-    from vedette.domain.base.clock import SystemClock
-
-    return build_issuer(settings_of(ctx), SystemClock().now_us)
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _reason_option(verb: F) -> F:
-    """Give a verb a reason; it is written down with who gave it."""
-    return click.option(
-        "--reason", required=True, metavar="TEXT", help="Why; it is recorded with your name."
-    )(verb)
-
-
-def _current_actor() -> str:
-    from vedette.interfaces.http.unix_socket import current_person
-
-    return str(current_person())
-
-
-def _refuse_unknown(ctx: click.Context, issuer: Issuer, name: str, message: str, mend: str) -> None:
-    """Raise BadCommand for what is neither in the book nor an agent of the fleet.
-
-    The fleet is read only if need be, and what is wrong with it is not looked at: a key has to be
-    revoked beside a folder that is broken as well.
-    """
-    if issuer.has_name(name):
-        return
-    from vedette.config.fleet import read_fleet
-    from vedette.domain.base.errors import BadCommand
-
-    settings = settings_of(ctx)
-    agents, _, _ = read_fleet(settings.root, settings)
-    if name not in agents:
-        raise BadCommand(message.format(name), mend=mend)
+    from vedette.config.settings import Settings
 
 
 @click.group()
@@ -71,12 +28,10 @@ def identity() -> None:
     """
 
 
-@identity.command("list")
-@as_json_option
-@click.pass_context
-def list_(ctx: click.Context, as_json: bool) -> None:
+@identity.command()
+def show() -> None:
     """List every key: whose it is, and whether it is taken."""
-    issuer = _build_issuer(ctx)
+    issuer = _build_issuer(current_settings())
     agents = issuer.revoked_agents()
     known: list[dict[str, Any]] = [
         {
@@ -99,77 +54,92 @@ def list_(ctx: click.Context, as_json: bool) -> None:
     ]
     text = format_table(["agent", "key", "made", "until"], rows)
     text += "".join(f"\nagent {name} is revoked" for name in sorted(agents))
-    print_result(
-        as_json, {"keys": known, "revoked_agents": agents, "bundle": issuer.trust_bundle()}, text
-    )
+    print_result({"keys": known, "revoked_agents": agents, "bundle": issuer.trust_bundle()}, text)
 
 
-@identity.command()
+@identity.command(cls=OrderCommand, repeatable=False)
 @click.argument("agent")
 @click.option(
-    "--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file."
-)
-@_reason_option
-@as_json_option
-@click.pass_context
-def issue(ctx: click.Context, agent: str, out: Path, reason: str, as_json: bool) -> None:
-    """Write the identity file of an agent's worker; a key is made if the agent has none.
-
-    Whoever has the file is the agent: only its owner may read it.
-    """
-    from vedette.config.fleet import load_fleet
-    from vedette.domain.base.errors import BadCommand
-
-    settings = settings_of(ctx)
-    from vedette.domain.base.clock import SystemClock
-
-    fleet = load_fleet(settings.root, settings, now_us=SystemClock().now_us()).fleet
-    if agent not in fleet.agents:
-        raise BadCommand(f"there is no agent {agent!r}", mend="see `vedette check`")
-    kid = _build_issuer(ctx).issue(agent, out, actor=_current_actor(), reason=reason)
-    print_result(
-        as_json, {"agent": agent, "key": kid, "file": str(out)}, f"{out}: key {kid} of {agent}"
-    )
-
-
-@identity.command()
-@click.argument("agent")
+    "--out", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False),
+    help="The identity file of the agent's worker; only its owner may read it.",
+)  # fmt: skip
+@click.option("--rotate", is_flag=True, help="With a new key, not the one that the agent has.")
 @click.option("--reinstate", is_flag=True, help="Take back that the agent was revoked.")
-@_reason_option
-@as_json_option
-@click.pass_context
-def rotate(ctx: click.Context, agent: str, reinstate: bool, reason: str, as_json: bool) -> None:
-    """Give an agent a new key; the present one holds for two more lives of a token."""
-    issuer = _build_issuer(ctx)
-    if is_valid_name(agent):
-        _refuse_unknown(ctx, issuer, agent, "there is no agent {!r}", "see `vedette check`")
-    fresh = issuer.rotate(agent, reinstate=reinstate, actor=_current_actor(), reason=reason)
-    until = max(
-        (one.until_us for one in issuer.list_keys() if one.agent == agent and not one.revoked_us),
-        default=0,
-    )
-    told = f"key {fresh.key} of {agent}; what was there before is taken until {format_time(until)}"
-    mend = f"now: vedette identity issue {agent} --out FILE, and give it to the worker"
-    print_result(as_json, {"agent": agent, "key": fresh.key, "until_us": until}, f"{told}\n{mend}")
+def issue(agent: str, out: Path | None, rotate: bool, reinstate: bool, order: OrderOptions) -> None:
+    """Write the identity file of AGENT's worker; a key is made if the agent has none.
+
+    Whoever has the file is the agent. With --rotate the agent gets a new key first; the one before
+    holds for two more lives of a token.
+    """
+    settings, reason = current_settings(), order.require_reason()
+    if out is None and not rotate:
+        ctx = click.get_current_context()
+        raise click.MissingParameter(ctx=ctx, param_type="option", param_hint="'--out'")
+    if reinstate and not rotate:
+        raise click.UsageError("--reinstate gives a new key: add --rotate")
+    issuer, lines = _build_issuer(settings), []
+    value: dict[str, Any] = {"agent": agent}
+    if rotate:
+        if is_valid_name(agent) and not issuer.has_name(agent):
+            find_agent(_read_agents(settings), agent)
+        fresh = issuer.rotate(agent, reinstate=reinstate, actor=_current_actor(), reason=reason)
+        keys = [one for one in issuer.list_keys() if one.agent == agent and not one.revoked_us]
+        until_us = max((one.until_us for one in keys), default=0)
+        value |= {"key": fresh.key, "until_us": until_us}
+        until = format_time(until_us)
+        lines.append(f"key {fresh.key} of {agent}; what was there before is taken until {until}")
+    else:
+        find_agent(load_agents(settings).fleet.agents, agent)
+    if out is not None:
+        kid = issuer.issue(agent, out, actor=_current_actor(), reason=reason)
+        value |= {"key": kid, "file": str(out)}
+        lines.append(f"{out}: key {kid} of {agent}")
+    else:
+        lines.append(f"now: vedette identity issue {agent} --out FILE, and give it to the worker")
+    print_result(value, "\n".join(lines))
 
 
 # The name of a key may begin with "-", and it is copied from what was printed.
-@identity.command(context_settings={"ignore_unknown_options": True})
+@identity.command(
+    cls=OrderCommand, repeatable=False, context_settings={"ignore_unknown_options": True}
+)
 @click.argument("what", metavar="AGENT|KEY|token:JTI")
 @click.option("--unknown", is_flag=True, help="Also an agent that is not (or no more) known here.")
-@_reason_option
-@as_json_option
-@click.pass_context
-def revoke(ctx: click.Context, what: str, unknown: bool, reason: str, as_json: bool) -> None:
+def revoke(what: str, unknown: bool, order: OrderOptions) -> None:
     """Refuse an agent with all its keys, one key, or one token, from now on.
 
     A connected worker is sent away within a second. A name that is neither among the keys nor in
     the fleet is refused, since it may be misspelt; `--unknown` takes it as it is.
     """
-    issuer = _build_issuer(ctx)
-    if not unknown and not what.startswith("token:"):
-        mend = "see `vedette identity list`; --unknown for an agent that was removed"
-        _refuse_unknown(ctx, issuer, what, "{!r} is no agent, no key and no token:JTI", mend)
-    keys = issuer.revoke(what, actor=_current_actor(), reason=reason)
+    settings = current_settings()
+    issuer = _build_issuer(settings)
+    known = unknown or what.startswith("token:") or issuer.has_name(what)
+    if not known and what not in _read_agents(settings):
+        mend = "see `vedette identity show`; --unknown for an agent that was removed"
+        raise NotFound(f"{what!r} is no agent, no key and no token:JTI", mend=mend)
+    keys = issuer.revoke(what, actor=_current_actor(), reason=order.require_reason())
     text = f"{what} is revoked" + "".join(f"\nkey {kid} is refused" for kid in keys)
-    print_result(as_json, {"revoked": what, "keys": keys}, text)
+    print_result({"revoked": what, "keys": keys}, text)
+
+
+def _build_issuer(settings: Settings) -> Issuer:
+    from vedette.app.remote_workers import build_issuer
+    from vedette.domain.base.clock import SystemClock
+
+    return build_issuer(settings, SystemClock().now_us)
+
+
+def _read_agents(settings: Settings) -> dict[str, Any]:
+    """Return the fleet's agents, whatever else is wrong with the fleet.
+
+    A key has to be revoked beside a folder that is broken as well.
+    """
+    from vedette.config.fleet import read_fleet
+
+    return dict(read_fleet(settings.root, settings)[0])
+
+
+def _current_actor() -> str:
+    from vedette.interfaces.http.unix_socket import current_person
+
+    return str(current_person())

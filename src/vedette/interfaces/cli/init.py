@@ -10,7 +10,8 @@ import click
 
 import vedette
 from vedette.domain.base.errors import BadCommand, Unavailable
-from vedette.interfaces.cli.common import as_json_option, print_result, program
+from vedette.interfaces.cli.fleet import program
+from vedette.interfaces.cli.output import print_result
 
 CONTENT_NAMES = ("agents", "policies", "memory", "samples", "vedette.toml")
 _IGNORED_FILES = shutil.ignore_patterns(
@@ -21,8 +22,7 @@ _GITIGNORE = "# Everything the program writes: store, keys, copies, caches.\n.ve
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path, file_okay=False))
-@as_json_option
-def init(folder: Path, as_json: bool) -> None:
+def init(folder: Path) -> None:
     """Write a new fleet into DIR: two agents, their policy, memory and samples.
 
     DIR must be new or empty. Start with `vedette check` and `vedette run` in it.
@@ -42,7 +42,7 @@ def init(folder: Path, as_json: bool) -> None:
     written = sorted([*CONTENT_NAMES, ".gitignore"])
     following = f"cd {shlex.quote(str(folder))} && {program(below=target)} run"
     text = f"wrote {', '.join(written)} into {target}\nnext: {following}"
-    print_result(as_json, {"folder": str(target), "written": written}, text)
+    print_result({"folder": str(target), "written": written}, text)
 
 
 def find_template() -> Path:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct, field
 
-from vedette.interfaces.cli.common import fit_to_terminal, format_time, sanitize_text
+from vedette.interfaces.cli.output import fit_to_terminal, format_time, sanitize_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -148,7 +148,6 @@ class PlainView:
         self._monitor = FleetMonitor()
         self._silent = silent
         self._next_at = 0.0
-        self._shown: list[str] = []
 
     def __enter__(self) -> PlainView:
         return self
@@ -249,6 +248,6 @@ def render_view(
     if status.stopped:
         parts.append(Text(f"STOPPED: {', '.join(status.stopped)}", style="bold red"))
     parts += [Text(sanitize_text(line), no_wrap=True, overflow="ellipsis") for line in lines]
-    foot = "Ctrl-C ends; `vedette hold list` in another terminal shows what waits for you"
+    foot = "Ctrl-C ends; `vedette hold` in another terminal shows what waits for you"
     parts.append(Text(foot if address is None else f"{foot}; metrics: {address}", style="dim"))
     return Group(*parts)

@@ -1,4 +1,4 @@
-"""`vedette plot anomaly`: a picture of a series."""
+"""`vedette plot`: a picture of a series."""
 
 from __future__ import annotations
 
@@ -6,27 +6,24 @@ from pathlib import Path
 
 import click
 
-from vedette.interfaces.cli.common import (
-    as_json_option,
-    dumps,
+from vedette.app.stores import store_reader
+from vedette.interfaces.cli.fleet import (
+    current_settings,
     parse_time_range,
-    print_result,
     refuse_unknown_agent,
-    sanitize_text,
-    settings_of,
-    store_reader,
-    time_formatter,
     time_range_options,
+)
+from vedette.interfaces.cli.output import (
+    dumps,
+    print_result,
+    sanitize_text,
+    time_formatter,
+    wants_json,
     write_output,
 )
 
 
-@click.group()
-def plot() -> None:
-    """Draw what was recorded."""
-
-
-@plot.command("anomaly")
+@click.command()
 @click.argument("series")
 @time_range_options
 @click.option("--agent", metavar="NAME", help="Whose judgements. Default: who judged most of it.")
@@ -35,17 +32,8 @@ def plot() -> None:
     "--out", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="Write the picture here. Default: SERIES.svg; - is standard output.",
 )  # fmt: skip
-@as_json_option
-@click.pass_context
-def anomaly(
-    ctx: click.Context,
-    series: str,
-    last: str,
-    until: str | None,
-    agent: str | None,
-    points: int,
-    out: Path | None,
-    as_json: bool,
+def plot(
+    series: str, last: str, until: str | None, agent: str | None, points: int, out: Path | None
 ) -> None:
     """Draw SERIES: values, score and threshold, incidents, holds and answers.
 
@@ -56,17 +44,17 @@ def anomaly(
     from vedette.ledger.history.series import plot as made
 
     from_us, to_us = parse_time_range(last, until)
-    settings = settings_of(ctx)
+    settings = current_settings()
     with store_reader(settings) as store, store.snapshot():
         if agent is not None:
             refuse_unknown_agent(settings, store, agent)
-        told = made(store, series, from_us, to_us, agent=agent, most=points)
-    if as_json and out is None:
-        click.echo(dumps(told))
+        found = made(store, series, from_us, to_us, agent=agent, most=points)
+    if wants_json() and out is None:
+        click.echo(dumps(found))
         return
     path = out or Path(f"{_file_name(series)}.svg")
-    if write_output(path, picture(told, time_formatter()), "picture", "--out"):
-        print_result(as_json, told, sanitize_text(f"{path}: {summary(told, time_formatter())}"))
+    if write_output(path, picture(found, time_formatter()), "picture", "--out"):
+        print_result(found, sanitize_text(f"{path}: {summary(found, time_formatter())}"))
 
 
 def _file_name(series: str) -> str:

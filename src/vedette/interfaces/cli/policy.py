@@ -1,89 +1,53 @@
-"""`vedette policy`: check, publish and roll back the policy, and look at it."""
+"""`vedette policy`: publish and roll back the policy, look at it and at its past."""
 
 from __future__ import annotations
 
-import json
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.domain.base.errors import BadPolicy, Unavailable
-from vedette.interfaces.cli.check import policy_findings
-from vedette.interfaces.cli.common import (
-    as_json_option,
-    format_time,
-    order_options,
-    print_result,
-    resolve_folder,
-    sanitize_text,
-    settings_of,
-    store_reader,
-)
-from vedette.interfaces.cli.folder_state import folder_state
-from vedette.interfaces.cli.loosening import submit_with_confirmation, yes_option
-from vedette.interfaces.cli.policy_history import policy_diff, policy_history
+from vedette.app.policy_state import folder_state, policy_status
+from vedette.app.stores import store_reader
+from vedette.domain.base.errors import BadCommand, BadPolicy
+from vedette.interfaces.cli.check import policy_folder
+from vedette.interfaces.cli.fleet import current_settings
+from vedette.interfaces.cli.orders import OrderCommand, OrderOptions, submit_with_confirmation
+from vedette.interfaces.cli.output import format_table, format_time, print_result, sanitize_text
 from vedette.policy.compatibility import check_live, format_refusal
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
     from vedette.store.read_runs import StoreReader
 
-_folder_argument = click.argument("folder", required=False, type=click.Path(path_type=Path))
-_MAX_REFUSALS = 3
+LIVE, FOLDER = "live", "folder"
+
+_yes_option = click.option(
+    "--yes", is_flag=True, help="Loosen without asking; needed where there is no terminal."
+)
 
 
 @click.group()
 def policy() -> None:
-    """Check, publish and roll back the policy, and look at it."""
+    """Publish and roll back the policy, and look at it; `vedette check policy` tries it out."""
 
 
-@policy.command("check")
-@_folder_argument
-@as_json_option
-@click.pass_context
-def policy_check(ctx: click.Context, folder: Path | None, as_json: bool) -> int:
-    """Say what would keep FOLDER (default: the fleet's) from becoming live; exits with 1 then.
-
-    It is tried out in a process of its own: parsed, its tests run, both evaluators compared.
-    """
-    settings = settings_of(ctx) if folder is None else None
-    if settings is not None:
-        folder = settings.policies
-    assert folder is not None
-    found = policy_findings(resolve_folder(folder, folder), str(folder), settings)
-    lines = [
-        f"{item['file']}:{item['line']}: {item['what']}"
-        + (f" ({item['mend']})" if item["mend"] else "")
-        for item in found
-    ]
-    print_result(
-        as_json, {"ok": not found, "findings": found}, "\n".join(lines or ["it may become live"])
-    )
-    return 1 if found else 0
+# --- making it live --------------------------------------------------------------------------
 
 
-@policy.command("publish")
-@_folder_argument
+@policy.command(cls=OrderCommand)
+@click.argument("folder", required=False, type=click.Path(path_type=Path))
 @click.option("--commit", metavar="REV", help="Where it comes from; recorded with it.")
 @click.option(
     "--new-key",
     is_flag=True,
     help="Sign with this state folder's key from now on, though another signed before.",
 )
-@yes_option
-@order_options
-@click.pass_context
-def policy_publish(
-    ctx: click.Context,
-    folder: Path | None,
-    commit: str | None,
-    new_key: bool,
-    yes: bool,
-    reason: str,
-    command_id: str | None,
-    as_json: bool,
+@_yes_option
+def publish(
+    folder: Path | None, commit: str | None, new_key: bool, yes: bool, order: OrderOptions
 ) -> int:
     """Make FOLDER (default: the fleet's) the live policy; no redeploy, no restart.
 
@@ -92,32 +56,19 @@ def policy_publish(
     older revision can commit or start anything any more. A refused folder changes nothing and
     exits with 1.
     """
-    settings = settings_of(ctx)
+    settings = current_settings()
     args = {
-        "folder": str(resolve_folder(folder, settings.policies)),
+        "folder": str(policy_folder(folder or settings.policies)),
         "commit": commit,
         "new_key": new_key or None,
     }
-    return _publish(settings, "policy_apply", reason, args, command_id, yes, as_json)
+    return _publish(settings, "policy_apply", args, order, yes)
 
 
-# The same under the name that it had first.
-policy.add_command(
-    click.Command(
-        "apply", params=policy_publish.params, callback=policy_publish.callback,
-        help="The same as publish.", short_help="The same as publish.",
-    )
-)  # fmt: skip
-
-
-@policy.command("rollback")
+@policy.command(cls=OrderCommand)
 @click.argument("number", type=click.IntRange(min=1))
-@yes_option
-@order_options
-@click.pass_context
-def policy_rollback(
-    ctx: click.Context, number: int, yes: bool, reason: str, command_id: str | None, as_json: bool
-) -> int:
+@_yes_option
+def rollback(number: int, yes: bool, order: OrderOptions) -> int:
     """Make what revision NUMBER said live again, as a new revision.
 
     It goes through the same trial as any other: if it does not fit the fleet of today it is
@@ -125,29 +76,21 @@ def policy_rollback(
     agent that was set to observe since acts again, say. The policy folder waits from then on, until
     it says what is live or is published.
     """
-    settings = settings_of(ctx)
-    args = {"number": number}
-    return _publish(settings, "policy_rollback", reason, args, command_id, yes, as_json)
+    return _publish(current_settings(), "policy_rollback", {"number": number}, order, yes)
 
 
 def _publish(
-    settings: Settings,
-    verb: str,
-    reason: str,
-    args: dict[str, Any],
-    command_id: str | None,
-    yes: bool,
-    as_json: bool,
+    settings: Settings, verb: str, args: dict[str, Any], order: OrderOptions, yes: bool
 ) -> int:
     try:
-        done = submit_with_confirmation(settings, verb, reason, args, command_id, yes=yes)
+        done = submit_with_confirmation(settings, verb, args, order, yes=yes)
     except BadPolicy as error:
         done = {"ok": False, "findings": [str(error)], "revision": None}
     if not done["ok"]:
         stays = f"; revision {done['revision']} stays" if done["revision"] else ""
-        print_result(as_json, done, "\n".join([f"refused{stays}:", *done["findings"]]))
+        print_result(done, "\n".join([f"refused{stays}:", *done["findings"]]))
         return 1
-    print_result(as_json, done, publication_text(done))
+    print_result(done, publication_text(done))
     return 0
 
 
@@ -171,14 +114,15 @@ def publication_text(result: Mapping[str, Any]) -> str:
     return text
 
 
-@policy.command("status")
-@as_json_option
-@click.pass_context
-def policy_status(ctx: click.Context, as_json: bool) -> None:
+# --- what is live ----------------------------------------------------------------------------
+
+
+@policy.command()
+def status() -> None:
     """Show the live revision, and whether the folder says something else."""
-    settings = settings_of(ctx)
+    settings = current_settings()
     with store_reader(settings) as store:
-        value = _status(settings, store)
+        value = policy_status(settings, store)
         value["check"] = _check_live(store, value["digest"])
     folder = value["folder"]
     signed = f"archive {value['archive'][:12]}, signed by key {value['signer']}"
@@ -198,79 +142,99 @@ def policy_status(ctx: click.Context, as_json: bool) -> None:
         lines.append(f"shelf {value['shelf']['where']}: {sanitize_text(value['shelf']['says'])}")
     for refusal in value["refusals"]:
         lines.append(f"refused {format_time(refusal['at'])} by {refusal['by']}:")
-        lines += [f"  {sanitize_text(told)}" for told in refusal["findings"]]
-    print_result(as_json, value, "\n".join(lines))
+        lines += [f"  {sanitize_text(finding)}" for finding in refusal["findings"]]
+    print_result(value, "\n".join(lines))
 
 
 def _check_live(store: StoreReader, digest: str) -> list[str] | None:
     """Return what this version's check finds in the live policy; None if it could not say."""
-    import asyncio
-
     from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
 
     return asyncio.run(check_live(store, digest, SubprocessStage().try_out))
 
 
-def _status(settings: Settings, store: StoreReader) -> dict[str, Any]:
-    number, digest = store.live_revision()
-    published = _last_entries(store, "policy.published", 1)
-    refusals = _last_entries(store, "policy.refused", _MAX_REFUSALS)
-    entry, body = published[0] if published else ({"at": 0}, {})
-    return {
-        "revision": number,
-        "digest": digest,
-        "since": entry["at"],
-        "by": entry.get("actor"),
-        "reason": (body or {}).get("reason"),
-        "engine": entry.get("engine"),
-        "commit": entry.get("commit"),
-        "archive": entry.get("archive") or "",
-        "signer": entry.get("signer"),
-        "folder": folder_state(settings, store),
-        "shelf": _repository_state(settings, number, digest),
-        "refusals": [
-            {
-                "at": refused["at"],
-                "by": refused.get("actor"),
-                "bundle": refused.get("bundle"),
-                "findings": (told or {}).get("findings", ["(erased)"]),
-            }
-            for refused, told in refusals
-        ],
-    }
+def folder_note(state: Mapping[str, Any]) -> list[str]:
+    """Return the line that tells of a folder that differs; none where it says what is live."""
+    return [f"policy folder {state['path']}: {state['says']}"] if state["differs"] else []
 
 
-def _last_entries(store: StoreReader, kind: str, number: int) -> list[tuple[dict[str, Any], Any]]:
-    """Return the last entries of a kind with their bodies, newest first."""
-    found = list(store.walk((kind,)))[-number:]
-    return [(json.loads(raw), json.loads(data) if data else None) for _, raw, _, data in found][
-        ::-1
+# --- its past --------------------------------------------------------------------------------
+
+
+@policy.command()
+@click.option("--limit", default=20, show_default=True, metavar="N", help="How many; 0 is all.")
+def history(limit: int) -> None:
+    """List the revisions, newest first: when, who, why, from which commit."""
+    from vedette.ledger.history.policy_history import history as read_history
+
+    settings = current_settings()
+    with store_reader(settings) as store:
+        folder = folder_state(settings, store)
+        with store.snapshot():
+            rows = read_history(store)
+    shown = rows[:limit] if limit > 0 else rows
+    heads = ["revision", "since", "digest", "by", "commit", "reason"]
+    text = format_table(heads, [_cells(row) for row in shown])
+    if len(shown) < len(rows):
+        text += f"\n{len(rows) - len(shown)} older ones: --limit 0"
+    text = "\n".join([text, *map(sanitize_text, folder_note(folder))])
+    print_result({"revisions": shown, "all": len(rows), "folder": folder}, text)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    reason = sanitize_text(row["reason"] or "(erased)").replace("\n", " ")
+    if row["rolled_back_to"] is not None:
+        reason = f"[what {row['rolled_back_to']} said] {reason}"
+    return [
+        str(row["revision"]),
+        format_time(row["at"]),
+        row["digest"][:12],
+        row["by"] or "(archived)",
+        row["commit"] or "-",
+        reason,
     ]
 
 
-def _repository_state(settings: Settings, number: int, digest: str) -> dict[str, Any] | None:
-    """Say what lies on the fleet's shelf, verified; None if it has none."""
-    from vedette.app.policy_publication import FolderSigner, bundle_name, open_bundle_repository
-    from vedette.policy.distribution import read_repository
+@policy.command()
+@click.argument("old", required=False, default=LIVE, metavar="[A")
+@click.argument("new", required=False, default=FOLDER, metavar="[B]]")
+def diff(old: str, new: str) -> None:
+    """Show what changes from A to B: a revision's number, `live` or `folder`.
 
-    shelf = open_bundle_repository(settings)
-    if shelf is None:
-        return None
-    state: dict[str, Any] = {"where": shelf.where, "revision": None, "ok": False}
-    name = bundle_name(settings.fleet)
-    try:
-        found = read_repository(shelf, name, FolderSigner(settings.state), number)
-    except (BadPolicy, Unavailable) as error:
-        return {**state, "says": str(error)}
-    if found is None:
-        return {**state, "says": "nothing is there; a fleet that runs puts the live one there"}
-    there, what = found
-    if found == (number, digest):
-        says = f"revision {there}, verified; it is the live one"
-    else:
-        says = f"revision {there} (digest {what[:12]}), verified; {number} is live"
-    return {**state, "revision": there, "ok": found == (number, digest), "says": says}
+    Without B the fleet's policy folder is compared, without both with what is live.
+    """
+    from vedette.ledger.history.policy_history import differences
+
+    settings = current_settings()
+    with store_reader(settings) as store:
+        (before, named), (after, renamed) = (
+            _load_files(settings, store, each) for each in (old, new)
+        )
+    found = differences(before, after, (named, renamed))
+    value = {
+        "from": named,
+        "to": renamed,
+        "files": [{"path": one.path, "how": one.how, "diff": one.text} for one in found],
+    }
+    heads = [f"{one.how:<8} {one.path}" for one in found]
+    text = "\n".join([*heads, "", *(sanitize_text(one.text).rstrip("\n") for one in found)])
+    print_result(value, text if found else f"{named} and {renamed} say the same")
 
 
-policy.add_command(policy_history)
-policy.add_command(policy_diff)
+def _load_files(settings: Settings, store: StoreReader, which: str) -> tuple[dict[str, bytes], str]:
+    """Return the files of a revision or of the folder, and its name in the comparison."""
+    if which == FOLDER:
+        from vedette.adapters.policy_engines.regorus.stage import read_bundle
+
+        return dict(read_bundle(settings.policies).files), FOLDER
+    number, digest = store.live_revision()
+    if which != LIVE:
+        if not which.isascii() or not which.isdigit():
+            mend = "give a revision's number, live or folder"
+            raise BadCommand(f"{which!r} is no revision", mend=mend)
+        number = int(which)
+        digest = {known: content for known, content, _ in store.revisions()}.get(number, "")
+    files = store.bundle_files(digest)
+    if files is None:
+        raise BadCommand(f"there was no revision {number}", mend="see `vedette policy history`")
+    return files, f"r{number}"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.interfaces.cli.common import (
-    as_json_option,
-    order_options,
-    print_result,
-    sanitize_text,
-    settings_of,
+from vedette.interfaces.cli.fleet import current_settings
+from vedette.interfaces.cli.orders import (
+    OrderCommand,
+    OrderOptions,
+    deferred_note,
     submit_command,
 )
+from vedette.interfaces.cli.output import print_result, sanitize_text
 
 if TYPE_CHECKING:
     from vedette.adapters.pubsub.declaration import Change
@@ -22,75 +23,43 @@ if TYPE_CHECKING:
 _SIGNS = {"create": "+", "update": "~", "fixed": "!", "missing": "!", "extra": "?", "same": " "}
 
 
-@click.group()
-def pubsub() -> None:
-    """Make what the fleet declares of Pub/Sub; send dead letters again.
+@click.command(cls=OrderCommand, needs_reason=False)
+@click.option("--apply", is_flag=True, help="Make it so.")
+@click.option("--redrive", metavar="SOURCE", help="Publish SOURCE's dead letters again.")
+@click.option(
+    "--limit", default=1000, show_default=True, help="Of dead letters: how many; at most 10,000."
+)
+def pubsub(apply: bool, redrive: str | None, limit: int, order: OrderOptions) -> int:
+    """Say what differs of topics and subscriptions from what is declared, and change nothing.
 
-    PUBSUB_EMULATOR_HOST names an emulator; without it the default credentials of Google Cloud are
-    used.
+    With --apply they are created and changed; nothing is deleted, and what cannot be changed in
+    place (topic, ordering, filter) is left. Repeating it is safe. Exits 0 if all is as declared,
+    else 1. PUBSUB_EMULATOR_HOST names an emulator; without it the default credentials of Google
+    Cloud are used.
+
+    With --redrive the dead letters of a source go to its topic again, with the ids they had: to
+    everybody who subscribes to it. What this fleet has accepted already it knows by its id.
     """
-
-
-@pubsub.command()
-@as_json_option
-@click.pass_context
-def plan(ctx: click.Context, as_json: bool) -> None:
-    """Say what `apply` would do, and change nothing.
-
-    Exits 0 if all is as declared, else 1: `apply` would change something, or something cannot be
-    changed in place, or lacks a topic.
-    """
-    _report_changes(ctx, as_json, applied=False)
-
-
-@pubsub.command()
-@as_json_option
-@click.pass_context
-def apply(ctx: click.Context, as_json: bool) -> None:
-    """Create and change topics and subscriptions so that they are as declared.
-
-    Nothing is deleted, and what cannot be changed in place (topic, ordering, filter) is left; then
-    it exits 1. Repeating it is safe.
-    """
-    _report_changes(ctx, as_json, applied=True)
-
-
-@pubsub.command()
-@click.argument("source")
-@click.option("--most", default=1000, show_default=True, help="How many messages; at most 10,000.")
-@order_options
-@click.pass_context
-def redrive(
-    ctx: click.Context,
-    /,
-    source: str,
-    most: int,
-    reason: str,
-    as_json: bool,
-    command_id: str | None,
-) -> None:
-    """Publish the dead letters of SOURCE again, to its topic, with the ids they had.
-
-    Everybody who subscribes to that topic gets them once more. What this fleet has accepted
-    already it knows by its id.
-    """
-    args = {"source": source, "most": most}
-    done = submit_command(settings_of(ctx), "pubsub_redrive", reason, args, command_id)
-    text = f"{done['redriven']} dead letters of {source} were published again"
+    if redrive is None:
+        return _report_changes(applied=apply)
+    if apply:
+        raise click.UsageError("--apply and --redrive exclude each other")
+    order.require_reason()
+    args = {"source": redrive, "most": limit}
+    done = submit_command(current_settings(), "pubsub_redrive", args, order)
+    lines = [f"{done['redriven']} dead letters of {redrive} were published again"]
     if done["left"]:
-        text += "; there may be more: repeat it"
-    if done["by"] == "here":
-        text += "\nno fleet runs here; it takes them in when it does"
-    print_result(as_json, done, text)
+        lines[0] += "; there may be more: repeat it"
+    lines += deferred_note(done, "it takes them in")
+    print_result(done, "\n".join(lines))
+    return 0
 
 
-def _report_changes(ctx: click.Context, as_json: bool, *, applied: bool) -> None:
-    import asyncio
-
+def _report_changes(*, applied: bool) -> int:
     from vedette.adapters.pubsub import admin
     from vedette.adapters.pubsub.declaration import build_declaration
 
-    settings = settings_of(ctx)
+    settings = current_settings()
     wanted = build_declaration(settings.sources, settings.targets)
     changes = asyncio.run(admin.apply(wanted) if applied else admin.plan(wanted))
     code = admin.exit_code(changes, applied=applied)
@@ -102,9 +71,8 @@ def _report_changes(ctx: click.Context, as_json: bool, *, applied: bool) -> None
         "code": code,
     }
     lines = [_change_text(change, applied) for change in changes] or ["no Pub/Sub is declared"]
-    lines += [f"note: {note}" for note in notes]
-    print_result(as_json, value, "\n".join(lines))
-    ctx.exit(code)
+    print_result(value, "\n".join([*lines, *(f"note: {note}" for note in notes)]))
+    return code
 
 
 def _notes(settings: Settings) -> list[str]:

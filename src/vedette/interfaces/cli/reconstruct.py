@@ -10,17 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vedette.app.stores import store_reader
 from vedette.domain.base.errors import BadCommand
-from vedette.interfaces.cli.common import (
-    as_json_option,
-    dumps,
-    fit_to_terminal,
-    parse_time_range,
-    settings_of,
-    store_reader,
-    time_formatter,
-    time_range_options,
-)
+from vedette.interfaces.cli.fleet import current_settings, parse_time_range, time_range_options
+from vedette.interfaces.cli.output import dumps, fit_to_terminal, time_formatter, wants_json
+from vedette.interfaces.cli.verify import archive_option, join_archive
 
 if TYPE_CHECKING:
     from vedette.adapters.ledger_export import VerifiableLedger
@@ -31,72 +25,54 @@ if TYPE_CHECKING:
 @click.argument("export", required=False, type=click.Path(path_type=Path, file_okay=False))
 @time_range_options
 @click.option("--agent", "agents", multiple=True, metavar="NAME", help="Only this one's; repeat.")
-@click.option(
-    "--archive",
-    metavar="FOLDER",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="Where `ledger archive` put what came before.",
-)
+@archive_option
 @click.option(
     "--against",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
     help='A target\'s own record: JSON lines with "tool" and "key" of what happened to it.',
 )
-@as_json_option
-@click.pass_context
 def reconstruct(
-    ctx: click.Context,
-    export: Path | None,
-    last: str,
-    until: str | None,
-    agents: tuple[str, ...],
-    archive: Path | None,
-    against: Path | None,
-    as_json: bool,
-) -> int:
+    export: Path | None, last: str, until: str | None, agents: tuple[str, ...],
+    archive: Path | None, against: Path | None,
+) -> int:  # fmt: skip
     """Rebuild every agent's timeline from the ledger, or from an EXPORT of it; offline.
 
     Nothing else is read: no state, no cache. Effects whose end is not known are listed as open.
     Exits with 1 if the entries do not agree with each other, or a target's record with them. What
-    makes entries trustworthy is `ledger verify`.
+    makes entries trustworthy is `vedette verify`.
     """
     from vedette.interfaces.render.report_text import reconstruction_text
     from vedette.ledger.history.reconstruction import reconstruct as rebuilt
     from vedette.ledger.history.target_match import match
 
     from_us, to_us = parse_time_range(last, until)
-    with _open_record(ctx, export, archive) as record:
-        told = rebuilt(record, from_us, to_us, agents)
-    matched = match(told, _read_target_record(against)) if against is not None else None
-    if as_json:
-        value = told.to_json()
+    with _open_record(export) as record:
+        found = rebuilt(join_archive(archive, record), from_us, to_us, agents)
+    matched = match(found, _read_target_record(against)) if against is not None else None
+    if wants_json():
+        value = found.to_json()
         click.echo(dumps({**value, "matched": matched.to_json() if matched else None}))
     else:
-        for line in reconstruction_text(told, time_formatter()):
+        for line in reconstruction_text(found, time_formatter()):
             click.echo(fit_to_terminal(line))
         if matched is not None:
             click.echo(fit_to_terminal("\n".join(_match_lines(matched))))
-    return 0 if told.ok and (matched is None or matched.ok) else 1
+    return 0 if found.ok and (matched is None or matched.ok) else 1
 
 
 @contextmanager
-def _open_record(
-    ctx: click.Context, export: Path | None, archive: Path | None
-) -> Iterator[VerifiableLedger]:
-    from vedette.adapters.ledger_export import Archive, JoinedLedger, LedgerExport
+def _open_record(export: Path | None) -> Iterator[VerifiableLedger]:
+    from vedette.adapters.ledger_export import LedgerExport
 
-    def join_archive(record: VerifiableLedger) -> VerifiableLedger:
-        return record if archive is None else JoinedLedger(Archive(archive), record)
-
-    if export is not None:
-        if not export.exists():
-            mend = "name the folder of an export"
-            raise BadCommand("there is no such export", where=str(export), mend=mend)
-        yield join_archive(LedgerExport(export))
+    if export is None:
+        with store_reader(current_settings()) as store, store.snapshot():
+            yield store
         return
-    with store_reader(settings_of(ctx)) as store, store.snapshot():
-        yield join_archive(store)
+    if not export.exists():
+        mend = "name the folder of an export"
+        raise BadCommand("there is no such export", where=str(export), mend=mend)
+    yield LedgerExport(export)
 
 
 def _read_target_record(path: Path) -> list[tuple[str, str]]:

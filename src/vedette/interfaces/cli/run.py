@@ -14,15 +14,9 @@ import click
 
 import vedette.interfaces.cli
 from vedette.domain.base.errors import BadPolicy
-from vedette.interfaces.cli.common import (
-    as_json_option,
-    command_prefix,
-    format_table,
-    print_result,
-    sanitize_text,
-    settings_of,
-)
+from vedette.interfaces.cli.fleet import command_prefix, current_settings
 from vedette.interfaces.cli.live_table import LiveView, PlainView
+from vedette.interfaces.cli.output import format_table, print_result, sanitize_text, wants_json
 
 if TYPE_CHECKING:
     from vedette.adapters.reasoners.workers.fork_server_start import ForkServerProcess
@@ -34,8 +28,12 @@ _CALL_GRACE_S = 0.2
 # Threads on which somebody else is waited for: a tool's target, a mail server.
 _CALL_THREADS = ("vedette-hand", "vedette-http", "vedette-imap")
 
-_NEXT_VERBS = {"denied": "explain", "hold": "hold show", "incident": "explain", "effect": "explain"}
-_DEFAULT_COMMANDS = ("hold list", "status", "replay")
+_NEXT_VERBS = {"denied": "explain", "hold": "hold", "incident": "explain", "effect": "explain"}
+_DEFAULT_COMMANDS = ("hold", "status", "verify decisions")
+
+# Thousands of runs on their way are no garbage: at the usual thresholds looking through them took
+# a sixth of the event loop's time.
+GC_THRESHOLDS = (20_000, 20, 50)
 
 
 @click.command()
@@ -45,24 +43,29 @@ _DEFAULT_COMMANDS = ("hold list", "status", "replay")
 )
 @click.option("--fresh", is_flag=True, help="First delete the state folder's content.")
 @click.option("--plain", "plainly", is_flag=True, help="A line now and then, no live view.")
-@as_json_option
-@click.pass_context
-def run(
-    ctx: click.Context, until_idle: bool, only: tuple[str, ...], fresh: bool, plainly: bool,
-    as_json: bool,
-) -> None:  # fmt: skip
+@click.option("--gateway", is_flag=True, help="The gateway alone: agents' judges connect to it.")
+def run(until_idle: bool, only: tuple[str, ...], fresh: bool, plainly: bool, gateway: bool) -> None:
     """Run the fleet: its sources, its agents, its policy; until Ctrl-C, or until idle.
 
     While it runs every other verb works beside it. Ends with a summary. Ctrl-C waits for no call
     that is on its way (the next run finds out what came of it); a second one ends at once.
+
+    With --gateway it runs store, policy, credentials and tools. The judges of `[gateway] agents`
+    (all, if it names none) are run by `vedette worker`, which reaches this process at `[gateway]
+    listen` or at workers.sock in the state folder. While no worker of an agent is connected its
+    runs wait.
     """
     # A start makes many objects and little garbage: collecting costs it a tenth of its time.
     gc.disable()
-    settings = settings_of(ctx)
+    settings = current_settings()
     if only:
         settings = select_sources(settings, only)
+    if gateway:
+        from vedette.app.remote_workers import gateway_settings
+
+        settings = gateway_settings(settings)
     if fresh:
-        from vedette.interfaces.cli.reset import wipe_state
+        from vedette.app.reset import wipe_state
 
         wipe_state(settings)
     # From here on nothing that takes long is imported before what needs another process began.
@@ -72,15 +75,12 @@ def run(
     from vedette.interfaces.signals import Signals
 
     terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    view = (
-        LiveView(settings.fleet)
-        if terminal and not plainly and not as_json
-        else PlainView(silent=as_json)
-    )
+    plainly = plainly or gateway or not terminal or wants_json()
+    view = PlainView(silent=wants_json()) if plainly else LiveView(settings.fleet)
     with Signals() as signals:
         try:
             done = asyncio.run(_run_fleet(settings, until_idle, view, signals, warm_up))
-            print_result(as_json, done, summary_text(done, command_prefix(ctx)))
+            print_result(done, summary_text(done, command_prefix()))
         finally:
             gc.enable()
             warm_up.cancel()
@@ -99,11 +99,6 @@ def select_sources(settings: Settings, names: tuple[str, ...]) -> Settings:
         if name not in known:
             raise NotFound(f"there is no source {name!r}", mend=did_you_mean(name, known))
     return replace(settings, sources=tuple(s for s in settings.sources if s.name in names))
-
-
-# Thousands of runs on their way are no garbage: at the usual thresholds looking through them took
-# a sixth of the event loop's time.
-GC_THRESHOLDS = (20_000, 20, 50)
 
 
 class _WarmUp:
@@ -190,7 +185,7 @@ def summary_text(summary: dict[str, Any], program: str = "vedette") -> str:
         f"{summary['cpu_us_per_event']:,} us of CPU per event, "
         f"policy revision {summary['policy_revision']}",
     ]
-    lines += [f"note: {sanitize_text(told)}" for told in summary["troubles"]]
+    lines += [f"note: {sanitize_text(line)}" for line in summary["troubles"]]
     lines += ["", "try next:"]
     lines += [f"  {program} {command}" for command in next_commands(summary["try_next"])]
     return "\n".join(lines)

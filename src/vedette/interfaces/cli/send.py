@@ -11,20 +11,21 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vedette.domain.base.errors import BadEvent
-from vedette.interfaces.cli.common import (
-    as_json_option,
-    print_result,
-    sanitize_text,
-    settings_of,
+from vedette.interfaces.cli.fleet import current_settings, load_agents
+from vedette.interfaces.cli.orders import (
+    OrderCommand,
+    OrderOptions,
+    deferred_note,
     submit_command,
 )
+from vedette.interfaces.cli.output import print_result, sanitize_text
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
     from vedette.domain.event import Event
 
 
-@click.command()
+@click.command(cls=OrderCommand, needs_reason=False, repeatable=False)
 @click.argument("file", required=False, type=click.Path(allow_dash=True, path_type=Path))
 @click.option("--type", "type_", metavar="TYPE", help="The event's type, such as metric.point.")
 @click.option("--source", metavar="URI", help="Its source. Default: cli:YOU.")
@@ -32,46 +33,33 @@ if TYPE_CHECKING:
 @click.option("--data", metavar="JSON|@FILE", help="Its data.")
 @click.option("--id", "id_", metavar="ID", help="Its id; the same again is the same event.")
 @click.option("--time", metavar="RFC3339", help="When it happened. Default: now.")
-@click.option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
 @click.option("--dry-run", is_flag=True, help="Only say who would wake, and why; no reason needed.")
-@as_json_option
-@click.pass_context
-def send(
-    ctx: click.Context,
-    /,
-    file: Path | None,
-    reason: str | None,
-    dry_run: bool,
-    as_json: bool,
-    **options: Any,
-) -> int:
+def send(file: Path | None, dry_run: bool, order: OrderOptions, **options: Any) -> int:
     """Hand an event to the fleet: of the options, or CloudEvents JSON out of FILE (- is stdin).
 
     FILE holds one event or a list of them. You vouch for the envelope, never for the data; your
     name and your reason become part of the event.
     With --dry-run neither a running fleet nor a store is needed. Exits with 1 if one is refused.
     """
-    if reason is None and not dry_run:
-        raise click.MissingParameter(
-            ctx=ctx, param_type="option", param_hint="'--reason' (or --dry-run)"
-        )
-    settings = settings_of(ctx)
+    if not dry_run:
+        order.require_reason("'--reason' (or --dry-run)")
+    settings = current_settings()
     events = _events(file, options)
     if dry_run:
-        return _dry_run(settings, events, as_json)
-    done = submit_command(settings, "send", reason or "", {"events": events}, None)
+        return _dry_run(settings, events)
+    done = submit_command(settings, "send", {"events": events}, order)
     lines = []
     for receipt in done["receipts"]:
-        runs = ", ".join(receipt["runs"]) or "nobody"
         if receipt["status"] == "refused":
             lines.append(f"refused: {receipt['error']}")
         elif receipt["status"] == "duplicate":
             lines.append(f"known already: {receipt['event']}; see vedette explain")
         else:
+            runs = ", ".join(receipt["runs"]) or "nobody"
             lines.append(f"accepted {receipt['event']}; woke {runs}")
-    if done["by"] == "here" and any(receipt["runs"] for receipt in done["receipts"]):
-        lines.append("no fleet runs here; it is handled at the next `vedette run`")
-    print_result(as_json, done, "\n".join(lines))
+    if any(receipt["runs"] for receipt in done["receipts"]):
+        lines += deferred_note(done, "it is handled")
+    print_result(done, "\n".join(lines))
     return 1 if any(receipt["status"] == "refused" for receipt in done["receipts"]) else 0
 
 
@@ -129,12 +117,11 @@ def _read_bytes(path: Path) -> bytes:
         raise BadEvent(what, where=str(path), mend="name a file with JSON") from error
 
 
-def _dry_run(settings: Settings, events: list[Any], as_json: bool) -> int:
-    from vedette.config.fleet import load_fleet
+def _dry_run(settings: Settings, events: list[Any]) -> int:
     from vedette.domain.event import check_event
     from vedette.interfaces.http.command_dispatch import parse_event
 
-    fleet = load_fleet(settings.root, settings).fleet
+    fleet = load_agents(settings).fleet
     found: list[dict[str, Any]] = []
     lines: list[str] = []
     for value in events:
@@ -155,5 +142,5 @@ def _dry_run(settings: Settings, events: list[Any], as_json: bool) -> int:
         for match in matches:
             mark = "wakes" if match.wakes else "stays asleep"
             lines.append(f"  {match.agent} {mark}: {sanitize_text(match.why)}")
-    print_result(as_json, {"events": found}, "\n".join(lines))
+    print_result({"events": found}, "\n".join(lines))
     return 0

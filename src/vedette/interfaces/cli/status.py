@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vedette.app.policy_state import folder_state
+from vedette.app.stores import store_reader
 from vedette.domain.base.clock import SystemClock
-from vedette.interfaces.cli.common import (
-    as_json_option,
-    format_table,
-    format_time,
-    print_result,
-    sanitize_text,
-    settings_of,
-    store_reader,
-)
-from vedette.interfaces.cli.folder_state import folder_note, folder_state
+from vedette.interfaces.cli.fleet import current_settings
+from vedette.interfaces.cli.output import format_table, format_time, print_result, sanitize_text
+from vedette.interfaces.cli.policy import folder_note
 from vedette.policy.compatibility import format_refusal, read_check
 
 if TYPE_CHECKING:
@@ -26,14 +21,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@as_json_option
-@click.pass_context
-def status(ctx: click.Context, as_json: bool) -> None:
+def status() -> None:
     """Show what runs, waits, is stopped and is live; works with and without a running fleet."""
     from vedette.interfaces.http.local_client import LocalClient
     from vedette.ledger.history.lists import status as stand
 
-    settings = settings_of(ctx)
+    settings = current_settings()
     with store_reader(settings) as store:
         found = stand(store, SystemClock().now_us())
         published = _publishing_engine(store)
@@ -53,7 +46,7 @@ def status(ctx: click.Context, as_json: bool) -> None:
     found["unrecorded"] = live.get("unrecorded", [])
     found["store_ready"] = live.get("store", {}).get("ready")
     found["in_doubt"] = doubt.seq if doubt is not None and not doubt.until else None
-    print_result(as_json, {"running": running, **found}, _text(running, found))
+    print_result({"running": running, **found}, _text(running, found))
 
 
 def _sandbox_state(settings: Settings) -> dict[str, Any]:
@@ -124,7 +117,7 @@ def _text(running: bool, state: dict[str, Any]) -> str:
     if state.get("store_ready") is False:
         lines.append("the store cannot commit: nothing is accepted and nothing called until it can")
     if state.get("clock"):
-        lines.append(f"clock: {state['clock']} until a person says `vedette clock confirm`")
+        lines.append(f"clock: {state['clock']} until a person says `vedette resume --clock`")
     lines += [
         f"left alone: {target['target']} ({target['state']}), {target['waiting']:,} runs wait for "
         f"it, tried again at {format_time(target['retry_us'])}"

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vedette.app.stores import store_reader
 from vedette.domain.base.errors import BadCommand
-from vedette.interfaces.cli.common import (
-    command_prefix,
-    order_options,
-    print_result,
-    sanitize_text,
-    settings_of,
-    store_reader,
+from vedette.interfaces.cli.fleet import command_prefix, current_settings
+from vedette.interfaces.cli.orders import (
+    OrderCommand,
+    OrderOptions,
+    deferred_note,
     submit_command,
 )
+from vedette.interfaces.cli.output import print_result, sanitize_text
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
@@ -25,39 +25,33 @@ if TYPE_CHECKING:
 # How long a running fleet is waited for; what takes longer is told by `explain`.
 _MAX_WAIT_S = 2.0
 
+_OUTCOME_TEXTS: dict[str | None, str] = {
+    None: "it is not done yet",
+    "done": "undone: it is as it was before",
+    "hold": "it waits for a person: see `vedette hold`",
+    "deny": "policy did not permit it; nothing was done",
+    "failed": "its target did not do it; nothing is undone",
+}
 
-@click.command()
+
+@click.command(cls=OrderCommand)
 @click.argument("effect")
-@order_options
-@click.pass_context
-def undo(
-    ctx: click.Context, effect: str, reason: str, command_id: str | None, as_json: bool
-) -> None:
+def undo(effect: str, order: OrderOptions) -> None:
     """Take back what EFFECT did (its id, that of its action, or the first characters).
 
     The inverse that the tool declares is decided under the policy of this moment like any other
     action, done once, and recorded with the effect as its cause.
     """
-    settings = settings_of(ctx)
+    settings = current_settings()
     with store_reader(settings) as store:
         name = _find_effect(store, effect)
-    done = submit_command(settings, "undo", reason, {"effect": name}, command_id)
+    done = submit_command(settings, "undo", {"effect": name}, order)
     done["outcome"] = _wait_for_outcome(settings, done["run"]) if done["by"] == "fleet" else None
     lines = [f"undo of {done['effect']}: {done['inverse']} of {done['agent']}"]
     lines += [f"  {key} = {sanitize_text(str(value))}" for key, value in done["args"].items()]
-    lines.append(_OUTCOME_TEXTS[done["outcome"]] if done["by"] == "fleet" else _DEFERRED_TEXT)
-    lines.append(f"see: {command_prefix(ctx)} explain {done['run']}")
-    print_result(as_json, done, "\n".join(lines))
-
-
-_DEFERRED_TEXT = "no fleet runs here; it is acted on at the next `vedette run`"
-_OUTCOME_TEXTS: dict[str | None, str] = {
-    None: "it is not done yet",
-    "done": "undone: it is as it was before",
-    "hold": "it waits for a person: see `vedette hold list`",
-    "deny": "policy did not permit it; nothing was done",
-    "failed": "its target did not do it; nothing is undone",
-}
+    lines += deferred_note(done, "it is acted on") or [_OUTCOME_TEXTS[done["outcome"]]]
+    lines.append(f"see: {command_prefix()} explain {done['run']}")
+    print_result(done, "\n".join(lines))
 
 
 def _find_effect(store: StoreReader, text: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from vedette.domain.base.errors import BadCommand, BadFleet
-from vedette.interfaces.cli.common import sanitize_text
+from vedette.interfaces.cli.output import sanitize_text, wants_json
 
 
 @click.command()
@@ -18,8 +18,8 @@ from vedette.interfaces.cli.common import sanitize_text
 @click.option("--gateway", required=True, metavar="URL", help="https://HOST[:PORT], or unix:PATH.")
 @click.option(
     "--identity",
-    metavar="FILE",
-    help="Its key, written by `vedette identity issue`; `google` is the metadata server's token.",
+    metavar="FILE|google:NAME",
+    help="Its key, as `identity issue` wrote it; or Google's metadata server, for gateway NAME.",
     required=True,
 )
 @click.option(
@@ -29,23 +29,14 @@ from vedette.interfaces.cli.common import sanitize_text
     show_default=True,
     help="The folder that holds the agent's folder.",
 )
-@click.option("--audience", metavar="NAME", help="Of the gateway; for --identity google.")
 @click.option("--require-box", is_flag=True, help="Refuse where this kernel has no whole box.")
-@click.option("--json", "as_json", is_flag=True, help="Tell what happens as lines of JSON.")
-def worker(
-    agent: str,
-    gateway: str,
-    identity: str,
-    agents: Path,
-    audience: str | None,
-    require_box: bool,
-    as_json: bool,
-) -> None:
+def worker(agent: str, gateway: str, identity: str, agents: Path, require_box: bool) -> None:
     """Run one agent's judge for a gateway, with nothing but the agent's identity and folder.
 
     It reads no vedette.toml, no store and no target's credential. The judge runs in a box: it reads
     its folder, and reaches no network, file or process else; what the kernel leaves open is said.
-    If the gateway goes away it connects again; until Ctrl-C.
+    If the gateway goes away it connects again; until Ctrl-C. With --json what happens is told as
+    lines of JSON.
     """
     import asyncio
 
@@ -59,20 +50,22 @@ def worker(
     if lacks and require_box:
         what = f"the judge would not be closed in: {'; '.join(lacks)}"
         raise BadFleet(what, mend="leave --require-box out and trust its code", code="not-boxed")
-    mint = _build_minter(agent, identity, audience)
+    mint = _build_minter(agent, identity)
     with suppress(KeyboardInterrupt):
-        asyncio.run(_run_worker(agent, folder, gateway, mint, lacks, as_json))
+        asyncio.run(_run_worker(agent, folder, gateway, mint, lacks))
 
 
-def _build_minter(agent: str, identity: str, audience: str | None) -> Callable[[], Awaitable[str]]:
+def _build_minter(agent: str, identity: str) -> Callable[[], Awaitable[str]]:
     """Return what mints the worker's tokens. Raises BadFleet for a file that is no identity."""
-    if identity == "google":
+    if identity == "google" or identity.startswith("google:"):
+        audience = identity.partition(":")[2]
         if not audience:
-            raise BadCommand("google tokens need the gateway's audience", mend="add --audience")
+            mend = "write --identity google:NAME"
+            raise BadCommand("google tokens need the gateway's audience", mend=mend)
         from vedette.adapters.identity.google import MetadataServer
 
-        metadata, name = MetadataServer(), audience
-        return lambda: metadata.id_token(name)
+        metadata = MetadataServer()
+        return lambda: metadata.id_token(audience)
     from vedette.adapters.identity.spiffe import Signer
     from vedette.domain.base.clock import SystemClock
 
@@ -95,7 +88,6 @@ async def _run_worker(
     gateway: str,
     mint: Callable[[], Awaitable[str]],
     lacks: list[str],
-    as_json: bool,
 ) -> None:
     import asyncio
     import signal
@@ -104,6 +96,8 @@ async def _run_worker(
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
     from vedette.adapters.reasoners.workers.websocket_client import Relay
     from vedette.config.snapshot import keep_snapshot
+
+    as_json = wants_json()
 
     def report(words: str) -> None:
         line = f"worker {agent}: {sanitize_text(words)}"

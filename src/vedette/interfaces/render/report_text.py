@@ -85,7 +85,7 @@ def _traffic(traffic: Mapping[str, Any]) -> Iterator[str]:
         f"{effects['unknown']:,} times unknown"
     )
     if traffic["unreadable"]:
-        yield f"  {traffic['unreadable']:,} entries cannot be read: see `vedette ledger verify`"
+        yield f"  {traffic['unreadable']:,} entries cannot be read: see `vedette verify`"
 
 
 def _change(one: Mapping[str, Any], format_time: TimeFormat) -> str:

@@ -93,10 +93,10 @@ def find_dead_letter(record: LedgerReader, text: str) -> Run:
     kind, name = resolve(record, text)
     run = record.run(name) if kind == "run" else None
     if run is None:
-        raise BadCommand(f"{text!r} is no run", mend="see `vedette dead list`")
+        raise BadCommand(f"{text!r} is no run", mend="see `vedette dead`")
     if run.state != "dead":
         raise BadCommand(
-            f"run {run.id} is no dead letter, it is {run.state}", mend="see `vedette dead list`"
+            f"run {run.id} is no dead letter, it is {run.state}", mend="see `vedette dead`"
         )
     return run
 

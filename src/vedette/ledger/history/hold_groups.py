@@ -55,7 +55,7 @@ def group(record: LedgerReader, now_us: int, name: str) -> dict[str, Any]:
             members.setdefault(id, []).append(item)
     if len(members) != 1:
         several = "may be any of " + ", ".join(members) if members else "is no group of open holds"
-        raise NotFound(f"{name!r} {several}", mend="see `vedette hold list --group`")
+        raise NotFound(f"{name!r} {several}", mend="see `vedette hold --group`")
     ((id, held),) = members.items()
     return {**_group(id, held), "cut": cut}
 

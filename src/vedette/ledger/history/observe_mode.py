@@ -1,7 +1,7 @@
 """Would: what agents in observe or ask would have done, and how often people agree with them.
 
 An agent earns act by being looked at. Counted are the last decision of each action that a mode
-kept from being done, and what people said: `correct RUN --right` and `--should`, answers to holds,
+kept from being done, and what people said: `correct RUN --right` or a label, answers to holds,
 and undos. A correction speaks for its whole run, and the last one counts. Else an effect that a
 person had taken back says no to its run. Else answers speak for one action each. The runs of undos
 are nobody's judgement: nothing of them is counted.

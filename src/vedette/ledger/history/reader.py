@@ -102,7 +102,7 @@ def resolve(record: LedgerReader, text: str) -> tuple[Kind, str]:
     if not found:
         raise NotFound(
             f"nothing is known by {text!r}",
-            mend="see `vedette runs`, `vedette hold list`; the first characters of an id will do",
+            mend="see `vedette runs`, `vedette hold`; the first characters of an id will do",
         )
     if prefix is None:
         found = _prefer_run(found)

@@ -67,7 +67,7 @@ def report(
             would.add_entry(entry)
             answered.add_entry(entry)
         except (ValueError, KeyError):
-            # No entry, or no body. What stands and what does not is for `ledger verify` to say.
+            # No entry, or no body. What stands and what does not is for `verify` to say.
             tally.unreadable += 1
     bundle = live_bundle(record, until_us)
     # What is not the store, as an export, has no entries by run.

@@ -110,7 +110,7 @@ def shown_digest(
 
 def refuse_unseen(item: Mapping[str, Any], digest: str) -> None:
     """Raise NotShown unless `digest` begins the digest of what is shown of a hold now."""
-    hold, mend = item["hold"], f"look at it again: vedette hold show {item['hold']}"
+    hold, mend = item["hold"], f"look at it again: vedette hold {item['hold']}"
     if not DIGEST_PREFIX.fullmatch(digest):
         what = f"{digest[:20]!r} is no digest: it has 8 to 64 hexadecimal digits"
         raise DisplayMismatch(what, mend=mend)

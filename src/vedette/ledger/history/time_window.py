@@ -122,7 +122,7 @@ def read_instant(raw: bytes) -> int:
 
 
 def parse_fields(raw: bytes) -> dict[str, Any]:
-    """Return the fields of a sealed entry; none if it is not one (`ledger verify` says so)."""
+    """Return the fields of a sealed entry; none if it is not one (`verify` says so)."""
     try:
         value = orjson.loads(raw)
     except ValueError:

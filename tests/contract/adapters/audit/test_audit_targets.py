@@ -1,4 +1,4 @@
-"""`vedette audit targets`: real targets after a real run, and then what went around us."""
+"""`vedette verify targets`: real targets after a real run, and then what went around us."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from vedette.adapters.bigquery.record import statement
 from vedette.adapters.mail.maildir.source import MaildirSource
 from vedette.adapters.notify.target import WebhookTarget
 from vedette.adapters.pubsub.publisher import publish
+from vedette.app.stores import store_reader
 from vedette.config.reach import target_plugin
 from vedette.config.settings import read_settings
 from vedette.domain.base.clock import SystemClock
@@ -36,7 +37,6 @@ from vedette.domain.base.errors import BadCommand, BadFleet, Unavailable
 from vedette.domain.effect import Call
 from vedette.domain.target_record import Mail, TargetEffect, TargetRecord
 from vedette.interfaces.cli import cli
-from vedette.interfaces.cli.common import store_reader
 from vedette.ledger.history.audit import (
     RecordedEffect,
     RecordedEffects,
@@ -130,7 +130,7 @@ def copied(ran: Path, tmp_path: Path) -> Path:
 
 
 def audit(folder: Path, *more: str) -> tuple[int, dict[str, Any]]:
-    given = ["--config", str(folder), "audit", "targets", "--json", *more]
+    given = ["--config", str(folder), "verify", "targets", "--json", *more]
     done = CliRunner().invoke(cli, given, standalone_mode=False)
     if done.exception is not None:
         raise done.exception
@@ -148,7 +148,7 @@ def test_people_read_it_too(copied: Path) -> None:
     with (copied / "record.jsonl").open("a") as record:
         record.write('{"key": "by\x07hand"}\n'.replace("\x07", "\\u0007"))
     done = subprocess.run(
-        [sys.executable, "-m", "vedette", "--config", str(copied), "audit", "targets"],
+        [sys.executable, "-m", "vedette", "--config", str(copied), "verify", "targets"],
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 1, done.stderr

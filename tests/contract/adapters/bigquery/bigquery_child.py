@@ -22,10 +22,10 @@ from tests.bigquery import PROJECT, ROOT
 from vedette.adapters.bigquery import source as module
 from vedette.adapters.bigquery.config import BigQueryFile
 from vedette.adapters.bigquery.source import BigQuerySource
+from vedette.app.ledger_followers import ship_ledger
 from vedette.config.deployment import AuditPlan, Deployment
 from vedette.config.settings import Settings
 from vedette.domain.base import failpoint
-from vedette.interfaces.cli.ship import _ship_entries
 from vedette.testing.clock import ManualClock
 from vedette.testing.toy_fleet import World, toy_fleet
 
@@ -85,7 +85,7 @@ def main(what: str, folder: Path, dataset: str, point: str, at: int) -> None:
         asyncio.run(take_in(folder, dataset, point, at))
     else:
         arm(point, at)
-        asyncio.run(_ship_entries(settings_of(folder, dataset)))
+        asyncio.run(ship_ledger(settings_of(folder, dataset)))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from vedette.adapters.bigquery.sql import AT_COLUMN, ROW_COLUMN
 from vedette.adapters.bigquery.tables import KINDS
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.adapters.telemetry.prometheus import PrometheusMetrics
+from vedette.app.ledger_followers import check_shipped
 from vedette.app.sources import build_source
 from vedette.config.deployment import AuditPlan, Deployment
 from vedette.config.settings import load_settings
@@ -42,7 +43,6 @@ from vedette.domain.base.errors import BadFleet, StoreFailed
 from vedette.domain.event import ENVELOPE
 from vedette.domain.origin import Ref, Roots, resolve
 from vedette.interfaces import daemon
-from vedette.interfaces.cli import ship
 from vedette.interfaces.daemon import Daemon
 from vedette.testing.clock import ManualClock
 from vedette.testing.intake import ListIntake
@@ -491,23 +491,23 @@ def test_a_table_that_lags_is_not_wrong(tmp_path: Path, monkeypatch: pytest.Monk
 
         def __exit__(self, *told: object) -> None: ...
 
-    monkeypatch.setattr(ship, "store_reader", lambda settings: Reading())
+    monkeypatch.setattr("vedette.app.stores.store_reader", lambda settings: Reading())
     settings: Any = SimpleNamespace(fleet="f", deployment=Deployment(audit=AuditPlan("p", "d", 1)))
     monkeypatch.setattr(
         "vedette.app.ledger_followers.open_warehouse", lambda settings: Shelf(ledger, marks)
     )
-    told = ship._check_tables(settings)
+    told = check_shipped(settings)
     assert (told["ok"], told["last"], told["head"]) == (True, 4, 12)
     # The control: a row that its mark says is there, and is not.
     lacking = {"ledger": 9, "decisions": 3}
     monkeypatch.setattr(
         "vedette.app.ledger_followers.open_warehouse", lambda settings: Shelf(ledger, lacking)
     )
-    told = ship._check_tables(settings)
+    told = check_shipped(settings)
     assert told["tables"]["decisions"]["wrong"] == ["entry 4 is not there"]
     # A table that was never shipped to has nothing that could be wrong.
     ledger.marks = {"ledger": 9}
-    assert ship._check_tables(settings)["last"] == 0
+    assert check_shipped(settings)["last"] == 0
 
 
 def test_the_comparison_asks_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,9 @@ from tests.contract.adapters.bigquery.bigquery_child import kill, settings_of
 from vedette.adapters.bigquery.reconciliation import find_differences
 from vedette.adapters.bigquery.shipper import Shipper
 from vedette.adapters.bigquery.warehouse import Warehouse
-from vedette.app.ledger_followers import build_followers
+from vedette.app.ledger_followers import build_followers, check_shipped, ship_ledger
 from vedette.domain.action import Proposal
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.interfaces.cli.ship import _check_tables, _ship_entries
 from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
@@ -134,9 +133,9 @@ async def test_a_kill_doubles_and_loses_nothing(tmp_path: Path, bigquery: Datase
     await asyncio.to_thread(kill, "ship", state, bigquery.short, "ship.append:after", 1)
     # All of the first append is there, and the store knows nothing of it.
     assert len(shipped(bigquery)) == head
-    assert _check_tables(settings_of(state, bigquery.short))["last"] == 0
-    assert await _ship_entries(settings_of(state, bigquery.short)) == (0, head)
-    told = _check_tables(settings_of(state, bigquery.short))
+    assert check_shipped(settings_of(state, bigquery.short))["last"] == 0
+    assert await ship_ledger(settings_of(state, bigquery.short)) == (0, head)
+    told = check_shipped(settings_of(state, bigquery.short))
     assert (told["ok"], told["last"], told["head"]) == (True, head, head)
     assert told["tables"]["ledger"] == {"rows": head, "wrong": []}
 

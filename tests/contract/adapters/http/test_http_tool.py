@@ -31,12 +31,12 @@ from vedette.adapters.http.template import BadArgument, build_request
 from vedette.adapters.http.tools import HttpTools
 from vedette.adapters.identity.secrets import with_secrets
 from vedette.adapters.tools.performers import PluginTools
+from vedette.app.check import code_problems
 from vedette.config.settings import load_settings
 from vedette.domain.base.errors import BadFleet, Unavailable
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.readers import Readers
 from vedette.domain.tool import SettlementMode, Tool
-from vedette.interfaces.cli.check import code_problems
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until

@@ -574,7 +574,7 @@ def typed(fleet_folder: Path, *more: str) -> Said:
         'fleet = "harbour"\nstate = "state"\n[content]\nagents = "content/agents"\n'
         'policies = "policies"\nmemory = "content/memory"\n'
     )
-    return said(fleet_folder, "replay", "--engine", "opa", *more)
+    return said(fleet_folder, "verify", "decisions", "--engine", "opa", *more)
 
 
 @pytest.mark.parametrize("text", ["hello", "slips through"])

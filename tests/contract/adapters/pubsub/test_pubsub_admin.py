@@ -1,4 +1,4 @@
-"""`vedette pubsub plan`, `apply` and `redrive` against the real emulator."""
+"""`vedette pubsub`, `--apply` and `--redrive` against the real emulator."""
 
 from __future__ import annotations
 

@@ -218,7 +218,7 @@ def test_making_the_client_takes_of_the_calls_time(
 
 
 async def test_a_target_may_give_its_topics_full_name(topic: Topic) -> None:
-    """As `vedette pubsub apply` takes it."""
+    """As `vedette pubsub --apply` takes it."""
     target = {**topic.call().target, "topic": topic.path}
     done = await asyncio.to_thread(publish, topic.call(target=target), 1, type="t")
     assert done.state == "done", done

@@ -1,4 +1,4 @@
-"""`vedette pubsub redrive`: dead letters come again, once each, against the real emulator."""
+"""`vedette pubsub --redrive`: dead letters come again, once each, against the real emulator."""
 
 from __future__ import annotations
 

@@ -428,7 +428,7 @@ async def test_who_is_revoked_is_sent_away_at_once(tmp_path: Path) -> None:
         assert ("worker", "revoked") in {told[:2] for told in there.refused}
 
 
-@pytest.mark.parametrize("url", ["http://gateway.example", "ftp://localhost", "gateway"])
+@pytest.mark.parametrize("url", ["http://gateway.example", "ftp://localhost", "run", "--gateway"])
 def test_a_token_does_not_travel_in_the_clear(url: str) -> None:
     with pytest.raises(BadCommand):
         gateway_address(url)

@@ -44,7 +44,7 @@ run "an_agent" {
   assert {
     condition = join(" ", google_cloud_run_v2_worker_pool.agent[0].template[0].containers[0].args) == join(" ", [
       "worker --agent night_watch --agents /fleet/agents --gateway https://gateway.example",
-      "--identity google --audience https://harbour.vedette.internal",
+      "--identity google:https://harbour.vedette.internal",
     ])
     error_message = "The worker is told its agent, its gateway and whose token it presents; nothing else."
   }

@@ -196,7 +196,7 @@ class Issuer:
                 return []
             found = [kid for kid, k in book["keys"].items() if kid == what or k["agent"] == what]
             if not found and not is_valid_name(what):
-                mend = "see `vedette identity list`"
+                mend = "see `vedette identity show`"
                 raise BadCommand(f"{what!r} is no agent, no key and no token:JTI", mend=mend)
             for kid in found:
                 known = book["keys"][kid]
@@ -281,7 +281,7 @@ class Issuer:
                 try:
                     key: dict[str, Any] = orjson.loads(path.read_bytes())
                 except (OSError, ValueError) as error:
-                    mend = f"vedette identity rotate {agent}"
+                    mend = f"vedette identity issue --rotate {agent}"
                     raise BadFleet("the key cannot be read", where=str(path), mend=mend) from error
                 return key
         return None

@@ -1,69 +1,32 @@
-"""`vedette audit`: what the world says of what the fleet did."""
+"""Targets' own records, held against what the ledger says was done to them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from vedette.app.stores import store_reader
+from vedette.config.fleet import load_fleet
+from vedette.config.reach import target_plugin
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand
-from vedette.interfaces.cli.common import (
-    as_json_option,
-    format_time,
-    print_result,
-    sanitize_text,
-    settings_of,
-    store_reader,
-)
-from vedette.interfaces.cli.ship import ship
+from vedette.ledger.history.audit import AUDIT, audit_keys, audit_mailbox, read_effects
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
     from vedette.ledger.history.audit import RecordedEffects
 
-_MAX_SHOWN = 50
 # How far the clocks of several workers on one database may be apart.
 _CLOCK_SKEW_US = 5_000_000
 
 
-@click.group()
-def audit() -> None:
-    """Hold the fleet's record against what others recorded."""
-
-
-audit.add_command(ship)
-
-
-@audit.command("targets")
-@click.argument("names", nargs=-1, metavar="[TARGET]…")
-@click.option(
-    "--since", metavar="TIME", help="From then on: an instant (UTC), or 24h, 7d back. Default: all."
-)
-@as_json_option
-@click.pass_context
 def audit_targets(
-    ctx: click.Context, names: tuple[str, ...], since: str | None, as_json: bool
-) -> int:
-    """Compare each target's own record with the ledger's intents.
-
-    Lists what is at a target without an intent, what the ledger says was done and the target does
-    not know, and what is there in spite of the ledger. Exits with 1 on any.
-    """
-    settings = settings_of(ctx)
-    now_us = SystemClock().now_us()
-    report = _build_report(settings, names, _parse_instant(since, now_us), now_us)
-    print_result(as_json, report, _text(report))
-    return 0 if report["ok"] else 1
-
-
-def _build_report(
     settings: Settings, names: Sequence[str], since_us: int, now_us: int
 ) -> dict[str, Any]:
-    from vedette.config.reach import target_plugin
-    from vedette.ledger.history.audit import AUDIT, read_effects
+    """Compare the records of targets (without names: of all) since an instant with the ledger.
 
+    Raises BadCommand for a name that is no target, or that cannot be audited.
+    """
     odd = sorted(set(names) - set(settings.targets))
     if odd:
         mend = f"one of: {', '.join(settings.targets)}"
@@ -83,7 +46,7 @@ def _build_report(
     # What a record forgot while it was read counts as forgotten, too.
     end_us = SystemClock().now_us()
     with store_reader(settings) as store, store.snapshot():
-        ledger = read_effects(store, _build_target_lookup(settings))
+        ledger = read_effects(store, _target_lookup(settings))
     if ledger.is_truncated:
         since_us = max(since_us, ledger.first_us)
     read_us = now_us - (_CLOCK_SKEW_US if settings.store.kind == "postgresql" else 0)
@@ -110,8 +73,6 @@ def _known_names(name: str, settings: Settings, ledger: RecordedEffects) -> froz
     Its own, those of targets that are the same place, and those that no target has any more: it
     may have been called so.
     """
-    from vedette.config.reach import target_plugin
-
     here = settings.targets[name]
     plugin = target_plugin(here)
     same = {other for other, table in settings.targets.items() if plugin.is_same_place(here, table)}
@@ -128,8 +89,6 @@ def _audit_target(
     names: frozenset[str],
     times: Mapping[str, int],
 ) -> dict[str, Any]:
-    from vedette.ledger.history.audit import audit_keys, audit_mailbox
-
     given: dict[str, Any] = {**times, "names": names}
     kept_us = 0 if record.retention_us is None else end_us + _CLOCK_SKEW_US - record.retention_us
     if record.mails is not None:
@@ -151,61 +110,21 @@ def _audit_target(
     }
 
 
-def _build_target_lookup(settings: Settings) -> Callable[[str, str], str | None]:
-    """Return what names the target of an agent's tool, as the fleet is declared today."""
+def _target_lookup(settings: Settings) -> Callable[[str, str], str | None]:
+    """Return what names the target of an agent's tool, as the fleet is declared today.
+
+    The fleet is read when it is first asked: the record alone names most targets.
+    """
     known: dict[tuple[str, str], str | None] = {}
-
-    def load() -> Mapping[tuple[str, str], str | None]:
-        from vedette.config.fleet import load_fleet
-
-        agents = load_fleet(settings.root, settings, now_us=SystemClock().now_us()).fleet.agents
-        return {(a.name, t.name): t.target for a in agents.values() for t in a.tools.values()}
 
     def find_target(agent: str, tool: str) -> str | None:
         if not known:
-            known.update(load() or {("", ""): None})
+            now_us = SystemClock().now_us()
+            agents = load_fleet(settings.root, settings, now_us=now_us).fleet.agents
+            known[("", "")] = None
+            known.update(
+                {(a.name, t.name): t.target for a in agents.values() for t in a.tools.values()}
+            )
         return known.get((agent, tool))
 
     return find_target
-
-
-def _parse_instant(since: str | None, now_us: int) -> int:
-    from vedette.domain.base.clock import duration_us, from_iso, instant_before
-
-    if since is None:
-        return 0
-    try:
-        return instant_before(now_us, duration_us(since))
-    except ValueError:
-        pass
-    try:
-        return from_iso(since)
-    except ValueError as error:
-        mend = "for example --since 24h, or --since 2026-05-01T06:00:00Z"
-        raise BadCommand(f"{since!r} is no time", mend=mend) from error
-
-
-def _text(report: Mapping[str, Any]) -> str:
-    lines = []
-    if report["archived_before"]:
-        lines.append(f"entries before {format_time(report['archived_before'])} are archived")
-    for target in report["targets"]:
-        found = target["findings"]
-        lines.append(
-            f"{target['target']}: {target['recorded']:,} in its record, {target['done']:,} of "
-            f"{target['intents']:,} intents done, {target['open']:,} open: "
-            + (f"{len(found):,} findings" if found else "as the ledger says")
-        )
-        if target["erased"]:
-            lines.append(f"  of {target['erased']:,} intents the content is erased")
-        if target["kept_since"]:
-            lines.append(f"  its record begins at {format_time(target['kept_since'])}")
-        lines += [
-            f"  FOUND {one['code']}: {sanitize_text(one['what'])}" for one in found[:_MAX_SHOWN]
-        ]
-        if len(found) > _MAX_SHOWN:
-            lines.append(f"  … and {len(found) - _MAX_SHOWN:,} more (--json has all)")
-    lines += [f"{one['target']}: not audited: {one['why']}" for one in report["skipped"]]
-    if not report["targets"]:
-        lines.append("nothing was audited")
-    return "\n".join(lines)

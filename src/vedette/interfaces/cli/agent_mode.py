@@ -1,4 +1,4 @@
-"""`vedette mode`: whether an agent observes, asks or acts."""
+"""`vedette agent mode`: whether an agent observes, asks or acts."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.domain.base.errors import BadCommand, BadPolicy, NotFound
-from vedette.interfaces.cli.common import (
-    as_json_option,
-    format_time,
-    print_result,
-    sanitize_text,
-    settings_of,
-    store_reader,
-)
-from vedette.interfaces.cli.loosening import submit_with_confirmation, yes_option
+from vedette.app.stores import store_reader
+from vedette.domain.base.errors import BadCommand, BadPolicy
+from vedette.interfaces.cli.fleet import current_settings, find_agent, load_agents
+from vedette.interfaces.cli.orders import OrderCommand, OrderOptions, submit_with_confirmation
+from vedette.interfaces.cli.output import format_time, print_result, sanitize_text
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
@@ -28,23 +23,13 @@ _MEANING = {
 }
 
 
-@click.command()
+@click.command(cls=OrderCommand, needs_reason=False)
 @click.argument("agent")
 @click.argument("mode", required=False, type=click.Choice(_MODES))
-@click.option("--reason", metavar="TEXT", help="Why; it is recorded with your name.")
-@click.option("--command-id", metavar="ID", help="A repeat of the same id is not done again.")
-@yes_option
-@as_json_option
-@click.pass_context
-def mode(
-    ctx: click.Context,
-    agent: str,
-    mode: str | None,
-    reason: str | None,
-    command_id: str | None,
-    yes: bool,
-    as_json: bool,
-) -> int:
+@click.option(
+    "--yes", is_flag=True, help="Loosen without asking; needed where there is no terminal."
+)
+def mode(agent: str, mode: str | None, yes: bool, order: OrderOptions) -> int:
     """Show the mode of AGENT, or set it: observe, ask or act.
 
     The mode stands in policies/grants/data.yaml. That word is changed there, comments kept, and
@@ -53,67 +38,57 @@ def mode(
     more careful of what policy grants and what agent.yaml requests. A refusal changes nothing and
     exits with 1.
     """
-    settings = settings_of(ctx)
+    settings = current_settings()
     if mode is None:
-        value = read_mode(settings, agent)
-        print_result(as_json, value, _mode_text(value))
+        value = _read_mode(settings, agent)
+        print_result(value, _mode_text(value))
         return 0
-    if not (reason or "").strip():
+    if not (order.reason or "").strip():
         raise BadCommand("a reason is missing", mend="add --reason 'why'")
     try:
         args = {"agent": agent, "mode": mode}
-        done = submit_with_confirmation(settings, "mode", reason or "", args, command_id, yes=yes)
+        done = submit_with_confirmation(settings, "mode", args, order, yes=yes)
     except BadPolicy as error:
         done = {"ok": False, "findings": [str(error)], "revision": None}
     if not done["ok"]:
         stays = f"; revision {done['revision']} stays" if done["revision"] else ""
         lines = [f"refused{stays}, the file is as it was:", *done["findings"]]
-        print_result(as_json, done, "\n".join(lines))
+        print_result(done, "\n".join(lines))
         return 1
-    print_result(as_json, done, _result_text(done))
+    print_result(done, _result_text(done))
     return 0
 
 
-def read_mode(settings: Settings, agent: str) -> dict[str, Any]:
+def _read_mode(settings: Settings, agent: str) -> dict[str, Any]:
     """Return the mode of an agent: requested, granted, in force, and since when.
 
-    From the live policy if there is a store; else from the folder. Raises BadCommand.
+    From the live policy if there is a store; else from the folder. Raises NotFound.
     """
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.app.stores import store_exists
-    from vedette.config.fleet import load_fleet
-    from vedette.domain.base.clock import SystemClock
     from vedette.operations.modes import effective_mode, read_grant
 
-    now_us = SystemClock().now_us()
-    agents = load_fleet(settings.root, settings, now_us=now_us).fleet.agents
-    if agent not in agents:
-        raise NotFound(f"there is no agent {agent!r}", mend=f"one of: {', '.join(agents)}")
-    requested = agents[agent].requested_mode
+    requested = find_agent(load_agents(settings).fleet.agents, agent).requested_mode
     folder = read_grant(read_bundle(settings.policies).files, agent)["mode"]
-    value: dict[str, Any] = {"agent": agent, "requested": requested, "folder": folder}
-    if not store_exists(settings):
-        told = {"granted": folder, "in_force": effective_mode(requested, folder)}
-        return {**value, **told, "revision": None, "since_revision": None, "since": None}
-    with store_reader(settings) as store:
-        revisions = store.revisions()
-        live = (
-            read_grant(store.bundle_files(revisions[0][1]) or {}, agent)["mode"]
-            if revisions
-            else folder
-        )
-        since = revisions[0] if revisions else None
-        for number, digest, at in revisions[1:]:
-            if read_grant(store.bundle_files(digest) or {}, agent)["mode"] != live:
-                break
-            since = (number, digest, at)
+    live, first = folder, None
+    revisions: list[tuple[int, str, int]] = []
+    if store_exists(settings):
+        with store_reader(settings) as store:
+            revisions = store.revisions()
+            for revision in revisions:
+                granted = read_grant(store.bundle_files(revision[1]) or {}, agent)["mode"]
+                if first is not None and granted != live:
+                    break
+                live, first = granted, revision
     return {
-        **value,
+        "agent": agent,
+        "requested": requested,
+        "folder": folder,
         "granted": live,
         "in_force": effective_mode(requested, live),
         "revision": revisions[0][0] if revisions else None,
-        "since_revision": since[0] if since else None,
-        "since": since[2] if since else None,
+        "since_revision": first[0] if first else None,
+        "since": first[2] if first else None,
     }
 
 
@@ -131,14 +106,14 @@ def _mode_text(value: dict[str, Any]) -> str:
 
 
 def _result_text(result: dict[str, Any]) -> str:
-    told = f"{result['agent']}: {result['was']} -> {result['mode']}"
+    text = f"{result['agent']}: {result['was']} -> {result['mode']}"
     if result["was"] == result["mode"]:
-        told = f"{result['agent']}: {result['mode']} already"
+        text = f"{result['agent']}: {result['mode']} already"
     if result["changed"]:
         where = "" if result["behind"] else " everywhere"
-        told += f", in force{where} after {result['took_us'] / 1000:.0f} ms"
-        told += f" (revision {result['revision']})"
-    lines = [told]
+        text += f", in force{where} after {result['took_us'] / 1000:.0f} ms"
+        text += f" (revision {result['revision']})"
+    lines = [text]
     if result["behind"]:
         lines.append(
             f"note: not known to be in force at worker {sanitize_text(', '.join(result['behind']))}"

@@ -1,19 +1,18 @@
-"""`vedette run --fresh`: empties the state folder, and nothing that is not one."""
+"""Empties the state folder, and nothing that is not one (`vedette run --fresh`)."""
 
 from __future__ import annotations
 
-import fcntl
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vedette.domain.base.errors import BadCommand, StoreBusy
-from vedette.domain.base.state_folder import open_text, refuse_link
+from vedette.domain.base.errors import BadCommand
+from vedette.domain.base.state_folder import refuse_link
+from vedette.store.runner_lock import LOCK_FILE, acquire_lock
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
 
-LOCK = "runner.lock"
 # What a sample target writes there of its own: its record outlives the fleet's.
 _KEPT_PREFIX = "receiver."
 
@@ -28,17 +27,12 @@ def wipe_state(settings: Settings) -> list[str]:
     if not state.exists():
         return []
     _check_state_folder(settings)
-    lock = state / LOCK
-    with open_text(lock) as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            mend = "stop it first; --fresh deletes what it works on"
-            raise StoreBusy("a fleet runs here", where=str(state), mend=mend) from None
+    mend = "stop it first; --fresh deletes what it works on"
+    with acquire_lock(state / LOCK_FILE, mend=mend):
         gone = []
         # The lock itself stays: another runner may be about to take it.
         for path in sorted(state.iterdir()):
-            if path.name == LOCK or path.name.startswith(_KEPT_PREFIX):
+            if path.name == LOCK_FILE or path.name.startswith(_KEPT_PREFIX):
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -57,9 +51,9 @@ def _check_state_folder(settings: Settings) -> None:
             mend = "name a state folder of its own in vedette.toml"
             raise BadCommand(f"would delete {other}", where=str(state), mend=mend)
     found = [path.name for path in state.iterdir() if not path.name.startswith(_KEPT_PREFIX)]
-    if found and not {LOCK, "store.db"} & set(found):
+    if found and not {LOCK_FILE, "store.db"} & set(found):
         raise BadCommand(
-            f"does not look like a state folder (it holds {found[0]!r} and no {LOCK})",
+            f"does not look like a state folder (it holds {found[0]!r} and no {LOCK_FILE})",
             where=str(state),
             mend="empty it yourself if that is what you mean",
         )

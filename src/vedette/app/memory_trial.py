@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import asdict
 
-from vedette.interfaces.cli.common import store_reader
+from vedette.domain.memory import Memory
 
 if TYPE_CHECKING:
-    from vedette.config.settings import Settings
     from vedette.domain.event import Event
+    from vedette.store.read_runs import StoreReader
 
 
 def find_flips(
-    settings: Settings, agent: str, candidate: Mapping[str, Any], training: Mapping[str, Any]
+    store: StoreReader, agent: str, candidate: Mapping[str, Any], training: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return which of an agent's latest runs a candidate would have labelled otherwise.
 
     The judge is made twice here, of what the fleet makes it of (`training`: folder, charter and
-    lessons); nothing of it is stored.
+    lessons); nothing of it is stored. `why_not` says why it was not tried, None if it was.
     """
     from vedette.config.agent_loader import load_judge, load_module
-    from vedette.domain.memory import Memory
     from vedette.memory.review import add_lesson, find_flips, is_stateful
 
     found: dict[str, Any] = {"agent": agent, "events": 0, "flips": [], "why_not": None}
@@ -36,16 +35,15 @@ def find_flips(
     lessons = [Memory(**{**one, "topics": tuple(one["topics"])}) for one in training["lessons"]]
     before = load_judge(folder, charter, lessons)
     after = load_judge(folder, charter, add_lesson(lessons, candidate))
-    runs = _latest_runs(settings, agent)
-    told = [asdict(flip) for flip in find_flips(before, after, runs, agent)]
-    return {**found, "events": len(runs), "flips": told}
+    runs = _latest_runs(store, agent)
+    flips = [asdict(flip) for flip in find_flips(before, after, runs, agent)]
+    return {**found, "events": len(runs), "flips": flips}
 
 
-def _latest_runs(settings: Settings, agent: str) -> list[tuple[str, Event]]:
+def _latest_runs(store: StoreReader, agent: str) -> list[tuple[str, Event]]:
     """Return the agent's latest runs with their events, as far as these are not erased."""
     from vedette.memory.review import MOST_EVENTS
 
-    with store_reader(settings) as store:
-        runs = store.runs_page(agent=agent, state=None, before=None, limit=MOST_EVENTS)
-        found = [(run.id, store.event(run.event)) for run in runs]
+    runs = store.runs_page(agent=agent, state=None, before=None, limit=MOST_EVENTS)
+    found = [(run.id, store.event(run.event)) for run in runs]
     return [(run, event) for run, event in found if event is not None]

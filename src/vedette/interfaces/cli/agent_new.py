@@ -1,4 +1,4 @@
-"""`vedette new agent`: a new agent like one that is there."""
+"""`vedette agent new`: a new agent like one that is there."""
 
 from __future__ import annotations
 
@@ -6,51 +6,36 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from vedette.app.stores import store_reader
 from vedette.domain.base.errors import BadCommand, BadPolicy
-from vedette.interfaces.cli.check import code_problems, policy_findings
-from vedette.interfaces.cli.common import (
-    as_json_option,
-    command_prefix,
-    print_result,
-    sanitize_text,
-    settings_of,
-    store_reader,
-)
+from vedette.interfaces.cli.fleet import command_prefix, current_settings
+from vedette.interfaces.cli.output import print_result, sanitize_text
 
 if TYPE_CHECKING:
-    from vedette.config.problem import Problem
     from vedette.config.settings import Settings
     from vedette.operations.scaffold import NewAgent
 
 
-@click.group()
-def new() -> None:
-    """Write something new into the fleet."""
-
-
-@new.command("agent")
+@click.command()
 @click.argument("name")
 @click.option("--like", required=True, metavar="AGENT", help="Which agent it is to be like.")
 @click.option("--title", metavar="TEXT", help="What it is for, in a few words.")
 @click.option("--owner", metavar="WHO", help="Who answers for it. Default: as of the other.")
-@as_json_option
-@click.pass_context
-def new_agent(
-    ctx: click.Context, name: str, like: str, title: str | None, owner: str | None, as_json: bool
-) -> None:
+def new(name: str, like: str, title: str | None, owner: str | None) -> None:
     """Write agents/NAME like AGENT: charter, judge, tools, cases. It starts in observe.
 
     The policy grants it what it grants the other, but for the mode, and banks let it read what the
     other reads. All of it or nothing is written, and only what passes `vedette check`. The other
     agent keeps all its events: both wake.
     """
+    from vedette.app.check import check_content
     from vedette.operations.scaffold import scaffold_agent
 
-    settings = settings_of(ctx)
+    settings = current_settings()
     _refuse_stale_folder(settings)
-    plan = scaffold_agent(settings, name, like, title, owner, find_problems)
+    plan = scaffold_agent(settings, name, like, title, owner, check_content)
     value = _plan_json(plan, settings)
-    print_result(as_json, value, "\n".join(_lines(value, command_prefix(ctx))))
+    print_result(value, "\n".join(_lines(value, command_prefix())))
 
 
 def _refuse_stale_folder(settings: Settings) -> None:
@@ -75,21 +60,6 @@ def _refuse_stale_folder(settings: Settings) -> None:
             what = "the live policy is another than the folder's, and this would publish all of it"
             mend = "see `vedette policy status`; publish the folder, or bring it back, first"
             raise BadCommand(what, where=str(settings.policies), mend=mend)
-
-
-def find_problems(settings: Settings) -> list[Problem]:
-    """Return what `vedette check` would say of a fleet's agents, memory and policy."""
-    from vedette.config.fleet import check_fleet, read_fleet
-    from vedette.config.problem import Problem
-    from vedette.domain.base.clock import SystemClock
-    from vedette.operations.eval_cases import read_evals
-
-    now_us = SystemClock().now_us()
-    read = read_fleet(settings.root, settings, now_us=now_us)
-    found = check_fleet(settings.root, settings, read_evals, now_us=now_us, contents=read)
-    found += code_problems(settings.root, settings, now_us, read)
-    told = policy_findings(settings.policies, "policies")
-    return found + [Problem(t["file"], t["line"], t["field"], t["what"], t["mend"]) for t in told]
 
 
 def _plan_json(plan: NewAgent, settings: Settings) -> dict[str, Any]:
@@ -125,13 +95,13 @@ def _lines(value: dict[str, Any], prefix: str) -> list[str]:
     lines += [
         f"{name} starts in observe: it is judged and decided, nothing is done.",
         f"It wakes on what wakes {like}, which keeps all its events:",
-        *(f"  {sanitize_text(told)}" for told in value["wakes"]),
+        *(f"  {sanitize_text(line)}" for line in value["wakes"]),
         f"To narrow it, give its triggers a source or a subject: agents/{name}/agent.yaml",
         "next:",
-        f"  {prefix} check && {prefix} eval {name}",
+        f"  {prefix} check && {prefix} check cases {name}",
         f"  {prefix} agent show {name}",
         f"  {prefix} run          (a fleet that runs takes it up when it is started again)",
         f"  {prefix} report --agent {name}     what it would have done",
-        f"  {prefix} mode {name} ask --reason …   when people agree with it",
+        f"  {prefix} agent mode {name} ask --reason …   when people agree with it",
     ]
     return lines

@@ -1,0 +1,331 @@
+"""The policy of a fleet: its roll-out, what it carries for the engine, and its publication."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from vedette.app.policy_engines import (
+    engine_reason,
+    policy_stage,
+    second_engine_maker,
+    wasm_trouble,
+)
+from vedette.domain.agent import Agent
+from vedette.domain.base.canonical import canonical_json
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.budget import BudgetPolicy
+from vedette.domain.bundle import Bundle, Finding, Revision, find_bundle
+from vedette.domain.entry import Draft
+from vedette.domain.identity import ENGINE
+from vedette.domain.ports.policy_engine import PolicyEngine, PolicyStage
+from vedette.engine.reservation import find_budget_gap, pause_unbounded_agents
+from vedette.engine.services import Services
+from vedette.memory.training_set import Lessons, ReadableScopes
+from vedette.policy.budget_data import parse_budgets
+from vedette.policy.distribution import BundleDistributor
+from vedette.policy.folder import offer_folder, remember_folder
+from vedette.policy.gateway import Gateway
+from vedette.policy.loosening import Loosening, find_loosening, find_looser_decisions
+from vedette.policy.rollout import PublishRequest, Rollout
+from vedette.policy.second_opinion import SecondOpinion, SecondOpinionFactory
+
+if TYPE_CHECKING:
+    from vedette.adapters.bundles import PolicyKey
+    from vedette.config.settings import Settings
+    from vedette.domain.ports.bundle_repository import BundleRepository
+    from vedette.policy.distribution import ArchiveStore
+    from vedette.store.store import SqlStore
+
+# How many recorded questions are answered again to show what a bundle loosens.
+EVIDENCE_LIMIT = 200
+
+
+class NoPolicy:
+    """What is live before a first bundle is: nothing is decided, so everything is denied."""
+
+    name = "none"
+    digest = ""
+
+    def decide(self, request: bytes) -> object:
+        return None
+
+
+async def open_rollout(
+    settings: Settings,
+    store: SqlStore,
+    services: Services,
+    embedded_stage: PolicyStage | None,
+    second_engine: Callable[[Bundle], PolicyEngine | None] | None,
+    lessons: Lessons,
+) -> tuple[Rollout, list[str]]:
+    """Take up the live revision, then the folder if it says something else.
+
+    Returns the troubles there were beside it.
+    """
+    from vedette.adapters.policy_engines.regorus.stage import SubprocessStage
+    from vedette.policy.bundle_data import mount
+
+    embedded = embedded_stage or SubprocessStage()
+    stage = policy_stage(settings, embedded, services.metrics, store)
+    load = second_engine or second_engine_maker(settings, stage, embedded)
+    opinions = SecondOpinionFactory(
+        load, mount, services.metrics, settings.deployment.policy.sample
+    )
+    prepared: list[ReadableScopes] = []
+
+    def prepare(engine: PolicyEngine, number: int) -> list[Draft]:
+        gate = Gateway(engine, number, counts=services.gateway.counts)
+        readable, drafts = lessons.decide_scopes(gate, services.clock.now_us())
+        prepared[:] = [readable]
+        return drafts
+
+    def admits(bundle: Bundle, agents: Mapping[str, Agent]) -> list[Finding]:
+        # Who is unbounded already begins nothing; that keeps no other mend of the policy back.
+        looked_at = {
+            name: one
+            for name, one in agents.items()
+            if find_budget_gap(services.budgets, one) is None
+        }
+        return read_bundle_budgets(bundle.files, looked_at)[1]
+
+    def swap(engine: PolicyEngine, second: SecondOpinion, live: Revision) -> None:
+        services.gateway.swap(engine, live.number, second)
+        rollout.engine_reason = engine_reason(stage)  # of the bundle loaded last: this one
+        opinions.live = second
+        if prepared:
+            for agent in lessons.adopt(prepared.pop(), live.number):
+                judges: Any = services.reasoners["judge"]
+                judges.renew(agent)
+        services.registry, services.budgets = read_engine_data(store, live.digest)
+        pause_unbounded_agents(services)
+        services.metrics.gauge("policy_revision", live.number)
+        services.metrics.gauge("policy_engine_wasm", int(engine.name.startswith("opa wasm")))
+
+    number, digest = store.live_revision()
+    rollout = Rollout(
+        store,
+        stage,
+        services.clock,
+        Revision(number, digest),
+        prepare,
+        swap,
+        services.calls.count_before,
+        services.metrics,
+        opinions,
+        asyncio.Lock(),
+        lambda: (services.fleet.agents, None),
+        admits,
+        build_distributor(settings, store, services.clock.now_us),
+        lambda bundle: find_live_loosening(store, bundle),
+        lambda engine: evidence(store, services.gateway.engine, engine),
+    )
+    if number:
+        bundle = await _live_bundle(settings, store, digest)
+        engine = stage.load(bundle)
+        swap(engine, await opinions.create_live(bundle), rollout.live)
+    troubles = await _offer_policy_folder(settings, store, rollout)
+    if (trouble := wasm_trouble(rollout.engine_reason)) is not None:
+        troubles.append(trouble)
+    if opinions.live is not None and opinions.live.is_missing:
+        troubles.append(f"the second policy engine is {opinions.live.name} (tried each minute)")
+    return rollout, troubles
+
+
+async def _live_bundle(settings: Settings, store: SqlStore, digest: str) -> Bundle:
+    """Return the live bundle as it was recorded.
+
+    Where its row was edited or is gone the policy folder's bytes make it right again, if they are
+    that policy. Raises BadPolicy if they are not.
+    """
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
+
+    recorded = find_bundle(store.bundle_files, digest)
+    if recorded is not None:
+        return recorded
+    what = f"the recorded bundle {digest[:12]}, which is live, was changed or is gone"
+    mend = "bring exactly that policy back into the policy folder, or the state from a backup"
+    try:
+        found = read_bundle(settings.policies)
+    except BadPolicy as error:
+        raise BadPolicy(what, mend=mend) from error
+    if found.digest != digest:
+        raise BadPolicy(what, mend=mend)
+    await store.append_entries([], found)
+    return found
+
+
+async def _offer_policy_folder(settings: Settings, store: SqlStore, rollout: Rollout) -> list[str]:
+    """Offer the policy folder if it says something new; return why it was refused, if it was.
+
+    Raises BadPolicy if no revision is live then.
+    """
+    from vedette.adapters.policy_engines.regorus.stage import read_bundle
+
+    stays = f"policy refused, revision {rollout.live.number} stays"
+    try:
+        bundle = read_bundle(settings.policies)
+    except BadPolicy as error:
+        if not rollout.live.number:
+            raise
+        await rollout.record_refusal(error, ENGINE)
+        return [f"{stays}: {error}"]
+    if rollout.live.number and settings.store.visit:
+        # Who comes for one command publishes under that person's name, or nothing: the next `run`
+        # takes up what a person left in the folder.
+        return []
+    wish = PublishRequest(ENGINE, "found in the policy folder at start")
+    if rollout.live.number:
+        why_not = await offer_folder(store, rollout, bundle, wish)
+        return [f"{stays}: {why_not}"] if why_not else []
+    published = await rollout.publish(bundle, wish)
+    if published.findings:
+        first = published.findings[0]
+        raise BadPolicy(first.what, where=f"{first.file}:{first.line}", mend=first.mend or None)
+    await remember_folder(store, bundle.digest, rollout.live)
+    return []
+
+
+def find_live_loosening(store: SqlStore, bundle: Bundle) -> Loosening:
+    """Return what a bundle loosens against the live one; nothing is loosened by the first."""
+    from vedette.policy.bundle_data import mount
+
+    number, digest = store.live_revision()
+    if not number:
+        return Loosening()
+    live = find_bundle(store.bundle_files, digest)
+    if live is None:
+        changes = ("the live policy's bytes are not in the store",)
+        return Loosening(changes, bundle_digests=(digest, bundle.digest))
+    return find_loosening(live, bundle, mount)
+
+
+def evidence(store: SqlStore, live: PolicyEngine, other: PolicyEngine) -> tuple[str, ...]:
+    """Say how the last recorded questions would be answered under another bundle."""
+    requests = []
+    for seq, _ in store.entries_page(
+        {"kind": "action.decided"}, before=None, after=None, limit=EVIDENCE_LIMIT
+    ):
+        found = store.entry(seq)
+        if found is not None and found[2] is not None:
+            requests.append(canonical_json(orjson.loads(found[2])["question"]))
+    return find_looser_decisions(live, other, requests)
+
+
+def read_engine_data(store: SqlStore, digest: str) -> tuple[dict[str, Any], BudgetPolicy]:
+    """Return what an admitted bundle carries for the engine: the registry, and the budgets."""
+    from vedette.policy.bundle_data import mount
+
+    data = mount(store.bundle_files(digest) or {})
+    found = data.get("registry")
+    return found if isinstance(found, dict) else {}, parse_budgets(data.get("budgets"))
+
+
+def read_bundle_budgets(
+    files: Mapping[str, bytes], agents: Mapping[str, Agent]
+) -> tuple[BudgetPolicy, list[Finding]]:
+    """Return the limits and prices of a bundle (policies/budgets/data.yaml), and what is wrong."""
+    from vedette.policy.bundle_data import mount
+
+    file = "budgets/data.yaml"
+    try:
+        found = parse_budgets(mount(files).get("budgets"))
+    except ValueError as error:
+        return BudgetPolicy(), [Finding(file, 1, str(error), "see docs/design/budgets.md")]
+    return found, [
+        Finding(file, 1, f"{agent.name}: {gap}", "mend its agent.yaml, or the limits here")
+        for agent in agents.values()
+        if (gap := find_budget_gap(found, agent)) is not None
+    ]
+
+
+# --- publication -----------------------------------------------------------------------------
+
+
+class FolderSigner:
+    """Signs with the key of a state folder (`policy.key`), which is loaded when it is needed."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._key: PolicyKey | None = None
+
+    def key_id(self, *, make: bool) -> str | None:
+        """Return the id of the key here; None if there is none and none is to be made."""
+        key = self._load_key(make=make)
+        return key.id if key is not None else None
+
+    def pack(
+        self, bundle: Bundle, number: int, who: str, commit: str | None, at_us: int,
+        wasm: bytes | None = None,
+    ) -> bytes:  # fmt: skip
+        """Return the signed archive of a bundle as a revision. Raises BadPolicy."""
+        from vedette.adapters.bundles import pack
+
+        key = self._load_key(make=True)
+        assert key is not None
+        return pack(
+            bundle, number=number, key=key, signer=who, commit=commit, reason="", at_us=at_us,
+            wasm=wasm,
+        )  # fmt: skip
+
+    def public_key(self) -> str:
+        """Return the PEM of the public half of the key here, which is made if there is none."""
+        key = self._load_key(make=True)
+        assert key is not None
+        return key.public.decode("ascii")
+
+    def read(self, raw: bytes, public: str | None = None) -> tuple[int, str]:
+        """Return the number and bundle digest of an archive that a key signed: the one here.
+
+        `public_key` is the PEM of another. Raises BadPolicy, BadStore if the key here is none.
+        """
+        from vedette.adapters.bundles import unpack
+
+        if public is None:
+            key = self._load_key(make=False)
+            if key is None:
+                mend = "copy policy.key of the worker that publishes into this state folder"
+                raise BadPolicy("there is no policy key to verify it with", mend=mend)
+            public = key.public.decode("ascii")
+        _, manifest = unpack(raw, public.encode("ascii"))
+        return manifest.number, manifest.digest
+
+    def _load_key(self, *, make: bool) -> PolicyKey | None:
+        from vedette.adapters.bundles import KEY_FILE, PolicyKey
+
+        if self._key is None and (make or (self._state / KEY_FILE).exists()):
+            self._key = PolicyKey.open(self._state)
+        return self._key
+
+
+def open_bundle_repository(settings: Settings) -> BundleRepository | None:
+    """Return the shelf that the settings name, if they name one."""
+    if settings.deployment.policy.bundles is None:
+        return None
+    from vedette.adapters.bundles.repository import open_repository
+
+    return open_repository(settings.deployment.policy.bundles)
+
+
+def bundle_name(fleet: str) -> str:
+    """Return the name under which a fleet's live bundle is found, on a shelf and over HTTP."""
+    return f"{fleet}.tar.gz"
+
+
+def build_distributor(
+    settings: Settings, record: ArchiveStore, now_us: Callable[[], int]
+) -> BundleDistributor:
+    """Return what signs this fleet's revisions and hands them to others."""
+    distributor = BundleDistributor(
+        record,
+        FolderSigner(settings.state),
+        open_bundle_repository(settings),
+        bundle_name(settings.fleet),
+        now_us,
+    )
+    distributor.refresh()
+    return distributor

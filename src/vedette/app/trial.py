@@ -1,0 +1,151 @@
+"""An agent on trial: put together for one event (`vedette try`) or its own cases (`check cases`).
+
+Nothing is stored and nothing outside is called. A judge is made of nothing that the policy does not
+let its agent read, as in the fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
+from vedette.adapters.policy_engines.regorus.stage import SubprocessStage, read_bundle
+from vedette.adapters.tools.in_process import InProcessTools
+from vedette.app.check import relative_path
+from vedette.app.dry_run import DryRun
+from vedette.config.agent_loader import build_judge, load_module
+from vedette.config.problem import raise_first_error
+from vedette.domain.base.errors import BadPolicy
+from vedette.domain.budget import DAY_US, MINUTE_US
+from vedette.domain.bundle import Bundle
+from vedette.domain.spend import window_start
+from vedette.memory.retrieval import Recall
+from vedette.memory.training_set import Lessons
+from vedette.operations.curation import sync_banks
+from vedette.operations.eval_cases import read_evals
+from vedette.operations.evaluation import EvalResult, Evaluation
+from vedette.operations.permissions import stopped_tools
+from vedette.policy.bundle_data import mount
+from vedette.policy.gateway import Gateway
+from vedette.store.banks import SqliteBank
+
+if TYPE_CHECKING:
+    from vedette.config.fleet import LoadedFleet
+    from vedette.config.settings import Settings
+    from vedette.domain.agent import Agent
+    from vedette.domain.event import Event
+    from vedette.domain.memory import Memory
+    from vedette.store.read_runs import StoreReader
+
+
+def open_dry_run(
+    settings: Settings, loaded: LoadedFleet, agent: Agent, store: StoreReader | None, now_us: int
+) -> DryRun:
+    """Return an agent with what is live around it; without a store the folder's policy is."""
+    number, digest = store.live_revision() if store is not None else (0, "")
+    files = store.bundle_files(digest) if store is not None and number else None
+    bundle = (
+        Bundle.from_record(files, digest) if files is not None else read_bundle(settings.policies)
+    )
+    gateway = Gateway(RegorusEngine(bundle), number)
+    stopped: frozenset[str] = frozenset()
+    if store is not None:
+        first = window_start(now_us, DAY_US) // MINUTE_US
+        for of, unit, minute, amount in store.spend_by_minute(first):
+            gateway.counts.add(of, unit, minute * MINUTE_US, amount)
+        stopped = stopped_tools(agent, store.stop_scopes())
+    banks, judge = _teach(loaded, {agent.name: agent}, gateway, now_us, store)
+    return DryRun(
+        agent,
+        loaded.fleet,
+        lambda: judge(agent),
+        gateway,
+        Recall(banks, gateway),
+        _registry(bundle),
+        settings.targets,
+        now_us,
+        stopped,
+    )
+
+
+def run_cases(
+    settings: Settings, loaded: LoadedFleet, agents: Collection[Agent], now_us: int
+) -> tuple[list[EvalResult], list[tuple[str, str]]]:
+    """Put agents through their own cases, under the policy as it lies in the folder.
+
+    Returns the results, and for each agent that was skipped why. Raises BadPolicy for a policy that
+    would not be admitted, BadFleet for cases that cannot be read. Runs an event loop of its own.
+    """
+    bundle = read_bundle(settings.policies)
+    if findings := asyncio.run(SubprocessStage().try_out(bundle)):
+        first = findings[0]
+        raise BadPolicy(first.what, where=f"{first.file}:{first.line}", mend=first.mend or None)
+    results: list[EvalResult] = []
+    skipped: list[tuple[str, str]] = []
+    trials = _open_evaluations(settings, loaded, bundle, now_us)
+    for agent in agents:
+        shown = relative_path(settings.root, Path(agent.folder)).as_posix()
+        cases, problems = read_evals(agent, shown)
+        raise_first_error(problems)
+        if agent.reasoner != "judge":
+            skipped.append((agent.name, "its reasoner is a model, which no case can foresee"))
+        elif not cases:
+            skipped.append((agent.name, "it has no cases"))
+        else:
+            trial = trials(agent)
+            results += [trial.run(case) for case in cases]
+    return results, skipped
+
+
+def _open_evaluations(
+    settings: Settings, loaded: LoadedFleet, bundle: Bundle, now_us: int
+) -> Callable[[Agent], Evaluation]:
+    """Return how an agent is put on trial. The bundle was admitted."""
+    engine, agents = RegorusEngine(bundle), loaded.fleet.agents
+    banks, judge = _teach(loaded, agents, Gateway(engine, 1), now_us, None)
+    registry = _registry(bundle)
+    recalls: dict[int, tuple[Gateway, Recall]] = {}
+
+    def recall_memories(gateway: Gateway, agent: Agent, event: Event) -> Sequence[Memory]:
+        # One recall for a whole case: it remembers which reads were granted.
+        if id(gateway) not in recalls:
+            recalls.clear()
+            recalls[id(gateway)] = (gateway, Recall(banks, gateway))
+        return recalls[id(gateway)][1].find_memories(agent, event, now_us)[0]
+
+    tools = InProcessTools(lambda name: load_module(Path(agents[name].folder), "tools"))
+    return lambda agent: Evaluation(
+        agent=agent,
+        judge=judge(agent),
+        gateway=lambda: Gateway(engine, 1),
+        performer=tools,
+        recall=recall_memories,
+        registry=registry,
+        targets=settings.targets,
+        now_us=now_us,
+    )
+
+
+def _teach(
+    loaded: LoadedFleet,
+    agents: Mapping[str, Agent],
+    gateway: Gateway,
+    now_us: int,
+    store: StoreReader | None,
+) -> tuple[SqliteBank, Callable[[Agent], Any]]:
+    """Return banks in memory, brought to what a store says, and what makes agents' judges."""
+    banks = SqliteBank(":memory:")
+    banks.load(loaded.banks)
+    if store is not None:
+        sync_banks(banks, store)
+    lessons = Lessons(banks, dict(agents))
+    lessons.adopt(lessons.decide_scopes(gateway, now_us)[0], gateway.policy_rev)
+    return banks, lambda agent: build_judge(agent, lessons.load_lessons(agent.name, now_us))
+
+
+def _registry(bundle: Bundle) -> Mapping[str, Any]:
+    found: Any = mount(bundle.files).get("registry")
+    return found or {}
