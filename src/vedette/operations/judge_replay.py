@@ -19,7 +19,6 @@ from msgspec.structs import replace
 
 from vedette.domain.agent import Agent
 from vedette.domain.base.canonical import normalized_json
-from vedette.domain.entry import is_body_of
 from vedette.domain.event import Event
 from vedette.domain.judge_state import (
     advance_digest,
@@ -33,6 +32,12 @@ from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement
 from vedette.domain.readers import unpack_row
 from vedette.domain.run import Run
 from vedette.engine.turn import judgement_fields, turn_body
+from vedette.operations.judge_record import (
+    JUDGEMENT_KINDS,
+    NUMBERS,
+    RecordedJudgement,
+    has_judgement,
+)
 from vedette.operations.judge_report import (
     ARCHIVED,
     CHANGED,
@@ -45,14 +50,12 @@ from vedette.operations.judge_report import (
 )
 from vedette.policy.replay import LedgerReader, erasures
 
-_JUDGEMENT_KINDS = ("turn.reasoned", "run.closed")
-KINDS = (*_JUDGEMENT_KINDS, "policy.published", "run.dead", "effect.done")
+KINDS = (*JUDGEMENT_KINDS, "policy.published", "run.dead", "effect.done")
 
 # A state is taken up from a checkpoint at most so many events back (CHECKPOINT_EVERY, and some).
 _MAX_SINCE = 300
 # Writes of a row that are remembered: a briefing may have been written before the last of them.
 _WRITES = 8
-_NUMBERS = ("label", "confidence_milli", "score_milli", "threshold_milli")
 
 
 class JudgeReplayStore(LedgerReader, Protocol):
@@ -191,52 +194,10 @@ class _NotRecomputable(Exception):
         self.why = why
 
 
-class _RecordedJudgement(Struct, frozen=True):
-    """One recorded judgement: its entry, and (salt, body) if it has one that is there."""
-
-    seq: int
-    entry: Mapping[str, Any]
-    salted_body: tuple[bytes, bytes] | None
-
-    @property
-    def agent(self) -> str:
-        return str(self.entry["agent"])
-
-    @property
-    def position(self) -> int:
-        return int(self.entry["about"])
-
-    def body(self) -> dict[str, Any] | None:
-        """Return the recorded turn; None if there is none, or another than the entry names."""
-        if self.salted_body is None or not is_body_of(self.entry, *self.salted_body):
-            return None
-        found: dict[str, Any] = orjson.loads(self.salted_body[1])
-        return found
-
-    def cites(self) -> list[str] | None:
-        """Return the memories that were in the briefing, as cited; None if that is not known."""
-        if self.entry["kind"] == "run.closed":
-            return [cite for cite in self.entry.get("memory", "").split(",") if cite]
-        body = self.body()
-        return None if body is None else list(body["memories"])
-
-    def recorded_fields(self) -> dict[str, Any]:
-        """Return what is recorded of the judgement."""
-        numbers = {name: self.entry[name] for name in _NUMBERS if name in self.entry}
-        return {**numbers, **(self.body() or {})}
-
-
-def _has_judgement(entry: Mapping[str, Any]) -> bool:
-    """Say whether an entry of `_JUDGEMENT_KINDS` holds a judgement; a run may be closed long after
-    its.
-    """
-    return entry["kind"] == "turn.reasoned" or "label" in entry
-
-
 def _replayed_fields(judgement: ReasonerJudgement, memories: tuple[Memory, ...]) -> dict[str, Any]:
     """Return of a judgement what would be recorded of it."""
     fields = judgement_fields(judgement)
-    recorded = {name: fields[name] for name in _NUMBERS if fields.get(name) is not None}
+    recorded = {name: fields[name] for name in NUMBERS if fields.get(name) is not None}
     if judgement.proposals or judgement.candidates:
         body = turn_body(judgement, 1, cite_memories(memories))
         recorded |= orjson.loads(normalized_json(body))
@@ -263,9 +224,9 @@ class _Replay:
         before = (digest for _, digest, at in self._record.revisions() if at <= at_us)
         if digest := next(before, None):
             self._registry = self._judges.registry(digest)
-        walk = self._record.walk(_JUDGEMENT_KINDS)
+        walk = self._record.walk(JUDGEMENT_KINDS)
         entries = (self._with_position(orjson.loads(raw)) for _, raw, _, _ in walk)
-        later = {(one["agent"], one["about"]) for one in entries if _has_judgement(one)}
+        later = {(one["agent"], one["about"]) for one in entries if has_judgement(one)}
         for agent, key, position, _ in self._record.observed_positions():
             if position < first:
                 key_state = self._keys.setdefault((agent, key), _KeyState(has_unnamed=True))
@@ -284,8 +245,8 @@ class _Replay:
             self._dead[entry["run"]] = seq
         elif kind == "effect.done":
             self._record_write(seq, entry, data)
-        elif _has_judgement(entry):
-            step = _RecordedJudgement(
+        elif has_judgement(entry):
+            step = RecordedJudgement(
                 seq, entry, None if data is None or salt is None else (salt, data)
             )
             if "state" in entry:
@@ -319,7 +280,7 @@ class _Replay:
         runs = self._record.runs_at([entry["about"]])
         return next((run.key for run in runs if run.agent == entry["agent"]), "")
 
-    def _skip_unnamed(self, step: _RecordedJudgement) -> None:
+    def _skip_unnamed(self, step: RecordedJudgement) -> None:
         """Take a turn whose state has no name: a model's, the engine's own, or an old judge's."""
         event = self._record.event_at(step.position)
         own = event.is_undo if event is not None else step.entry.get("label") == "undo"
@@ -334,7 +295,7 @@ class _Replay:
 
     # --- one judgement ------------------------------------------------------------------------
 
-    async def _replay_judgement(self, step: _RecordedJudgement) -> None:
+    async def _replay_judgement(self, step: RecordedJudgement) -> None:
         self.report.judgements += 1
         key = self._key_of(step.entry)
         key_state = self._keys.setdefault((step.agent, key), _KeyState())
@@ -358,7 +319,7 @@ class _Replay:
             self.report.equal += 1
 
     def _check_order(
-        self, key_state: _KeyState, agent_key: tuple[str, str], step: _RecordedJudgement
+        self, key_state: _KeyState, agent_key: tuple[str, str], step: RecordedJudgement
     ) -> tuple[str, dict[str, Any]]:
         """Say whether an event was judged in its place, and from the state that it should be."""
         made, seen_name = parse_state_name(step.entry["state"])
@@ -408,7 +369,7 @@ class _Replay:
         return 0
 
     async def _rejudge(
-        self, key_state: _KeyState, key: str, step: _RecordedJudgement
+        self, key_state: _KeyState, key: str, step: RecordedJudgement
     ) -> tuple[str, dict[str, Any]]:
         """Judge an event again. Return why it is no equal, "" if it is, and what came out."""
         made, seen = parse_state_name(step.entry["state"])
@@ -437,7 +398,7 @@ class _Replay:
         self,
         key_state: _KeyState,
         key: str,
-        step: _RecordedJudgement,
+        step: RecordedJudgement,
         judge: JudgeRelease,
         base: _Base | None,
     ) -> tuple[str, dict[str, Any]]:
@@ -488,7 +449,7 @@ class _Replay:
             return {"error": "the judge cannot take up its state"}
         return _replayed_fields(judgement, briefing.memories)
 
-    def _memories(self, step: _RecordedJudgement, judge: JudgeRelease) -> tuple[Memory, ...]:
+    def _memories(self, step: RecordedJudgement, judge: JudgeRelease) -> tuple[Memory, ...]:
         """Return the memories that an event was briefed with. Raises _Gone."""
         cites = step.cites()
         if cites is None:
@@ -504,7 +465,7 @@ class _Replay:
         return tuple(found)
 
     def _rows_before(
-        self, judge: JudgeRelease, key: str, step: _RecordedJudgement
+        self, judge: JudgeRelease, key: str, step: RecordedJudgement
     ) -> list[dict[str, Any]]:
         """Return the key's row as it was, and as it may have been when the briefing was written.
 
