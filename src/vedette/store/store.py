@@ -40,7 +40,12 @@ from vedette.store.states import keep_state
 from vedette.store.witness import Witness
 from vedette.store.write_buffer import WriteBuffer
 from vedette.store.write_commands import CommandWriter
-from vedette.store.write_memories import accept_undo, curate, propose_memory, record_correction
+from vedette.store.write_memories import (
+    accept_undo,
+    move_memories,
+    propose_memory,
+    record_correction,
+)
 from vedette.store.write_runs import Fences, StepWriter
 
 
@@ -412,13 +417,13 @@ class SqlStore(StoreMaintenance):
 
         return await self.writer.submit(self._commands.deduplicate(command, work))
 
-    async def curate(
+    async def move_memories(
         self, *moves: tuple[Draft, Sequence[str]], command: str | None = None
     ) -> list[LedgerMemory]:
-        """Move memories (`bank/id`) as an order says, all in one commit; see `curated.curate`."""
+        """Move memories (`bank/id`) as an order says, all in one commit; see `write_memories`."""
         return await self.writer.submit(
             self._commands.deduplicate(
-                command, lambda: curate(self._write, self._ledger, moves, self._now_us())
+                command, lambda: move_memories(self._write, self._ledger, moves, self._now_us())
             )
         )
 

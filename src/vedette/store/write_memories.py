@@ -33,7 +33,7 @@ _RECORDED = (
 )
 
 
-def curate(
+def move_memories(
     database: Database,
     ledger: LedgerWriter,
     moves: Sequence[tuple[Draft, Sequence[str]]],

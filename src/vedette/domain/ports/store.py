@@ -322,7 +322,7 @@ class Store(Protocol):
         """
         ...
 
-    async def curate(
+    async def move_memories(
         self, *moves: tuple[Draft, Sequence[str]], command: str | None = None
     ) -> list[LedgerMemory]:
         """Move memories (`bank/id`) as an order says, all or none; return where they stand.
