@@ -1,7 +1,7 @@
 """Wiring: makes one fleet out of settings, content and adapters. The only place that knows all.
 
 `open_app` takes the store (the runner's lock), so a second runner is refused here, before it has
-done anything. What comes out is idle: `vedette.interfaces.daemon.run_app` sets it to work.
+done anything. What comes out is idle: `vedette.interfaces.daemon.Daemon` sets it to work.
 """
 
 from __future__ import annotations

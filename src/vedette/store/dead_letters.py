@@ -75,7 +75,7 @@ def drop(
 def reopen_action(row: ActionRow) -> None:
     """Undo what burial did to an action; what may have happened is still to be found out.
 
-    Whatever is to be repeated is decided anew before (`ANEW`).
+    Whatever is to be repeated is decided anew before (`OUTDATED_REVISION`).
     """
     row.waits, row.until_us, row.not_before_us, row.policy_rev = None, 0, 0, OUTDATED_REVISION
     row.approver = None

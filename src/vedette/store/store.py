@@ -1,6 +1,6 @@
 """The Store port over a database: reads beside the line, writes through the one writer.
 
-An adapter opens the connections, sees to it that the store is its own, and calls `_take_over`.
+An adapter opens the connections, sees to it that the store is its own, and calls `_start`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from vedette.store.write_runs import Fences, StepWriter
 
 
 class SqlStore(StoreMaintenance):
-    """One fleet's durable state, as `vedette.domain.ports.Store` says.
+    """One fleet's durable state, as `vedette.domain.ports.store.Store` says.
 
     All writes answer after COMMIT.
     """
@@ -297,7 +297,7 @@ class SqlStore(StoreMaintenance):
     async def accept_undo(
         self, action: str, arrival: Arrival, *, command: str | None = None
     ) -> AcceptResult:
-        """Accept the event that takes an action's effect back; see `curated.accept_undo`."""
+        """Accept the event that takes an action's effect back; see `write_memories.accept_undo`."""
         return await self.writer.submit(
             self._commands.deduplicate(
                 command, lambda: accept_undo(self._write, self._step_writer, action, arrival)
@@ -317,7 +317,7 @@ class SqlStore(StoreMaintenance):
         )
 
     async def commit(self, step: Step) -> CommitResult:
-        """Make a step durable, or say why not: see `Answer`."""
+        """Make a step durable, or say why not: see `CommitResult`."""
         return await self.send(step)
 
     # --- orders -----------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The Performer port in this process: an agent's tools.py, called with exact arguments.
+"""The ToolExecutor port in this process: an agent's tools.py, called with exact arguments.
 
 Calls of plain functions run on threads, so that a slow target never stops the line; `may_start`
 is asked on that thread, immediately before the function. Transactional tools are pure and run

@@ -329,7 +329,7 @@ class Store(Protocol):
 
         Each move is the entry to write and whom it is about.
 
-        Raises what `vedette.domain.memory_state.refuse` raises.
+        Raises what `vedette.domain.memory_state.check_transition` raises.
         """
         ...
 

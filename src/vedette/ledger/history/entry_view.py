@@ -246,7 +246,7 @@ class EffectEntry(EntryView, frozen=True):
 
 
 class AcceptanceEntry(EntryView, frozen=True):
-    """An event became durable; the body is the event (`vedette.domain.event.Event.payload`).
+    """An event became durable; the body is the event (`vedette.domain.event.Event.to_body`).
 
     Only what a person had the engine make, an undo or a correction, has a `cause`.
     """

@@ -1,8 +1,9 @@
 """The Reasoner port on workers that come to us: `vedette worker`, over a network.
 
 To a seat such a worker is like one that was forked: a socket and a note. Behind that socket the
-door (`door.py`), on a thread of its own, carries bytes to and from the connection. So the loop may
-wait for an answer (`fold`) here as well, and no stranger's connection takes the line's time.
+door (`websocket_server.py`), on a thread of its own, carries bytes to and from the connection. So
+the loop may wait for an answer (`fold`) here as well, and no stranger's connection takes the line's
+time.
 
     seat --socket--> berth == door (thread) ==websocket==> relay (another host) --socket--> worker
 """

@@ -1,4 +1,4 @@
-"""The Performer port on tools in worker processes, one for each agent."""
+"""The ToolExecutor port on tools in worker processes, one for each agent."""
 
 from __future__ import annotations
 
