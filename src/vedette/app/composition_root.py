@@ -71,6 +71,9 @@ if TYPE_CHECKING:
 class App:
     """One opened fleet. Owns the store until `close`.
 
+    `intake`, `dispatcher` and `services` are the line: the path of every event, from accept to
+    the last outcome. What else runs is beside it, and never keeps it waiting.
+
     `troubles` are what a person should see of how it came up, `identity` the state folder that it
     was opened on. `banks_position` is the entry up to which the
     banks were brought to the ledger.

@@ -27,7 +27,7 @@ class PluginTools:
         self._performers: dict[str, ToolPerformer] = {}
 
     def __getattr__(self, name: str) -> Any:
-        # `prepare` and whatever else these hands have beside the port.
+        # `prepare` and whatever else `code` has beside the port.
         return getattr(self._code, name)
 
     def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:

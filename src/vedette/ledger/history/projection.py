@@ -488,7 +488,7 @@ def dead_letter(action: State) -> None:
 
 
 def reopen_action(action: State) -> None:
-    """Undo what burial did to an action: a person had its run taken up again."""
+    """Undo `dead_letter` of an action: a person had its run redriven."""
     if action.get("rule") != "run.dead":
         return
     if action.get("hold") == "denied":

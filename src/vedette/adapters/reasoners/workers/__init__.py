@@ -4,7 +4,6 @@
       |                                                   ^
       +-(supervisor)--control--> fork_server -----fork----+
 
-One clean process, the fork server (comments here also call it the zygote), has imported what
-judges need and forks a worker for each agent when it first has work. `docs/design/workers.md` says
-why, and what it costs.
+One clean process, the fork server, has imported what judges need and forks a worker for each agent
+when it first has work. `docs/design/workers.md` says why, and what it costs.
 """
