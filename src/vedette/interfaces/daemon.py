@@ -172,8 +172,8 @@ class Daemon:
             changed = await asyncio.to_thread(releases.changed_agents)
             self.app.metrics.gauge("releases_changed", len(changed))
             for one in changed:
-                if (one.agent, one.now) not in told:
-                    told.add((one.agent, one.now))
+                if (one.agent, one.digest) not in told:
+                    told.add((one.agent, one.digest))
                     self.report_trouble(
                         f"{one.agent} was changed on disk since release {one.release[:12]}, which "
                         f"runs on: see `vedette agent release {one.agent}`"
