@@ -188,6 +188,17 @@ def test_with_json_the_answer_is_that_of_today_and_the_hint_comes_after(state: P
     assert said(fleet, "dead", "show", "run_0", "--json").error["code"] == "bad-command"
 
 
+def test_a_repeat_of_bringing_back_is_no_promotion(
+    state: Path, names: dict[str, str], tmp_path: Path
+) -> None:
+    """What is active by the first order is not asked about by the second: its id is known."""
+    fleet = Path(shutil.copytree(state / "fleet", tmp_path / "fleet"))
+    order = ("memory", "set", names["off"], "active", *WHY.split(), "--command-id", "a", "--json")
+    first, second = said(fleet, *order), said(fleet, *order)
+    assert (first.code, first.json["moved"][0]["state"]) == (0, "active")
+    assert (second.code, second.json["already_done"]) == (0, True)
+
+
 @pytest.mark.parametrize("new", [new for _, new in pairs(LOOKS + ORDERS)])
 def test_a_spelling_of_today_is_left_as_it_is(new: str) -> None:
     assert translate(new.split()) == (new.split(), None)
