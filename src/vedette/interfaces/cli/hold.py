@@ -189,7 +189,7 @@ def _answer(
     if verb == "approve":
         with store_reader(settings) as store:
             item = find_hold(store, name)
-        _confirm_answer(verb, hold_lines(item), name, sure=digest is not None or yes)
+        _confirm_answer(verb, hold_lines(item), name, sure=bool(digest) or yes)
         # What was shown is what is approved, whatever happens meanwhile.
         digest = digest or item["shown_digest"]
     done = submit_command(settings, verb, {"hold": name, "digest": digest}, order)
@@ -234,7 +234,7 @@ def _answer_group(
     if digest is not None:
         refuse_unseen({"hold": found["group"], "shown_digest": shown_digest}, digest)
     if verb == "approve" or sys.stdin.isatty():
-        _confirm_answer(verb, lines, found["group"], sure=digest is not None or yes)
+        _confirm_answer(verb, lines, found["group"], sure=bool(digest) or yes)
     args = {"holds": listed, "group": found["group"]}
     done = submit_command(settings, f"{verb}_group", args, order)
     with store_reader(settings) as store:
