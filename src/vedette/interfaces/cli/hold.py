@@ -15,6 +15,7 @@ from vedette.interfaces.cli.fleet import (
     command_prefix,
     current_settings,
     page_options,
+    refuse_options,
 )
 from vedette.interfaces.cli.hold_text import (
     DIGEST_DIGITS,
@@ -63,6 +64,12 @@ def hold(
     What stands behind a bar was written outside. A claim is no lock: anybody may still answer, and
     is told that you had claimed it.
     """
+    if claim and note is not None:
+        raise click.UsageError("--claim and --note exclude each other")
+    if not claim and note is None:
+        refuse_options(("reason", "command_id"), "is for --claim or --note")
+    if name is not None:
+        refuse_options(("waits", "by_group", "page", "limit"), "is of the list: name no HOLD")
     if name is None:
         if claim or note is not None:
             raise click.UsageError("name the HOLD", click.get_current_context())
