@@ -123,8 +123,10 @@ def test_an_archive_by_hand_and_by_declared_retention(fleet: Path) -> None:
     assert (wrong.code, "neither an instant nor" in wrong.err) == (2, True)
     early = vedette(fleet, "ledger", "archive", "--before", "30d", "--reason", "old")
     assert (early.code, "no closed entries from before" in early.out) == (0, True), early.err
-    done = vedette(fleet, "ledger", "archive", "--before", "0s", "--reason", "old", "--json")
+    by_id = ("--reason", "old", "--command-id", "a", "--json")
+    done = vedette(fleet, "ledger", "archive", "--before", "0s", *by_id)
     assert done.code == 0, done.err
+    assert vedette(fleet, "stop", "--all", *by_id).json["already_done"]
     assert done.json["archived"] > 10
     assert Path(done.json["segment"]).is_dir()
     alone = vedette(fleet, "verify")
