@@ -17,7 +17,7 @@ from vedette.sdk import BadFleet, TargetEffect, TargetPlugin, TargetRecord, Unav
 
 
 class LogfileTarget(TargetPlugin):
-    """A file. `vedette audit targets` holds its lines against what the ledger intended."""
+    """A file. `vedette verify targets` holds its lines against what the ledger intended."""
 
     required = ("path",)
     record_keys = ("path",)
