@@ -78,7 +78,7 @@ async def test_no_trouble_in_following_is_passed_over(
     async def follow(*given: Any) -> None:
         told.append(given[-1])
 
-    monkeypatch.setattr("tests.bench.databases.follow", follow)
+    monkeypatch.setattr("tests.bench.databases.follow_cluster", follow)
     with fresh(server()) as database:
         async with open_bench_fleet(tmp_path, Load(store="postgresql"), database) as fleet:
             async with following(fleet.app):

@@ -159,7 +159,7 @@ def _shipped(series: Sequence[Series], costs: Any) -> tuple[Judged, float, float
 def patiently(alarms: Sequence[Alarm], threshold: float) -> list[int]:
     """Return the rows that ring where each alarm raises the threshold for a while.
 
-    The same as `Patience`, which is asked at every row, over the rows that might ring alone.
+    The same as `AlarmThreshold`, which is asked at every row, over the rows that might ring alone.
     """
     raised, last, rows = 0.0, 0, []
     for alarm in alarms:

@@ -1,7 +1,7 @@
 """Wiring: makes one fleet out of settings, content and adapters. The only place that knows all.
 
 `open_app` takes the store (the runner's lock), so a second runner is refused here, before it has
-done anything. What comes out is idle: `vedette.interfaces.daemon.run_app` sets it to work.
+done anything. What comes out is idle: `vedette.interfaces.daemon.Daemon` sets it to work.
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class App:
     """One opened fleet. Owns the store until `close`.
+
+    `intake`, `dispatcher` and `services` are the line: the path of every event, from accept to
+    the last outcome. What else runs is beside it, and never keeps it waiting.
 
     `troubles` are what a person should see of how it came up, `identity` the state folder that it
     was opened on. `banks_position` is the entry up to which the

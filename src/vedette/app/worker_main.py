@@ -48,7 +48,7 @@ def build_judge_runner(
 
 
 def build_tool_runner(agent: str, folder: str, release: str | None) -> ToolRunner:
-    """Return the hands of a worker: the tools of one agent."""
+    """Return the tool runner of a worker: the tools of one agent."""
     return InProcessTools(lambda _: load_module(Path(folder), "tools", release))
 
 
@@ -62,7 +62,7 @@ def describe_root(folder: Path, release: str | None) -> dict[str, Any]:
 def serve(
     connection: socket.socket, note: int, lock: int, entering: int, start_message: dict[str, Any]
 ) -> None:
-    """Be the worker that the start message tells of, until the engine hangs up."""
+    """Be the worker that the start message describes, until the engine hangs up."""
     # What agents' code prints must not be taken for the answer of a `--json` verb.
     os.dup2(2, 1)
     confine(int(start_message["memory"]))
@@ -100,7 +100,7 @@ def preload_modules(names: Sequence[str]) -> None:
 
 
 def main(args: Sequence[str]) -> int:
-    """Run the zygote on the open file that the engine handed down."""
+    """Run the fork server on the open file that the engine handed down."""
     (control,) = (int(arg) for arg in args)
     run_fork_server(socket.socket(fileno=control), serve, preload_modules)
     return 0

@@ -37,7 +37,7 @@ def open_pool(
 ) -> WorkerPool | None:
     """Make the pool of workers, if the settings want them; it comes up beside the engine.
 
-    Its zygote is the one that was `fork_server`, if there is one.
+    Its fork server is `fork_server`, if that was started before.
     """
     if not settings.isolation.use_processes:
         return None
@@ -61,7 +61,7 @@ def open_pool(
 class Containment(Struct, frozen=True):
     """How tightly agents' code is closed in.
 
-    `protection` is what the kernel does, None where nothing is asked of it and `why` says so.
+    `protection` is what the kernel does, None where nothing is required of it and `why` says so.
     `udp_agents` names agents whose tools may use UDP.
     """
 
@@ -177,8 +177,8 @@ def build_judge_reasoner(
 ) -> Reasoner:
     """Return what runs the judges of a fleet's agents.
 
-    `prepare` is told of an agent whose judge is about to be made in a worker, if it has tools
-    that the line waits for.
+    `prepare` is called with an agent whose judge is about to be made in a worker, if it has tools
+    that the event loop waits for.
     """
 
     def expired(name: str) -> bool:
@@ -213,11 +213,11 @@ def build_judge_reasoner(
 
 
 def build_root_describer(settings: Settings) -> Describe:
-    """Return what has workers tell of agents' root_agents: asked by name, with folder and release.
+    """Return what has workers describe agents' root_agents, by name, with folder and release.
 
-    Their zygote imports ADK, once for all of them, and is gone with them: no other worker is
+    Their fork server imports ADK, once for all of them, and is gone with them: no other worker is
     forked from what that takes. Raises BadFleet for an agent.py that cannot be imported or makes
-    no root_agent. Who asks while others are told waits: all use one folder.
+    no root_agent. Who asks while others are described waits: all use one folder.
     """
     one_at_a_time = asyncio.Lock()
 

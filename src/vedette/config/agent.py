@@ -290,8 +290,13 @@ def _performer_problems(
     if tool.settles == "transactional":
         what = "a request is outside of the fleet's own commit"
         found.append((("settles",), what, "write idempotent, queryable or none"))
-    found += plugins(TOOLS).problems(name, tool, vars(tool)[name])
-    kind = plugins(TOOLS).get(name).target_kind
+    plugin, request = plugins(TOOLS).get(name), vars(tool)[name]
+    told = plugins(TOOLS).problems(name, tool, request)
+    if not told and tool.settles == "queryable" and not plugin.queries(request):
+        # Whoever cannot be asked knows of no call, which would be taken for one that never was.
+        told = [(("settles",), "queryable needs a query", "choose another, or none")]
+    found += told
+    kind = plugin.target_kind
     if kind is not None and tool.target is None:
         what = "it is not said which server is called"
         found.append(((name,), what, "add target: with the name of a [targets.NAME] table"))

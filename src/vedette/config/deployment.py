@@ -1,4 +1,4 @@
-"""What the tables of `edges_file` come to: plans, with durations in microseconds."""
+"""What the tables of `deployment_tables` come to: plans, with durations in microseconds."""
 
 from __future__ import annotations
 

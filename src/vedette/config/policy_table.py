@@ -12,7 +12,7 @@ from vedette.domain.base.clock import duration_us
 
 
 def policy_problems(policy: Any, document: Document) -> list[Problem]:
-    """Return what is wrong with the table (`edges_file.PolicyFile`)."""
+    """Return what is wrong with the table (`deployment_tables.PolicyFile`)."""
     found: list[Problem] = []
     if not 1_000 <= duration_us(policy.timeout) <= 5_000_000:
         what = "a decision waits from 1ms to 5s"

@@ -21,7 +21,7 @@ _PORTS = {"http": 80, "https": 443}
 class Reach(Struct, frozen=True):
     """What the tools of an agent reach. `folders` are written to, `files` are read.
 
-    `target_addresses` are (host, TCP port). Paths are absolute. `allows_udp` says that a library
+    `addresses` are (host, TCP port). Paths are absolute. `allows_udp` says that a library
     among them asks name servers by itself (gRPC does), so that UDP has to be open.
     """
 

@@ -9,7 +9,7 @@ trusted for what the adapter vouches for.
 from __future__ import annotations
 
 from vedette.config.plugins import REINSTALL, plugins
-from vedette.domain.base.errors import BadFleet
+from vedette.domain.base.errors import BadEvent, BadFleet
 from vedette.domain.event import PRINCIPAL, REASON, Event
 from vedette.domain.ports.plugin import SOURCES
 
@@ -51,4 +51,21 @@ def reserved_attribute(event: Event, *, own_source: str | None = None) -> str | 
         "source"
         if event.source.startswith(SOURCE_PREFIXES) and event.source != own_source
         else None
+    )
+
+
+def check_unreserved(event: Event, own_source: str) -> Event:
+    """Return an event that claims nothing which is the engine's or another source's.
+
+    `own_source` is the whole source of the adapter that delivers it. Raises BadEvent.
+    """
+    claimed = reserved_attribute(event, own_source=own_source)
+    if claimed is None:
+        return event
+    if claimed in ENGINE_ATTRIBUTES:
+        raise BadEvent(f"attribute {claimed!r} is the engine's own", mend="leave it out")
+    value = event.type if claimed == "type" else event.source
+    raise BadEvent(
+        f"{claimed} {value[:64]!r} belongs to the engine or to another source",
+        mend=f"use a {claimed} of your own",
     )

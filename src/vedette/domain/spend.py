@@ -239,6 +239,10 @@ class SpendCounters:
             if window.has(counted_us):
                 window.total -= amount
 
+    def restore(self, agent: str, unit: str, counted_us: int, amount: int = 1) -> None:
+        """Count again what `refund` took back, in the windows that are still those."""
+        self.refund(agent, unit, counted_us, -amount)
+
     def raise_to(self, agent: str, unit: str, now_us: int, length_us: int, total: int) -> None:
         """Raise the count of a window to what is known to have been spent in it, by anybody."""
         window = self._of(agent, unit)[_LENGTHS.index(length_us)]
@@ -273,12 +277,13 @@ class PermitCount(Struct):
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is not None:
             for at_us, added in self._changes:
-                change = self.counts.refund if added else self.counts.add
+                change = self.counts.refund if added else self.counts.restore
                 change(self.agent, ACTIONS, at_us)
 
     def add(self, at_us: int, *, is_new: bool) -> None:
-        """Count a permit that was given at an instant."""
-        self.counts.add(self.agent, ACTIONS, at_us)
+        """Count a permit that was given at an instant; one that is not new, where it did before."""
+        change = self.counts.add if is_new else self.counts.restore
+        change(self.agent, ACTIONS, at_us)
         self._changes.append((at_us, True))
         self.new += is_new
 

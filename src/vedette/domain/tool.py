@@ -1,7 +1,7 @@
 """A Tool as declared in agent.yaml: what it does to the world, and what is settled how.
 
 Declarations are data. The code that performs a tool lives in the agent's tools.py behind the
-Performer port and is never consulted about what the tool is.
+ToolExecutor port and is never consulted about what the tool is.
 """
 
 from __future__ import annotations

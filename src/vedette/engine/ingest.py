@@ -34,7 +34,7 @@ SMALL_BATCH = 8
 
 
 class EventIntake:
-    """Checks, matches and stores what sources hand over; see `vedette.domain.ports.Intake`."""
+    """Checks, matches and stores what sources hand over; see `vedette.domain.ports.sources`."""
 
     def __init__(
         self,

@@ -277,23 +277,26 @@ class RunContext(Struct):
             self.services.known_values[self.agent.name] = found
         return found[2]
 
-    def labels(self) -> Labels | None:
+    def labels(self, row: Mapping[str, Any] | None = None) -> Labels | None:
         """Return who may read what this run has before it; None if all of it is public.
 
-        What an agent may be taught counts whole: a judge is made of all that its scopes hold.
+        What an agent may be taught counts whole: a judge is made of all that its scopes hold. `row`
+        is given by whoever holds no lease of the key: what is known of that is not for them.
         """
         row_readers = self.collection_row_readers
-        if row_readers is None and self.agent.collection:
+        if row is not None:
+            row_readers = unpack_row(row)[1]
+        elif row_readers is None and self.agent.collection:
             kept = self.services.keys.row(self.agent.collection, self.run.key)
             row_readers = unpack_row(kept)[1]
         answers: dict[str, Readers] = {}
-        answered = (row for row in self.actions if row.answer is not None)
-        for at, row in enumerate(answered):
-            tool = self.agent.tools.get(row.tool)
+        answered = (action for action in self.actions if action.answer is not None)
+        for at, action in enumerate(answered):
+            tool = self.agent.tools.get(action.tool)
             readers = frozenset[str]() if tool is None else tool.readers
             if tool is not None and tool.settles == "transactional":
                 readers = meet(readers, row_readers)  # it answers with what stood in the row
-            args = argument_readers(parse_record(row.record)) if row.record else {}
+            args = argument_readers(parse_record(action.record)) if action.record else {}
             answers[f"outcome/{at}"] = meet(readers, *args.values())
         return self.agent.label_run(self.event, self.memories, row_readers, answers)
 

@@ -3,7 +3,7 @@
 A curve is a few points, fitted offline and written down where it can be reviewed; at run time it
 is only read. Of the cases judged at 0.9, nine in ten are to be right: `expected_error` says by how
 much a curve misses that. A bank of examples fits its own map from what it says of each example
-when that one is left out (`Sureness`).
+when that one is left out (`examples.ExampleBank`).
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class Normaliser:
         text = clean(text)
         if not text.isascii():
             # Before the case is folded: a capital may look like another letter than its small one.
-            foreign = {char: self._letter(char) for char in set(text) if char >= "\x80"}
-            text = text.translate(str.maketrans(foreign))
+            foreign = {ord(char): self._letter(char) for char in set(text) if char >= "\x80"}
+            text = text.translate(foreign)
         text = text.casefold()
         text = _SPELLED.sub(lambda match: self._rejoin_letters(match[0]), text)
         hard: set[str] = set()

@@ -23,7 +23,7 @@ _ANSWERED = ("hold.approved", "hold.denied")
 
 
 class LineageStore(Protocol):
-    """What this asks of the store, beside what `vedette.ledger.history.resolve` does."""
+    """What this asks of the store, beside what `vedette.ledger.history.reader.resolve` does."""
 
     def memories(self) -> dict[str, LedgerMemory]: ...
 

@@ -128,7 +128,7 @@ class Commands(Struct):
         """Approve exactly the action that is held. It is decided again before it is done.
 
         `digest` is the beginning, at least 8 digits, of the `shown_digest` that came with what the
-        person was shown (`vedette.ledger.history.hold_item`). Raises NotShown for any other.
+        person was shown (`vedette.ledger.history.lists.hold_item`). Raises NotShown for any other.
         """
         return await self._answer(order, hold, "approved", digest)
 

@@ -86,7 +86,9 @@ async def _correct(
         return {**done, "entry": seq, "should": None, "event": None, "woke": []}
     agent = services.fleet.agent(run.agent)
     # Not `open`: that takes the run up under a lease, and nothing is done with it here.
-    labels = RunContext(services, run, 0, agent, event, store.actions(run.id)).labels()
+    context = RunContext(services, run, 0, agent, event, store.actions(run.id))
+    row = store.row(agent.collection, run.key) if agent.collection else None
+    labels = context.labels(row or {})
     corrections_before = sum(
         1 for entry in _entries(store, run) if entry["kind"] == "run.corrected"
     )

@@ -273,7 +273,7 @@ class Curation(Struct):
         """Give orders by kind of entry, all in one commit: an order stands whole or not at all."""
         body = Body(canonical_json({"reason": reason}))
         drafts = [(Draft(kind, {"actor": str(who)}, body=body), moves[kind]) for kind in moves]
-        curating = self.services.store.curate(*drafts, command=command)
+        curating = self.services.store.move_memories(*drafts, command=command)
         moved = await self.services.recall.await_commit(curating, order=True)
         self._update_banks(moved)
         return [{"memory": one.name, "state": one.state, "entry": one.last} for one in moved]

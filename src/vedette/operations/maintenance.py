@@ -94,7 +94,7 @@ class Maintenance(Struct):
     store: MaintenanceStore
     keys: KeyStore
     dead_letters: BrokerDeadLetters | None = None
-    # Has banks and judges forget what was erased (`Curating.unlearn`).
+    # Has banks and judges forget what was erased (`Curation.unlearn`).
     unlearn: Callable[[], object] = lambda: None
     _rotating: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -17,7 +17,7 @@ from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.row_mapper import ACTION_FIELDS, SELECT_RUNS, find_position, to_action, to_run
 from vedette.store.write_buffer import WriteBuffer
 
-# The rule that burial writes into the actions that it ended.
+# The rule written into the actions that ended when their run became a dead letter.
 DEAD_RULE = "run.dead"
 MOVE_RUN = (
     "UPDATE run SET state=?, steps=steps+1, entries=?, last=?, attempts=0, wake_us=?, "
@@ -73,9 +73,9 @@ def drop(
 
 
 def reopen_action(row: ActionRow) -> None:
-    """Undo what burial did to an action; what may have happened is still to be found out.
+    """Undo what a dead letter did to an action; what may have happened is still to be found out.
 
-    Whatever is to be repeated is decided anew before (`ANEW`).
+    Whatever is to be repeated is decided anew before (`OUTDATED_REVISION`).
     """
     row.waits, row.until_us, row.not_before_us, row.policy_rev = None, 0, 0, OUTDATED_REVISION
     row.approver = None

@@ -4,10 +4,10 @@ Work is handed over as callables and answered through futures, never before COMM
 group is being synced the next gathers, so that the cost of a sync is shared by all who wait: an
 idle writer commits at once, a busy one commits what came meanwhile, at most `MAX_GROUP` items.
 
-A group of little work (`CommitHooks.small`) is written by the event loop itself, where no guarded
-item is in it; the thread only makes it durable. Each statement gives the interpreter lock away and
-has to win it back: for a thread beside a busy loop that takes longer than the statement. A large
-group is written by the thread, as it would hold up the loop.
+A group of little work (`CommitHooks.inline_limit`) is written by the event loop itself, where no
+guarded item is in it; the thread only makes it durable. Each statement gives the interpreter lock
+away and has to win it back: for a thread beside a busy loop that takes longer than the statement. A
+large group is written by the thread, as it would hold up the loop.
 
 What the line sends (steps, batches of events) either leaves something for the group's end or
 fails before it has left anything. Everything else runs in a savepoint of its own, behind a flush.

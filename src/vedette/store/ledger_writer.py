@@ -1,9 +1,9 @@
 """The ledger's end of a transaction: gives entries their place, grows the tree, signs the head.
 
-Only who writes the group may call it (see `writer`). What a group writes is gathered here and in
-`Pending`, and goes to the database at the group's end, table by table. What an item was given is
-taken back with `back_to`; nothing is appended to the tree before the whole group is about to
-commit.
+Only who writes the group may call it (see `group_commit`). What a group writes is gathered here and
+in `WriteBuffer`, and goes to the database at the group's end, table by table. What an item was
+given is taken back with `rollback_to`; nothing is appended to the tree before the whole group is
+about to commit.
 """
 
 from __future__ import annotations

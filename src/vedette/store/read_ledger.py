@@ -29,7 +29,7 @@ class LedgerState:
         return str(rows[0][0]) if rows else None
 
     def archived(self) -> bytes | None:
-        """Return what was archived, as `vedette.ledger.pruned_log.Archived` reads it."""
+        """Return what was archived, as `vedette.ledger.pruned_log.ArchivedPrefix` reads it."""
         told = self._meta(ARCHIVED)
         return told.encode() if told is not None else None
 

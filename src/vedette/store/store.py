@@ -1,6 +1,6 @@
 """The Store port over a database: reads beside the line, writes through the one writer.
 
-An adapter opens the connections, sees to it that the store is its own, and calls `_take_over`.
+An adapter opens the connections, sees to it that the store is its own, and calls `_start`.
 """
 
 from __future__ import annotations
@@ -40,12 +40,17 @@ from vedette.store.states import keep_state
 from vedette.store.witness import Witness
 from vedette.store.write_buffer import WriteBuffer
 from vedette.store.write_commands import CommandWriter
-from vedette.store.write_memories import accept_undo, curate, propose_memory, record_correction
+from vedette.store.write_memories import (
+    accept_undo,
+    move_memories,
+    propose_memory,
+    record_correction,
+)
 from vedette.store.write_runs import Fences, StepWriter
 
 
 class SqlStore(StoreMaintenance):
-    """One fleet's durable state, as `vedette.domain.ports.Store` says.
+    """One fleet's durable state, as `vedette.domain.ports.store.Store` says.
 
     All writes answer after COMMIT.
     """
@@ -292,7 +297,7 @@ class SqlStore(StoreMaintenance):
     async def accept_undo(
         self, action: str, arrival: Arrival, *, command: str | None = None
     ) -> AcceptResult:
-        """Accept the event that takes an action's effect back; see `curated.accept_undo`."""
+        """Accept the event that takes an action's effect back; see `write_memories.accept_undo`."""
         return await self.writer.submit(
             self._commands.deduplicate(
                 command, lambda: accept_undo(self._write, self._step_writer, action, arrival)
@@ -312,7 +317,7 @@ class SqlStore(StoreMaintenance):
         )
 
     async def commit(self, step: Step) -> CommitResult:
-        """Make a step durable, or say why not: see `Answer`."""
+        """Make a step durable, or say why not: see `CommitResult`."""
         return await self.send(step)
 
     # --- orders -----------------------------------------------------------------------------
@@ -412,13 +417,13 @@ class SqlStore(StoreMaintenance):
 
         return await self.writer.submit(self._commands.deduplicate(command, work))
 
-    async def curate(
+    async def move_memories(
         self, *moves: tuple[Draft, Sequence[str]], command: str | None = None
     ) -> list[LedgerMemory]:
-        """Move memories (`bank/id`) as an order says, all in one commit; see `curated.curate`."""
+        """Move memories (`bank/id`) as an order says, all in one commit; see `write_memories`."""
         return await self.writer.submit(
             self._commands.deduplicate(
-                command, lambda: curate(self._write, self._ledger, moves, self._now_us())
+                command, lambda: move_memories(self._write, self._ledger, moves, self._now_us())
             )
         )
 

@@ -33,7 +33,7 @@ _RECORDED = (
 )
 
 
-def curate(
+def move_memories(
     database: Database,
     ledger: LedgerWriter,
     moves: Sequence[tuple[Draft, Sequence[str]]],
@@ -41,8 +41,8 @@ def curate(
 ) -> list[LedgerMemory]:
     """Write an entry for each memory (`bank/id`) of each move; return where they stand then.
 
-    Raises what `vedette.domain.memory_state.refuse` raises if one may not be moved so; then none
-    is.
+    Raises what `vedette.domain.memory_state.check_transition` raises if one may not be moved so;
+    then none is.
     """
     known = StoreReader(database).memories()
     moved = []

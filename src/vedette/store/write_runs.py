@@ -1,7 +1,7 @@
 """Accepting events and committing steps: what the line does all day.
 
 Each is looked at first, with everything that can fail; then what it writes is gathered (see
-`pending`), which cannot. What a group knows of runs and keys is held here between groups: the
+`write_buffer`), which cannot. What a group knows of runs and keys is held here between groups: the
 fences are compared with it, and with the database where it is not known.
 """
 

@@ -1,8 +1,9 @@
 """Crash schedules: run a piece of work in a forked child and kill it at its n-th crash point.
 
-Everything durable passes `vedette.domain.base.failpoint.reach`. A parent that has loaded everything
-forks a child; the child counts its passes and sends itself SIGKILL at the one it was told. Who then
-forks another child on the same folder sees what a runner sees that comes after a crash.
+Everything durable passes `vedette.domain.base.failpoint.hit_failpoint`. A parent that has loaded
+everything forks a child; the child counts its passes and sends itself SIGKILL at the one it was
+told. Who then forks another child on the same folder sees what a runner sees that comes after a
+crash.
 
     ended = in_child(work, die_at=7)
     if ended.killed:

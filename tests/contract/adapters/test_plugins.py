@@ -11,16 +11,21 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from vedette.app.sources import build_source
+from vedette.config.agent import FleetContext, tool_problems
+from vedette.config.agent_file import ToolFile
+from vedette.config.kinds import Errors
 from vedette.config.plugins import plugins
 from vedette.config.reserved_names import source_kinds
 from vedette.config.settings import read_settings
+from vedette.config.yaml import Document
 from vedette.domain.base.errors import BadFleet
-from vedette.domain.ports.plugin import NOTIFIERS, SOURCES
+from vedette.domain.ports.plugin import NOTIFIERS, SOURCES, TOOLS
 from vedette.testing import FleetHarness
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -262,3 +267,44 @@ def test_only_what_is_named_is_loaded(tmp_path: Path) -> None:
         "vedette.adapters vedette.adapters.files vedette.adapters.files.config "
         "vedette.adapters.files.plugin", "False",
     ]  # fmt: skip
+
+
+TOOL = """
+from vedette.sdk import Field, Table, ToolPerformer, ToolPlugin
+
+
+class Ringing(Table):
+    hour: str = Field(description="when it rings")
+
+
+class Bell(ToolPlugin):
+    table = Ringing
+
+    def queries(self, table):
+        return table.hour == "noon"
+
+    def build(self):
+        return ToolPerformer()
+
+
+PLUGIN = Bell()
+"""
+
+
+@pytest.mark.parametrize(
+    ("hour", "settles", "found"),
+    [("noon", "queryable", []), ("night", "none", []),
+     ("night", "queryable", ["tools[0].settles"])],
+)  # fmt: skip
+def test_a_tool_that_nobody_can_ask_about_does_not_settle_by_a_query(
+    site: Path, hour: str, settles: str, found: list[str]
+) -> None:
+    """The port's own `query` says that a call never was: it would be made again."""
+    wheel(site, "bell_wheel", TOOL, f"[{TOOLS}]\nbell = bell_wheel:PLUGIN")
+    errors: Errors = []
+    given = {"name": "bell.ring", "verb": "ring", "resource": "bell", "sinks": []}
+    tool = ToolFile.check({**given, "settles": settles, "bell": {"hour": hour}}, (), errors)
+    assert (errors, tool and tool.performer) == ([], "bell")
+    shape: Any = SimpleNamespace(tools=[tool])
+    told = tool_problems(shape, Document("agent.yaml", {}), None, FleetContext("harbour", {}, {}))
+    assert [each.field for each in told] == found

@@ -1,9 +1,10 @@
-"""The sources, each against a recording intake: schedules, files, the host."""
+"""The sources: each that is registered fits the port; schedules, files and the host deliver."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from vedette.adapters.files.plugin import JSONL
 from vedette.adapters.files.source import BATCH, CsvSource, JsonlSource
 from vedette.adapters.host.source import HostSource
 from vedette.adapters.schedule.source import ScheduleSource, cron_walls
+from vedette.config.field import json_schema
+from vedette.config.plugins import plugins
+from vedette.config.reserved_names import source_kinds
 from vedette.domain.agent import Agent, Fleet, MissedTickPolicy, Schedule
 from vedette.domain.base.clock import MICROS, SystemClock, from_iso, iso
 from vedette.domain.base.errors import BadFleet, StoreFailed
@@ -23,7 +27,7 @@ from vedette.domain.base.fleet_clock import FleetClock
 from vedette.domain.budget import Budget
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.identity import Identity
-from vedette.domain.ports.plugin import SourceContext
+from vedette.domain.ports.plugin import SOURCES, PushedSource, SourceContext, TableContext
 from vedette.domain.ports.sources import Intake, Receipt, Refused, Source
 from vedette.domain.schedule import build_calendar
 from vedette.testing.clock import ManualClock, run_ready_tasks
@@ -59,7 +63,33 @@ async def stop(task: asyncio.Task[None]) -> None:
         await task
 
 
-def test_each_fits_the_port(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", source_kinds())
+def test_each_that_is_registered_fits_the_port(tmp_path: Path, kind: str) -> None:
+    """A table with no more than what it needs comes to a plan, and that to a source."""
+    (tmp_path / "abc").write_text("timestamp,value\n")
+    anything: Any = None
+    clock, plugin = ManualClock(), plugins(SOURCES).get(kind)
+    shape = json_schema(plugin.table)
+    needed: dict[str, Any] = {
+        key: [] if shape["properties"][key]["type"] == "array" else "abc"
+        for key in shape["required"]
+    }
+    context = TableContext(
+        lambda path: tmp_path / path, lambda path: str(tmp_path / path), True, {}
+    )
+    plan = plugin.plan(plugin.table(**{**needed, "kind": kind}), context)
+    assert (plan.kind, plan.name) == (kind, "abc")
+    for watch in (True, False):
+        outside = SourceContext(clock, anything, watch, 1000, bool, fleet(), bool, cron_walls)
+        built: Source = plugin.build(plan, outside)
+        # Under the name that its events' source has, which is reserved; others push to a route.
+        assert built.name == ("abc" if isinstance(built, PushedSource) else f"{kind}:abc")
+        assert isinstance(built.finite, bool)
+        assert inspect.iscoroutinefunction(built.deliver)
+    assert [path.name for path in tmp_path.iterdir()] == ["abc"], "nothing was made yet"
+
+
+def test_files_end_and_schedules_and_the_host_do_not(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("timestamp,value\n")
     clock = ManualClock()
     sources: list[tuple[Source, bool]] = [

@@ -6,6 +6,7 @@ Agents and target are those of the toy fleet; gateway, Rego and store are the re
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -466,3 +467,34 @@ async def test_a_permit_that_a_person_is_to_be_told_of_is_an_entry(
         assert (notice["action"], notice["tool"]) == (held.id, "big.send")
         caused = fleet.entries("action.decided")[-1]
         assert (notice["cause"], caused["outcome"]) == (caused["seq"], "permit")
+
+
+async def test_a_run_that_a_person_moved_on_while_it_called_keeps_its_place_in_the_key(
+    tmp_path: Path, world: World, clock: ManualClock
+) -> None:
+    """The answer makes it be read anew; that it waits for its target is known all the same."""
+    answered = threading.Event()
+
+    def busy_once(call: Call) -> Outcome | None:
+        if call.args["text"] != "first" or len(world.texts("wire.send")) > 1:
+            return None
+        answered.wait(20)
+        return Outcome("retry", error="busy")
+
+    world.answer = busy_once
+    first = job("1", send_proposal("first"), send_proposal("big", tool="big.send"))
+    async with fleet_with(tmp_path, world, clock) as fleet:
+        await fleet.send(first)
+        await wait_until(lambda: len(world.calls) == 1)
+        (held,) = (row for row in fleet.actions(first) if row.tool == "big.send")
+        await fleet.approve(held)
+        answered.set()
+        await wait_until(lambda: world.effects("big.send") == 1)
+        await fleet.wait_until_idle()
+        assert fleet.app.services.parked_runs.key_count == 1
+        await fleet.send(job("2", send_proposal("second")))
+        await fleet.wait_until_idle()
+        assert world.texts("wire.send") == ["first"]
+        clock.advance(HOUR_US)
+        await wait_until(lambda: world.effects("wire.send") == 2)
+        assert world.texts("wire.send") == ["first", "first", "second"]

@@ -165,7 +165,7 @@ async def test_an_order_that_was_overtaken_does_not_undo_the_later_one(
         id, _ = await promoted(one)
         async with other:
             hears, other_hears = build_bank_feed(one.app), build_bank_feed(other.app)
-            commit = one.app.store.curate
+            commit = one.app.store.move_memories
 
             async def overtaken(*moves: Any, command: str | None = None) -> Any:
                 moved = await commit(*moves, command=command)
@@ -174,7 +174,7 @@ async def test_an_order_that_was_overtaken_does_not_undo_the_later_one(
                 hears()
                 return moved
 
-            monkeypatch.setattr(one.app.store, "curate", overtaken)
+            monkeypatch.setattr(one.app.store, "move_memories", overtaken)
             told = await order(one, "memory_off", id=id)
             assert [each["state"] for each in told["moved"]] == ["off"], "so its own order left it"
             assert (state(one, id), state(other, id)) == ("active", "active")

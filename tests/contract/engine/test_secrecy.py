@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from vedette.config.settings import read_settings
 from vedette.domain.action import Proposal
+from vedette.domain.effect import RowWrite
 from vedette.domain.event import Event
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
@@ -181,6 +182,31 @@ async def test_a_correction_is_as_secret_as_what_its_run_read(tmp_path: Path) ->
         await fleet.send(replace(job("2", note_proposal("a secret"), key="row"), readers=OTHERS))
         await fleet.wait_until_idle()
         assert await corrected(job("3", key="row")) == OTHERS
+
+
+async def test_a_correction_goes_by_the_row_in_the_store_and_keeps_nothing_of_it(
+    tmp_path: Path,
+) -> None:
+    """Whoever corrects may hold no lease of the key: another worker writes its row meanwhile."""
+    async with toy_fleet(tmp_path, World()) as fleet:
+        await decided(fleet, replace(job("1", note_proposal("a secret")), readers=OTHERS))
+        await decided(fleet, job("2"))
+        await fleet.restart()
+        services, store = fleet.app.services, fleet.app.store
+        (run,) = store.runs_of_event(job("2").key)
+
+        async def corrected(should: str) -> Readers:
+            args = {"run": run.id, "should": should, "new_label": True}
+            done = await dispatch(fleet.app.commands, "correct", fleet.order("looked"), args)
+            told = store.event(done["event"])
+            assert told is not None
+            return told.readers
+
+        assert await corrected("other") == OTHERS
+        assert len(services.keys) == 0
+        # What was known of it under a lease that is another's by now.
+        services.keys.cache_rows([RowWrite("worker_notes", "k", {"texts": []})])
+        assert await corrected("another") == OTHERS
 
 
 async def test_the_settings_label_events_by_source_and_type(tmp_path: Path) -> None:

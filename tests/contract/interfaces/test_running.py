@@ -81,11 +81,11 @@ def break_worker(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def cancel_worker(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def guard(run: Any, work: Any) -> None:
+    async def apply(run: Any, work: Any) -> None:
         work.close()
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(fleet.app.dispatcher, "_guard", guard)
+    monkeypatch.setattr(fleet.app.dispatcher._failure_policy, "apply", apply)
 
 
 def break_waker(fleet: FleetHarness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from vedette.ledger.history.projection import (
     Key,
     LedgerEntry,
     Projection,
-    ViewRow,
+    ProjectionRow,
     bucket,
     fold_entries,
 )
@@ -416,11 +416,11 @@ def test_groups_of_any_size_come_to_the_same(told: list[LedgerEntry], data: st.D
     """Written group by group, forgetting now and then, it is what one fold over all comes to."""
     tables: dict[Key, tuple[int, int, bytes]] = {}
 
-    def fetch(key: Key) -> ViewRow | None:
+    def fetch(key: Key) -> ProjectionRow | None:
         if key not in tables:
             return None
         version, sort, raw = tables[key]
-        return ViewRow(version, sort, orjson.loads(raw), stored=True)
+        return ProjectionRow(version, sort, orjson.loads(raw), stored=True)
 
     def again(run: str, about: int | None, before: int) -> list[LedgerEntry]:
         return [one for one in told if one[3] == run and one[0] < before]

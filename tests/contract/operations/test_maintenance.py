@@ -176,10 +176,10 @@ async def test_what_was_promoted_after_the_look_is_not_forgotten(
         body = Body(canonical_json({"scope": "inbox", "text": name, "topics": []}))
         fields = {"actor": "person:kim", "memory": "inbox", "what": name}
         await store.propose_memory(Draft("memory.proposed", fields, body=body))
-    await store.curate((draft("memory.promoted"), ["inbox/early"]))
+    await store.move_memories((draft("memory.promoted"), ["inbox/early"]))
     upto, old = store.last_seq(), list(store.memories().values())
     assert len(old) == 3
-    await store.curate((draft("memory.promoted"), ["inbox/late"]))
+    await store.move_memories((draft("memory.promoted"), ["inbox/late"]))
     gone = await store.forget_memories(old, upto, draft("body.erased"))
     assert len(gone.digests) == 2
     stands = {one.id: one.state for one in store.memories().values()}

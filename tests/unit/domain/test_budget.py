@@ -72,3 +72,22 @@ def test_the_permits_of_a_step_that_did_not_stand_are_taken_back() -> None:
         lost.add(NOON + MINUTE_US, is_new=True)
         raise StoreFailed("a test")
     assert counts.totals("a", "actions", NOON)["day"] == 3
+
+
+def test_a_permit_that_is_given_again_counts_where_it_did_and_in_no_later_window() -> None:
+    counts, later = SpendCounters(), NOON + MINUTE_US
+    counts.add("a", "actions", NOON)
+    counts.add("a", "actions", later)
+    before = counts.totals("a", "actions", later)
+    assert before == {"minute": 1, "hour": 2, "day": 2}
+    with PermitCount(counts, "a") as kept:
+        kept.remove(NOON)
+        kept.add(NOON, is_new=False)
+    assert counts.totals("a", "actions", later) == before
+    for again in (True, False):
+        with suppress(StoreFailed), PermitCount(counts, "a") as lost:
+            lost.remove(NOON)
+            if again:
+                lost.add(NOON, is_new=False)
+            raise StoreFailed("a test")
+        assert counts.totals("a", "actions", later) == before

@@ -49,7 +49,7 @@ class SourceUnavailable(Exception):
 
 
 class BigQuerySource:
-    """New rows of one table. Events are of source `bigquery:NAME`; see `rows.Maker` for ids.
+    """New rows of one table. Events are of source `bigquery:NAME`; see `rows.RowMapper` for ids.
 
     With `watch` it stays; without, it asks once and ends. `begin` (in the plan) says where a
     source starts that was never here before: at the present instant, or at the table's first row.

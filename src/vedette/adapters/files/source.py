@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from vedette.config.reserved_names import ENGINE_ATTRIBUTES, reserved_attribute
+from vedette.config.reserved_names import check_unreserved
 from vedette.domain import cloudevents
 from vedette.domain.base.clock import MICROS, Clock
 from vedette.domain.base.errors import BadEvent, BadFleet
@@ -185,7 +185,7 @@ class JsonlSource(_FileSource):
         source, bare = self.name, self._type
 
         def whole(line: bytes, number: int) -> Event:
-            return _check_unreserved(cloudevents.from_json(line, vouched=ENVELOPE), source)
+            return check_unreserved(cloudevents.from_json(line, vouched=ENVELOPE), source)
 
         if bare is None:
             return whole
@@ -194,7 +194,7 @@ class JsonlSource(_FileSource):
             value = cloudevents.load_json(line)
             event_id = f"{subject}:{number:07d}"
             event = Event(source, event_id, bare, subject, data=value, vouched=ENVELOPE)
-            return _check_unreserved(event, source)
+            return check_unreserved(event, source)
 
         return data
 
@@ -325,20 +325,6 @@ def _files(pattern: str) -> tuple[Path, list[Path]]:
     if not files:
         raise BadFleet("no file matches", where=pattern, mend="set the path of the source")
     return root, files
-
-
-def _check_unreserved(event: Event, own: str) -> Event:
-    """Return an event that claims nothing which is the engine's or another source's, or raise."""
-    claimed = reserved_attribute(event, own_source=own)
-    if claimed is None:
-        return event
-    if claimed in ENGINE_ATTRIBUTES:
-        raise BadEvent(f"attribute {claimed!r} is the engine's own", mend="leave it out")
-    value = event.type if claimed == "type" else event.source
-    raise BadEvent(
-        f"{claimed} {value[:64]!r} belongs to the engine or to another source",
-        mend=f"use a {claimed} of your own",
-    )
 
 
 def _without_suffix(relative: Path) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
-from vedette.config.reserved_names import reserved_attribute
+from vedette.config.reserved_names import check_unreserved
 from vedette.domain import cloudevents
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadEvent
@@ -82,12 +82,7 @@ class Decoder:
                     mend="send a reference instead of the content, or raise max_event_bytes",
                 )
             event = self._event(id, data, attributes, ordering_key, published_us)
-            claimed = reserved_attribute(event, own_source=self.source)
-            if claimed is not None:
-                raise BadEvent(
-                    f"attribute {claimed!r} is the engine's or another source's own",
-                    mend="leave it out, or use a source of your own",
-                )
+            check_unreserved(event, self.source)
         except BadEvent as error:
             where = f"{self.source} message {id}"
             return Refused(where, str(error), data[:RAW_BYTES], subject=_subject(ordering_key))

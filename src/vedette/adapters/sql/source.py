@@ -32,7 +32,7 @@ FIRST_US, LAST_US = 500_000, 60_000_000  # backoff while the database does not a
 
 
 class SqlSource:
-    """New rows of one table. Events are of source `sql:NAME`; see `rows.Maker`.
+    """New rows of one table. Events are of source `sql:NAME`; see `rows.RowMapper`.
 
     With `watch` it stays; without, it asks once and ends. `is_leader` says whether this worker
     still runs the fleet's sources.

@@ -1,8 +1,8 @@
-"""The Performer port in this process: an agent's tools.py, called with exact arguments.
+"""The ToolExecutor port in this process: an agent's tools.py, called with exact arguments.
 
-Calls of plain functions run on threads, so that a slow target never stops the line; `may_start`
-is asked on that thread, immediately before the function. Transactional tools are pure and run
-where they are asked.
+Calls of plain functions run on threads, so that a slow target never stops the event loop;
+`may_start` is called on that thread, immediately before the function. Transactional tools are pure
+and run on the loop.
 
 A thread cannot be ended from outside: a call that outlives its time goes on, and may bring about
 its effect later still. So its key is neither asked about nor called again before it has come back,
@@ -27,9 +27,9 @@ from vedette.domain.base.errors import BadFleet
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.tool import Tool
 
-# Threads of one agent. As many as the line has slots: while nothing hangs, no call waits here.
+# Threads of one agent: a call beyond them waits until one comes back.
 THREADS = 32
-# With this many hung, an agent's calls are refused: waiting ones would hold the line's slots.
+# With this many hung, an agent's calls are refused rather than kept waiting.
 MAX_HUNG = 16
 # How many late answers are kept. One that is dropped costs a question to the target.
 _LATE = 1024
@@ -206,7 +206,7 @@ class InProcessTools:
                 self._stop_waiting(call, running)
                 return Outcome("unknown", error=f"no answer within {_seconds(call):g} s")
         except asyncio.CancelledError:
-            # Whoever asked goes; what was entered goes on, and its key is taken until it ends.
+            # The caller goes; what was entered goes on, and its key is taken until it ends.
             running.is_cancelled = running.keeps_answer = True
             if running.task is not None:
                 running.task.cancel()
@@ -272,7 +272,7 @@ class InProcessTools:
 
         def work() -> None:
             answer = run()
-            # Once the loop is closed there is nobody to be told: the next run asks the target.
+            # Once the loop is closed nobody waits for it: the next run asks the target.
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(finish, answer)
 

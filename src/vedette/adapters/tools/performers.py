@@ -11,7 +11,9 @@ from vedette.domain.ports.plugin import ToolPerformer
 from vedette.domain.ports.reasoner import ToolExecutor
 from vedette.domain.tool import Tool
 
-# That a performer has, behind the time of a call, to say itself that it is over.
+# How often a performer may take the time of a call: for an earlier one of its key, and for itself.
+_TIMES_TIMEOUT = 2
+# That it has, behind that, to say itself that the time is over.
 _GRACE_S = 2.0
 
 
@@ -25,7 +27,7 @@ class PluginTools:
         self._performers: dict[str, ToolPerformer] = {}
 
     def __getattr__(self, name: str) -> Any:
-        # `prepare` and whatever else these hands have beside the port.
+        # `prepare` and whatever else `code` has beside the port.
         return getattr(self._code, name)
 
     def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
@@ -65,7 +67,7 @@ async def _bound(work: Awaitable[Outcome | None], call: Call) -> Outcome | None:
     """Wait for a performer no longer than for any tool, whatever it does with its time."""
     seconds = call.timeout_us / 1_000_000
     try:
-        async with asyncio.timeout(seconds + _GRACE_S):
+        async with asyncio.timeout(_TIMES_TIMEOUT * seconds + _GRACE_S):
             return await work
     except TimeoutError:
         return Outcome("unknown", error=f"no answer within {seconds:g} s")

@@ -322,14 +322,14 @@ class Store(Protocol):
         """
         ...
 
-    async def curate(
+    async def move_memories(
         self, *moves: tuple[Draft, Sequence[str]], command: str | None = None
     ) -> list[LedgerMemory]:
         """Move memories (`bank/id`) as an order says, all or none; return where they stand.
 
         Each move is the entry to write and whom it is about.
 
-        Raises what `vedette.domain.memory_state.refuse` raises.
+        Raises what `vedette.domain.memory_state.check_transition` raises.
         """
         ...
 

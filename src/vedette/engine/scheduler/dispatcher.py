@@ -496,8 +496,9 @@ class Dispatcher:
             lane.queue.append(run)
             self._parked_until[key] = retry_us
         else:
-            now = services.clock.now_us()
-            services.parked_runs.park_or_leave(run, context.actions, context.agent.tools, now)
+            # As it stands by now: a person's answer may have had the context read it anew.
+            now, ended = services.clock.now_us(), context.run
+            services.parked_runs.park_or_leave(ended, context.actions, context.agent.tools, now)
             self._forget_run(run)
 
     def _forget_run(self, run: Run) -> None:

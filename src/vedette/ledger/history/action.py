@@ -1,7 +1,7 @@
 """The history of one action: what was decided of it, what people answered, what came of it.
 
 An action is found by its idempotency key, which is its id. Its history is a fold of the entries
-about it, in their order; all that is told of an action is told from here. Each entry can be held
+about it, in their order; all views of an action are made from here. Each entry can be held
 against those before it: an effect that nothing permitted, a plan made twice, an approval that
 nobody gave and a question about another action are faults.
 """
@@ -346,7 +346,7 @@ def _arguments(
     )
     named = {f"/{escape_pointer(name)}": (each or {}).get("ref") for name, each in given.items()}
     drawn = {**(record.get("sources") or {}), **{at: ref for at, ref in named.items() if ref}}
-    # Where something is told of a part: nothing is looked for below any other place.
+    # Where a part has something of its own to show: nothing is looked for below any other place.
     inner = {at[:end] for at in (*origins, *sinks) for end, c in enumerate(at) if c == "/" and end}
     arguments: list[dict[str, Any]] = []
 

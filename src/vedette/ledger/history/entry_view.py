@@ -1,4 +1,4 @@
-"""Entries as people are told of them: what an entry and its body say, by the entry's kind.
+"""Entries as people see them: what an entry and its body say, by the entry's kind.
 
 Here the fields and bodies of the ledger get their meaning for all that reads it: a `DecisionEntry`
 tells its question, an `EffectEntry` its outcome, a `JudgementEntry` its label. Which kind has what
@@ -246,7 +246,7 @@ class EffectEntry(EntryView, frozen=True):
 
 
 class AcceptanceEntry(EntryView, frozen=True):
-    """An event became durable; the body is the event (`vedette.domain.event.Event.payload`).
+    """An event became durable; the body is the event (`vedette.domain.event.Event.to_body`).
 
     Only what a person had the engine make, an undo or a correction, has a `cause`.
     """

@@ -1,6 +1,6 @@
 """Holds that are alike: one agent, one tool, one rule, one label, the same sinks.
 
-What they have in common is told once, what differs with a few of its values. A group has no life
+What they have in common is shown once, what differs with a few of its values. A group has no life
 of its own: it is whatever is open and alike now, so an answer names the holds it is for and the
 digest of what was shown of each (see `vedette.operations.approvals`).
 """
@@ -17,7 +17,7 @@ from vedette.domain.base.errors import NotFound
 from vedette.ledger.history.lists import MAX_PAGE, hold_item
 from vedette.ledger.history.reader import LedgerReader
 
-# How many holds are looked at, and how many of an argument's different values are told.
+# How many holds are looked at, and how many of an argument's different values are shown.
 MAX_HOLDS = 2000
 _MAX_VALUES = 4
 _EVENT_POINTERS = ("/event/id", "/event/subject")
@@ -63,7 +63,7 @@ def group(record: LedgerReader, now_us: int, name: str) -> dict[str, Any]:
 def group_of(item: Mapping[str, Any]) -> str:
     """Return the id of the group that a hold is in: a function of what its holds have in common."""
     # What an event is about makes no other kind of question: a sink that the event's own id or
-    # subject fills is different in each hold, and told among what differs.
+    # subject fills is different in each hold, and shown among what differs.
     sinks = {
         argument["pointer"]: argument["value"]
         for argument in item["arguments"] or ()

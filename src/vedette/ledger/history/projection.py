@@ -42,7 +42,7 @@ Fields = Mapping[str, Any]
 OPEN_HOLDS = ("open", "approved")
 
 
-class ViewRow:
+class ProjectionRow:
     """One row. `stored` says that the tables may have it already."""
 
     __slots__ = ("data", "sort", "stored", "version")
@@ -56,7 +56,7 @@ class MinuteCounter:
 
     __slots__ = ("agent", "at_us", "counts", "kinds", "minute", "row", "seq")
 
-    def __init__(self, minute: int, agent: ViewRow | None, row: ViewRow | None) -> None:
+    def __init__(self, minute: int, agent: ProjectionRow | None, row: ProjectionRow | None) -> None:
         self.minute, self.agent, self.row = minute, agent, row
         self.counts: State = {} if agent is None else agent.data
         self.kinds: State = {} if row is None else row.data.setdefault("kinds", {})
@@ -99,11 +99,11 @@ class Projection:
 
     def __init__(
         self,
-        fetch: Callable[[Key], ViewRow | None] = lambda _: None,
+        fetch: Callable[[Key], ProjectionRow | None] = lambda _: None,
         earlier_entries: Callable[[str, int | None, int], Iterable[LedgerEntry]] = lambda *_: (),
     ) -> None:
         self._fetch, self._earlier_entries = fetch, earlier_entries
-        self.rows: dict[Key, ViewRow] = {}
+        self.rows: dict[Key, ProjectionRow] = {}
         self.runs: dict[str, State] = {}
         self.changed_keys: set[Key] = set()
         self.dropped_keys: set[Key] = set()
@@ -174,7 +174,7 @@ class Projection:
 
     # --- rows -------------------------------------------------------------------------------
 
-    def _find_row(self, key: Key) -> ViewRow | None:
+    def _find_row(self, key: Key) -> ProjectionRow | None:
         row = self.rows.get(key)
         if row is None and key not in self.dropped_keys:
             row = self._fetch(key)
@@ -182,11 +182,11 @@ class Projection:
                 self.rows[key] = row
         return row
 
-    def _row(self, key: Key, seq: int, sort: int = 0) -> ViewRow:
+    def _row(self, key: Key, seq: int, sort: int = 0) -> ProjectionRow:
         """Return a row that an entry changes, made if there is none."""
         row = self._find_row(key)
         if row is None:
-            row = self.rows[key] = ViewRow(seq, sort, {})
+            row = self.rows[key] = ProjectionRow(seq, sort, {})
         if row.version < seq:
             row.version = seq
         self.changed_keys.add(key)
@@ -198,7 +198,7 @@ class Projection:
         """Replace a row whatever it was; it need not be looked up for that."""
         row = self.rows.get(key)
         if row is None:
-            self.rows[key] = ViewRow(seq, sort, data, stored=bool(stored))
+            self.rows[key] = ProjectionRow(seq, sort, data, stored=bool(stored))
         else:
             row.version, row.sort, row.data = seq, sort, data
         self.changed_keys.add(key)
@@ -429,7 +429,7 @@ _HANDLERS: Mapping[str, Callable[[Projection, int, int, Mapping[str, Any]], None
 }
 
 
-def fold_entries(entries: Iterable[LedgerEntry]) -> dict[Key, ViewRow]:
+def fold_entries(entries: Iterable[LedgerEntry]) -> dict[Key, ProjectionRow]:
     """Return all rows that entries come to, from the first entry on."""
     view = Projection()
     view.add_entries(entries)
@@ -488,7 +488,7 @@ def dead_letter(action: State) -> None:
 
 
 def reopen_action(action: State) -> None:
-    """Undo what burial did to an action: a person had its run taken up again."""
+    """Undo `dead_letter` of an action: a person had its run redriven."""
     if action.get("rule") != "run.dead":
         return
     if action.get("hold") == "denied":

@@ -245,7 +245,7 @@ def _instant(text: object, otherwise: int) -> int:
         return otherwise
 
 
-# --- what is told of it -------------------------------------------------------------------------
+# --- what is shown of it ------------------------------------------------------------------------
 
 
 def _find_undone(backs: Sequence[tuple[set[str | int], str | int]]) -> set[str | int]:

@@ -1,8 +1,8 @@
 """Traces: one trace for each event, from accept over decisions to effects, made of the ledger.
 
-A trace is a projection of the record, so the line does not wait for it and a crash loses none. All
-ids are functions of what they name (docs/design/telemetry.md): whoever knows a run or a call can
-say its `traceparent` without asking, and a span that is exported twice is the same span. Ids,
+A trace is a projection of the record, so the engine does not wait for it and a crash loses none.
+All ids are functions of what they name (docs/design/telemetry.md): whoever knows a run or a call
+can say its `traceparent` without asking, and a span that is exported twice is the same span. Ids,
 names and words from closed lists are the only attributes; never content.
 """
 

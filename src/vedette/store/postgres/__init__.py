@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: several workers on one ledger (see `vedette.store` and `lease`).
+"""The store on PostgreSQL: several workers on one ledger (see `vedette.store` and `leases`).
 
 Each worker has one writer with group commit, as on SQLite. A group takes the fleet's advisory lock
 before it looks at anything, so groups of all workers stand one behind the other: the ledger has
@@ -65,7 +65,7 @@ class LeasedStepWriter(StepWriter):
 
 class PostgresStore(LeasedRuns, SqlStore):
     """One fleet's durable state in a database, as one of its workers. See
-    `vedette.domain.ports.Store`.
+    `vedette.domain.ports.store.Store`.
     """
 
     _write: PostgresDatabase

@@ -19,7 +19,7 @@ from vedette.ledger.history.projection import (
     Key,
     LedgerEntry,
     Projection,
-    ViewRow,
+    ProjectionRow,
     fold_entries,
     to_ledger_entry,
 )
@@ -82,7 +82,7 @@ class ReadTables:
         hit_failpoint("view:after")
         return len(made)
 
-    def _fetch(self, key: Key) -> ViewRow | None:
+    def _fetch(self, key: Key) -> ProjectionRow | None:
         sql = "SELECT version, sort, data FROM view WHERE name=? AND id=?"
         rows = self._database.rows(sql, key)
         return _row(*rows[0]) if rows else None
@@ -123,7 +123,7 @@ class ReadTables:
                 self._earlier.setdefault(entry["run"], []).append(to_ledger_entry(seq, entry))
 
 
-def rebuild_rows(database: Database) -> dict[Key, ViewRow]:
+def rebuild_rows(database: Database) -> dict[Key, ProjectionRow]:
     """Return the rows that a store's entries come to. Raises BadCommand if some are archived."""
     first = database.rows("SELECT COALESCE(MIN(seq), 1) FROM entry")[0][0]
     if first != 1:
@@ -161,9 +161,9 @@ def _read_entries(database: Database) -> Iterator[LedgerEntry]:
         yield to_ledger_entry(seq, orjson.loads(raw))
 
 
-def _values(key: Key, row: ViewRow) -> tuple[Any, ...]:
+def _values(key: Key, row: ProjectionRow) -> tuple[Any, ...]:
     return (*key, row.version, row.sort, canonical_json(row.data))
 
 
-def _row(version: int, sort: int, data: bytes) -> ViewRow:
-    return ViewRow(version, sort, orjson.loads(data), stored=True)
+def _row(version: int, sort: int, data: bytes) -> ProjectionRow:
+    return ProjectionRow(version, sort, orjson.loads(data), stored=True)

@@ -1,4 +1,4 @@
-"""The Tokens port on Google service accounts, one for each agent."""
+"""The TokenAuthority port on Google service accounts, one for each agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Performer port with a token for one call, minted once the call is permitted.
+"""The ToolExecutor port with a token for one call, minted once the call is permitted.
 
 A target that says `google_scopes` (an access token) or `google_audience` (an ID token) has its
 tools called with `call.target["token"]`: of the calling agent's own service account, and for those

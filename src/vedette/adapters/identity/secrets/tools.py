@@ -1,4 +1,4 @@
-"""The Performer port with the secrets that targets refer to.
+"""The ToolExecutor port with the secrets that targets refer to.
 
 Agents' code runs without our environment, so it cannot look a secret up. What `NAME_env`,
 `NAME_file` or `NAME_secret` of a target refers to is read here, after the permit and just before

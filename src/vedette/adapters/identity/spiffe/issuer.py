@@ -44,7 +44,7 @@ class IssuedKey(Struct, frozen=True):
 
 
 class Issuer:
-    """The identities of one fleet, in its state folder. Fits the Keys port for a verifier."""
+    """The identities of one fleet, in its state folder. Fits the KeySet port for a verifier."""
 
     def __init__(
         self,

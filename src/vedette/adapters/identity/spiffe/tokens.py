@@ -1,4 +1,4 @@
-"""The Tokens port on the embedded issuer."""
+"""The TokenAuthority port on the embedded issuer."""
 
 from __future__ import annotations
 

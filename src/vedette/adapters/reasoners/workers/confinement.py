@@ -2,8 +2,8 @@
 
 The memory limit is RLIMIT_DATA, set in each worker to what it was born with plus what its agent
 may have. RLIMIT_AS would count every library that is mapped and every thread's reserved stack; and
-a limit on the zygote would be one for all. What goes around it (shared mappings; macOS, which does
-not enforce it) is found by the engine, which looks at the worker's resident size.
+a limit on the fork server would be one for all. What goes around it (shared mappings; macOS, which
+does not enforce it) is found by the engine, which looks at the worker's resident size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MOST_THREADS = 256
 
 
 class ProgressRecord:
-    """The worker's side of the note: which question it is at, in memory shared with the engine.
+    """The worker's side of its progress file: its question, in memory shared with the engine.
 
     It is written before the work begins, so whatever the work does to the process, the engine
     knows who did it. Costs no system call.
@@ -50,7 +50,7 @@ class ProgressRecord:
 
 
 def read_progress(fd: int) -> tuple[int, int]:
-    """Return (question, step) of a worker's note.
+    """Return (question, step) of a worker's progress file.
 
     Read, not mapped: a worker that cuts the file short must not crash the engine.
     """
@@ -106,20 +106,20 @@ def _data_bytes() -> int:
 
 
 def thread_count(pid: int, proc: str = "/proc") -> int:
-    """Return how many threads a process has, for the engine; 0 if it cannot be told."""
+    """Return how many threads a process has, for the engine; 0 if it is not known."""
     try:
-        with open(f"{proc}/{pid}/stat", "rb") as file:  # noqa: PTH123 (asked often)
+        with open(f"{proc}/{pid}/stat", "rb") as file:  # noqa: PTH123 (called often)
             return int(file.read().rpartition(b")")[2].split()[17])
     except (OSError, ValueError, IndexError):
         return 0
 
 
 def resident_bytes(pid: int, proc: str = "/proc") -> int:
-    """Return a process's resident size in bytes, for the engine; 0 if it cannot be told."""
+    """Return a process's resident size in bytes, for the engine; 0 if it is not known."""
     if not pid:
         return 0
     try:
-        with open(f"{proc}/{pid}/statm", "rb") as file:  # noqa: PTH123 (asked often)
+        with open(f"{proc}/{pid}/statm", "rb") as file:  # noqa: PTH123 (called often)
             return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
     except (OSError, ValueError, IndexError):
         pass

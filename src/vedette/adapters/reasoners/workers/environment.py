@@ -18,8 +18,8 @@ _ALLOWED_NAMES = frozenset(
 )  # fmt: skip
 _ALLOWED_PREFIXES = ("LC_", "PYTHON", "COVERAGE_", "XDG_")
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"})
-# Libraries of linear algebra start threads when they are imported, one for each core; a zygote
-# must have none, and a hundred workers must not have a hundred times as many.
+# Libraries of linear algebra start threads when they are imported, one for each core; a fork
+# server must have none, and a hundred workers must not have a hundred times as many.
 _SET = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 

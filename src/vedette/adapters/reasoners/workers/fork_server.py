@@ -1,15 +1,15 @@
-"""The zygote: one clean, single-threaded process that forks workers when the engine asks.
+"""The fork server: one clean, single-threaded process that forks workers when the engine asks.
 
 It is started before the engine has threads, files or keys, so a fork copies none of them. It holds
-a lock of the state folder, and so does every worker: a zygote that finds it taken waits until all
-workers of an earlier engine are dead, so none of their calls is still under way when the next
+a lock of the state folder, and so does every worker: a fork server that finds it taken waits until
+all workers of an earlier engine are dead, so none of their calls is still under way when the next
 engine asks the targets about them. A program that agents' code runs does not get the lock: one
 that is left behind would keep the next engine waiting. When the engine ends, in whatever way, its
 workers are killed.
 
 Control messages, both ways, are a length (u32) and JSON: `lock` (with the lock, and what to import
-`ahead` of the first fork), then `start` (with the worker's socket and note), `kill`, `linger` in;
-`waiting`, `ready`, `born`, `ended` out.
+`ahead` of the first fork), then `start` (with the worker's socket and progress file), `kill`,
+`linger` in; `waiting`, `ready`, `born`, `ended` out.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from vedette.adapters.reasoners.workers.sandbox import NOT_ENTERED, Sandbox, kee
 _LENGTH = struct.Struct("<I")
 # How long without a new worker until what most judges import is imported ahead.
 _PRELOAD_AFTER_S = 1.0
-# How long the lock may be taken before the engine is told that we wait for it.
+# How long the lock may be taken before we report to the engine that we wait for it.
 _REPORT_AFTER_S = 1.0
 _FIRST_POLL_MS, _NEXT_POLL_MS = 5, 50
 
-# What a worker is for (`kind`), how to serve it: (socket, descriptors of the note, of the lock and
-# of what `report_entered` takes, start message).
+# What a worker is for (`kind`), how to serve it: (socket, descriptors of the progress file, of the
+# lock and of what `report_entered` takes, start message).
 Serve = Callable[[socket.socket, int, int, int, dict[str, Any]], None]
 # Imports modules of `vedette` by name; without names, what most judges need.
 Preload = Callable[[Sequence[str]], None]
@@ -138,7 +138,7 @@ class _ForkServer:
     def _fork_worker(self, message: dict[str, Any], descriptors: list[int]) -> None:
         connection, progress = descriptors
         if message["box"] is not None:
-            # What goes wrong here goes wrong in the worker too, and is told by its end.
+            # What goes wrong here goes wrong in the worker too, and its exit reports it.
             with contextlib.suppress(Exception):
                 prepare(Sandbox.from_json(message["box"]))
         gc.freeze()
@@ -192,7 +192,7 @@ class _ForkServer:
                 return
             if pid in self._children:
                 worker, entering = self._children.pop(pid)
-                # Agents' code may end with any code; what it was told of before, it cannot unsay.
+                # Agents' code may end with any code; what was reported before, it cannot take back.
                 said = os.read(entering, 1)
                 os.close(entering)
                 entered = bool(said) or os.waitstatus_to_exitcode(status) != NOT_ENTERED

@@ -1,4 +1,4 @@
-"""A zygote's start, which may come before there is a pool: what it imports takes a while.
+"""A fork server's start, which may come before there is a pool: what it imports takes a while.
 
 It does nothing for anybody until it is given the lock of a state folder.
 """
@@ -23,7 +23,7 @@ _EXIT_TIMEOUT_S = 1.0
 
 
 class ForkServerProcess:
-    """A zygote that serves nobody yet: `assign` makes it an engine's, `end_unassigned` ends it."""
+    """A fork server without an engine: `assign` gives it one, `end_unassigned` ends it."""
 
     def __init__(self, command: Sequence[str] = COMMAND) -> None:
         """Start it. Raises OSError."""

@@ -1,4 +1,4 @@
-"""Names of hosts, for tools in a box: asked of the engine, which answers for their targets' only.
+"""Names of hosts, for tools in a box: the engine looks them up, for their targets' hosts only.
 
 A box has no UDP: whoever may ask a name server anything can tell it anything.
 """
@@ -31,11 +31,11 @@ class NameResolver:
         self._system_lookup = socket.getaddrinfo
 
     def install(self) -> None:
-        """Be asked by everything in this process that looks names up in Python."""
+        """Answer everything in this process that looks names up in Python."""
         socket.getaddrinfo = self.resolve
 
     def set_addresses(self, host: str, addresses: Sequence[str]) -> None:
-        """Take the answer to what was asked."""
+        """Take the engine's answer to a query."""
         with self._lock:
             answer = self._pending.pop(host, None)
         if answer is not None:
@@ -58,7 +58,7 @@ class NameResolver:
         found: list[Any] = []
         for address in self._query_addresses(name):
             numeric = flags | socket.AI_NUMERICHOST
-            # One of the other family than the one that is asked for.
+            # One of another family than the one that is wanted.
             with suppress(socket.gaierror):
                 found += self._system_lookup(address, port, family, type, proto, numeric)
         if not found:

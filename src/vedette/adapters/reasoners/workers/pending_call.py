@@ -1,4 +1,4 @@
-"""What was asked of a worker, and the error of whoever lost its worker on the way."""
+"""A call that a worker has not answered yet, and the error of one that lost its worker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WorkerLost(Temporary):
 
 
 class PendingCall:
-    """One thing that was asked of a worker. `build_frame` writes it, again for each worker."""
+    """One call that was sent to a worker. `build_frame` writes it, again for each worker."""
 
     __slots__ = ("build_frame", "future", "key", "kind", "number")
 

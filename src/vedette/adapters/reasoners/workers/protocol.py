@@ -80,7 +80,7 @@ def event_to_tuple(event: Event) -> tuple[Any, ...]:
 
 
 def event_from_tuple(values: tuple[Any, ...]) -> Event:
-    """Return the event that `event_to_tuple` told of."""
+    """Return the event that `event_to_tuple` packed."""
     return Event(*values)
 
 
@@ -90,7 +90,7 @@ def memory_to_tuple(memory: Memory) -> tuple[Any, ...]:
 
 
 def memories_from_tuples(values: Sequence[tuple[Any, ...]]) -> tuple[Memory, ...]:
-    """Return the memories that `memory_to_tuple` told of."""
+    """Return the memories that `memory_to_tuple` packed."""
     return tuple(Memory(*one) for one in values)
 
 
@@ -113,7 +113,7 @@ def briefing_from_tuple(
     registry: Mapping[str, Any],
     memories: Mapping[int, tuple[Memory, ...]],
 ) -> Briefing:
-    """Return the briefing that `briefing_to_tuple` told of."""
+    """Return the briefing that `briefing_to_tuple` packed."""
     run, key, position, previous, turn, event, known, row, turns = values
     return Briefing(
         run, agent, key, position, previous, turn, Event(*event), charter, registry,
@@ -142,7 +142,7 @@ def tool_to_tuple(tool: Tool) -> tuple[Any, ...]:
 
 
 def pack_judgement(judgement: ReasonerJudgement) -> tuple[bytes, bytes]:
-    """Return a thought as a frame's two byte strings. Raises TypeError if it is not data."""
+    """Return a judgement as a frame's two byte strings. Raises TypeError if it is not data."""
     proposals = [
         [
             p.tool,
@@ -171,9 +171,9 @@ def pack_judgement(judgement: ReasonerJudgement) -> tuple[bytes, bytes]:
 
 
 def read_judgement(plain: bytes, blob: bytes) -> ReasonerJudgement:
-    """Return the thought that `pack_judgement` told of. Raises BadFrame.
+    """Return the judgement that `pack_judgement` packed. Raises BadFrame.
 
-    A confidence comes as it was said: the engine refuses what is none, wherever it was thought.
+    A confidence comes as it was said: the engine refuses what is none, wherever it was judged.
     """
     values = read_plain(plain)
     if not isinstance(values, list) or len(values) != 10:
@@ -213,7 +213,7 @@ def pack_outcome(outcome: Outcome | None) -> bytes:
 
 
 def read_outcome(plain: bytes) -> Outcome | None:
-    """Return the outcome that `pack_outcome` told of. Raises BadFrame."""
+    """Return the outcome that `pack_outcome` packed. Raises BadFrame."""
     values = read_plain(plain)
     if values is None:
         return None
@@ -231,7 +231,7 @@ def pack_rows(rows: Sequence[RowWrite]) -> bytes:
 
 
 def read_rows(plain: bytes) -> list[RowWrite]:
-    """Return the rows that `pack_rows` told of. Raises BadFrame."""
+    """Return the rows that `pack_rows` packed. Raises BadFrame."""
     found = []
     for one in _list(read_plain(plain)):
         if not isinstance(one, list) or len(one) != 3:

@@ -54,10 +54,10 @@ class WorkerReasoner:
     """Runs each agent's judge in a process of its own.
 
     A question that takes long keeps that process, and the agent's others get a fresh one. A key
-    whose question ended a worker is asked of one apart until it is answered. `spec_of` is asked
-    before each is made.
+    whose question ended a worker is put to a secondary one until it is answered. `spec_of` is
+    called before each is made.
 
-    `on_make` is told of an agent whose judge is about to be made: its tools may be wanted soon.
+    `on_make` is called with an agent whose judge is about to be made: its tools may be wanted soon.
     `is_expired` says, once, that an agent's is to be made anew: what it was taught holds no longer.
     """
 
@@ -74,11 +74,11 @@ class WorkerReasoner:
         self._is_expired = is_expired
         self._handles: dict[str, _JudgeHandle] = {}
         self._secondary: dict[str, list[_JudgeHandle]] = {}
-        # Keys whose question ended a worker, with the seat at which they are asked next.
+        # Keys whose question ended a worker, with the handle whose worker judges them next.
         self._suspects: dict[tuple[str, str], _JudgeHandle | None] = {}
 
     def _handle_for(self, agent: str, key: str) -> _JudgeHandle:
-        """Return the seat at which a key is asked: the agent's main one, but for suspects."""
+        """Return the handle for a key: the agent's main one, but for suspects."""
         if (agent, key) not in self._suspects:
             return self._handle(agent)
         handle = self._suspects[agent, key]
@@ -96,14 +96,14 @@ class WorkerReasoner:
         return handle
 
     def _hand_to_secondary(self, handle: _JudgeHandle, calls: list[PendingCall]) -> None:
-        """Let a main seat's worker go on with what it is at, in a seat apart, if there is one."""
+        """Move a main handle's worker, with its question, to a secondary handle if one is free."""
         if len(self._secondary.get(handle.agent, ())) < _MAX_SECONDARY:
             with suppress(OSError):  # it may be in an endless loop: the others come first
                 os.setpriority(os.PRIO_PROCESS, handle.pid, _NICE)
             handle.hand_over(self._secondary_handle(handle.agent), calls)
 
     def _release_idle(self, agent: str) -> None:
-        """Let the workers apart go that nothing is asked of any more."""
+        """End the secondary workers that have no pending calls any more."""
         handles = self._secondary.get(agent, [])
         for handle in [seat for seat in handles if not seat.pending]:
             handles.remove(handle)
@@ -168,7 +168,7 @@ class WorkerReasoner:
     ) -> bytes | None:
         """Return the checkpoint after `since`; None for a judge without state.
 
-        The loop waits for it: this is asked when content is erased, and then for few keys.
+        The loop waits for it: this is called when content is erased, and then for few keys.
         """
         return self._handle(agent).fold(checkpoint, since)
 
@@ -211,10 +211,10 @@ class _JudgeHandle(WorkerHandle):
         self._restores: dict[str, PendingCall] = {}
         # Since when the worker is at one question, 0 if that is not known; what is usual.
         self._reason_since, self._usual_s = 0.0, 0.0
-        # The seat that the worker was left by, which learns how long its question took.
+        # The handle that handed the worker over; it learns how long the question took.
         self._former_handle: _JudgeHandle | None = None
 
-    # --- what is asked ----------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------
 
     def reason(self, briefing: Briefing) -> PendingCall:
         number = self.next_number()
@@ -241,7 +241,7 @@ class _JudgeHandle(WorkerHandle):
         return folded
 
     async def fold_nothing(self) -> None:
-        """Have a judge made, and asked something that no event is needed for."""
+        """Have a judge made, and give it a call that needs no event."""
         await self._submit_call(protocol.FOLD, "", protocol.pack((False, [])), None).future
 
     def forget(self, key: str) -> None:
@@ -288,7 +288,7 @@ class _JudgeHandle(WorkerHandle):
         payload = protocol.pack((slot, [protocol.memory_to_tuple(memory) for memory in memories]))
         return known, pack_frame(0, protocol.MEMORIES, payload)
 
-    # --- as a seat --------------------------------------------------------------------------
+    # --- as a worker handle -----------------------------------------------------------------
 
     def reset(self) -> None:
         self._registry, self._reason_since, self._former_handle = None, 0.0, None
@@ -309,7 +309,7 @@ class _JudgeHandle(WorkerHandle):
 
     def on_answer(self, frame: Frame, call: PendingCall) -> None:
         if self._kill_reason:
-            return  # it was killed by a word before this one: the next worker is asked again
+            return  # an answer before this one had it killed: the next worker gets the call again
         self.remove(call)
         now = time.monotonic()
         if self._reason_since and call.kind == protocol.REASON:
@@ -374,7 +374,7 @@ class _JudgeHandle(WorkerHandle):
             if call.kind == protocol.REASON and call.key in self._restores:
                 given = self._restores[call.key]
                 repeated.setdefault(given.number, given)
-            # Whoever has been told, or has gone, is not asked for again.
+            # A call that is answered or cancelled already is not sent again.
             if call.kind == protocol.RESTORE or not call.future.done():
                 repeated[call.number] = call
         self.pending, self._restores = repeated, {}

@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class JudgeRunner(Protocol):
-    """The part of LocalJudges that a worker needs."""
+    """The part of InProcessReasoner that a worker needs."""
 
     def judge(self, agent: str) -> Judge: ...
 

@@ -17,7 +17,7 @@ class Raised(Exception):
 
 
 def read_error(plain: bytes) -> tuple[Exception, str]:
-    """Return the error that a worker told of, and of which kind it is. Raises BadFrame."""
+    """Return the error that a worker reported, and of which kind it is. Raises BadFrame."""
     values = read_plain(plain)
     if (
         not isinstance(values, list)

@@ -1,10 +1,11 @@
 """The Reasoner port on workers that come to us: `vedette worker`, over a network.
 
-To a seat such a worker is like one that was forked: a socket and a note. Behind that socket the
-door (`door.py`), on a thread of its own, carries bytes to and from the connection. So the loop may
-wait for an answer (`fold`) here as well, and no stranger's connection takes the line's time.
+To a worker handle such a worker is like one that was forked: a socket and a progress file. Behind
+that socket the worker server (`websocket_server.py`), on a thread of its own, forwards bytes to and
+from the connection. So the loop may wait for an answer (`fold`) here as well, and no stranger's
+connection takes the engine loop's time.
 
-    seat --socket--> berth == door (thread) ==websocket==> relay (another host) --socket--> worker
+    handle --socket--> slot == server (thread) ==websocket==> Relay (other host) --socket--> worker
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ RETRY_AFTER_US = 1_000_000
 _MAX_WAIT_S = 1.0
 # What the way to a worker may take beyond the time of a judgement.
 _NETWORK_GRACE_S = 2.0
-# A connection that is lost is nobody's fault, but after so many in a row without an answer what
-# was asked first is charged: it may be what ends the worker's whole host.
+# A connection that is lost is nobody's fault, but after so many in a row without an answer the
+# oldest pending call is charged: it may be what ends the worker's whole host.
 LOSSES = 3
 _TICK_S = 0.05
 
 
 class WorkerSlot:
-    """Where a worker of an agent may sit: the far end of a seat's socket, and its note."""
+    """A place for one worker of an agent: the far end of its handle's socket, a progress file."""
 
     __slots__ = (
         "agent",
@@ -80,7 +81,7 @@ class WorkerSlot:
 
 
 class SlotServer(Protocol):
-    """What the pool needs of the door. Both may be called from any thread."""
+    """What the pool needs of the worker server. Both may be called from any thread."""
 
     def offer(self, slot: WorkerSlot) -> None: ...
 
@@ -88,10 +89,10 @@ class SlotServer(Protocol):
 
 
 class RemotePool:
-    """The seats of agents whose workers connect to us. Belongs to one event loop.
+    """The handles of agents whose workers connect to us. Belongs to one event loop.
 
-    `on_worker_lost` is told of each worker that was lost (agent, kind, why); `on_refusal` of
-    whoever was turned away (agent, code, what); `on_worker_count` of how many workers an agent has.
+    `on_worker_lost` is called for each worker that was lost (agent, kind, why); `on_refusal` for
+    whoever was turned away (agent, code, what); `on_worker_count` with how many an agent has.
     """
 
     def __init__(
@@ -118,7 +119,7 @@ class RemotePool:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def attach_loop(self) -> None:
-        """Be ready for what a door says; before it is opened."""
+        """Be ready for the worker server's messages; called before it is opened."""
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
         self._wake_writer.setblocking(False)
@@ -126,18 +127,18 @@ class RemotePool:
         self._loop.add_reader(self._wake_reader, self._drain_messages)
 
     def attach_server(self, server: SlotServer) -> None:
-        """Let workers in by this door from now on."""
+        """Let workers in through this server from now on."""
         self._server = server
         for slot in self._queued_slots:
             server.offer(slot)
         self._queued_slots.clear()
 
-    # --- for seats --------------------------------------------------------------------------
+    # --- for worker handles -----------------------------------------------------------------
 
     def start(
         self, handle: WorkerHandle, message: dict[str, Any], descriptors: tuple[int, ...]
     ) -> int:
-        """Offer a berth to the next worker of the seat's agent; return its number.
+        """Offer a slot to the next worker of the handle's agent; return its number.
 
         Raises Unavailable once closed.
         """
@@ -155,7 +156,7 @@ class RemotePool:
         return self._last_number
 
     def reassign(self, worker: int, handle: WorkerHandle) -> None:
-        """Let a worker sit in another seat."""
+        """Move a worker to another handle."""
         self._handles[worker] = handle
 
     def kill(self, worker: int) -> None:
@@ -168,13 +169,13 @@ class RemotePool:
         return "none is connected (start `vedette worker`)"
 
     def watch(self, handle: WorkerHandle) -> None:
-        """Watch a seat until nothing is asked of it."""
+        """Watch a handle until it has no pending call."""
         self._busy_handles.add(handle)
         if self._timer is None and not self._closed:
             self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._check_handles)
 
     def poll(self, register: Callable[[select.poll], None], seconds: float) -> None:
-        """Wait for a word of the door, or of who `register` registers, and take the door's."""
+        """Wait for the worker server, or what `register` adds; drain the server's messages."""
         poller = select.poll()
         mine = -1 if self._wake_reader is None else self._wake_reader.fileno()
         if self._wake_reader is not None:
@@ -193,7 +194,7 @@ class RemotePool:
         call_later = asyncio.get_running_loop().call_later
         self._timer = call_later(_TICK_S, self._check_handles) if self._busy_handles else None
 
-    # --- for the door -----------------------------------------------------------------------
+    # --- for the worker server --------------------------------------------------------------
 
     def notify(self, *message: Any) -> None:
         """Tell the pool something. May be called from any thread."""
@@ -256,7 +257,7 @@ class RemotePool:
 
 
 class RemoteReasoner(WorkerReasoner):
-    """Runs agents' judges in workers that come to us. `spec_of` is asked before each is made.
+    """Runs agents' judges in workers that come to us. `spec_of` is called before each is made.
 
     `is_expired` is that of `WorkerReasoner`.
     """
@@ -279,7 +280,7 @@ class RemoteReasoner(WorkerReasoner):
         return handle
 
     def _handle_for(self, agent: str, key: str) -> _JudgeHandle:
-        """Return the agent's seat: another host is not ours to start."""
+        """Return the agent's handle: another host is not ours to start."""
         return self._handle(agent)
 
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:
@@ -309,7 +310,7 @@ class RemoteReasoner(WorkerReasoner):
 
 
 class RemoteJudgeHandle(_JudgeHandle):
-    """The seat of an agent whose worker may be away for as long as it likes."""
+    """The handle of an agent whose worker may be away for as long as it likes."""
 
     @property
     def losses(self) -> int:
@@ -332,19 +333,19 @@ class RemoteJudgeHandle(_JudgeHandle):
     def forget(self, key: str) -> None:
         """Drop a key's state, if there is a worker that may hold it.
 
-        The next one begins with none, and nobody reads a vacant berth: words would pile up there.
+        The next one begins with none, and nobody reads a vacant slot: frames would pile up there.
         """
         self._restores.pop(key, None)
         if self.started_at:
             super().forget(key)
 
     def overdue_reason(self, now: float) -> str:
-        """Say why the worker is to be let go now. Its note comes over the network, and so late."""
+        """Say why the worker is to be let go now. Its progress comes by the network, late."""
         over = self.stalled_s(now) > self.seconds + _NETWORK_GRACE_S
         return f"took longer than {self.seconds:g} s" if over else ""
 
     def _shed_calls(self) -> None:
-        """Have all but a few runs look again later; their states are asked for anew then.
+        """Have all but a few runs look again later; their states are fetched anew then.
 
         A fold is not made, however few wait: the loop waits for it, and with it every agent.
         """
@@ -365,8 +366,8 @@ class RemoteJudgeHandle(_JudgeHandle):
             else:
                 one.resolve(None)
         if shed:
-            # They are written in the vacant berth, and whoever came to sit there would answer
-            # what nobody asks any more. The next berth has the kept ones only.
+            # They are written in the vacant slot, and a worker that took it would answer calls
+            # that are no longer pending. The next slot has the kept ones only.
             self.kill("nobody came", charge=False, quiet=True)
 
 

@@ -1,4 +1,4 @@
-"""Reads agents' `agent.py` in worker processes: one for each, which is let go once it has told.
+"""Reads agents' `agent.py` in worker processes: one for each, which is let go once it has answered.
 
 Such a worker has a judge's box: the agent's folder, and no network. What it tells is plain data;
 the model itself is asked by the engine.
@@ -48,7 +48,7 @@ DescribeFolder = Callable[[Path, str | None], dict[str, Any]]
 async def describe_in_worker(
     pool: Pool[WorkerHandle], agent: str, folder: Path, release: str | None
 ) -> dict[str, Any]:
-    """Return what the worker of an agent tells of its root_agent: plain data, not to be trusted.
+    """Return an agent's root_agent as its worker describes it: plain data, not to be trusted.
 
     `release` is the digest that the folder's files must have; None reads what lies there. Raises
     BadFleet with what is wrong with the agent's code, also where that ended its worker.
@@ -78,7 +78,7 @@ def _quote(words: str) -> str:
 
 
 def _code_location(agent: str, location: str | None) -> str:
-    """Return the place in the agent's code that a worker tells of; agent.py if it is none."""
+    """Return the place in the agent's code that a worker names; agent.py if it is none."""
     place = rf"{re.escape(agent)}/(\w{{1,64}}/){{0,8}}\w{{1,64}}\.py(:\d{{1,7}})?"
     return location if location and re.fullmatch(place, location, re.ASCII) else f"{agent}/agent.py"
 
@@ -132,7 +132,7 @@ class _RootAgentHandle(WorkerHandle):
 def serve_root_agent(
     connection: socket.socket, progress: ProgressRecord, describe: DescribeFolder
 ) -> None:
-    """Tell of one agent's root_agent, until the engine hangs up."""
+    """Describe one agent's root_agent, until the engine hangs up."""
     frames, target = FrameDecoder(UNBOUNDED), ("", None)
     with suppress(ConnectionError):
         while data := connection.recv(_READ):

@@ -1,10 +1,10 @@
-"""Which runs are in hand, where the process's death cannot take it away.
+"""Which runs are under way, kept where the death of the process leaves it.
 
 Judges and tools may run in the engine's own process, and one that crashes it takes the engine with
 it: nobody is left to count the attempt, and the next engine would begin with the same event. So a
 run's id is written to a small mapped file before agents' code runs, and wiped after it. That
 survives the process (the page cache is the kernel's) but not a power loss, which is no fault of
-the event: there is no fsync, and taking a run in hand costs about a microsecond.
+the event: there is no fsync, and noting a run costs about a microsecond.
 
 A slot is a length (u8), a CRC-32 of the id (u32) and the id; the length is written last and wiped
 first, so that a slot is whole or not there.
@@ -30,7 +30,7 @@ _FIRST_SLOTS = 512
 
 
 class RunJournal:
-    """The runs in hand of one state folder. For one thread of one process at a time.
+    """The runs under way of one state folder. For one thread of one process at a time.
 
     Hold a run only while agents' code may run for it: what else is held when the process dies is
     charged with an attempt too.
@@ -78,7 +78,7 @@ class RunJournal:
             self._free.append(at)
 
     def unfinished(self) -> list[str]:
-        """Return the runs that were in hand when the process before this one died.
+        """Return the runs that were under way when the process before this one died.
 
         They stay on file until they are put back: do that once the attempt is charged durably.
         """

@@ -62,7 +62,7 @@ class Sandbox(Struct, frozen=True):
     closed: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as it is told to a worker."""
+        """Return it as it is sent to a worker."""
         return {
             "scratch": self.scratch, "read": list(self.read), "write": list(self.write),
             "ports": list(self.ports), "datagrams": self.datagrams, "closed": list(self.closed),
@@ -70,7 +70,7 @@ class Sandbox(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Sandbox:
-        """Return what was told. Raises KeyError, ValueError."""
+        """Return what `to_json` wrote. Raises KeyError, ValueError."""
         return cls(
             str(fields["scratch"]), tuple(fields["read"]), tuple(fields["write"]),
             tuple(int(port) for port in fields["ports"]), bool(fields["datagrams"]),
@@ -128,7 +128,7 @@ def enter(sandbox: Sandbox, descriptors: Sequence[int]) -> None:
 def keep_orphans() -> None:
     """Have processes below this one stay below it when those between end, where that is known.
 
-    Who speaks to the local API is told by whom it descends from.
+    The local API recognises its peers by whom they descend from.
     """
     if sys.platform == "linux":
         landlock.libc().prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

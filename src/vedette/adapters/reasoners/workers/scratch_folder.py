@@ -28,7 +28,7 @@ class ScratchFolders:
         self._folders: dict[int, Path] = {}
 
     def remove_leftovers(self) -> None:
-        """Begin to remove what earlier runs have left. To be asked by who has the workers' lock."""
+        """Begin to remove what earlier runs have left. The caller has the workers' lock."""
         with suppress(OSError):
             _remove_in_background(sorted({*self._root.iterdir()} - {*self._folders.values()}))
 
@@ -46,7 +46,7 @@ class ScratchFolders:
             _remove_in_background([made])
 
     def remove_all(self) -> None:
-        """Begin to remove the folders of all workers. To be asked once these have ended."""
+        """Begin to remove the folders of all workers, once these have ended."""
         for worker in list(self._folders):
             self.remove(worker)
 

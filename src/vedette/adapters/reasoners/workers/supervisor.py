@@ -1,4 +1,4 @@
-"""The pool: the zygote, and the seats of all agents that have had work."""
+"""The pool: the fork server, and the handles of all agents that have had work."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from vedette.adapters.reasoners.workers.worker_handle import WorkerHandle
 from vedette.config.reach import is_separate
 from vedette.domain.base.errors import BadFleet, Unavailable
 
-# How long a worker may have nothing to do before it is let go, and how many may sit idle at once.
+# How long a worker may have nothing to do before it is let go, and how many may be idle at once.
 IDLE_S = 300.0
 MOST_IDLE = 64
 # How long calls that are on their way may take to come back when the fleet ends.
 LINGER_S = 0.2
-# How many workers a zygote may be asked for before it has come up.
+# How many workers may be requested of a fork server before it has come up.
 _MAX_QUEUED = 64
 _TICK_S = 0.05
 _SWEEP_S = 1.0
 
-# Told of every worker that did not end by our own wish: (agent, kind, why).
+# Called for every worker that did not end by our own wish: (agent, kind, why).
 OnWorkerLost = Callable[[str, str, str], None]
 
 
 class WorkerPool:
     """Worker processes of one engine; their lock lies in `state`. Belongs to one event loop.
 
-    The zygote is started at once, so that it is ready when the first work comes; or it is the one
-    that has `fork_server` before. `preload` are modules of `vedette` that many workers need.
-    Workers enter a box unless `sandboxed` is false; `closed_folders` are folders of the fleet, see
-    `Box`.
+    The fork server is started at once, so that it is ready when the first work comes; or it is
+    `fork_server`, which was started before. `preload` are modules of `vedette` that many workers
+    need. Workers enter a box unless `sandboxed` is false; `closed_folders` are folders of the
+    fleet, see `Sandbox`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class WorkerPool:
         return {(seat.agent, seat.kind): seat.pid for seat in main}
 
     def set_trouble_callback(self, trouble: Callable[[str], None]) -> None:
-        """Have what a person should see told from now on, and what there is of it at once."""
+        """Call `trouble` with what a person should see, at once if there is something already."""
         self._on_trouble = trouble
         if self._waits_for_lock:
             trouble(self.block_reason())
@@ -105,22 +105,22 @@ class WorkerPool:
             f"and agents' code waits for it (end that process; `fuser {path}` names it)"
         )
 
-    # --- for seats --------------------------------------------------------------------------
+    # --- for worker handles -----------------------------------------------------------------
 
     def start(
         self, handle: WorkerHandle, message: dict[str, Any], descriptors: tuple[int, ...]
     ) -> int:
-        """Have a worker forked for a seat; return its number.
+        """Have a worker forked for a handle; return its number.
 
-        Raises Unavailable once closed; OSError if there is no zygote to be had, or none yet and
-        enough is waiting for it: what is sent to one that does not listen keeps the loop.
+        Raises Unavailable once closed; OSError if no fork server can be started, or none is ready
+        and enough is waiting for it: what is sent to one that does not listen keeps the loop.
         """
         if self._closed:
             raise Unavailable("the workers are closed")
         if not self._is_ready and len(self._handles) >= _MAX_QUEUED:
             raise BlockingIOError("the process that starts workers is not ready")
         if self._control is None:
-            # The new zygote waits for the lock, which the last of the old workers holds.
+            # The new fork server waits for the lock, which the last of the old workers holds.
             self._control, self._process = ForkServerProcess(self._command).assign(
                 self._state, self._preload
             )
@@ -131,7 +131,7 @@ class WorkerPool:
         self._last_number += 1
         start_message = self._add_sandbox(message)
         self._handles[self._last_number] = handle
-        # A zygote that is gone is found where we read; the seat is told there that it ended.
+        # A fork server that is gone is found where we read; the handle's `on_exit` is called there.
         with contextlib.suppress(OSError):
             send(self._control, {"start": self._last_number, **start_message}, descriptors)
         return self._last_number
@@ -150,7 +150,7 @@ class WorkerPool:
         return {**message, "box": sandbox.to_json()}
 
     def reassign(self, worker: int, handle: WorkerHandle) -> None:
-        """Let a worker sit in another seat."""
+        """Move a worker to another handle."""
         self._handles[worker] = handle
 
     def kill(self, worker: int) -> None:
@@ -160,13 +160,13 @@ class WorkerPool:
                 send(self._control, {"kill": worker})
 
     def watch(self, handle: WorkerHandle) -> None:
-        """Watch a seat until nothing is asked of it."""
+        """Watch a handle until it has no pending call."""
         self._busy_handles.add(handle)
         if self._timer is None and not self._closed:
             self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._check_handles)
 
     def poll(self, register: Callable[[select.poll], None], seconds: float) -> None:
-        """Wait for a word of the zygote, or of who `register` registers, and take the zygote's."""
+        """Wait for the fork server, or what `register` adds; take the server's message."""
         poller = select.poll()
         mine = -1
         if self._control is not None:
@@ -208,11 +208,11 @@ class WorkerPool:
             elif thread_count(handle.pid) > MOST_THREADS:
                 handle.kill(f"had more than {MOST_THREADS} threads", charge=False)
 
-    # --- the zygote -------------------------------------------------------------------------
+    # --- the fork server --------------------------------------------------------------------
 
     def _on_message(self) -> None:
-        # The loop may have planned this before `poll` took the word it was planned for: reading
-        # on would keep the loop until the zygote speaks again.
+        # The loop may have planned this before `poll` took the message it was planned for: reading
+        # on would keep the loop until the fork server sends another.
         if self._control is None or not _is_readable(self._control):
             return
         try:
@@ -235,7 +235,7 @@ class WorkerPool:
         elif "ended" in message:
             handle, entered = self._handles.get(message["ended"]), message.get("entered", True)
             if handle is not None and not entered:
-                # As good as never born: no agent's code ran, so no event is charged.
+                # As good as never started: no agent's code ran, so no event is charged.
                 handle.started_at = 0.0
             self._on_worker_exit(message["ended"], message["how"], charge=entered)
 
@@ -249,9 +249,9 @@ class WorkerPool:
             self.on_worker_lost(handle.agent, handle.kind, why)
 
     def _on_server_exit(self) -> None:
-        """The zygote ended, and its workers with it. The next start makes another one.
+        """The fork server ended, and its workers with it. The next start makes another one.
 
-        One that never came up is nobody's fault, and what is asked waits. Else whatever was being
+        One that never came up is nobody's fault, and calls wait. Else whatever was being
         worked on is charged: agents' code might have ended it.
         """
         assert self._control is not None
@@ -300,7 +300,7 @@ class WorkerPool:
         return True
 
     def _wait(self) -> None:
-        """Return once the zygote has ended, and its workers with it."""
+        """Return once the fork server has ended, and its workers with it."""
         try:
             self._process.wait(LINGER_S + 1.0)
         except subprocess.TimeoutExpired:
@@ -310,7 +310,7 @@ class WorkerPool:
 
 
 def _is_readable(control: socket.socket) -> bool:
-    """Say whether reading would give something at once: a word, or the end."""
+    """Say whether reading would give something at once: a message, or the end."""
     poller = select.poll()
     poller.register(control, select.POLLIN)
     return bool(poller.poll(0))

@@ -1,4 +1,4 @@
-"""The Performer port on tools in worker processes, one for each agent."""
+"""The ToolExecutor port on tools in worker processes, one for each agent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from vedette.domain.base import failpoint
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.tool import Tool
 
-# How long a transactional tool may keep the line: it is asked while the loop waits.
+# How long a transactional tool may take: the event loop waits for it.
 ROWS_S = 1.0
 _ROWS_START_S = 5.0
 # What a call gets beyond its own time, in which its worker is to say itself that it is over.
@@ -31,14 +31,14 @@ _GRACE_S = 2.0
 _PING_S = 1.0
 # With this many calls of an agent that outlived their time, its worker is ended, and they with it.
 MAX_HUNG = 16
-# How often a call that was not begun is asked of another worker.
+# How often a call that was not begun is sent to another worker.
 _LOSSES = 3
 
 
 class WorkerTools:
     """Performs each agent's tools in a process of its own.
 
-    `code_of` is asked before each is made: the agent's folder, the release that its files must be
+    `code_of` is called before each is made: the agent's folder, the release that its files must be
     (None tries what lies there), and its limits. So is `reach_of`: what of the world its targets
     declare; in a box there is nothing else.
     """
@@ -65,7 +65,7 @@ class WorkerTools:
     def renew(self, agent: str) -> None:
         """Have an agent's worker made anew when it is next needed; nothing may be under way.
 
-        A call that outlived its time goes with the worker: what came of it is asked of its target.
+        A call that outlived its time goes with the worker: its target is asked what came of it.
         """
         handle = self._handles.get(agent)
         if handle is not None:
@@ -98,7 +98,7 @@ class WorkerTools:
 
 
 class _PendingToolCall(PendingCall):
-    """A call that was asked of a worker. `permitted_at` is when it was permitted, 0.0 before."""
+    """A call that was sent to a worker. `permitted_at` is when it was permitted, 0.0 before."""
 
     __slots__ = ("losses", "may_start", "permitted_at", "seconds")
 
@@ -139,7 +139,7 @@ class _ToolHandle(WorkerHandle):
         self._pinged_at = 0.0
         self._silent_since = 0.0
 
-    # --- what is asked ----------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         if not self.worker_number and not self.pending:
@@ -174,13 +174,13 @@ class _ToolHandle(WorkerHandle):
         try:
             outcome: Outcome | None = await pending.future
         except asyncio.CancelledError:
-            # Whoever asked goes; what was begun goes on until its worker has said what came of it.
+            # The caller goes; what was begun goes on until its worker has said what came of it.
             self.send(pack_frame(number, protocol.CANCEL))
             raise
         return outcome
 
     def _end_stale(self) -> None:
-        """Let a worker go that was born before a folder of its targets was made or replaced.
+        """End a worker that was started before a folder of its targets was made or replaced.
 
         What a process may reach is bound to what there was when it entered its box.
         """
@@ -188,7 +188,7 @@ class _ToolHandle(WorkerHandle):
         if changed and self.worker_number and not self.pending:
             self.kill("was born before its target's folder", charge=False, quiet=True)
 
-    # --- as a seat --------------------------------------------------------------------------
+    # --- as a worker handle -----------------------------------------------------------------
 
     def reset(self) -> None:
         self._hung_count = 0

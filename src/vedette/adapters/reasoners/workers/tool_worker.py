@@ -1,6 +1,6 @@
-"""A worker that performs: one agent's tools, on threads, asked for by number.
+"""A worker that performs: one agent's tools, on threads, by numbered calls.
 
-One thread reads the engine's words, so that a tool that keeps the loop busy cannot keep the answer
+One thread reads the engine's frames, so that a tool that keeps the loop busy cannot keep the answer
 to `may_start` from whoever waits for it.
 """
 
@@ -23,13 +23,13 @@ from vedette.adapters.reasoners.workers.reasoner_worker import pack_answer, pack
 from vedette.domain.effect import Call, Outcome, RowWrite
 from vedette.domain.tool import Tool
 
-# A permit older than this is asked for again: what it rests on may have changed while we slept.
+# A permit older than this is requested again: what it rests on may have changed while we slept.
 _PERMIT_LIFE_S = 0.25
 _READ = 262144
 
 
 class ToolRunner(Protocol):
-    """The part of LocalHands that a worker needs."""
+    """The part of InProcessTools that a worker needs."""
 
     def compute_rows(
         self, tool: Tool, call: Call, row: Mapping[str, Any] | None
@@ -44,7 +44,7 @@ class ToolRunner(Protocol):
     def load(self, agent: str) -> object: ...
 
 
-# Makes the hands of a worker: (agent, folder, release).
+# Makes the tool runner of a worker: (agent, folder, release).
 MakeToolRunner = Callable[[str, str, str | None], ToolRunner]
 
 
@@ -56,7 +56,7 @@ def serve_tools(
     *,
     asks_names: bool = False,
 ) -> None:
-    """Perform until the engine hangs up; with `asks_names` the engine is asked for addresses."""
+    """Perform until the engine hangs up; with `asks_names` the engine resolves host names."""
     threading.stack_size(1024 * 1024)  # its reserve counts as data; the usual 8 MB would be dear
     worker = _ToolWorker(connection, progress, agent, make)
     if asks_names:
@@ -92,7 +92,7 @@ class _ToolWorker:
         reader = threading.Thread(target=self._read_frames, args=(loop,), daemon=True)
         reader.start()
         await self._end_event.wait()
-        # Calls on their way may come back for as long as the zygote lets us live.
+        # Calls on their way may come back for as long as the fork server lets us live.
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _read_frames(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -120,7 +120,7 @@ class _ToolWorker:
             self._connection.sendall(data)
 
     def _answer(self, data: bytes) -> None:
-        # An engine that is gone is told nothing; whoever reads its words finds out and ends this.
+        # An engine that is gone gets no answer; the thread that reads finds out and ends this.
         with suppress(ConnectionError):
             self._send(data)
 

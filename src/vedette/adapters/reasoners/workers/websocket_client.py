@@ -1,8 +1,8 @@
 """The host of `vedette worker`: connects to a gateway and runs one agent's judge for it.
 
 It holds the agent's identity and folder, no store, no target's credential. The judge itself runs in
-a process of its own, forked by the same zygote as the engine's workers and under the same limits;
-that one holds no identity either. What the host does is carry bytes and present tokens.
+a process of its own, forked by a fork server like the engine's workers and under the same limits;
+that one holds no identity either. What the host does is forward bytes and present tokens.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Relay:
     folder.
 
     It is taken anew for each connection, and says with its digest which release this host has.
-    `report` is told what a person should see.
+    `report` is called with what a person should see.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class Relay:
         return await self._mint()
 
     def rewrite_make(self, frames: bytes) -> bytes:
-        """Return the words that make a judge with this host's snapshot in them.
+        """Return the frame that makes a judge, with this host's snapshot in it.
 
         The release stays the one that the gateway names: another one is not loaded.
         """
@@ -198,7 +198,7 @@ class Relay:
 
 
 class _JudgeProcess:
-    """One life of the judge's process. To the pool it is a seat."""
+    """One life of the judge's process. To the pool it is a worker handle."""
 
     kind = "judge"
     pending = ()
@@ -293,7 +293,7 @@ class _GatewayConnection:
             os.close(process.progress_fd)
 
     async def _forward_input(self, process: _JudgeProcess) -> None:
-        """Carry the seat's words to the judge; the first are about what it is made of."""
+        """Forward the handle's frames to the judge; the first says what it is made of."""
         loop = asyncio.get_running_loop()
         first, size = b"", 0
         while not size or len(first) < size:
@@ -308,7 +308,7 @@ class _GatewayConnection:
                 await loop.sock_sendall(process.connection, await process.input.get())
 
     async def _forward_output(self, process: _JudgeProcess) -> None:
-        """Carry the judge's words to its seat, and say how it ended."""
+        """Forward the judge's frames to its handle, and say how it ended."""
         loop = asyncio.get_running_loop()
         head = process.number.to_bytes(4, "little")
         with suppress(OSError):

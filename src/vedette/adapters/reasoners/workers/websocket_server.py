@@ -1,11 +1,11 @@
 """Where workers of other hosts come in: WebSockets (RFC 6455), each with the token of its agent.
 
-Runs on a thread with an event loop of its own. It decides who may come in and carries bytes; what
-they mean is between the seat and the worker. A connection is one agent's. It may take that agent's
-berths only, one after the other, and lasts no longer than its token: a new one is presented on it
-before the old one expires.
+Runs on a thread with an event loop of its own. It decides who may come in and forwards bytes; what
+they mean is between the worker handle and the worker. A connection is one agent's. It may take that
+agent's slots only, one after the other, and lasts no longer than its token: a new one is presented
+on it before the old one expires.
 
-Messages: bytes are four bytes of the berth's number and a piece of the stream. Text is JSON.
+Messages: bytes are four bytes of the slot's number and a piece of the stream. Text is JSON.
 From the worker: {"v", "release"} once, then {"token"}, {"note": [n, question, step]},
 {"ended": n, "how", "charge", "note": [question, step]}, and {"gone": n} when it was told
 {"end": n}. To it: {"begin": n, "memory"}, {"end": n}.
@@ -45,7 +45,7 @@ CHUNK = 65_536
 INVALID_TOKEN, WRONG_RELEASE, NOT_ASSIGNED, PROTOCOL_ERROR = 4401, 4409, 4403, 4400
 _HELLO_S = 10.0
 _CHECK_INTERVAL_S = 0.2
-# How long a worker that is let go may take to be told so before its connection is cut.
+# How long a worker that is let go may take to learn it before its connection is cut.
 _RELEASE_TIMEOUT_S = 2.0
 # Of one agent fewer, or its workers could keep all others out.
 _MAX_CONNECTIONS, _MAX_PER_AGENT = 1024, 16
@@ -64,7 +64,7 @@ class RemoteWorker:
 
 
 class _Disconnect(Exception):
-    """The connection ends; `code` and `why` are told to the worker."""
+    """The connection ends; `code` and `why` are sent to the worker."""
 
     def __init__(self, code: int, why: str) -> None:
         super().__init__(why)
@@ -74,7 +74,7 @@ class _Disconnect(Exception):
 class WorkerServer:
     """Lets workers in. `releases` is by agent the digest of its folder: who has another is refused.
 
-    It may become another while the door is open: who came with the one before has to go.
+    It may become another while the server is open: who came with the one before has to go.
 
     `notify` tells the pool; `listen` is a host and port, `path` a Unix socket; either may be None.
     """
@@ -169,15 +169,15 @@ class WorkerServer:
             self._ready.set()
             await self._stop.wait()
 
-    # --- berths (called by the pool, from its thread) ----------------------------------------
+    # --- slots (called by the pool, from its thread) -----------------------------------------
 
     def offer(self, slot: WorkerSlot) -> None:
-        """Offer a berth to the next worker of its agent that is free."""
+        """Offer a slot to the next worker of its agent that is free."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._offer, slot)
 
     def withdraw(self, number: int) -> None:
-        """Take a berth back that nobody sits in; whoever sits in one sees its line's end."""
+        """Take a vacant slot back; a worker that has it sees the end of its stream."""
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._withdraw, number)
 
@@ -323,7 +323,7 @@ class WorkerServer:
             await asyncio.sleep(_CHECK_INTERVAL_S)
 
     async def _assign_slots(self, connection: ServerConnection, worker: RemoteWorker) -> None:
-        """Give the worker one berth after the other, and carry what its seat says."""
+        """Give the worker one slot after the other, and forward what its handle sends."""
         while True:
             slot = await self._next_slot(worker.agent)
             try:
@@ -347,7 +347,7 @@ class WorkerServer:
             except OSError:
                 pass
             except BaseException:
-                # The connection is gone, and maybe not through any fault of what was asked.
+                # The connection is gone, and maybe not through any fault of the pending call.
                 slot.exit_reason, slot.charge = "lost its connection", False
                 raise
             finally:
@@ -358,7 +358,7 @@ class WorkerServer:
                 await self._wait_until_free(worker)
 
     async def _wait_until_free(self, worker: RemoteWorker) -> None:
-        """Wait until a worker says that it is free again: one that hangs gets no other berth."""
+        """Wait until a worker says that it is free again: one that hangs gets no other slot."""
         try:
             async with asyncio.timeout(_RELEASE_TIMEOUT_S):
                 await worker.is_free.wait()
@@ -366,7 +366,7 @@ class WorkerServer:
             raise _Disconnect(PROTOCOL_ERROR, "it did not let go") from error
 
     async def _receive_messages(self, connection: ServerConnection, worker: RemoteWorker) -> None:
-        """Carry what the worker says to its seat. Ends with the connection."""
+        """Forward what the worker sends to its handle. Ends with the connection."""
         async for message in connection:
             if isinstance(message, str):
                 await self._handle_message(_parse_object(message), worker)
@@ -378,7 +378,7 @@ class WorkerServer:
                 raise _Disconnect(NOT_ASSIGNED, what)
             slot = worker.slot
             if slot is not None and slot.number == number and not slot.has_ended:
-                with suppress(OSError):  # the seat hung up: its last words are not wanted
+                with suppress(OSError):  # the handle hung up: what comes last is not wanted
                     await self._loop.sock_sendall(slot.connection, message[4:])
 
     async def _handle_message(self, message: Mapping[str, Any], worker: RemoteWorker) -> None:

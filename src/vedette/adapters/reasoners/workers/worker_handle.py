@@ -1,8 +1,8 @@
-"""A seat: the place of one agent's worker, with what was asked of it and not answered yet.
+"""The engine's handle of one agent's worker, with the calls that it has not answered yet.
 
-At most one worker sits there at a time: the next one is forked only after the zygote has seen the
-last one dead. What was asked stays with the seat, so a worker's death loses nothing: whoever it was
-working for is told, everybody else is asked again of the next worker.
+It has at most one worker at a time: the next one is forked only after the fork server has reaped
+the last one. Pending calls stay with the handle, so a worker's death loses nothing: who waits for
+what it was working on learns of it, every other call is sent again to the next worker.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class WorkerHandle:
     """One agent's worker of one kind. `seconds` bounds one call, `memory` is in bytes."""
 
     kind = ""
-    # Beside its agent's main seat, for the question of a key that takes long or ends workers.
+    # Beside its agent's main handle, for the question of a key that takes long or ends workers.
     is_secondary = False
-    # Told of a worker whose question keeps others waiting. Whose seat has it is also one that asks
-    # whatever ended a worker elsewhere next time.
+    # Called for a worker whose question keeps others waiting. Where a handle has it,
+    # a question that ended a worker goes to another handle next time, too.
     on_stall: Callable[[Any, list[PendingCall]], None] | None = None
 
     def __init__(
@@ -52,7 +52,7 @@ class WorkerHandle:
         self.seconds = seconds
         self.memory = memory
         self.pending: dict[int, PendingCall] = {}
-        self.worker_number = 0  # the zygote's number for it; 0 while there is none
+        self.worker_number = 0  # the pool's number for it; 0 while there is none
         self.pid = 0
         self.used_at = time.monotonic()
         self.started_at = 0.0
@@ -73,17 +73,17 @@ class WorkerHandle:
         self._has_writer = False
         self._last_progress: tuple[int, int] = (0, 0)
         self._progress_at = 0.0
-        self._waiting_since = 0.0  # since when something has waited for a worker's birth
+        self._waiting_since = 0.0  # since when a call has waited for a worker to start
         self._start_error = ""  # why the last one could not be forked
 
     # --- for the kinds to say ---------------------------------------------------------------
 
     def make_message(self) -> bytes:
-        """Return the words with which a new worker is made."""
+        """Return the frame with which a new worker is made."""
         raise NotImplementedError
 
     def sandbox_reach(self) -> dict[str, Any]:
-        """Return what a worker may reach, by the fields of `Box`; asked after `make_message`."""
+        """Return what a worker may reach, by `Sandbox`'s fields; called after `make_message`."""
         raise NotImplementedError
 
     def on_answer(self, frame: Frame, call: PendingCall) -> None:
@@ -91,11 +91,11 @@ class WorkerHandle:
         raise NotImplementedError
 
     def on_loss(self, culprit: PendingCall | None, why: str) -> None:
-        """Settle what cannot be asked of the next worker; `culprit` was being worked on."""
+        """Settle the calls that the next worker cannot get; `culprit` was being worked on."""
         raise NotImplementedError
 
     def fail_calls(self, error: Exception) -> None:
-        """Raise an error in all that is asked: there will be no worker for it."""
+        """Raise an error in all pending calls: there will be no worker for them."""
         for call in self.pending.values():
             call.fail(error)
             if not call.future.cancelled():
@@ -113,15 +113,15 @@ class WorkerHandle:
         """Say why the worker is to be killed now; empty if it is not."""
         raise NotImplementedError
 
-    # --- asking -----------------------------------------------------------------------------
+    # --- calls ------------------------------------------------------------------------------
 
     def next_number(self) -> int:
-        """Return a number for what is asked next; 0 is for what nobody waits for."""
+        """Return a number for the next call; 0 is for what nobody waits for."""
         self._number = self._number % 0xFFFF_FFF0 + 1
         return self._number
 
     def submit(self, call: PendingCall) -> None:
-        """Take up what is asked, and send it once there is a worker.
+        """Take up a call, and send it once there is a worker.
 
         Raises TypeError if it is no plain data.
         """
@@ -172,10 +172,10 @@ class WorkerHandle:
     # --- a worker's life --------------------------------------------------------------------
 
     def start_worker(self) -> None:
-        """Let a new worker be forked and ask it all that is not answered.
+        """Have a new worker forked and send it all pending calls.
 
-        Nothing is raised here, since this is called by the clock too: what is asked waits where
-        the machine is short of something, and else whoever asked is told.
+        Nothing is raised here, since this is called by the clock too: calls wait where the machine
+        is short of something, and fail otherwise.
         """
         self._start_timer = None
         try:
@@ -204,7 +204,7 @@ class WorkerHandle:
         self._start_timer = asyncio.get_running_loop().call_later(wait, self.start_worker)
 
     def _attach_worker(self, ours: socket.socket, frame: bytes) -> None:
-        """Ask the new worker all that is not answered."""
+        """Send the new worker all pending calls."""
         ours.setblocking(False)
         self._socket, self._frames = ours, FrameDecoder(MAX_FRAME_BYTES)
         self._kill_reason, self._charge, self._quiet = "", True, False
@@ -219,10 +219,10 @@ class WorkerHandle:
             self.send(call.build_frame())  # was written before, so it is plain data
 
     def reset(self) -> None:
-        """Forget what the last worker had been told."""
+        """Forget what the last worker had been sent."""
 
     def on_started(self, pid: int) -> None:
-        """The zygote has forked the worker: its time begins."""
+        """The fork server has forked the worker: its time begins."""
         self.pid = pid
         self.started_at = self._progress_at = time.monotonic()
 
@@ -259,7 +259,7 @@ class WorkerHandle:
             if call is not None:
                 self.pending.pop(call.number, None)
                 call.fail(Raised(f"the worker of {self.agent} {why}"))
-            # Whoever was at fault is told already, if it is known who that was.
+            # The call at fault has failed already, if it is known which that was.
             self.kill(why, charge=call is None)
             raise BadFrame(why) from error
 
@@ -278,7 +278,7 @@ class WorkerHandle:
         call = self.pending.get(frame.number)
         if call is None:
             if self.is_secondary:
-                return  # what it was asked before it was left here is asked again of another one
+                return  # what it had before the handover is sent again to another worker
             raise BadFrame("an answer to what nobody asked")
         if frame.kind in (protocol.DONE, protocol.NEEDS_STATE):
             self._failures = 0
@@ -290,7 +290,7 @@ class WorkerHandle:
         self.used_at = self._progress_at
 
     def kill(self, why: str, *, charge: bool = True, quiet: bool = False) -> None:
-        """End the worker now. Whatever it is at is charged with it, unless told otherwise.
+        """End the worker now. Whatever it is at is charged with it, unless `charge` is false.
 
         `quiet` is for an end that is nobody's trouble.
         """
@@ -300,7 +300,7 @@ class WorkerHandle:
             self.pool.kill(self.worker_number)
 
     def hand_over(self, other: WorkerHandle, calls: list[PendingCall]) -> None:
-        """Let another seat wait for what the worker is at; a fresh one here is asked the rest."""
+        """Hand the worker and what it is at to another handle; a new one here gets the rest."""
         assert self._socket is not None
         assert self._loop is not None
         self._loop.remove_reader(self._socket)
@@ -364,7 +364,7 @@ class WorkerHandle:
             self.read()
         self._disconnect()
         why = self._kill_reason or reason
-        # One that was never born was at nothing.
+        # One that never started was at nothing.
         at = (
             read_progress(self._progress_fd)[0]
             if charge and self._charge and self.started_at
@@ -377,7 +377,7 @@ class WorkerHandle:
         else:
             self._start_error = why
         self._progress_fd, self.worker_number, self.pid, self.started_at = -1, 0, 0, 0.0
-        # If it is known who ended it, that is asked of another one next time: others go on at once.
+        # If it is known what ended it, another worker gets that next time: others go on at once.
         known = culprit is not None and self.pending.get(at) is culprit
         self._failures += not self._quiet and not (known and self.on_stall is not None)
         self.on_loss(culprit, why)
@@ -386,7 +386,7 @@ class WorkerHandle:
         return "" if self._quiet else why
 
     def _find_culprit(self, number: int) -> PendingCall | None:
-        """Return what the worker was at when it died; what it was asked first if it does not say.
+        """Return the call the worker was at when it died; the oldest one if it does not say.
 
         Somebody has to be charged, or a worker that always dies would be forked for ever.
         """
@@ -418,10 +418,10 @@ class WorkerHandle:
             self.kill(why)
 
     def _report_no_worker(self) -> None:
-        """Tell whoever asked that no worker came; the next who asks waits anew."""
+        """Fail all pending calls since no worker came; the next call waits anew."""
         why = self.pool.block_reason() or self._start_error or "it is not known why"
         what = f"no worker of {self.agent} came up within {worker_start.WORKER_WAIT_S:g} s: {why}"
-        # It would answer what nobody asks any more. Should it be born yet, it finds nobody there.
+        # It would answer calls that are no longer pending. Should it still start, it finds no peer.
         self.kill("came up too late", charge=False, quiet=True)
         if self._start_timer is not None:
             self._start_timer.cancel()
@@ -429,7 +429,7 @@ class WorkerHandle:
         self.fail_calls(Unavailable(what))
 
     def stalled_s(self, now: float) -> float:
-        """Return for how many seconds the worker's note has said the same."""
+        """Return for how many seconds the worker's progress has not changed."""
         number, step = read_progress(self._progress_fd)
         call = self.pending.get(number)
         if call is not None and call.kind == protocol.REASON:
@@ -470,7 +470,7 @@ class WorkerHandle:
             poller.register(self._socket, flags)
 
     def close(self) -> None:
-        """Hang up, and tell nobody: whoever asked has gone."""
+        """Hang up and cancel all calls: their callers have gone."""
         if self._start_timer is not None:
             self._start_timer.cancel()
             self._start_timer = None
@@ -485,5 +485,5 @@ class WorkerHandle:
         self.pending.clear()
 
 
-# What every worker shares with the zygote: its resident size counts that too.
+# What every worker shares with the fork server: its resident size counts that too.
 _SHARED_BYTES = 128 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""How a seat comes by a worker: what it needs of the pool, the fork, and how long each may take."""
+"""How a handle gets a worker: what it needs of the pool, the fork, and how long each may take."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Protocol, TypeVar
 
 from vedette.adapters.reasoners.workers.confinement import PROGRESS_BYTES
 
-# How long a worker may take from its birth until its agent's code is imported and trained.
+# How long a worker may take from its start until its agent's code is imported and trained.
 START_S = 60.0
-# How long what is asked may wait for a worker that is not there yet.
+# How long a call may wait for a worker that is not there yet.
 WORKER_WAIT_S = 60.0
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.05, 5.0
 
@@ -21,7 +21,7 @@ Handle = TypeVar("Handle", contravariant=True)
 
 
 class Pool(Protocol[Handle]):
-    """What a seat needs of the pool."""
+    """What a worker handle needs of the pool."""
 
     def start(
         self, handle: Handle, message: dict[str, Any], descriptors: tuple[int, ...]
@@ -41,7 +41,7 @@ class Pool(Protocol[Handle]):
 def fork_worker(
     pool: Pool[Handle], handle: Handle, message: dict[str, Any]
 ) -> tuple[socket.socket, int, int]:
-    """Have a worker forked; return our end of its line, its note, and its number.
+    """Have a worker forked; return our end of its socket, its progress file, and its number.
 
     What can fail for want of files comes before the fork. Raises OSError, and Unavailable once the
     pool is closed.
