@@ -90,7 +90,7 @@ def run_cases(
         shown = relative_path(settings.root, Path(agent.folder)).as_posix()
         cases, problems = read_evals(agent, shown)
         raise_first_error(problems)
-        if agent.reasoner != "judge":
+        if not agent.has_judge:
             skipped.append((agent.name, "its reasoner is a model, which no case can foresee"))
         elif not cases:
             skipped.append((agent.name, "it has no cases"))

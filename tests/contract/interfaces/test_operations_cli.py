@@ -53,6 +53,13 @@ def test_an_order_to_erase_is_bound_to_what_was_shown_also_where_that_was_nothin
     assert (len(first), given, asked) == (64, "0123abcd", first)
 
 
+def test_a_digest_that_is_empty_names_nothing_that_was_shown(fleet: Path) -> None:
+    run = said(fleet, "runs", "--json").json["items"][0]["id"]
+    event = said(fleet, "explain", run, "--json").json["event"]["id"]
+    done = said(fleet, "erase", f"event:{event}", "--digest", "", "--reason", "why", "--json")
+    assert (done.code, "nobody can be asked" in done.error["what"]) == (2, True)
+
+
 def test_from_a_backup_over_a_lost_disk_to_a_fleet_that_goes_on(fleet: Path) -> None:
     done = vedette(fleet, "backup", "kept", "--with-keys", "--json")
     assert done.code == 0, done.err
@@ -116,8 +123,10 @@ def test_an_archive_by_hand_and_by_declared_retention(fleet: Path) -> None:
     assert (wrong.code, "neither an instant nor" in wrong.err) == (2, True)
     early = vedette(fleet, "ledger", "archive", "--before", "30d", "--reason", "old")
     assert (early.code, "no closed entries from before" in early.out) == (0, True), early.err
-    done = vedette(fleet, "ledger", "archive", "--before", "0s", "--reason", "old", "--json")
+    by_id = ("--reason", "old", "--command-id", "a", "--json")
+    done = vedette(fleet, "ledger", "archive", "--before", "0s", *by_id)
     assert done.code == 0, done.err
+    assert vedette(fleet, "stop", "--all", *by_id).json["already_done"]
     assert done.json["archived"] > 10
     assert Path(done.json["segment"]).is_dir()
     alone = vedette(fleet, "verify")

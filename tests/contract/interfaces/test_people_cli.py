@@ -103,6 +103,9 @@ def test_the_verbs_of_people_from_hold_to_undo(
     code, out, _ = cli("hold", hold)
     digest = bookings["holds"][hold][:16]
     assert f"approve {hold} --digest {digest} --reason …" in out
+    # A digest that is empty names nothing that was shown.
+    code, _, err = cli("approve", hold, "--digest", "", *why)
+    assert (code, "no terminal" in err) == (2, True)
     for wrong in ("0" * 64, digest[:7], bookings["members"][0]["digest"], "x" * 64):
         code, _, err = cli("approve", hold, "--digest", wrong, *why)
         assert (code, "look at it again" in err) == (2, True), wrong

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from vedette.config.settings import Settings
 
 
-@click.command("archive", cls=OrderCommand, repeatable=False)
+@click.command("archive", cls=OrderCommand)
 @click.option(
     "--to",
     metavar="FOLDER",
@@ -45,7 +45,9 @@ def archive(to: Path | None, before: str | None, order: OrderOptions) -> None:
         raise BadCommand("nothing says how old is old", mend=mend)
     done: dict[str, Any] = {"erased": 0, "archived": 0, "segment": None}
     if bodies_us is not None:
-        erased = submit_command(settings, "expire", {"before_us": now - bodies_us}, order)
+        # Two orders, and the id is of the one that moves entries.
+        given = OrderOptions(order.reason)
+        erased = submit_command(settings, "expire", {"before_us": now - bodies_us}, given)
         done["erased"] += erased["erased"]
     if cutoff_us is not None:
         folder = (to or settings.state / "archive").absolute()

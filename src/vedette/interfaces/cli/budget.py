@@ -13,6 +13,7 @@ from vedette.interfaces.cli.fleet import (
     find_agent,
     load_agents,
     parse_length,
+    refuse_options,
 )
 from vedette.interfaces.cli.orders import (
     OrderCommand,
@@ -43,8 +44,8 @@ def budget(
     raise is recorded with your name and reason, outlasts restarts, and ends by itself.
     """
     if length is None:
-        if fleet or unit or window or by is not None:
-            raise click.UsageError("say for how long: --raise TIME")
+        orders = ("fleet", "unit", "window", "by", "reason", "command_id")
+        refuse_options(orders, "raises nothing by itself: say for how long, --raise TIME")
         found = _read_limits(agent)
         print_result(found, _text(found))
         return

@@ -13,6 +13,7 @@ from vedette.interfaces.cli.fleet import (
     command_prefix,
     current_settings,
     page_options,
+    refuse_options,
 )
 from vedette.interfaces.cli.orders import (
     OrderCommand,
@@ -51,11 +52,16 @@ def dead(
     """
     if redrive and drop:
         raise click.UsageError("--redrive and --drop exclude each other")
+    if redrive or drop or run is not None:
+        refuse_options(("page", "limit"), "is of the list")
+    if not (redrive or drop):
+        refuse_options(("reason", "command_id"), "is for --redrive or --drop")
     if redrive or drop:
         _order(run, everything, yes, agent, error, order, verb="redrive" if redrive else "drop")
     elif everything or yes:
         raise click.UsageError("say what to do: --redrive or --drop")
     elif run is not None:
+        refuse_options(("agent", "error"), "is of the list")
         _show(run)
     else:
         _list(agent, error, page, limit)

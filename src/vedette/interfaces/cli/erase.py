@@ -87,7 +87,7 @@ def _confirm_erasure(
         mend="look at it first (`vedette explain ID`), then add "
         f"--digest {value['digest'][:DIGEST_DIGITS]}",
     )
-    confirm("erase for good?", _lines(value), refusal, sure=yes or digest is not None)
+    confirm("erase for good?", _lines(value), refusal, sure=yes or bool(digest))
     return shown
 
 

@@ -14,7 +14,7 @@ import click
 from vedette.app.stores import store_reader
 from vedette.domain.base.errors import NotFound
 from vedette.interfaces.cli.error_codes import EXPLANATIONS, ErrorExplanation
-from vedette.interfaces.cli.fleet import current_settings
+from vedette.interfaces.cli.fleet import current_settings, refuse_options
 from vedette.interfaces.cli.output import (
     dumps,
     print_result,
@@ -59,6 +59,7 @@ def explain(id_: str | None, page: Path | None, error: bool) -> None:
     mend; that needs no fleet.
     """
     if error:
+        refuse_options(("page",), "is of a story, not of an error")
         _explain_error(id_)
     elif id_ is None:
         ctx = click.get_current_context()

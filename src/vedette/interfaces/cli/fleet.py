@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -127,6 +127,18 @@ def command_prefix() -> str:
 
 
 # --- what several verbs take -----------------------------------------------------------------
+
+
+def refuse_options(names: Collection[str], why: str) -> None:
+    """Raise click.UsageError for the first of these parameters that was given, and does nothing.
+
+    Where a verb does several things, whoever gives an option of another one meant that one.
+    """
+    ctx = click.get_current_context()
+    for option in ctx.command.params:
+        source = ctx.get_parameter_source(option.name or "")
+        if option.name in names and source is click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"{option.opts[0]} {why}", ctx)
 
 
 def page_options(verb: F) -> F:

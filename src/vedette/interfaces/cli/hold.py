@@ -15,6 +15,7 @@ from vedette.interfaces.cli.fleet import (
     command_prefix,
     current_settings,
     page_options,
+    refuse_options,
 )
 from vedette.interfaces.cli.hold_text import (
     DIGEST_DIGITS,
@@ -63,6 +64,12 @@ def hold(
     What stands behind a bar was written outside. A claim is no lock: anybody may still answer, and
     is told that you had claimed it.
     """
+    if claim and note is not None:
+        raise click.UsageError("--claim and --note exclude each other")
+    if not claim and note is None:
+        refuse_options(("reason", "command_id"), "is for --claim or --note")
+    if name is not None:
+        refuse_options(("waits", "by_group", "page", "limit"), "is of the list: name no HOLD")
     if name is None:
         if claim or note is not None:
             raise click.UsageError("name the HOLD", click.get_current_context())
@@ -189,7 +196,7 @@ def _answer(
     if verb == "approve":
         with store_reader(settings) as store:
             item = find_hold(store, name)
-        _confirm_answer(verb, hold_lines(item), name, sure=digest is not None or yes)
+        _confirm_answer(verb, hold_lines(item), name, sure=bool(digest) or yes)
         # What was shown is what is approved, whatever happens meanwhile.
         digest = digest or item["shown_digest"]
     done = submit_command(settings, verb, {"hold": name, "digest": digest}, order)
@@ -234,7 +241,7 @@ def _answer_group(
     if digest is not None:
         refuse_unseen({"hold": found["group"], "shown_digest": shown_digest}, digest)
     if verb == "approve" or sys.stdin.isatty():
-        _confirm_answer(verb, lines, found["group"], sure=digest is not None or yes)
+        _confirm_answer(verb, lines, found["group"], sure=bool(digest) or yes)
     args = {"holds": listed, "group": found["group"]}
     done = submit_command(settings, f"{verb}_group", args, order)
     with store_reader(settings) as store:

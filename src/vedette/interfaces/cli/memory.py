@@ -191,7 +191,7 @@ _VERBS = {"active": "memory_on", "off": "memory_off", "rejected": "memory_reject
     "--from", "source", metavar="SOURCE", help="Not one ID: all of an event, run, person:NAME."
 )
 @click.option("--yes", is_flag=True, help="Do not ask; needed where there is no terminal.")
-@click.option("--as", "verb", hidden=True)
+@click.option("--as", "verb", hidden=True, type=click.Choice((*_VERBS.values(), "memory_approve")))
 def set_(
     words: tuple[str, ...], source: str | None, yes: bool, verb: str | None, order: OrderOptions
 ) -> None:
@@ -205,16 +205,18 @@ def set_(
     proposed, what came of their corrections and answers, and what they ever promoted.
     """
     *ids, state = words or ("",)
-    if state not in _VERBS or len(ids) > 1 or (source is not None and state != "off"):
+    only_off = source is not None or not ids
+    if state not in _VERBS or len(ids) > 1 or (only_off and state != "off"):
         raise click.UsageError(f"name an ID and one of {', '.join(_VERBS)}, or --from SOURCE off")
     settings, args = current_settings(), {"id": ids[0] if ids else None}
     if source is not None:
         args["source"] = source
     if verb is None:
         verb = _VERBS[state]
-        if state == "active" and ids:
+        if state == "active":
             now = submit_command(settings, "memory_show", {"id": ids[0]})["memory"]["state"]
-            verb = verb if now == "off" else "memory_approve"
+            # What is active is so by this very order, if it is a repeat: the store knows its id.
+            verb = "memory_approve" if now == "candidate" else verb
     if verb == "memory_approve":
         _promote(settings, ids[0], order, yes=yes)
         return

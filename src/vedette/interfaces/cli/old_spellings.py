@@ -39,10 +39,13 @@ def _moved(now: str, **renamed: str) -> Rule:
 
 
 def _renamed(verb: str, old: str, new: str) -> Rule:
-    """Return a rule for a verb of which one option has another name."""
+    """Return a rule for a verb of which one option has another name.
+
+    Both at once were refused, or unknown: so is the old one then.
+    """
 
     def rule(rest: Words) -> tuple[Words, str] | None:
-        found = _rename(rest, old, new)
+        found = _rename(rest, old, new) if _take(rest, new)[0] is None else rest
         return None if found == rest else ([*verb.split(), *found], f"{verb} {new} …")
 
     return rule
@@ -79,16 +82,31 @@ def _rename(rest: Words, old: str, new: str) -> Words:
     ]
 
 
+def _drop(rest: Words, option: str) -> Words:
+    """Return words without an option and its value, which did nothing."""
+    while (found := _take(rest, option))[0] is not None:
+        rest = found[1]
+    return rest
+
+
+def _wants_help(rest: Words) -> bool:
+    return not {"-h", "--help"}.isdisjoint(rest)
+
+
 def _split_options(rest: Words) -> tuple[Words, Words]:
-    """Return what stands by its place, and the options, each of which has a value."""
+    """Return what stands by its place, and the options, each of which has a value or is help."""
     given: Words = []
     options: Words = []
     left = iter(rest)
     for word in left:
-        if not word.startswith("--"):
+        if word == "--":
+            given += left
+        elif not word.startswith("-"):
             given.append(word)
+        elif "=" in word or _wants_help([word]):
+            options.append(word)
         else:
-            options += [word] if "=" in word else [word, *islice(left, 1)]
+            options += [word, *islice(left, 1)]
     return given, options
 
 
@@ -101,7 +119,36 @@ def _hold_claim(rest: Words) -> tuple[Words, str]:
 
 def _hold_note(rest: Words) -> tuple[Words, str]:
     given, options = _split_options(rest)
-    return ["hold", *given[:1], "--note", *given[1:], *options], "hold HOLD --note TEXT"
+    # Without a text the option stands last, and it is said that it needs one.
+    note = [f"--note={given[1]}"] if len(given) > 1 else [] if _wants_help(rest) else ["--note"]
+    return ["hold", *given[:1], *given[2:], *options, *note], "hold HOLD --note TEXT"
+
+
+def _shown(verb: str) -> Rule:
+    """Return a rule for a `show` that needed a name; its verb without one is a list now."""
+
+    def rule(rest: Words) -> tuple[Words, str] | None:
+        named = any(not word.startswith("-") for word in rest)
+        return ([verb, *rest], verb) if named or _wants_help(rest) else None
+
+    return rule
+
+
+def _group(verb: str) -> Rule:
+    """Return a rule for an answer to a group; what is no group's id is no hold's either."""
+    placed = _placed(verb, f"{verb} GROUP", group="{}")
+
+    def rule(rest: Words) -> tuple[Words, str] | None:
+        is_group = (_take(rest, "--group")[0] or "").startswith("grp_")
+        return placed(rest) if is_group else None
+
+    return rule
+
+
+def _budget_raise(rest: Words) -> tuple[Words, str]:
+    now, then = "budget AGENT --raise TIME", _rename(rest, "--for", "--raise")
+    # Without a time the option stands last, and it is said that it needs one: nothing is shown.
+    return ["budget", *then, *(["--raise"] if then == rest and not _wants_help(rest) else [])], now
 
 
 def _memory(state: str, verb: str) -> Rule:
@@ -122,8 +169,10 @@ def _verify(rest: Words) -> tuple[Words, str]:
 
 
 def _replay(rest: Words) -> tuple[Words, str]:
-    part = "judgements" if "--judges" in rest else "decisions"
-    return ["verify", part, *(word for word in rest if word != "--judges")], f"verify {part}"
+    if "--judges" in rest:
+        left = [word for word in rest if word != "--judges"]
+        return ["verify", "judgements", *_drop(left, "--engine")], "verify judgements"
+    return ["verify", "decisions", *rest], "verify decisions"
 
 
 def _ship(rest: Words) -> tuple[Words, str]:
@@ -144,17 +193,23 @@ def _rebuild(rest: Words) -> tuple[Words, str]:
 
 def _redrive_source(rest: Words) -> tuple[Words, str]:
     given, options = _split_options(_rename(rest, "--most", "--limit"))
-    return ["pubsub", "--redrive", *given, *options], "pubsub --redrive SOURCE"
+    # Without a source the option stands last, and it is said that it needs one.
+    source = [f"--redrive={given[0]}"] if given else [] if _wants_help(rest) else ["--redrive"]
+    return ["pubsub", *given[1:], *options, *source], "pubsub --redrive SOURCE"
 
 
 def _copy(rest: Words) -> tuple[Words, str]:
-    placed = _placed("migrate", "", to="{}", to_env="env:{}")(rest)
-    return placed[0] if placed else ["migrate", *rest], "migrate URL|env:NAME"
+    left = _drop(rest, "--command-id")
+    placed = _placed("migrate", "", to="{}", to_env="env:{}")(left)
+    return placed[0] if placed else ["migrate", *left], "migrate URL|env:NAME"
 
 
 def _restore(rest: Words) -> tuple[Words, str] | None:
-    folder, others = _take(rest, "--from")
-    now = [*("--witness=none" if word == "--no-witness" else word for word in others)]
+    folder, now = _take(rest, "--from")
+    if _take(rest, "--witness")[0] is None:  # both were refused
+        now = [*("--witness=none" if word == "--no-witness" else word for word in now)]
+    if folder is not None and "--settled" not in rest:
+        now = _drop(now, "--command-id")  # it did nothing
     if now == rest:
         return None
     folders = [] if folder is None else [folder]
@@ -163,9 +218,11 @@ def _restore(rest: Words) -> tuple[Words, str] | None:
 
 def _worker(rest: Words) -> tuple[Words, str] | None:
     audience, others = _take(rest, "--audience")
-    identity, others = _take(others, "--identity")
-    if audience is None or identity != "google":
+    if audience is None:
         return None
+    identity, others = _take(others, "--identity")
+    if identity != "google":  # no file needed it
+        return ["worker", *_drop(rest, "--audience")], "worker --identity FILE"
     return ["worker", "--identity", f"google:{audience}", *others], "worker --identity google:NAME"
 
 
@@ -177,11 +234,11 @@ RULES: dict[tuple[str, ...], Rule] = {
     ("explain-error",): _moved("explain --error"),
     ("plot", "anomaly"): _moved("plot"),
     ("hold", "list"): _moved("hold", after="--page"),
-    ("hold", "show"): _moved("hold"),
+    ("hold", "show"): _shown("hold"),
     ("hold", "claim"): _hold_claim,
     ("hold", "note"): _hold_note,
-    ("approve",): _placed("approve", "approve GROUP", group="{}"),
-    ("deny",): _placed("deny", "deny GROUP", group="{}"),
+    ("approve",): _group("approve"),
+    ("deny",): _group("deny"),
     ("correct",): _placed("correct", "correct RUN LABEL", should="{}"),
     ("memory", "list"): _moved("memory show"),
     ("memory", "approve"): _memory("active", "memory_approve"),
@@ -189,12 +246,12 @@ RULES: dict[tuple[str, ...], Rule] = {
     ("memory", "off"): _memory("off", "memory_off"),
     ("memory", "reject"): _memory("rejected", "memory_reject"),
     ("dead", "list"): _moved("dead", before="--page"),
-    ("dead", "show"): _moved("dead"),
+    ("dead", "show"): _shown("dead"),
     ("dead", "redrive"): _moved("dead --redrive"),
     ("dead", "drop"): _moved("dead --drop"),
     ("clock", "confirm"): _moved("resume --clock"),
     ("budget", "show"): _moved("budget"),
-    ("budget", "raise"): _moved("budget", **{"for": "--raise"}),
+    ("budget", "raise"): _budget_raise,
     ("mode",): _moved("agent mode"),
     ("agent", "list"): _moved("agent show"),
     ("new", "agent"): _moved("agent new"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vedette.interfaces.cli.fleet import current_settings
+from vedette.interfaces.cli.fleet import current_settings, refuse_options
 from vedette.interfaces.cli.orders import (
     OrderCommand,
     OrderOptions,
@@ -41,6 +41,7 @@ def pubsub(apply: bool, redrive: str | None, limit: int, order: OrderOptions) ->
     everybody who subscribes to it. What this fleet has accepted already it knows by its id.
     """
     if redrive is None:
+        refuse_options(("limit", "reason", "command_id"), "is for --redrive")
         return _report_changes(applied=apply)
     if apply:
         raise click.UsageError("--apply and --redrive exclude each other")

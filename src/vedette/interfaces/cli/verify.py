@@ -14,7 +14,7 @@ from vedette.app.policy_engines import REPLAY_ENGINES
 from vedette.app.stores import store_reader
 from vedette.domain.base.clock import SystemClock
 from vedette.domain.base.errors import BadCommand
-from vedette.interfaces.cli.fleet import current_settings, parse_since
+from vedette.interfaces.cli.fleet import current_settings, parse_since, refuse_options
 from vedette.interfaces.cli.output import (
     format_table,
     format_time,
@@ -86,15 +86,10 @@ def verify(words: tuple[str, ...], **options: Any) -> int:
         ("ledger", words) if not words or words[0] not in _PARTS else (words[0], words[1:])
     )
     check, taken = _PARTS[part]
-    ctx = click.get_current_context()
-    for name in options:
-        given = ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        if given and name not in taken:
-            raise click.UsageError(
-                f"--{name.replace('_', '-')} is for another part than {part}", ctx
-            )
+    refuse_options(options.keys() - set(taken), f"is for another part than {part}")
     if len(names) > (1 if part == "ledger" else 0) and part != "targets":
-        raise click.UsageError(f"{names[-1]!r} is too much: what is verified is {part}", ctx)
+        what = f"{names[-1]!r} is too much: what is verified is {part}"
+        raise click.UsageError(what, click.get_current_context())
     return check(names, {name: options[name] for name in taken})
 
 
