@@ -127,7 +127,7 @@ async def measure(plan: Plan, size: int) -> dict[str, Any]:
         await fleet.wait_until_idle(120)
         open_s, opened_mb = time.monotonic() - began, memory_mb()
         entries, epoch = fleet.app.store.last_seq(), fleet.app.store.epoch
-        waiting = await asyncio.to_thread(_waiting, fleet)
+        waiting = _waiting(fleet)
         load = plan.load(size)
         warm = replace(load, events=2 * plan.keys)
         await put_through(fleet, marks, named(f"warm-{epoch}-", warm), warm)

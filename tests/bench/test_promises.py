@@ -243,7 +243,7 @@ def test_stops_are_measured_on_a_running_fleet(tmp_path: Path) -> None:
 class Deaf:
     """Who says that all is stopped, and stops nothing."""
 
-    def command(self, verb: str, reason: str, args: Any) -> dict[str, Any]:
+    def send_command(self, verb: str, reason: str, args: Any) -> dict[str, Any]:
         return {"took_us": 1}
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from msgspec.structs import replace
 from tests.faults.scenario import Stage, dump, play
 
 
@@ -28,7 +29,7 @@ def warm(stage: Stage) -> None:
     if stage.store == "postgresql":
         import_module("vedette.store.postgres")
     with TemporaryDirectory(dir=stage.content) as folder:
-        play(replace(stage, store="sqlite"), Path(folder), 0)
+        play(dataclasses.replace(stage, store="sqlite"), Path(folder), 0)
         dump(stage, Path(folder))
 
 

@@ -198,7 +198,8 @@ ERASURES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(
     ("verb", "read"),
-    [(verb, read) for verb in ERASURES for read in ("learned", "walk")] + [("erase", "candidates")],
+    [(verb, read) for verb in ERASURES for read in ("memories", "walk")]
+    + [("erase", "candidates")],
 )
 async def test_what_was_erased_is_not_recalled_where_the_store_cannot_be_read_after_it(
     fleet: FleetHarness, clock: ManualClock, verb: str, read: str
@@ -246,8 +247,12 @@ async def test_an_order_whose_commit_stood_unheard_reaches_the_bank(
     orders: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
         "erase": ("erase", {"entry": seq}, {}),
         "expire": ("forget_memories", {"before_us": 0}, {}),
-        "memory_off": ("curate", {"id": gone}, {gone: "off"}),
-        "memory_propose": ("propose", {"into": "inbox/inbox", "text": "x", "kind": "fact"}, {}),
+        "memory_off": ("move_memories", {"id": gone}, {gone: "off"}),
+        "memory_propose": (
+            "propose_memory",
+            {"into": "inbox/inbox", "text": "x", "kind": "fact"},
+            {},
+        ),
     }
     commit, given, stands = orders[verb]
     if verb == "expire":

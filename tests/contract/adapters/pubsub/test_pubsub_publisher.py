@@ -207,7 +207,7 @@ def test_making_the_client_takes_of_the_calls_time(
             given.append(timeout)
             return SimpleNamespace(message_ids=["1"])
 
-    def slow(*, own: bool) -> Any:
+    def slow(*, own_token: bool) -> Any:
         now_s[0] += takes_s
         return Client()
 
