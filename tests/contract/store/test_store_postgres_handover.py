@@ -22,8 +22,8 @@ from vedette.domain.base.errors import StoreFailed
 from vedette.domain.effect import Call, Outcome
 from vedette.domain.event import Event
 from vedette.domain.run import ActionRow
+from vedette.engine.calls_in_flight import CallsInFlight
 from vedette.engine.cluster import follow_cluster
-from vedette.engine.services import Services
 from vedette.interfaces.daemon import Daemon
 from vedette.store.postgres import PostgresStore
 from vedette.store.postgres.schema import shard_of
@@ -154,7 +154,7 @@ async def test_were_shards_given_back_with_a_call_out_its_answer_would_be_lost(
     for fleet in pair:
         yaml = fleet.content / "agents" / "worker" / "agent.yaml"
         yaml.write_text(yaml.read_text().replace("timeout: 30s", "timeout: 4s"))
-    monkeypatch.setattr(Services, "keys_with_calls", lambda line: [])
+    monkeypatch.setattr(CallsInFlight, "keys_with_calls", lambda calls: [])
     await joined_during_calls(pair, world)
     assert world.queries, "who was given the keys had to find out from the target"
     assert sorted(world.keys().values()) == [1] * CALLS
