@@ -213,7 +213,7 @@ def open_folder(plan: SpoolFile) -> Iterator[int]:
         mend = "make it, or set the path of the source"
         raise BadFleet(f"there is no folder {plan.path}", where=where, mend=mend) from error
     try:
-        if not os.access(plan.path, os.W_OK | os.X_OK):
+        if not os.access(plan.path, os.W_OK | os.X_OK, effective_ids=True):
             mend = "see who owns it"
             raise BadFleet(f"{plan.path} cannot be written", where=where, mend=mend)
         if plan.vouches != "none" and os.fstat(folder).st_mode & stat.S_IWOTH:
