@@ -108,7 +108,7 @@ async def sources(app: App, here: Broker, options: Options, events: list[Event])
     made = [
         PubsubSource(
             plan(here.project, name=f"s{n}", subscription=f"sub-{n}", type=None,
-                 max_messages=2000, max_bytes=32 << 20, ack_deadline_us=60_000_000),
+                 max_messages=2000, max_bytes=32 << 20, ack_deadline="60s"),
             Decoder(f"s{n}"), app.services.clock, app.metrics,
         )
         for n in range(options.subscriptions)
