@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
 import gc
 import json
 import os
@@ -21,13 +22,14 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from msgspec.structs import replace
 from tests.acceptance.day_world import (
     ACTING,
     AGENTS,
@@ -237,7 +239,7 @@ def warm(folder: Path) -> None:
     app.Dispatcher = partial(app.Dispatcher, handlers=16)
     with TemporaryDirectory(dir=folder) as place:
         day = Day(folder, 100, 1)
-        trial = replace(day, folder=Path(place))
+        trial = dataclasses.replace(day, folder=Path(place))
         for name in ("content", "policies", "strict"):
             (trial.folder / name).symlink_to(folder / name)
         live(trial)
