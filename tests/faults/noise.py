@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from vedette.domain.effect import Call, Outcome
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, job, send_proposal
@@ -22,10 +20,11 @@ from vedette.testing.toy_fleet import World, job, send_proposal
 QUIET = ("alpha", "beta", "gamma", "delta")
 
 
+@dataclass
 class Seen(World):
     """A target that notes when each text reached it. `hook` may hang or answer."""
 
-    at: dict[str, float] = msgspec.field(default_factory=dict)
+    at: dict[str, float] = field(default_factory=dict)
     hook: Callable[[Call], Outcome | None] | None = None
 
     def refresh(self) -> None:
@@ -69,6 +68,7 @@ def ask(call):
 """
 
 
+@dataclass
 class Filed(Seen):
     """A target that is a file, for hands in other processes."""
 

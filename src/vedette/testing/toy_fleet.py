@@ -17,10 +17,9 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct, field
 
 from vedette.config.deployment import Deployment
 from vedette.domain.base.clock import MachineClock
@@ -163,7 +162,8 @@ GRANTS = """\
 DENY_TOOL = 'package vedette.denies\n\ndeny contains "denies.test" if input.action.tool == "{}"\n'
 
 
-class World(Struct):
+@dataclass
+class World:
     """What the calling tools reach. It keeps its own record, apart from the ledger.
 
     `answer` may replace what a call brings: an Outcome, an exception to raise, or None for the
