@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 from vedette.config.problem import Problem
 from vedette.config.yaml import Document
 from vedette.domain.base.clock import duration_us
+from vedette.domain.base.urls import is_loopback
 
 
 def policy_problems(policy: Any, document: Document) -> list[Problem]:
@@ -38,14 +38,7 @@ def server_url_problem(url: str) -> str | None:
         return "is no URL of a server"
     if parts.path not in ("", "/") or parts.query or parts.fragment or parts.username is not None:
         return "names more than a server"
-    if parts.scheme == "http" and not _is_loopback(host):
+    if parts.scheme == "http" and not is_loopback(host):
         # Whoever can answer in its place would decide.
         return "plain http leads to another host"
     return None
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement, StatelessReasoner
 
 if TYPE_CHECKING:
     from vedette.adapters.reasoners.adk.tools import FunctionModel, ModelReply, ModelRequest
@@ -135,7 +134,7 @@ def _parse_prompt(request: ModelRequest) -> RecordedPrompt:
 Plan = Sequence[ReasonerJudgement | Callable[[Briefing], ReasonerJudgement]]
 
 
-class ScriptedReasoner:
+class ScriptedReasoner(StatelessReasoner):
     """Answers turn n of every run with entry n of the plan; after the last, with nothing more.
 
     `plans` is one plan for all agents, or one for each by name. `briefings` holds what it saw. A
@@ -157,22 +156,6 @@ class ScriptedReasoner:
         entry = plan[briefing.turn - 1]
         judgement = entry if isinstance(entry, ReasonerJudgement) else entry(briefing)
         return judgement if judgement.confidence is not None else replace(judgement, confidence=1.0)
-
-    def restore_state(
-        self,
-        agent: str,
-        key: str,
-        checkpoint: bytes | None,
-        at: int,
-        since: Sequence[tuple[int, Event]],
-    ) -> None:
-        """Do nothing: a script keeps no state."""
-
-    def fold_state(
-        self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
-    ) -> bytes | None:
-        """A script keeps no state."""
-        return None
 
     def drop_state(self, agent: str, key: str) -> None:
         """Note that the line dropped the state of a key."""

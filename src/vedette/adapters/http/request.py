@@ -22,6 +22,7 @@ from vedette.adapters.http.template import Request
 from vedette.adapters.http_client import IpAddress, NoResponse, Response, SendFailure
 from vedette.domain.base import machine
 from vedette.domain.base.errors import Unavailable
+from vedette.domain.base.urls import is_loopback
 
 __all__ = [
     "NoResponse",
@@ -77,8 +78,7 @@ def credential_headers(target: Mapping[str, Any], endpoint: Endpoint) -> dict[st
     token = target.get("token")
     if not token:
         return {}
-    here = endpoint.host == "localhost" or _is_loopback(endpoint.host)
-    if not endpoint.secure and not here:
+    if not endpoint.secure and not is_loopback(endpoint.host):
         raise SendFailure("a token is not sent over plain HTTP: write https", transient=False)
     if named := target.get("token_header"):
         return {str(named): str(token)}
@@ -162,10 +162,3 @@ def _embedded_ipv4(address: IpAddress) -> ipaddress.IPv4Address | None:
         return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
     teredo = address.teredo
     return address.ipv4_mapped or address.sixtofour or (teredo[1] if teredo else None)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

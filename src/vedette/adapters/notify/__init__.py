@@ -6,12 +6,12 @@ path or the token: chat services put the secret in the path.
 
 from __future__ import annotations
 
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from vedette.adapters.http_client import NoResponse, SendFailure, request
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable, VedetteError
+from vedette.domain.base.urls import is_loopback
 
 # For each answer of the network, and for the whole, as a server may trickle for ever.
 TIMEOUT_S = 8.0
@@ -31,7 +31,7 @@ def post(url: str, body: bytes, key: str, token: str | None) -> None:
     parts = urlsplit(url)
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
     if token is not None:
-        if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
+        if parts.scheme != "https" and not is_loopback(parts.hostname or ""):
             what = "a token is not sent over plain HTTP"
             raise Permanent(what, where=_strip_path(url), mend="use https")
         headers["Authorization"] = f"Bearer {token}"
@@ -61,13 +61,6 @@ def post(url: str, body: bytes, key: str, token: str | None) -> None:
     elif status == _TOO_LARGE:
         kind = Unsendable
     raise kind(f"the webhook answered {status}", where=_strip_path(url))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _strip_path(url: str) -> str:

@@ -12,7 +12,6 @@ the loopback only.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
 from hmac import compare_digest
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from msgspec import Struct
 
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.base.errors import BadFleet
+from vedette.domain.base.urls import is_loopback
 from vedette.policy.distribution import BundleDistributor
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class BundleAccess(Struct):
                 where="vedette.toml: policy.bundle_token_env",
                 mend='make one: python -c "import secrets; print(secrets.token_urlsafe(32))"',
             )
-        return cls(sha256_hex(token.encode()) if token else None, is_loopback(host))
+        return cls(sha256_hex(token.encode()) if token else None, is_loopback(host.strip("[]")))
 
     def refusal(self, peer: str | None, authorization: str) -> tuple[int, str] | None:
         """Return status and reason for a reader who is refused; None for one who may read."""
@@ -71,16 +71,6 @@ class BundleAccess(Struct):
         if not compare_digest(sha256_hex(token.strip().encode()), self.token_digest):
             return 401, "this token is not the readers'"
         return None
-
-
-def is_loopback(host: str) -> bool:
-    """Say whether an address is one of this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def bundle_routes(app: App) -> list[Route]:

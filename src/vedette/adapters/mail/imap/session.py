@@ -24,12 +24,12 @@ from vedette.adapters.mail.imap.fetch_response import Mail, mails_of, uid_set
 from vedette.adapters.mail.imap.folder_name import parse_list_line, quote_name
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import Permanent, Temporary, VedetteError
+from vedette.domain.base.urls import is_loopback
 
 TIMEOUT_S = 8.0  # for one command; a tool's call has ten seconds and several of them
 MAX_MAIL = 32 * 1024 * 1024  # bytes of one mail with its attachments
 _SLACK = 16 * 1024 * 1024  # what may come beside a mail: other answers, a long SEARCH
 _PORTS = {"implicit": 993, "starttls": 143, "none": 143}
-_LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
 _COPYUID = re.compile(rb"\d+ \d+ (\d+)")
 _CODE = re.compile(rb"\[([A-Z]+)[] ]")
 _PLAIN = re.compile(r"[ -~]*")  # what a quoted string of a command can hold
@@ -73,7 +73,7 @@ class MailSession:
         host, tls = str(self.server.get("host") or ""), str(self.server.get("tls") or "implicit")
         if not host or tls not in _PORTS:
             raise Permanent("needs host, and tls = implicit, starttls or none", where=self.where)
-        if tls == "none" and not _LOOPBACK.fullmatch(host):
+        if tls == "none" and not is_loopback(host):
             mend = "write tls = implicit or starttls"
             raise Permanent("without TLS only loopback is reached", where=self.where, mend=mend)
         port = int(self.server.get("port") or _PORTS[tls])

@@ -19,6 +19,7 @@ from typing import Any
 from vedette.domain.base import failpoint
 from vedette.domain.base.errors import Permanent, Temporary, Unsendable, VedetteError
 from vedette.domain.base.socket_linger import deliver_unsent, drop_unsent
+from vedette.domain.base.urls import is_loopback
 
 __all__ = ["Unanswered", "probe", "send_mail", "send_mail_to_some"]
 
@@ -26,7 +27,6 @@ TIMEOUT_S = 8.0  # for each answer; a tool's call has ten seconds
 _PORTS = {"implicit": 465, "starttls": 587, "none": 25}
 _ADDRESS = re.compile(r"[!-;=?A-~]{1,64}@[!-;=?A-~]{1,255}")
 _LINE_END = re.compile(rb"\r\n|\r|\n")
-_LOOPBACK = re.compile(r"localhost|127\.[0-9.]+|::1")
 
 
 class Unanswered(Temporary):
@@ -154,7 +154,7 @@ def _connect(server: Mapping[str, Any]) -> smtplib.SMTP:
         raise Permanent(
             "needs host, and tls = implicit, starttls or none", where=_server_name(server)
         )
-    if tls == "none" and not _LOOPBACK.fullmatch(host):
+    if tls == "none" and not is_loopback(host):
         mend = "write tls = starttls or implicit"
         raise Permanent(
             "without TLS only loopback is reached", where=_server_name(server), mend=mend

@@ -26,9 +26,8 @@ from vedette.config.agent_loader import isolate_imports, require_release
 from vedette.domain.action import Proposal
 from vedette.domain.base.errors import BadFleet, Permanent, Temporary
 from vedette.domain.budget import INPUT_TOKENS, OUTPUT_TOKENS
-from vedette.domain.event import Event
 from vedette.domain.memory import Briefing
-from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.ports.reasoner import ReasonerJudgement, StatelessReasoner
 
 if TYPE_CHECKING:
     from google.adk.agents.llm_agent import LlmAgent
@@ -74,7 +73,7 @@ class _TurnOutput(Struct):
     tokens: dict[str, int] = field(default_factory=dict)
 
 
-class AdkReasoner:
+class AdkReasoner(StatelessReasoner):
     """Asks each agent's root_agent. Holds no state between turns.
 
     `folders` maps agents to their folders, `releases` to the digests that these must have (who is
@@ -197,25 +196,6 @@ class AdkReasoner:
             model_calls=capture.model_calls,
             spent=output.tokens,
         )
-
-    def restore_state(
-        self,
-        agent: str,
-        key: str,
-        checkpoint: bytes | None,
-        at: int,
-        since: Sequence[tuple[int, Event]],
-    ) -> None:
-        """Do nothing: a model keeps no state between turns."""
-
-    def fold_state(
-        self, agent: str, checkpoint: bytes | None, since: Sequence[tuple[int, Event]]
-    ) -> bytes | None:
-        """A model keeps no state between runs."""
-        return None
-
-    def drop_state(self, agent: str, key: str) -> None:
-        """Do nothing: a model keeps no state between turns."""
 
     async def _run_turn(
         self, ready: _LoadedAgent, briefing: Briefing, capture: Capture
