@@ -49,7 +49,7 @@ from vedette.engine.reservation import (
 from vedette.engine.scheduler.dispatcher import Dispatcher
 from vedette.engine.services import Services
 from vedette.memory.training_set import Lessons, ReadableScopes
-from vedette.operations.commands import Commands, Order
+from vedette.operations.commands import ChangedAgent, Commands, Order
 from vedette.policy.rollout import Rollout
 
 if TYPE_CHECKING:
@@ -64,18 +64,6 @@ REST_S = 30.0
 _POLL_S = 0.01
 # What the parts of a fleet are made of at its start, and what each is called in agent.yaml.
 _FIXED_FIELDS = ("reasoner", "order_by", "collection", "schedules")
-
-
-class ChangedAgent(Struct):
-    """An agent whose folder is not the release that runs any more. `digest` is its digest."""
-
-    agent: str
-    release: str
-    digest: str
-
-    def to_json(self) -> dict[str, str]:
-        """Return it as `--json` prints it."""
-        return {"agent": self.agent, "release": self.release, "now": self.digest}
 
 
 class Releases(Struct):

@@ -14,6 +14,7 @@ import orjson
 from vedette.domain.base.errors import NotFound
 from vedette.domain.memory import Candidate
 from vedette.domain.memory_state import LedgerMemory
+from vedette.domain.run import Run
 
 if TYPE_CHECKING:
     from vedette.ledger.history.reader import LedgerReader
@@ -33,9 +34,9 @@ class LineageStore(Protocol):
         self, kinds: tuple[str, ...] | None = None, after: int = 0
     ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]: ...
 
-    def run(self, run: str) -> Any: ...
+    def run(self, run: str) -> Run | None: ...
 
-    def runs_of_event(self, event: str) -> list[Any]: ...
+    def runs_of_event(self, event: str) -> list[Run]: ...
 
 
 def find_learned(store: LineageStore, agents: Collection[str], source: str) -> list[LedgerMemory]:
@@ -67,7 +68,7 @@ def _source_ids(store: LineageStore, source: str) -> set[str]:
 
     record: LedgerReader = store  # type: ignore[assignment]
     kind, name = resolve(record, source)
-    runs = store.runs_of_event(name) if kind == "event" else [store.run(name)]
+    runs = store.runs_of_event(name) if kind == "event" else []
     ids = {name, *(run.id for run in runs)}
     return ids | {one["what"] for one in _corrections(store) if "what" in one and one["run"] in ids}
 

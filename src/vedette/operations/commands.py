@@ -52,12 +52,24 @@ class DeadLetterAction(Protocol):
     ) -> DeadLetterResult: ...
 
 
+class ChangedAgent(Struct):
+    """An agent whose folder is not the release that runs any more. `digest` is its digest."""
+
+    agent: str
+    release: str
+    digest: str
+
+    def to_json(self) -> dict[str, str]:
+        """Return it as `--json` prints it."""
+        return {"agent": self.agent, "release": self.release, "now": self.digest}
+
+
 class AgentReleaser(Protocol):
     """What makes releases of agents' folders (see `vedette.app.releases`)."""
 
     async def release(self, order: Order, name: str) -> dict[str, Any]: ...
 
-    def changed_agents(self) -> Sequence[Any]: ...
+    def changed_agents(self) -> Sequence[ChangedAgent]: ...
 
 
 class Order(Struct, frozen=True):
