@@ -12,7 +12,7 @@ import pytest
 STUCK = """
 import sys, time
 from vedette.interfaces.signals import Signals
-with Signals(patience_s={patience}) as signals:
+with Signals(grace_s={grace}) as signals:
     print("ready", flush=True)
     end = time.monotonic() + 30
     while time.monotonic() < end and not ({leaves} and signals.first is not None):
@@ -24,7 +24,7 @@ print("left", flush=True)
 @pytest.mark.parametrize(("leaves", "code"), [(False, 130), (True, 0)])
 def test_a_run_that_is_stuck_ends_in_time(leaves: bool, code: int) -> None:
     """The control: one that leaves by itself is not hurried, and no alarm is left behind."""
-    script = STUCK.format(patience=0.5, leaves=leaves)
+    script = STUCK.format(grace=0.5, leaves=leaves)
     process = subprocess.Popen(
         [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
