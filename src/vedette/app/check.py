@@ -293,7 +293,7 @@ def budget_problems(
     bundle: Bundle, display_path: str, agents: Mapping[str, Agent]
 ) -> list[Problem]:
     """Return what of the policy's limits cannot be kept for the agents that can be read."""
-    from vedette.app.policy import read_bundle_budgets
+    from vedette.app.policy_rollout import read_bundle_budgets
 
     try:
         found = read_bundle_budgets(bundle.files, agents)[1]

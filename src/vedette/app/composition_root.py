@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from vedette.app.policy import NoPolicy, open_rollout
 from vedette.app.policy_engines import close_stage
+from vedette.app.policy_rollout import NoPolicy, open_rollout
 from vedette.app.reasoner_plugins import WorkerContext, build_reasoners
 from vedette.app.releases import Releases, record_start, snapshot_fleet
 from vedette.app.remote_workers import add_google_tokens, add_remote_reasoners, close_remote_pools

@@ -90,7 +90,7 @@ def _last_entries(store: StoreReader, kind: str, number: int) -> list[tuple[dict
 
 def _repository_state(settings: Settings, number: int, digest: str) -> dict[str, Any] | None:
     """Say what lies in the fleet's bundle repository, verified; None if it has none."""
-    from vedette.app.policy import FolderSigner, bundle_name, open_bundle_repository
+    from vedette.app.policy_publication import FolderSigner, bundle_name, open_bundle_repository
     from vedette.policy.distribution import read_repository
 
     repository = open_bundle_repository(settings)

@@ -19,7 +19,7 @@ from typing import Any
 from tests.faults.warming import keep
 
 from vedette.adapters.bundles.repository import open_repository
-from vedette.app.policy import FolderSigner
+from vedette.app.policy_publication import FolderSigner
 from vedette.config.deployment import Deployment, PolicyPlan
 from vedette.domain.base import failpoint
 from vedette.policy.distribution import Archive, read_repository

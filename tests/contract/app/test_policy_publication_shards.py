@@ -17,7 +17,7 @@ from tests.gcs import Gcs, serving
 from vedette.adapters.bundles.bucket import EMULATOR_HOST
 from vedette.adapters.bundles.repository import open_repository
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
-from vedette.app.policy import FolderSigner
+from vedette.app.policy_publication import FolderSigner
 from vedette.config.deployment import Deployment, PolicyPlan
 from vedette.domain.bundle import Bundle
 from vedette.policy.distribution import Archive, BundleDistributor

@@ -15,7 +15,7 @@ from vedette.adapters.bundles import PUBLIC_FILE, unpack
 from vedette.adapters.bundles.bucket import EMULATOR_HOST
 from vedette.adapters.bundles.repository import open_repository
 from vedette.adapters.policy_engines.regorus.stage import read_bundle
-from vedette.app.policy import FolderSigner
+from vedette.app.policy_publication import FolderSigner
 from vedette.config.deployment import Deployment, PolicyPlan
 from vedette.domain.base.errors import (
     AlreadyDone,

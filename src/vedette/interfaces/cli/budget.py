@@ -62,7 +62,7 @@ def budget(
 
 
 def _read_limits(agent_name: str | None) -> dict[str, Any]:
-    from vedette.app.policy import read_bundle_budgets
+    from vedette.app.policy_rollout import read_bundle_budgets
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.budget import ACTIONS, FLEET, LENGTHS, UNITS
     from vedette.domain.spend import SpendTotal, window_end

@@ -75,7 +75,7 @@ class BundleAccess(Struct):
 
 def bundle_routes(app: App) -> list[Route]:
     """Return the route of the fleet's bundle. Raises BadFleet for a token that is not there."""
-    from vedette.app.policy import bundle_name
+    from vedette.app.policy_publication import bundle_name
     from vedette.config.secret_reference import read_secret
 
     shelving = app.rollout.distributor
