@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -45,16 +46,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 _UMASK = os.umask(0o022)
 os.umask(_UMASK)
+_THRESHOLDS = gc.get_threshold()
 
 
 @pytest.fixture(autouse=True)
-def umask_is_given_back() -> Iterator[None]:
-    """The command line closes what it makes to others for its whole process; later tests are not
-    its process, nor is what a fixture of a whole module ran before them.
+def process_is_given_back() -> Iterator[None]:
+    """The command line closes what it makes to others for its whole process, and collects garbage
+    in its own way; later tests are not its process, nor is what a fixture of a whole module ran
+    before them.
     """
     os.umask(_UMASK)
     yield
     os.umask(_UMASK)
+    gc.set_threshold(*_THRESHOLDS)
+    gc.enable()
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)
