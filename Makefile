@@ -5,6 +5,8 @@ SHELL := /bin/sh
 BIN := .venv/bin
 # Two, not one per core: the fault and speed tests measure time and start processes of their own.
 WORKERS ?= 2
+# The tests start thousands of programs, each of which would compile all that it imports once more.
+unexport PYTHONDONTWRITEBYTECODE
 ARGS ?=
 SEED ?=
 
