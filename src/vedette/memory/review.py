@@ -63,8 +63,8 @@ def to_lesson(memory: Mapping[str, Any]) -> Memory:
 
 def add_lesson(lessons: Sequence[Memory], candidate: Mapping[str, Any]) -> list[Memory]:
     """Return the lessons as they would be with a candidate: beside them, or in one's place."""
-    gone = candidate.get("replaces")
-    stay = [one for one in lessons if one.id not in (gone, candidate["id"])]
+    replaced = candidate.get("replaces")
+    stay = [one for one in lessons if one.id not in (replaced, candidate["id"])]
     return [*stay, to_lesson(candidate)]
 
 
@@ -99,9 +99,9 @@ def collect_patterns(record: RunHistory, after_us: int, upto_us: int) -> dict[st
         if entry["at"] > upto_us or "run" not in entry:
             continue
         named = _pattern(record, entry)
-        kept = found.setdefault(tuple(named.values()), {**named, "runs": {}})
+        pattern = found.setdefault(tuple(named.values()), {**named, "runs": {}})
         answer = _ANSWERS.get(entry["kind"]) or entry.get("outcome") or "dead"
-        runs = kept["runs"].setdefault(answer, [])
+        runs = pattern["runs"].setdefault(answer, [])
         if entry["run"] not in runs:
             runs.append(entry["run"])
     return {"after": after_us, "upto": upto_us, "patterns": list(found.values())}

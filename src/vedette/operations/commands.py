@@ -303,15 +303,15 @@ class Commands(Struct):
             jump = clock.jump
             if jump is None:
                 raise BadCommand("the clock has not jumped; there is nothing to confirm")
-            told = describe_jump(jump)
+            description = describe_jump(jump)
             draft = Draft(
                 "clock.confirmed",
                 {"actor": str(order.principal)},
-                body=order.body(jump=told, by_us=jump.by_us),
+                body=order.body(jump=description, by_us=jump.by_us),
             )
             seq = await self.services.store.append_entries([draft], command=order.command_id)
             clock.confirm(jump)
-        return {"seq": seq, "by_us": jump.by_us, "was": told}
+        return {"seq": seq, "by_us": jump.by_us, "was": description}
 
     def _require_known(self, scope: str, name: str) -> None:
         agents = self.services.fleet.agents

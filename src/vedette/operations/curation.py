@@ -107,9 +107,9 @@ class Curation(Struct):
     def _unlearn(self) -> None:
         store = cast("MemoryLedger", self.services.store)
         archived = _archived_digests(store)
-        gone = [one for one in store.memories().values() if one.state == "erased"]
+        erased = [one for one in store.memories().values() if one.state == "erased"]
         self.services.recall.banks.sync_states(
-            one for one in gone if not _is_archived(one, archived)
+            one for one in erased if not _is_archived(one, archived)
         )
         self._renew_judges()
 
@@ -123,16 +123,16 @@ class Curation(Struct):
 
         Their states are taken up again from the record, so nothing that they observed is lost.
         """
-        moved: list[str] = []
-        self.services.recall.update_banks(lambda: moved.extend(self._renew_judges()), order=True)
-        return moved
+        agents: list[str] = []
+        self.services.recall.update_banks(lambda: agents.extend(self._renew_judges()), order=True)
+        return agents
 
     def _renew_judges(self) -> list[str]:
-        moved = self.lessons.outdated_agents()
-        for agent in moved:
+        agents = self.lessons.outdated_agents()
+        for agent in agents:
             judges: Any = self.services.reasoners["judge"]
             judges.renew(agent)
-        return moved
+        return agents
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -240,8 +240,8 @@ class Curation(Struct):
             return await self._retire_from(who, reason, command, str(source))
         seen = self.show_memory(str(args["id"]))
         name = f"{seen['memory']['bank']}/{seen['memory']['id']}"
-        moved = await self._move_memories({_ENTRY_KINDS[verb]: [name]}, who, reason, command)
-        done = {"moved": moved, "judges": self.refresh_judges()}
+        changes = await self._move_memories({_ENTRY_KINDS[verb]: [name]}, who, reason, command)
+        done = {"moved": changes, "judges": self.refresh_judges()}
         # Whoever promotes is told of what, and of what it was promoted into.
         return {**done, "seen": seen} if verb == "memory_approve" else done
 
@@ -264,8 +264,8 @@ class Curation(Struct):
             kind: [one.name for one in learned if one.state == state]
             for kind, state in (("memory.retired", "active"), ("memory.rejected", "candidate"))
         }
-        moved = await self._move_memories(moves, who, reason, command)
-        return {"moved": moved, "judges": self.refresh_judges()}
+        changes = await self._move_memories(moves, who, reason, command)
+        return {"moved": changes, "judges": self.refresh_judges()}
 
     async def _move_memories(
         self, moves: Mapping[str, Sequence[str]], who: Principal, reason: str, command: str | None
@@ -274,11 +274,11 @@ class Curation(Struct):
         body = Body(canonical_json({"reason": reason}))
         drafts = [(Draft(kind, {"actor": str(who)}, body=body), moves[kind]) for kind in moves]
         curating = self.services.store.move_memories(*drafts, command=command)
-        moved = await self.services.recall.await_commit(curating, order=True)
-        self._update_banks(moved)
-        return [{"memory": one.name, "state": one.state, "entry": one.last} for one in moved]
+        memories = await self.services.recall.await_commit(curating, order=True)
+        self._update_banks(memories)
+        return [{"memory": one.name, "state": one.state, "entry": one.last} for one in memories]
 
-    def _update_banks(self, moved: Sequence[LedgerMemory]) -> None:
+    def _update_banks(self, memories: Sequence[LedgerMemory]) -> None:
         """Bring the banks to where memories stand by now that an order has moved.
 
         Another worker's later order, or erasure, may have been heard before this goes on, and is
@@ -289,7 +289,7 @@ class Curation(Struct):
 
         def update() -> None:
             stands = store.memories()
-            banks.sync_states(stands.get(one.name, one) for one in moved)
+            banks.sync_states(stands.get(one.name, one) for one in memories)
 
         self.services.recall.update_banks(update, order=True)
 

@@ -328,7 +328,7 @@ class _Replay:
         twice = after > 0 and key_state.observed[after - 1] == position
         earliest = min(key_state.judged[after:], default=step.seq)
         # A dead letter that was taken up again is judged after events that did not wait for it.
-        late = earliest < step.seq and not self._dead.get(step.entry["run"], step.seq) < earliest
+        is_late = earliest < step.seq and not self._dead.get(step.entry["run"], step.seq) < earliest
         seen = key_state.expected_seen(position)
         unlike = seen_name and seen.hex() != seen_name
         if unlike and (base := self._other_base(key_state, agent_key, position, seen_name)):
@@ -340,7 +340,11 @@ class _Replay:
             )
             seen = bytes.fromhex(seen_name)
         wrong = (
-            "order" if twice or late else "state" if seen_name and seen.hex() != seen_name else ""
+            "order"
+            if twice or is_late
+            else "state"
+            if seen_name and seen.hex() != seen_name
+            else ""
         )
         differences: dict[str, Any] = {"state": made + (seen.hex() if seen_name else "")}
         if wrong == "order":
@@ -357,8 +361,8 @@ class _Replay:
         One that was kept when content was erased has no entry, nor had any before states had names.
         """
         since = key_state.positions_between(0, position)[-_MAX_SINCE:]
-        kept = self._states.get(agent_key, (0, b""))[0]
-        for base in since if key_state.has_unnamed else [kept] if kept in since else []:
+        stored = self._states.get(agent_key, (0, b""))[0]
+        for base in since if key_state.has_unnamed else [stored] if stored in since else []:
             if (
                 advance_digest_all(
                     initial_digest(base), [*key_state.positions_between(base, position), position]
@@ -388,8 +392,8 @@ class _Replay:
                     other = self._fold(judge, base, step.position, attempt=1)
                     why = "checkpoint" if blob == other else "not deterministic"
                     judged_fields["checkpoint"], blob = checkpoint_digest(blob), None
-        except _NotRecomputable as gone:
-            why, key_state.reasoner_state = gone.why, None
+        except _NotRecomputable as error:
+            why, key_state.reasoner_state = error.why, None
         if digest is not None:
             key_state.checkpoint(step.position, blob, digest)
         return why, judged_fields
@@ -495,10 +499,10 @@ class _Replay:
         base = key_state.find_base(position)
         blob = key_state.blob if base else None
         if base and blob is None:
-            at, kept = self._states.get(agent_key, (0, b""))
-            if at != base or (key_state.digest and checkpoint_digest(kept) != key_state.digest):
+            at, stored = self._states.get(agent_key, (0, b""))
+            if at != base or (key_state.digest and checkpoint_digest(stored) != key_state.digest):
                 raise _NotRecomputable(UNKNOWN)
-            blob = key_state.blob = kept
+            blob = key_state.blob = stored
         return _Base(base, blob, key_state.positions_between(base, position))
 
     def _events(self, positions: Sequence[int]) -> list[tuple[int, Event]]:

@@ -125,8 +125,8 @@ class Maintenance(Struct):
         or not, goes what is older than its bank keeps it.
         """
         draft = _draft("body.erased", who, reason, "expire")
-        gone = await self._expire(draft, self.store.last_before(before_us))
-        return {"erased": gone["erased"] + await self._forget_memories(draft)}
+        counts = await self._expire(draft, self.store.last_before(before_us))
+        return {"erased": counts["erased"] + await self._forget_memories(draft)}
 
     async def _forget_memories(self, draft: Draft) -> int:
         """Erase memories past the retention of their banks; the banks and judges follow."""
@@ -156,12 +156,12 @@ class Maintenance(Struct):
         # So that banks keep what was learned of it: it is not to be forgotten, it is elsewhere.
         erasing = replace(erasing, fields={**erasing.fields, "what": ARCHIVE_CAUSE})
         self.store.refuse_open(archived)  # before any content goes
-        gone = await self._expire(erasing, archived.size)
+        counts = await self._expire(erasing, archived.size)
         seq = await self.store.record_archive(archived, draft, command=command)
         rows = 0
         while deleted := await self.store.trim():
             rows += deleted
-        return {"seq": seq, "archived": archived.size, **gone}
+        return {"seq": seq, "archived": archived.size, **counts}
 
     async def finish_trimming(self) -> None:
         """Delete what an archiving that was broken off had let go already."""

@@ -58,8 +58,8 @@ def build_check_mark(digest: str, findings: Sequence[str]) -> dict[str, str]:
 
 def read_check(store: CheckStore, digest: str) -> list[str] | None:
     """Return what this version's check found in a bundle; None if it did not look yet."""
-    kept = store.meta(CHECK_MARK)
-    value: Any = orjson.loads(kept) if kept else {}
+    text = store.meta(CHECK_MARK)
+    value: Any = orjson.loads(text) if text else {}
     if (value.get("bundle"), value.get("checker")) != (digest, checker_digest()):
         return None
     found: list[str] = value["findings"]

@@ -196,13 +196,13 @@ class Samples:
         A difference becomes an entry and is told. Raises StoreFailed if it cannot be written; then
         it is compared again with all that is left.
         """
-        taken = self.pop_batch()
-        if not taken:
+        batch = self.pop_batch()
+        if not batch:
             return False
         try:
-            compared = await asyncio.to_thread(lambda: [one.compare(each) for one, each in taken])
+            compared = await asyncio.to_thread(lambda: [one.compare(each) for one, each in batch])
         except asyncio.CancelledError:
-            self._waiting.extendleft(reversed(taken))  # who ends the run finishes them
+            self._waiting.extendleft(reversed(batch))  # who ends the run finishes them
             raise
         for at, decision_record in enumerate(compared):
             if decision_record is None:
@@ -210,7 +210,7 @@ class Samples:
             try:
                 await store.append_entries([build_difference_entry(decision_record, "sample")])
             except BaseException:
-                self._waiting.extendleft(reversed(taken[at:]))
+                self._waiting.extendleft(reversed(batch[at:]))
                 raise
             first, other = decision_record.answers
             trouble(

@@ -92,8 +92,8 @@ class UnreliableSource(Struct):
             return
         if self._draw_fault("lost ack", draw):
             return
-        told = {receipt.event for receipt in receipts if receipt.status != "refused"}
-        self._acked_keys |= {event.key for event in batch if event.key in told}
+        accepted = {receipt.event for receipt in receipts if receipt.status != "refused"}
+        self._acked_keys |= {event.key for event in batch if event.key in accepted}
 
 
 def _key(event: Event) -> str:
