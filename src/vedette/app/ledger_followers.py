@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def build_followers(
-    app: App, trouble: Callable[[str], None] = lambda told: None
+    app: App, trouble: Callable[[str], None] = lambda message: None
 ) -> list[tuple[str, Coroutine[Any, Any, None]]]:
     """Return what follows the ledger beside the line, as (name, coroutine). Raises BadFleet.
 

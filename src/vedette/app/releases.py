@@ -112,11 +112,11 @@ class Releases(Struct):
             self._read_ledger()
             before = self._wanted_releases.get(name, before)
         made = self._read_folder(name)
-        told = {"agent": name, "was": before, "release": made.release, "folder": made.folder}
+        answer = {"agent": name, "was": before, "release": made.release, "folder": made.folder}
         if made.release == current.release == before and name not in self.missing:
             if order.command_id is not None:
                 await self.services.store.append_entries([], command=order.command_id)
-            return {**told, "changed": False}
+            return {**answer, "changed": False}
         self._refuse_fixed(current, made)
         place = await self._try_code(made)
         async with self._hold_idle(name):
@@ -124,7 +124,7 @@ class Releases(Struct):
             fields["actor"] = str(order.principal)
             draft = Draft("agent.released", fields, body=order.body())
             await self._install(made, place, [draft], order.command_id)
-        return {**told, "changed": True}
+        return {**answer, "changed": True}
 
     def _read_folder(self, name: str) -> Agent:
         """Return the agent that the folder holds now, as a snapshot. Raises BadCommand."""

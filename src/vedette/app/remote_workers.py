@@ -187,8 +187,8 @@ def add_remote_reasoners(
             what = f"there is no agent {name!r}"
             raise BadFleet(what, where="vedette.toml: gateway.agents", mend="correct the name")
         if name != "*" and not fleet.agents[name].has_judge:
-            asked = "a model" if fleet.agents[name].asks_model else fleet.agents[name].reasoner
-            what = f"agent {name} reasons with {asked}, which only the gateway may call"
+            reasoner = "a model" if fleet.agents[name].asks_model else fleet.agents[name].reasoner
+            what = f"agent {name} reasons with {reasoner}, which only the gateway may call"
             raise BadFleet(what, where="vedette.toml: gateway.agents", mend="leave it out")
     judged = {name for name, agent in fleet.agents.items() if agent.has_judge}
     releases = {name: fleet.agents[name].release for name in judged if plan.is_remote(name)}

@@ -127,19 +127,19 @@ def _copy_table(source: Database, target: PostgresDatabase, name: str) -> int:
     names = target.columns_of(name)
     quoted = ", ".join(f'"{column}"' for column in names)
     where = " WHERE name<>'schema'" if name == "meta" else ""
-    taken = 0
+    count = 0
     batch: list[Any] = []
     for row in source.iterate_rows(f'SELECT {quoted} FROM "{name}"{where}'):  # noqa: S608
         batch.append(row)
         if len(batch) == _BATCH:
-            taken += target.copy_in(name, batch)
+            count += target.copy_in(name, batch)
             batch.clear()
     if batch:
-        taken += target.copy_in(name, batch)
+        count += target.copy_in(name, batch)
     ((there,),) = source.rows(f'SELECT COUNT(*) FROM "{name}"{where}')  # noqa: S608
-    if there != taken:
-        raise BadStore(f"{there} rows of {name} became {taken}", mend="nothing was written")
-    return taken
+    if there != count:
+        raise BadStore(f"{there} rows of {name} became {count}", mend="nothing was written")
+    return count
 
 
 def _verify_ledger(record: StoreReader, key: str, witness: Any, what: str) -> tuple[int, str]:

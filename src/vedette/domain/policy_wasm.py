@@ -46,10 +46,10 @@ class PolicyWasm(Struct, frozen=True):
         }
 
 
-def unpack_wasm(kept: str) -> bytes:
+def unpack_wasm(text: str) -> bytes:
     """Return the bytes that the record keeps as text; none for a text that holds none."""
     try:
-        packed = base64.b64decode(kept, validate=True)
+        packed = base64.b64decode(text, validate=True)
         return zlib.decompressobj().decompress(packed, MAX_BYTES)
     except (binascii.Error, ValueError, zlib.error):
         return b""
@@ -73,10 +73,10 @@ def load_wasm(record: WasmRecord, bundle: Bundle) -> tuple[str | None, PolicyWas
     Raises BadPolicy for bytes that are not those that were published.
     """
     named = record.published_wasm(bundle.digest)
-    kept = record.meta(META_PREFIX + named) if named else None
-    if named is None or kept is None:
+    text = record.meta(META_PREFIX + named) if named else None
+    if named is None or text is None:
         return named, None
-    found = PolicyWasm.of(bundle, unpack_wasm(kept), "published with the revision")
+    found = PolicyWasm.of(bundle, unpack_wasm(text), "published with the revision")
     if found.digest != named:
         raise BadPolicy(
             "the Wasm in the store is not the one that was published",

@@ -287,8 +287,8 @@ class RunContext(Struct):
         if row is not None:
             row_readers = unpack_row(row)[1]
         elif row_readers is None and self.agent.collection:
-            kept = self.services.keys.row(self.agent.collection, self.run.key)
-            row_readers = unpack_row(kept)[1]
+            row_value = self.services.keys.row(self.agent.collection, self.run.key)
+            row_readers = unpack_row(row_value)[1]
         answers: dict[str, Readers] = {}
         answered = (action for action in self.actions if action.answer is not None)
         for at, action in enumerate(answered):
@@ -404,7 +404,7 @@ class RunContext(Struct):
             row.tries > 0
             or row.waits == "policy"
             or row.effect in ("started", "unknown")
-            or self.services.calls.may_have_begun(
+            or self.services.calls.may_have_started(
                 row, settles, others=self.is_loaded and self.services.store.multi_worker
             )
         )

@@ -107,8 +107,8 @@ class Daemon:
         self.sources = [*first, *later]
         self.open_sources = sum(source.finite for source in self.sources)
         for source in self.sources:
-            if tell := getattr(source, "tell", None):
-                tell(self.report_trouble)
+            if report_to := getattr(source, "report_to", None):
+                report_to(self.report_trouble)
         async with AsyncExitStack() as stack:
             tasks = await self._follow_cluster()
             tasks.append(asyncio.create_task(self._watch_state(), name="state folder"))
@@ -166,14 +166,14 @@ class Daemon:
 
     async def _watch_folders(self) -> None:
         """Tell once of each agent whose folder is not the release that runs any more."""
-        releases, told = self.app.commands.releases, set[tuple[str, str]]()
+        releases, reported = self.app.commands.releases, set[tuple[str, str]]()
         assert releases is not None
         while True:
             changed = await asyncio.to_thread(releases.changed_agents)
             self.app.metrics.gauge("releases_changed", len(changed))
             for one in changed:
-                if (one.agent, one.digest) not in told:
-                    told.add((one.agent, one.digest))
+                if (one.agent, one.digest) not in reported:
+                    reported.add((one.agent, one.digest))
                     self.report_trouble(
                         f"{one.agent} was changed on disk since release {one.release[:12]}, which "
                         f"runs on: see `vedette agent release {one.agent}`"
@@ -313,10 +313,10 @@ class Daemon:
 
     async def _wait_for_tick(self) -> None:
         """Wait until it is time to look again, or the run is to end."""
-        moved, rests = self.last_progress, False
+        before, rests = self.last_progress, False
         with suppress(StoreFailed):  # it is looked for again soon
             self.last_progress = (self.app.store.last_seq(), self.app.dispatcher.pending)
-            rests = self.last_progress == moved and not self.until_idle
+            rests = self.last_progress == before and not self.until_idle
         try:
             async with asyncio.timeout(aligned_delay_s(IDLE_TICK_S) if rests else TICK_S):
                 await self.stop_event.wait()

@@ -260,7 +260,7 @@ async def test_a_late_answer_of_the_tool_verifies_nothing() -> None:
 
     hands = InProcessTools(lambda _: Module)  # type: ignore[arg-type,return-value]
     call = Call("t", {}, "key", "a", "run_1", {}, ("a",), 1, 1_000_000)
-    hands._late_outcomes[("a", "t", "key")] = Outcome("done")
+    hands._stored_outcomes[("a", "t", "key")] = Outcome("done")
     query = Tool("t", "do", "thing", {}, (), "queryable", "f", query="ask")
     assert (await hands.query(query, call)) == Outcome("done")
     assert asked == []

@@ -18,7 +18,7 @@ from vedette.ledger.merkle import (
     verify_inclusion,
 )
 from vedette.ledger.pruned_log import EMPTY_PREFIX, ArchivedPrefix
-from vedette.ledger.pruned_tree import Tail, frontier_of
+from vedette.ledger.pruned_tree import PrunedTree, frontier_of
 
 LEAVES = [sha256(bytes([number])).digest() for number in range(200)]
 
@@ -40,7 +40,7 @@ def sizes(draw: st.DrawFn) -> tuple[int, int, int]:
 @given(sizes())
 def test_proofs_equal_those_of_the_whole_tree(drawn: tuple[int, int, int]) -> None:
     begun, at, whole = drawn
-    tail = Tail(tree_of(LEAVES[:begun]), LEAVES[begun:whole])
+    tail = PrunedTree(tree_of(LEAVES[:begun]), LEAVES[begun:whole])
     root = tree_of(LEAVES[:whole]).root()
     siblings = tail.inclusion(at)
     assert siblings == path(at, LEAVES[:whole])
@@ -51,7 +51,7 @@ def test_proofs_equal_those_of_the_whole_tree(drawn: tuple[int, int, int]) -> No
 
 
 def test_what_is_not_at_hand_is_not_proved() -> None:
-    tail = Tail(tree_of(LEAVES[:5]), LEAVES[5:9])
+    tail = PrunedTree(tree_of(LEAVES[:5]), LEAVES[5:9])
     for index in (-1, 4, 9):
         with pytest.raises(IndexError):
             tail.inclusion(index)

@@ -101,11 +101,11 @@ class Shipper:
 
     async def _ship(self, table: str) -> int:
         self._known_marks[table] = self._marks.meta(_name(table))
-        mark = kept = read_mark(self._marks, self.warehouse, table)
+        mark = saved_mark = read_mark(self._marks, self.warehouse, table)
         count = 0
         try:
             if mark.stream is not None and self._open_streams.get(table) != mark.stream:
-                mark = kept = await self._close_stream(table, mark)
+                mark = saved_mark = await self._close_stream(table, mark)
             while (batch := await self._next_batch(table, mark)) is not None:
                 if mark.stream is not None and mark.history != batch.history:
                     # A stream has rows of one history only, so that its count tells where it is.
@@ -121,8 +121,8 @@ class Shipper:
                     count += len(batch.rows)
                 mark = replace(mark, seq=batch.last, history=batch.history)
                 if batch.rows:
-                    kept = await self._save_mark(table, mark)
-            if mark != kept:
+                    saved_mark = await self._save_mark(table, mark)
+            if mark != saved_mark:
                 await self._save_mark(table, mark)
             if table == "ledger":
                 self.shipped_seq = mark.seq
@@ -168,13 +168,13 @@ class Shipper:
     async def _close_stream(self, table: str, mark: Mark) -> Mark:
         """Close the stream of a mark and move the mark to what is in the table."""
         assert mark.stream is not None
-        taken = await asyncio.to_thread(self.warehouse.close_stream, mark.stream)
+        count = await asyncio.to_thread(self.warehouse.close_stream, mark.stream)
         # One that is gone is old, or went with its table: `_resume_mark` finds out.
-        if taken is not None and taken < mark.offset:
-            what = f"{mark.to} has {taken} rows of {mark.offset} that it acknowledged"
+        if count is not None and count < mark.offset:
+            what = f"{mark.to} has {count} rows of {mark.offset} that it acknowledged"
             raise BadStore(what, where="[audit]", mend="ship into a new dataset")
-        if taken is not None:
-            mark = await self._advance(table, mark, taken - mark.offset)
+        if count is not None:
+            mark = await self._advance(table, mark, count - mark.offset)
         return await self._save_mark(table, replace(mark, stream=None, offset=0))
 
     async def _resume_mark(self, table: str, mark: Mark, batch: Batch) -> Mark:
@@ -192,7 +192,7 @@ class Shipper:
         while mark.seq < last:
             following = await self._next_batch(table, mark)
             if following is None:
-                raise self._ahead_error(mark, f"more entries, up to {last},")
+                raise self._diverged_error(mark, f"more entries, up to {last},")
             if following.history != batch.history:
                 # The rest are of entries that were lost; the views leave them out.
                 return mark
@@ -200,7 +200,7 @@ class Shipper:
             rows = sum(1 for at, _ in following.rows if at <= seq)
             mark = replace(mark, seq=seq, history=batch.history, rows=mark.rows + rows)
         if last and not await asyncio.to_thread(self._is_same_entry, last, digest):
-            raise self._ahead_error(mark, f"another entry {last}")
+            raise self._diverged_error(mark, f"another entry {last}")
         return mark
 
     def _is_same_entry(self, seq: int, digest: str) -> bool:
@@ -212,7 +212,7 @@ class Shipper:
             reader.close()
         return not found or found[0][0] != seq or sha256_hex(found[0][1]) == digest
 
-    def _ahead_error(self, mark: Mark, what: str) -> BadStore:
+    def _diverged_error(self, mark: Mark, what: str) -> BadStore:
         mend = "was it put back by hand? use `vedette restore`, or ship into a new dataset"
         return BadStore(f"{mark.to} has {what} than this store", where="[audit]", mend=mend)
 
@@ -221,7 +221,7 @@ class Shipper:
         while rows > 0:
             batch = await self._next_batch(table, mark)
             if batch is None:
-                raise self._ahead_error(mark, f"{rows} more rows")
+                raise self._diverged_error(mark, f"{rows} more rows")
             if batch.history != mark.history:
                 # The rows are of entries that were lost; the views leave them out.
                 return mark

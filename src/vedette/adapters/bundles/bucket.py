@@ -59,9 +59,9 @@ class BucketRepository:
         """Return the bytes under a name and their generation; None if there are none."""
         path = f"/storage/v1/b/{quote(self._bucket, safe='')}/o/{self._object_name(name)}"
         # Without this a gzip that was stored as such might be unpacked on the way.
-        asked = {"Accept-Encoding": "gzip"}
+        headers = {"Accept-Encoding": "gzip"}
         answer = self._request(
-            "GET", path, name, params={"alt": "media"}, headers=asked, stream=True
+            "GET", path, name, params={"alt": "media"}, headers=headers, stream=True
         )
         with answer:
             if answer.status_code == 404:

@@ -181,9 +181,9 @@ class JoinedLedger:
             )
         self.snapshot = lambda: snapshot(record)
         for name in ("columns", "sized", "tree"):
-            told: Callable[[], Any] | None = getattr(record, name, None)
-            if told is not None:
-                setattr(self, name, told)
+            method: Callable[[], Any] | None = getattr(record, name, None)
+            if method is not None:
+                setattr(self, name, method)
 
     def archived(self) -> bytes | None:
         """Return what lies before the first segment."""
@@ -196,10 +196,10 @@ class JoinedLedger:
         """
         ask: Callable[[], dict[int, tuple[bytes, bytes]]] | None
         ask = getattr(self._record, "kept_bodies", None)
-        kept = ask() if ask is not None else {}
+        bodies = ask() if ask is not None else {}
         for segment in self._segments:
             for seq, raw, salt, data in segment.walk(kinds, after):
-                salt_and_data = kept.get(seq, (salt, data))
+                salt_and_data = bodies.get(seq, (salt, data))
                 yield seq, raw, *salt_and_data
         yield from self._record.walk(kinds, max(after, archived_part(self._record).size))
 

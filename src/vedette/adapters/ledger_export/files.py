@@ -94,7 +94,7 @@ def export(
         (folder / "checkpoints").write_text(_notes_text(notes), encoding="utf-8")
         with (
             (folder / "entries.jsonl").open("wb") as entries,
-            (folder / "bodies.jsonl").open("wb") as beside,
+            (folder / "bodies.jsonl").open("wb") as body_file,
         ):
             for seq, raw, salt, data in record.walk(after=last):
                 if upto is not None and seq > upto:
@@ -102,7 +102,7 @@ def export(
                 entries.write(raw + b"\n")
                 last = seq
                 if bodies and salt is not None and data is not None:
-                    beside.write(_body_line(seq, salt, data))
+                    body_file.write(_body_line(seq, salt, data))
                     written += 1
     if not bodies:
         (folder / "bodies.jsonl").unlink()
@@ -197,8 +197,8 @@ class LedgerExport:
 
     def archived(self) -> bytes | None:
         """Return what lies before the export's first entry, as `Archived` reads it."""
-        told = self.summary.get("archived")
-        return orjson.dumps(told) if told is not None else None
+        summary = self.summary.get("archived")
+        return orjson.dumps(summary) if summary is not None else None
 
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[EntryRow]:
         """Yield (seq, bytes, salt, body); the seq is what the line says, as far as it says one."""
@@ -209,8 +209,8 @@ class LedgerExport:
             for line in lines:
                 raw = line.removesuffix(b"\n")
                 value = read_object(raw)
-                told = value.get("seq")
-                seq = last = told if type(told) is int else last + 1
+                number = value.get("seq")
+                seq = last = number if type(number) is int else last + 1
                 while body is not None and body[0] < seq:
                     body = next(bodies, None)
                 found = body if body is not None and body[0] == seq else (seq, None, None)

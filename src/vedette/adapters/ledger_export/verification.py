@@ -93,7 +93,7 @@ def verify_store(
             archived=archived,
         )
         wrong, columns = _check_columns(record)
-        beside = [*_check_sizes(record), *_check_tree(record, report)]
+        size_findings = [*_check_sizes(record), *_check_tree(record, report)]
         store_findings = [
             *_check_checkpoints(record, shown, report, archived.size, one_witness=one_witness)
         ]
@@ -105,14 +105,14 @@ def verify_store(
     if stream.stray_count and bodies:
         counts[Code.BODY_MISMATCH] = counts.get(Code.BODY_MISMATCH, 0) + stream.stray_count
         columns = stray_findings + columns
-    if wrong or beside:
-        counts[Code.COLUMN_MISMATCH] = wrong + len(beside)
-    kept: list[Finding] = []
+    if wrong or size_findings:
+        counts[Code.COLUMN_MISMATCH] = wrong + len(size_findings)
+    other_findings: list[Finding] = []
     for one in store_findings:
         counts[one.code] = counts.get(one.code, 0) + 1
         if counts[one.code] <= _MAX_FINDINGS:
-            kept.append(one)
-    findings = (*report.findings, *columns, *beside[:_MAX_FINDINGS], *kept)
+            other_findings.append(one)
+    findings = (*report.findings, *columns, *size_findings[:_MAX_FINDINGS], *other_findings)
     return replace(report, counts=counts, findings=findings)
 
 
@@ -167,11 +167,11 @@ def _check_tree(record: VerifiableLedger, report: Report) -> list[Finding]:
     Where the entries themselves are wrong, theirs is the wrong one.
     """
     read: Callable[[], str | None] | None = getattr(record, "tree", None)
-    kept = read() if read is not None else None
-    if kept is None or not report.ok:
+    stored = read() if read is not None else None
+    if stored is None or not report.ok:
         return []
     try:
-        tree = Frontier.from_bytes(bytes.fromhex(kept))
+        tree = Frontier.from_bytes(bytes.fromhex(stored))
         if (tree.size, tree.root()) == (report.size, report.root):
             return []
         what = f"the store keeps a tree of {tree.size} entries that is not that of its entries"
@@ -194,18 +194,20 @@ def _check_checkpoints(
     """
     if getattr(record, "sized", None) is None or report.restored:
         return
-    kept = {size_of(note) for note in record.notes()}
+    stored = {size_of(note) for note in record.notes()}
     seen = {size_of(note) for note in shown}
-    gone = sorted(size for size in seen - kept if archived < size <= report.size)
-    if gone or (not kept and report.size > archived):
-        what = f"the store has lost {len(gone)} checkpoints that the witness saw" if gone else (
-            f"the store has no checkpoint of its {report.size} entries"
-        )  # fmt: skip
-        yield Finding(Code.CHECKPOINTS_GONE, gone[0] if gone else None, what)
+    missing = sorted(size for size in seen - stored if archived < size <= report.size)
+    if missing or (not stored and report.size > archived):
+        what = (
+            f"the store has lost {len(missing)} checkpoints that the witness saw"
+            if missing
+            else f"the store has no checkpoint of its {report.size} entries"
+        )
+        yield Finding(Code.CHECKPOINTS_GONE, missing[0] if missing else None, what)
     if not one_witness:
         return
     # The last one is shown after its commit, and a runner that was killed had no time to.
-    unseen = sorted(kept - seen - {max(kept, default=0)})
+    unseen = sorted(stored - seen - {max(stored, default=0)})
     outside = [size for size in unseen if not min(seen, default=0) < size < max(seen, default=0)]
     outside = [size for size in outside if size > archived]
     if outside:

@@ -140,10 +140,10 @@ def _send(call: Call, topic: str, message: Mapping[str, Any], end: float) -> Out
         failpoint.hit_failpoint("publish:after")
     except GoogleAPICallError as error:
         status = getattr(error.grpc_status_code, "name", "UNKNOWN")
-        told = f"{topic}: {status}: {error.message}"[:500]
+        what = f"{topic}: {status}: {error.message}"[:500]
         if status in _PERMANENT_CODES:
-            return Outcome("failed", error=told)
-        return Outcome("retry" if status in _RETRY_CODES else "unknown", error=told)
+            return Outcome("failed", error=what)
+        return Outcome("retry" if status in _RETRY_CODES else "unknown", error=what)
     return Outcome("done", {"message": answer.message_ids[0], "id": call.key})
 
 

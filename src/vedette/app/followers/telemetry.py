@@ -140,8 +140,8 @@ async def _trace(app: App, send: Callable[[Sequence[Span]], bool], share: float)
                     for name, number in sending.counts.items():
                         app.metrics.count(name, number - reported[name])
                     reported = dict(sending.counts)
-                    late = clock.monotonic_us() >= mark_us
-                    if sending.at != marked and (late or result != "more"):
+                    is_due = clock.monotonic_us() >= mark_us
+                    if sending.at != marked and (is_due or result != "more"):
                         await app.store.remember(TRACES_KEY, str(sending.at))
                         marked, mark_us = sending.at, clock.monotonic_us() + _MARK_US
             except (StoreFailed, BadStore):

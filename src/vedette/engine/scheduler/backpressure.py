@@ -176,12 +176,12 @@ class RunBuffer:
     async def wait_and_charge(self, charges: Sequence[Charge]) -> None:
         """Count events that are on their way into the store, once each agent may have one more."""
         for agent in sorted({agent for agent, _ in charges}):
-            again = False
+            has_waited = False
             while not self._may_accept(agent):
                 turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 waiting = self._waiters.setdefault(agent, deque())
-                (waiting.appendleft if again else waiting.append)(turn)
-                again = True
+                (waiting.appendleft if has_waited else waiting.append)(turn)
+                has_waited = True
                 try:
                     await turn
                 finally:

@@ -149,8 +149,10 @@ async def dead_letter(
     tools = {} if agent is None else agent.tools
     for row in rows:
         settles = tools[row.tool].settles if row.tool in tools else None
-        begun = services.calls.may_have_begun(row, settles, others=services.store.multi_worker)
-        drafts += cancel_action(row, fields, begun)
+        may_have_started = services.calls.may_have_started(
+            row, settles, others=services.store.multi_worker
+        )
+        drafts += cancel_action(row, fields, may_have_started)
     step = Step.following(
         run, epoch, drafts=drafts, state="dead", wake_us=0, waits=None, attempts=run.attempts + 1,
         actions=rows,
@@ -159,10 +161,10 @@ async def dead_letter(
     services.metrics.count("runs", agent=run.agent, state="dead")
 
 
-def cancel_action(row: ActionRow, fields: Mapping[str, str], begun: bool) -> list[Draft]:
+def cancel_action(row: ActionRow, fields: Mapping[str, str], may_have_started: bool) -> list[Draft]:
     """End an open action of a run that became a dead letter; say what is not known of it.
 
-    `begun` says that a call without a durable mark may have been made.
+    `may_have_started` says that a call without a durable mark may have been made.
     """
     about = {**fields, "action": row.id, "tool": row.tool}
     denied_since = row.waits == "policy"
@@ -175,6 +177,6 @@ def cancel_action(row: ActionRow, fields: Mapping[str, str], begun: bool) -> lis
         return [Draft("effect.unknown", about, row.last)]
     if row.effect is None:
         return []
-    started = row.effect != "intended" or row.tries > 0 or begun
+    started = row.effect != "intended" or row.tries > 0 or may_have_started
     row.effect = "unknown" if started else "cancelled"
     return [Draft(f"effect.{row.effect}", about, row.last)]

@@ -45,7 +45,7 @@ class Wakeups:
         self._buffer = buffer
         # By id: the agents of runs that woke and are in memory.
         self._woken_agents: dict[str, str] = {}
-        self._early_wakes: set[str] = set()
+        self._pending_wakes: set[str] = set()
         self._next_trial_us: dict[str, int] = {}
         self._lease_rev = services.store.lease_rev
         self._stale = False
@@ -76,7 +76,7 @@ class Wakeups:
         self._stale = True
         self._next_trial_us.clear()
 
-    def reload_if_leases_moved(self) -> bool:
+    def reload_on_lease_change(self) -> bool:
         """Say whether this worker has been given other runs; then what it may handle is reread."""
         rev = self._services.store.lease_rev
         if rev == self._lease_rev:
@@ -132,7 +132,7 @@ class Wakeups:
                     parked_runs.unpark(run)
             elif name in self._buffer.loaded_runs:
                 # It is about to wait, and was woken before it did.
-                self._early_wakes.add(name)
+                self._pending_wakes.add(name)
             elif self._load_run(run):
                 parked_runs.mark_released(name)
 
@@ -166,8 +166,8 @@ class Wakeups:
         self._woken_agents.pop(run.id, None)
         parked_runs = self._services.parked_runs
         parked_runs.unmark_released(run.id)
-        if run.id in self._early_wakes:
-            self._early_wakes.discard(run.id)
+        if run.id in self._pending_wakes:
+            self._pending_wakes.discard(run.id)
             parked_runs.wake(run.id)
         if parked_runs.has_woken:
             # If the store does not answer they are looked for again by the clock.
@@ -201,7 +201,7 @@ class PollLoop:
     def __init__(self, services: Services, lanes: Lanes) -> None:
         self._services, self._lanes = services, lanes
         self._next_probe_us = self._probe_pause_us = 0
-        self._clock_moved_us = services.clock.moved_us
+        self._clock_shift_us = services.clock.shift_us
         # Jumps of the wall clock that are to be recorded, oldest first.
         self._unrecorded_jumps: list[Jump] = []
         self.failed = False
@@ -283,8 +283,8 @@ class PollLoop:
         self._unrecorded_jumps += filter(None, (clock.check_wall_clock(),))
         off_us = 0 if clock.jump is None else clock.jump.by_us
         services.metrics.gauge("clock_jump_seconds", off_us // MICROS)
-        if (by_us := clock.moved_us - self._clock_moved_us) != 0:
-            self._clock_moved_us += by_us
+        if (by_us := clock.shift_us - self._clock_shift_us) != 0:
+            self._clock_shift_us += by_us
             self._lanes.move_waits(by_us)
             for breaker in services.breakers.list_tripped():
                 breaker.retry_us += by_us

@@ -135,7 +135,7 @@ class Watchdog:
                 stuck.append(self._describe(run, place, since))
         self._observations = seen
         for one in stuck:
-            if all(one.run != told.run for told in self.stuck_runs):
+            if all(one.run != earlier.run for earlier in self.stuck_runs):
                 self._services.metrics.count("stuck", agent=one.agent, reason=one.reason)
         self.stuck_runs = sorted(stuck, key=lambda one: one.since_us)
         self._services.metrics.gauge("stuck_keys", len(stuck))

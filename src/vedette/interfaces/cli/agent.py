@@ -214,8 +214,8 @@ def _tool_lines(tool: dict[str, Any]) -> list[str]:
         lines.append(f"      {pointer} only {values}; beyond: {_outcome_text(limit['beyond'])}")
     for sink, answers in tool["sinks"].items():
         groups: dict[str, list[str]] = {}
-        for origin, told in answers.items():
-            groups.setdefault(_outcome_text(told).replace(f".{origin})", ")"), []).append(origin)
+        for origin, answer in answers.items():
+            groups.setdefault(_outcome_text(answer).replace(f".{origin})", ")"), []).append(origin)
         for said, of in groups.items():
             lines.append(f"      {sink} {', '.join(of)}: {said}")
     return lines

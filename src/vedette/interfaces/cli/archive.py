@@ -67,16 +67,16 @@ def _archive_entries(
     )
 
     with store_reader(settings) as store:
-        begun, open_from = archived_part(store).size, store.first_open_entry()
+        first_size, open_from = archived_part(store).size, store.first_open_entry()
         size = checkpoint_size_before(store, before_us, open_from)
         result["before"] = before_us
         result["held_by"] = open_from
-        if size <= begun:
+        if size <= first_size:
             return
         key = (settings.state / "ledger.pub").read_text(encoding="utf-8").strip()
         archived = write_segment(store, folder, size, key)
     size = archived.size
-    segment = folder / f"{begun + 1:012}-{size:012}"
+    segment = folder / f"{first_size + 1:012}-{size:012}"
     args = {"archived": archived.to_bytes().decode()}
     try:
         pruned = submit_command(settings, "let_go", args, order)
@@ -88,7 +88,7 @@ def _archive_entries(
             shutil.rmtree(segment)
         raise
     result["erased"] += pruned["erased"]
-    result["archived"] = size - begun
+    result["archived"] = size - first_size
     result["segment"] = str(segment)
 
 

@@ -82,17 +82,17 @@ def _read_limits(agent_name: str | None) -> dict[str, Any]:
             name = FLEET if cap.scope == "fleet" else agent.name
             more = [r for r in raises if (r.name, r.unit, r.span) == (name, cap.unit, cap.span)]
             limit = cap.limit + sum(one.amount for one in more)
-            taken = totals.get((name, cap.unit), SpendTotal()).amount_at(cap.span, now)
+            spent = totals.get((name, cap.unit), SpendTotal()).amount_at(cap.span, now)
             rows[name, cap.unit, cap.span] = {
                 "scope": cap.scope,
                 "agent": name or None,
                 "unit": cap.unit,
                 "window": cap.span,
-                "taken": taken,
+                "taken": spent,
                 "limit": limit,
                 "raised": limit - cap.limit,
                 "raised_until": min((one.until_us for one in more), default=None),
-                "percent": round(100 * taken / limit, 1) if limit else 100.0,
+                "percent": round(100 * spent / limit, 1) if limit else 100.0,
                 "turns": window_end(now, LENGTHS[cap.span]),
             }
     order = sorted(

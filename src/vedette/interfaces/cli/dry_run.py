@@ -202,8 +202,8 @@ def _lines(value: dict[str, Any]) -> list[str]:
         bar = f", threshold {value['threshold']:.3f}" if value["threshold"] is not None else ""
         lines.append(f"  score {value['score']:.3f}{bar}")
     why = value["detail"].get("why")
-    for told in why if isinstance(why, list) else [why] if why else []:
-        lines += _wrap_text(f"because {sanitize_text(str(told))}")
+    for reason in why if isinstance(why, list) else [why] if why else []:
+        lines += _wrap_text(f"because {sanitize_text(str(reason))}")
     for near in _example_texts(value["detail"]):
         lines.append(f"  nearest: {near}")
     for memory in value["memories"]:
@@ -212,10 +212,10 @@ def _lines(value: dict[str, Any]) -> list[str]:
     lines.append("WOULD" if value["actions"] else "WOULD do nothing")
     for action in value["actions"]:
         lines += _action_lines(action)
-    for told in value["refused"]:
-        lines += _wrap_text(f"no action: {sanitize_text(told)}")
-    for told in value["candidates"]:
-        lines += _wrap_text(f"would propose to remember: {sanitize_text(told['text'])}")
+    for refusal in value["refused"]:
+        lines += _wrap_text(f"no action: {sanitize_text(refusal)}")
+    for candidate in value["candidates"]:
+        lines += _wrap_text(f"would propose to remember: {sanitize_text(candidate['text'])}")
     return lines
 
 

@@ -111,7 +111,7 @@ class FleetMonitor(Struct):
         self._last_seq = head
         fresh = daemon.troubles[self._trouble_count :]
         self._trouble_count = len(daemon.troubles)
-        self.lines.extend(sanitize_text(told) for told in fresh)
+        self.lines.extend(sanitize_text(trouble) for trouble in fresh)
 
 
 def notable_line(entry: Mapping[str, Any]) -> str | None:

@@ -59,5 +59,5 @@ def plot(
 
 def _file_name(series: str) -> str:
     """Return a series' name without what a file's name may not hold."""
-    kept = "".join(c if c.isalnum() or c in "-_." else "_" for c in series).strip(".")
-    return kept[:100] or "series"
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in series).strip(".")
+    return name[:100] or "series"

@@ -85,12 +85,12 @@ def verify(words: tuple[str, ...], **options: Any) -> int:
     part, names = (
         ("ledger", words) if not words or words[0] not in _PARTS else (words[0], words[1:])
     )
-    check, taken = _PARTS[part]
-    refuse_options(options.keys() - set(taken), f"is for another part than {part}")
+    check, accepted = _PARTS[part]
+    refuse_options(options.keys() - set(accepted), f"is for another part than {part}")
     if len(names) > (1 if part == "ledger" else 0) and part != "targets":
         what = f"{names[-1]!r} is too much: what is verified is {part}"
         raise click.UsageError(what, click.get_current_context())
-    return check(names, {name: options[name] for name in taken})
+    return check(names, {name: options[name] for name in accepted})
 
 
 # --- the ledger ------------------------------------------------------------------------------

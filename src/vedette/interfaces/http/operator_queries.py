@@ -90,8 +90,8 @@ def erasable_content(record: Any, now_us: int, query: Query) -> dict[str, Any]:
         raise BadCommand("say what to erase", mend="give one of event, subject and entry")
     entry = _parse_number(query, "entry")
     found = record.survey(event=query.get("event"), subject=query.get("subject"), entry=entry)
-    told: dict[str, Any] = found.to_json(len(record.candidates(found.events)))
-    return told
+    survey: dict[str, Any] = found.to_json(len(record.candidates(found.events)))
+    return survey
 
 
 READS: Mapping[str, Callable[[Any, int, Query], dict[str, Any]]] = {

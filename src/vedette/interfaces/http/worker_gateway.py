@@ -72,19 +72,19 @@ async def record_changes(app: App, report_trouble: Callable[[str], None]) -> Non
     `vedette identity` works beside the gateway, and without one: what it did is found here.
     """
     issuer = build_issuer(app.settings, app.services.clock.now_us)
-    said = ""
+    reported = ""
     while True:
-        told = ""
+        trouble = ""
         try:
             await _record_new_changes(app, issuer)
         except StoreFailed:
-            told = said  # found again when the store is back, which others speak of
+            trouble = reported  # found again when the store is back, which others speak of
         except Exception as error:
             # A book can be mended: what is in it by then is recorded by then.
-            told = f"changes of identities are not recorded: {type(error).__name__}: {error}"
-        if told and told != said:
-            report_trouble(told)
-        said = told
+            trouble = f"changes of identities are not recorded: {type(error).__name__}: {error}"
+        if trouble and trouble != reported:
+            report_trouble(trouble)
+        reported = trouble
         await asyncio.sleep(_POLL_S)
 
 
@@ -110,7 +110,7 @@ async def _record_new_changes(app: App, issuer: Issuer) -> None:
 
 @asynccontextmanager
 async def serve_workers(
-    app: App, report_trouble: Callable[[str], None] = lambda told: None
+    app: App, report_trouble: Callable[[str], None] = lambda message: None
 ) -> AsyncIterator[str | None]:
     """Let workers in for as long as the context lasts; yields the HTTP address, None without one.
 

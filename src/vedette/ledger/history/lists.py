@@ -108,14 +108,14 @@ def hold_item(record: LedgerReader, row: ActionRow, now_us: int) -> dict[str, An
     `about` is what its event says, by the display of its type; `shown_digest` names all of this,
     and an approval is for it.
     """
-    told = [read_entry(*entry) for entry in record.entries("action", row.id)]
-    history, turns = history_of(row.id, told), read_run(record, row.run).turn(row.turn)
+    entries = [read_entry(*entry) for entry in record.entries("action", row.id)]
+    history, turns = history_of(row.id, entries), read_run(record, row.run).turn(row.turn)
     action = action_object(row, history, turns)
     last, claim = history.decision, history.claim_at(now_us)
     since = next((one.at for one in history.decisions if one.outcome == "hold"), None)
     if row.effect == "unknown":
         since = next((e.at for e in reversed(history.effects) if e.state == "unknown"), since)
-    accepted = event_of(record, told)
+    accepted = event_of(record, entries)
     item = {
         "hold": "hold_" + row.id.removeprefix("act_"),
         "about": about_event(record, accepted),
@@ -174,13 +174,13 @@ def status(record: LedgerReader, now_us: int) -> dict[str, Any]:
     }
 
 
-def _notices(kept: str | None) -> dict[str, Any] | None:
+def _notices(text: str | None) -> dict[str, Any] | None:
     """Return how telling people goes (see `vedette.app.followers.notifications`); None where nobody
     is told.
     """
-    if kept is None:
+    if text is None:
         return None
-    outbox = orjson.loads(kept)
+    outbox = orjson.loads(text)
     numbers = {name: outbox[name] for name in ("sent", "failed", "dropped")}
     return {
         "pending": len(outbox["pending"]),

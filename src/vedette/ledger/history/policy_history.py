@@ -33,17 +33,20 @@ def history(record: RevisionReader) -> list[dict[str, Any]]:
 
     What the entry told is None where the entry is archived; the reason is None where it was erased.
     """
-    told: dict[int, tuple[int, dict[str, Any], bytes | None]] = {}
+    publications: dict[int, tuple[int, dict[str, Any], bytes | None]] = {}
     for seq, raw, _, body in record.walk(("policy.published",)):
         entry = orjson.loads(raw)
-        told[entry["policy_rev"]] = (seq, entry, body)
-    return [_row(number, digest, at, told.get(number)) for number, digest, at in record.revisions()]
+        publications[entry["policy_rev"]] = (seq, entry, body)
+    return [
+        _row(number, digest, at, publications.get(number))
+        for number, digest, at in record.revisions()
+    ]
 
 
 def _row(
-    number: int, digest: str, at: int, told: tuple[int, dict[str, Any], bytes | None] | None
+    number: int, digest: str, at: int, publication: tuple[int, dict[str, Any], bytes | None] | None
 ) -> dict[str, Any]:
-    seq, entry, body = told if told is not None else (None, {}, None)
+    seq, entry, body = publication if publication is not None else (None, {}, None)
     return {
         "revision": number,
         "digest": digest,

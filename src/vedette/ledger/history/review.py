@@ -60,8 +60,8 @@ def about_event(record: LedgerReader, accepted: EntryView | None) -> dict[str, A
 
 def about_run(record: LedgerReader, run: str) -> dict[str, Any]:
     """Return what people are shown of the event of a run."""
-    told = [read_entry(*row) for row in record.entries("run", run, 1)]
-    return about_event(record, event_of(record, told))
+    entries = [read_entry(*row) for row in record.entries("run", run, 1)]
+    return about_event(record, event_of(record, entries))
 
 
 def about_id(record: LedgerReader, id: str) -> dict[str, Any] | None:
@@ -134,6 +134,6 @@ def _body(entry: EntryView | None) -> str | None:
 
 
 def _display(record: LedgerReader, accepted: EntryView) -> Display:
-    kept = record.meta(DISPLAYS_KEY)
-    declared = parse_displays(orjson.loads(kept)) if kept else ()
+    text = record.meta(DISPLAYS_KEY)
+    declared = parse_displays(orjson.loads(text)) if text else ()
     return find_display(accepted.body, declared)

@@ -284,7 +284,7 @@ def _thin_points(points: Sequence[_Point], judge: str | None, most: int) -> list
         filled.setdefault(min(stretches - 1, (point.at - first) * stretches // span), []).append(
             point
         )
-    kept: list[_Point] = []
+    thinned: list[_Point] = []
     for part in filled.values():
         extremes = {
             id(chosen): chosen
@@ -294,8 +294,8 @@ def _thin_points(points: Sequence[_Point], judge: str | None, most: int) -> list
                 max(part, key=lambda point: point.scores.get(judge or "", (0,))[0] or 0.0),
             )
         }
-        kept += sorted(extremes.values(), key=lambda point: point.at)
-    return kept
+        thinned += sorted(extremes.values(), key=lambda point: point.at)
+    return thinned
 
 
 def _value(point: _Point) -> float:

@@ -50,7 +50,7 @@ class Received:
         self.plan = plan(here.project, **given)
         decoder = Decoder("jobs", type=self.plan.type)
         self.source = make(self.plan, decoder, SystemClock(), self.metrics, limits=limits)
-        self.source.tell(self.told.append)
+        self.source.report_to(self.told.append)
         self.task = asyncio.create_task(self.source.deliver(intake))
 
     @property

@@ -240,8 +240,8 @@ def token_bound(request: LlmRequest) -> int:
     fallback alike), so the bytes are a bound; the request's JSON holds more of them than the text
     itself, which leaves room for the marks that a model's wire puts between its parts.
     """
-    asked = request.model_dump_json(include={"contents", "config"}, exclude_none=True)
-    return len(asked.encode())
+    text = request.model_dump_json(include={"contents", "config"}, exclude_none=True)
+    return len(text.encode())
 
 
 # --- a model made of a function ---------------------------------------------------------------
