@@ -75,7 +75,7 @@ def test_a_threshold_chosen_on_other_folders_does_not_see_its_own() -> None:
         (*(Alarm(2000 + 10 * n, 5.0) for n in range(20)), Alarm(1000, 9.0)),
     )
     judged = Judged(files, tuple(tuple(sorted(a, key=lambda x: x.row)) for a in alarms), COSTS)
-    rung, chosen = by_folder(judged, beside=0)
+    rung, chosen = by_folder(judged, reach=0)
     assert chosen["a"] > 5.0
     assert chosen["b"] <= 3.0
     assert [one.hit for one in rung] == [0, 1]
