@@ -300,7 +300,7 @@ def test_a_long_comment_of_nothing_but_terms_costs_no_more_than_another(text: st
 def test_what_stands_near_or_is_told_is_found_as_by_looking_at_every_pair() -> None:
     reading = load_module(FOLDER, "reading")
     texts = [*comments().values(), *(text[:900] for text in HOSTILE)]
-    told = near = 0
+    reports = near = 0
     for text in texts:
         found = reading.read(text)
         for left, right, reach in (("second", "harm", 40), ("group", "removal", 60)):
@@ -315,7 +315,7 @@ def test_what_stands_near_or_is_told_is_found_as_by_looking_at_every_pair() -> N
             assert found.near(left, right, reach) == max(expected, default=0.0)
             near += bool(expected)
         spans = [(match.start(1), match.end(1)) for match in reading._QUOTE.finditer(found.text)]
-        expected_told = [
+        flags = [
             any(start <= one.start and one.end <= end for start, end in spans)
             or any(
                 b.group == "reporting" and 0 <= one.start - b.end <= reading._REACH
@@ -323,9 +323,9 @@ def test_what_stands_near_or_is_told_is_found_as_by_looking_at_every_pair() -> N
             )
             for one in found.terms
         ]
-        assert reading._told(found.terms, spans, True) == expected_told
-        told += sum(expected_told)
-    assert told > 20
+        assert reading._report_flags(found.terms, spans, True) == flags
+        reports += sum(flags)
+    assert reports > 20
     assert near > 5
 
 
