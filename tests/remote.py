@@ -113,8 +113,8 @@ class Gateway:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.issuer, self.tokens = svid_tokens(folder / "state", life_us=life_us)
         self.pool = RemotePool(
-            on_worker_lost=lambda *told: self.deaths.append(told),
-            on_refusal=lambda *told: self.refused.append(told),
+            on_worker_lost=lambda *details: self.deaths.append(details),
+            on_refusal=lambda *details: self.refused.append(details),
         )
         self.judges = RemoteReasoner(self.pool, self._make)
         self.path = folder / "w.sock"

@@ -147,8 +147,8 @@ def waiting(fleet: Visited, name: str) -> dict[str, Any]:
 
 
 def label_of(fleet: Visited, run: dict[str, Any]) -> str:
-    (told,) = fleet.told("explain", run["id"])["runs"]
-    return str(told["judgements"][0]["label"])
+    (story,) = fleet.told("explain", run["id"])["runs"]
+    return str(story["judgements"][0]["label"])
 
 
 def need_a_box() -> None:
@@ -178,9 +178,9 @@ def test_a_judge_in_observe_gets_at_nothing_of_the_fleet(fleet: Visited) -> None
     for attack in ATTACKS:
         fleet.job(attack, "spy", attack=attack, **given)
     runs = fleet.settle(before + len(ATTACKS))
-    told = {run["key"]: label_of(fleet, run) for run in runs if run["agent"] == "spy"}
-    assert set(told) == set(ATTACKS)
-    assert [name for name, label in told.items() if not label.startswith("refused")] == []
+    labels = {run["key"]: label_of(fleet, run) for run in runs if run["agent"] == "spy"}
+    assert set(labels) == set(ATTACKS)
+    assert [name for name, label in labels.items() if not label.startswith("refused")] == []
     assert waiting(fleet, "approved by a judge")["state"] == "open"
     assert "approved by a judge" not in fleet.written()
     assert not (fleet.policies / "planted.md").exists()
@@ -205,8 +205,8 @@ def test_an_approval_names_what_was_shown(fleet: Visited) -> None:
 
 def test_erasing_shows_and_asks(fleet: Visited) -> None:
     event = next(r for r in fleet.settle(1) if r["agent"] == "late")["event"]
-    asked = said(fleet.root, "erase", f"event:{event}", "--reason", "by mistake", "--json")
-    assert asked.code != 0
+    prompt = said(fleet.root, "erase", f"event:{event}", "--reason", "by mistake", "--json")
+    assert prompt.code != 0
     assert fleet.told("verify")["erased"] == 0
 
 
@@ -473,10 +473,10 @@ def test_what_opa_denies_is_not_done(tmp_path: Path) -> None:
         for word, said_as in words.items():
             rules = rules.replace(word, said_as)
         (denies / f"house{number}.rego").write_text(f"package vedette.denies\n{rules}")
-    asked = {"action": {"tool": "book.write", "args": {"to": "desk@example.org"}}}
+    question = {"action": {"tool": "book.write", "args": {"to": "desk@example.org"}}}
     for name in FORMS:
-        asked["action"]["args"]["text"] = name  # type: ignore[index]
-        (tmp_path / "input.json").write_text(json.dumps(asked))
+        question["action"]["args"]["text"] = name  # type: ignore[index]
+        (tmp_path / "input.json").write_text(json.dumps(question))
         answer = subprocess.run(
             [find_opa(), "eval", "--data", str(visited.policies), "--input",
              str(tmp_path / "input.json"), "data.vedette.denies.deny"],

@@ -23,12 +23,14 @@ def test_in_observe_nothing_happens_and_then_only_what_policy_says(tmp_path: Pat
     assert shown.effects["observe"] == 0
     assert shown.observed == shown.before
     assert set(shown.decided["observe"]) == {"deny"}
-    told: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     for counts in shown.would["tools"].values():
-        told.update(counts)
-    assert sum(told.values()) == shown.would["actions"] == shown.decided["observe"]["deny"] >= 60
+        outcomes.update(counts)
+    assert (
+        sum(outcomes.values()) == shown.would["actions"] == shown.decided["observe"]["deny"] >= 60
+    )
     assert shown.would["agent"] == NEW
-    assert told["permit"] > 0
+    assert outcomes["permit"] > 0
     # Ask: every action waits; the one that a person approved was done, and no other.
     assert shown.effects["ask"] == 0
     assert shown.decided["ask"]["hold"] > 0

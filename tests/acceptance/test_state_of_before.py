@@ -284,13 +284,13 @@ def test_an_identity_that_was_issued_is_taken_and_a_revoked_one_is_not(
                 assert time.monotonic() < end
                 time.sleep(0.2)
             assert refused.stderr is not None
-            told = refused.stderr.readline()
-            while "refused" not in told:
+            text = refused.stderr.readline()
+            while "refused" not in text:
                 assert time.monotonic() < end
-                told = refused.stderr.readline()
+                text = refused.stderr.readline()
     assert [run["agent"] for run in new] == ["inbox_triage"]
-    assert "401" in told
-    assert "revoked" in told
+    assert "401" in text
+    assert "revoked" in text
 
 
 def find_new_runs(fleet: Fleet, before: list[str]) -> list[dict[str, Any]]:

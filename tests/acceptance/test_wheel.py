@@ -223,7 +223,7 @@ def test_a_wheel_is_not_built_without_opa(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "dist"],
         cwd=source,
-        env={name: told for name, told in os.environ.items() if name != "VEDETTE_OPA"}
+        env={name: value for name, value in os.environ.items() if name != "VEDETTE_OPA"}
         | {"PATH": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -280,8 +280,8 @@ def test_the_tutorial_word_for_word(installed: Installed, tmp_path: Path) -> Non
         seen += done.out
     print("\n".join(gave))
     history = shell.give(told.Shown(0, "vedette policy history --json", ())).out
-    told_by = {row["reason"]: row["by"] for row in json.loads(history)["revisions"]}
-    assert told_by["the front desk observes"].startswith("person:"), history
+    authors = {row["reason"]: row["by"] for row in json.loads(history)["revisions"]}
+    assert authors["the front desk observes"].startswith("person:"), history
     home = shell.folder / ".vedette" / "mailbox"
     # In the inbox again; the flag was another action, and is still there.
     assert (home / "cur" / "1780000002.T2.harbour:2,F").read_bytes() == (

@@ -31,7 +31,7 @@ from tests.bench.latency import named, put_through
 from tests.bench.line import Load
 from tests.bench.machine import described
 from tests.bench.target import marks_file
-from tests.bench.verdict import Verdict, told
+from tests.bench.verdict import Verdict, print_verdicts
 
 from vedette.testing.harness import FleetHarness
 
@@ -239,7 +239,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.plot is not None:
         options.plot.write_text(plot([asdict(each) for each in found], machine), encoding="utf-8")
         print(f"drawn into {options.plot}")
-    return told(verdicts(found))
+    return print_verdicts(verdicts(found))
 
 
 if __name__ == "__main__":

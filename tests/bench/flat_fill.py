@@ -76,8 +76,10 @@ async def note(fleet: FleetHarness, events: Sequence[Event]) -> Pattern:
     finally:
         del store.send
     (run,) = fleet.runs(last)
-    told = await asyncio.gather(*answers)
-    firsts = [answer.last - len(step.drafts) + 1 for answer, step in zip(told, steps, strict=True)]
+    results = await asyncio.gather(*answers)
+    firsts = [
+        answer.last - len(step.drafts) + 1 for answer, step in zip(results, steps, strict=True)
+    ]
     (action,) = fleet.actions(last)
     assert run.state in ("done", "waiting"), run
     ids = action.id, action.turn, action.ordinal

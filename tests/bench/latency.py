@@ -24,7 +24,7 @@ from tests.bench.calibrate import Calibration, calibrate
 from tests.bench.line import Load, Offer, open_bench_fleet
 from tests.bench.machine import CpuTimes, described, percentile
 from tests.bench.target import happened, marks_file
-from tests.bench.verdict import Verdict, told
+from tests.bench.verdict import Verdict, print_verdicts
 
 from vedette.domain.event import Event
 from vedette.interfaces.cli.run import GC_THRESHOLDS
@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"agents' code in {where}, tool {options.tool}: {through.line()}")
         for each in raw:
             print(f"  {each.line()}")
-        ended = max(ended, told(held))
+        ended = max(ended, print_verdicts(held))
     return ended
 
 

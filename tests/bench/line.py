@@ -116,9 +116,9 @@ class Measured:
 
     def json(self) -> str:
         """Return it as one line of JSON."""
-        told = asdict(self) | {"of_raw": self.of_raw}
-        del told["told"]
-        return json.dumps(told)
+        fields = asdict(self) | {"of_raw": self.of_raw}
+        del fields["told"]
+        return json.dumps(fields)
 
 
 def open_bench_fleet(folder: Path, load: Load, database: Database | None = None) -> FleetHarness:
@@ -220,7 +220,7 @@ async def spend(
     offer: Offer, events: list[Event], server: int, profile: str | None, writer: Any
 ) -> Spent:
     """Put the events through and measure that alone, with a profile if one is asked for."""
-    told = ""
+    text = ""
     with ExitStack() as stack:
         samples, calls = Samples(), Calls(writer) if profile == "calls" else None
         if calls is not None:
@@ -234,10 +234,10 @@ async def spend(
         served = server_cpu(server) - served
         if calls is not None:
             await calls.end()
-            told = calls.table()
+            text = calls.table()
     if profile == "sample":
-        told = samples.table()
-    return Spent(seconds, spent, served, spin.ns, told)
+        text = samples.table()
+    return Spent(seconds, spent, served, spin.ns, text)
 
 
 async def measure(

@@ -213,20 +213,20 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(described())
     with tempfile.TemporaryDirectory(prefix="vedette-pages-") as folder:
         began = time.monotonic()
-        if asked.store == "sqlite":
-            database = filled_sqlite(Path(folder), asked.entries, asked.agents)
+        if options.store == "sqlite":
+            database = filled_sqlite(Path(folder), options.entries, options.agents)
         else:
-            database = filled_postgres(asked.entries, asked.agents)
+            database = filled_postgres(options.entries, options.agents)
         print(
-            f"{asked.entries:,} entries of {asked.agents:,} agents on {asked.store}, "
+            f"{options.entries:,} entries of {options.agents:,} agents on {options.store}, "
             f"filled in {time.monotonic() - began:.0f} s; pages of {PAGE}"
         )
         record = StoreReader(database)
-        worst = measured(record, asked.entries, asked.rounds)
+        worst = measured(record, options.entries, options.rounds)
         record.close()
     word = "ok" if worst <= BAR_MS else "MISSED"
     print(f"worst p99 of a core's time {worst:.2f} ms, the bar is {BAR_MS:g} ms: {word}")

@@ -35,7 +35,7 @@ from tests.bench.publish_fleet import (
     recorded,
     unfenced_calls,
 )
-from tests.bench.verdict import Verdict, told
+from tests.bench.verdict import Verdict, print_verdicts
 
 TYPED_EVERY = 10
 
@@ -127,7 +127,7 @@ def main(argv: list[str] | None = None) -> int:
     held = verdicts(changes, ledger, control)
     if options.json:
         print(json.dumps({"changes": [asdict(change) for change in changes]}))
-    return told(held)
+    return print_verdicts(held)
 
 
 if __name__ == "__main__":

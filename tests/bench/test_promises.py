@@ -22,7 +22,7 @@ from tests.bench.line import Load
 from tests.bench.start import noted, running, until
 from tests.bench.start_fleet import events, small_fleet
 from tests.bench.target import happened, marks_file
-from tests.bench.verdict import Verdict, told
+from tests.bench.verdict import Verdict, print_verdicts
 from tests.faults import test_noisy_neighbours as cases
 from tests.faults.noise import Seen
 
@@ -47,8 +47,8 @@ def met(verdicts: list[Verdict]) -> list[bool]:
 
 def test_a_bench_ends_with_1_if_one_promise_is_not_met(capsys: pytest.CaptureFixture[str]) -> None:
     kept, missed = Verdict("p99", 50.0, 50.0, "ms"), Verdict("p99", 50.1, 50.0, "ms")
-    assert told([kept]) == 0
-    assert told([kept, missed]) == 1
+    assert print_verdicts([kept]) == 0
+    assert print_verdicts([kept, missed]) == 1
     assert capsys.readouterr().out.split("p99")[2].startswith(": 50.00 ms")
     assert "NOT MET" in missed.line()
     assert Verdict("pace", 499.0, 500.0, least=True).met is False
@@ -130,9 +130,9 @@ async def test_a_filled_ledger_is_one_that_the_line_might_have_written(tmp_path:
         through = await put_through(fleet, marks_file(tmp_path), named("new-", load), load)
         assert (through.events, through.lost, through.repeated) == (8, 0, 0)
         assert fleet.app.store.counts()[AGENT].get("run.dead") is None
-        again = await Filler.of(fleet, 4)
-        await again.waiting(9)
-        assert again.filled("waiting") == 9
+        repeat = await Filler.of(fleet, 4)
+        await repeat.waiting(9)
+        assert repeat.filled("waiting") == 9
 
 
 def _filled(filler: Filler, number: int) -> Copy:

@@ -85,13 +85,13 @@ async def main(small: Path, outside: Path) -> None:
         async with asyncio.timeout(60):
             while unfinished(fleet):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        told = {
+        fields = {
             "failures": load.failures,
             "unready": load.unready,
             "ready": fleet.app.store.is_ready,
             "free": os.statvfs(small).f_bavail,
         }
-    (outside / "told.json").write_text(json.dumps(told), encoding="utf-8")
+    (outside / "told.json").write_text(json.dumps(fields), encoding="utf-8")
 
 
 def unfinished(fleet: FleetHarness) -> list[str]:

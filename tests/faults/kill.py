@@ -82,8 +82,8 @@ def hold_hands(pid: int, state: Path, receiver: Path, most: int) -> None:
 def run_to_end(config: Path, within_s: float = 300) -> None:
     """Run a fleet until it is idle. Raises AssertionError if it fails."""
     process = start(config)
-    _, told = process.communicate(timeout=within_s)
-    assert process.returncode == 0, told.decode()[-2000:]
+    _, output = process.communicate(timeout=within_s)
+    assert process.returncode == 0, output.decode()[-2000:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +189,8 @@ def open_effects(state: Path) -> list[str]:
 def judged_again(config: Path, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return what `vedette verify judgements` says of a fleet: every judgement is made again."""
     verb = [str(VEDETTE), "--config", str(config), "verify", "judgements", "--json"]
-    told = subprocess.run(verb, stdout=subprocess.PIPE, check=False, env=env, timeout=300)
-    found: dict[str, Any] = json.loads(told.stdout)
+    result = subprocess.run(verb, stdout=subprocess.PIPE, check=False, env=env, timeout=300)
+    found: dict[str, Any] = json.loads(result.stdout)
     return found
 
 
@@ -205,9 +205,9 @@ def audit(state: Path, receiver: Path) -> Audit:
     for _, raw, _, _ in store.walk(("run.closed", "turn.reasoned")):
         entry = json.loads(raw)
         if entry["event"] in events and ("score_milli" in entry or "confidence_milli" in entry):
-            told = tuple(entry.get(k) for k in ("label", "confidence_milli", "score_milli"))
+            judgement = tuple(entry.get(k) for k in ("label", "confidence_milli", "score_milli"))
             key = f"{entry['agent']} {entry['event']} {entry.get('turn', 1)}"
-            assert judgements.setdefault(key, told) == told, "one turn was reasoned twice"
+            assert judgements.setdefault(key, judgement) == judgement, "one turn was reasoned twice"
     decisions = {}
     unsettled = []
     for run in _all_runs(store):

@@ -71,36 +71,42 @@ REMEMBERING = (
 CONTROLS = ("early", "repeating")
 
 
-def tell(tool: str, text: str) -> dict[str, Any]:
+def tell_proposal(tool: str, text: str) -> dict[str, Any]:
     """Return the proposal to do something that the target knows by its text."""
     return propose(tool, to=DESK, text=text)
 
 
 FIRST = [
-    job("e1", tell("wire.send", "e1 a"), key="k0"),
+    job("e1", tell_proposal("wire.send", "e1 a"), key="k0"),
     job(
         "e2",
-        tell("order.place", "e2 a"),
+        tell_proposal("order.place", "e2 a"),
         note_proposal("e2"),
         key="k0",
         value=1,
         remember="that e2",
     ),
-    job("e3", tell("bell.ring", "e3 a"), key="k1", agent="other"),
+    job("e3", tell_proposal("bell.ring", "e3 a"), key="k1", agent="other"),
     job("e4", key="k0", value=2),
-    job("e5", tell("big.send", "e5 a"), note_proposal("e5"), key="k2"),
+    job("e5", tell_proposal("big.send", "e5 a"), note_proposal("e5"), key="k2"),
 ]
 STOPPED = [
-    job("e6", tell("wire.send", "e6 a"), tell("order.place", "e6 b"), key="k1", agent="other"),
-    job("e7", tell("wire.send", "later e7 a"), key="k3"),
+    job(
+        "e6",
+        tell_proposal("wire.send", "e6 a"),
+        tell_proposal("order.place", "e6 b"),
+        key="k1",
+        agent="other",
+    ),
+    job("e7", tell_proposal("wire.send", "later e7 a"), key="k3"),
 ]
 CHANGED = [
-    job("e8", tell(DENIED, "e8 a"), tell("wire.send", "e8 b"), key="k0", value=3),
-    job("e9", tell("bell.ring", "e9 a"), note_proposal("e9"), key="k0", value=4),
+    job("e8", tell_proposal(DENIED, "e8 a"), tell_proposal("wire.send", "e8 b"), key="k0", value=3),
+    job("e9", tell_proposal("bell.ring", "e9 a"), note_proposal("e9"), key="k0", value=4),
 ]
 LAST = [
-    job("e10", tell("order.place", "e10 a"), key="k3"),
-    job("e11", tell("bell.ring", "e11 a"), key="k1", agent="other"),
+    job("e10", tell_proposal("order.place", "e10 a"), key="k3"),
+    job("e11", tell_proposal("bell.ring", "e11 a"), key="k1", agent="other"),
 ]
 EVENTS = [*FIRST, *STOPPED, *CHANGED, *LAST]
 # Only these can come to wait for a person.
@@ -203,7 +209,7 @@ async def following(fleet: FleetHarness) -> AsyncIterator[None]:
 def call_early(fleet: FleetHarness, world: FileWorld) -> None:
     """Break the engine on purpose: make the calls of a step before the step is committed."""
     line: Any = fleet.app.services
-    send, hands = line.store.send, line.tool_executor
+    send, tools = line.store.send, line.tool_executor
     made: dict[str, Outcome] = {}
 
     def too_early(step: Step) -> Any:
@@ -215,13 +221,13 @@ def call_early(fleet: FleetHarness, world: FileWorld) -> None:
         return send(step)
 
     class Remembering:
-        compute_rows, query, close = hands.compute_rows, hands.query, hands.close
+        compute_rows, query, close = tools.compute_rows, tools.query, tools.close
 
         async def perform(self, tool: Tool, call: Call, may_start: Any) -> Outcome | None:
             known: Outcome | None = made.get(f"act_{call.key}")
             if known is not None and known.state == "done":
                 return known
-            answer: Outcome | None = await hands.perform(tool, call, may_start)
+            answer: Outcome | None = await tools.perform(tool, call, may_start)
             return answer
 
     line.store.send, line.tool_executor = too_early, Remembering()
@@ -229,10 +235,10 @@ def call_early(fleet: FleetHarness, world: FileWorld) -> None:
 
 async def publish(commands: Commands, order: Order, folder: Path) -> dict[str, Any]:
     """Make a policy folder live as a person who confirms what it loosens."""
-    told = await commands.policy_apply(order, folder)
-    if not told["confirm"]:
-        return told
-    return await commands.policy_apply(order, folder, confirm=told["confirm"])
+    answer = await commands.policy_apply(order, folder)
+    if not answer["confirm"]:
+        return answer
+    return await commands.policy_apply(order, folder, confirm=answer["confirm"])
 
 
 Act = Callable[[], Awaitable[object]]
@@ -327,22 +333,22 @@ class Script:
         """Give an order as a person who confirms what it loosens."""
 
         async def act(order: Order) -> dict[str, Any]:
-            told = await dispatch(self.commands, verb, order, args)
-            if told.get("confirm"):
-                confirmed = {**args, "confirm": told["confirm"]}
-                told = await dispatch(self.commands, verb, order, confirmed)
-            return told
+            answer = await dispatch(self.commands, verb, order, args)
+            if answer.get("confirm"):
+                confirmed = {**args, "confirm": answer["confirm"]}
+                answer = await dispatch(self.commands, verb, order, confirmed)
+            return answer
 
         await self._once(name, act)
 
     async def _once(self, name: str, act: Callable[[Any], Any]) -> None:
         order = replace(self.fleet.order("as the script says"), command_id=name)
         try:
-            told = await act(order)
+            answer = await act(order)
         except AlreadyDone:
-            told = {}
+            answer = {}
         # (A stop that could not be recorded is told to hold in this process alone.)
-        if told.get("changed", True) and told.get("recorded", True):
+        if answer.get("changed", True) and answer.get("recorded", True):
             with (self.fleet.folder / "answered").open("ab", buffering=0) as file:
                 file.write(name.encode() + b"\n")
 
@@ -436,13 +442,13 @@ def dump(stage: Stage, folder: Path, *, verify: bool = False, archived: bool = F
             for name in AGENTS
             for key in ("k0", "k1", "k2", "k3")
         }
-        told = {
+        fields = {
             "spent": spent,
             "rows": rows,
             "position": store.position(FEED),
             "candidates": [[each.text, each.agent, each.event] for each in banks.candidates(BANK)],
         }
-        (folder / "told.json").write_text(json.dumps(told))
+        (folder / "told.json").write_text(json.dumps(fields))
     finally:
         banks.close()
         store.close()

@@ -74,7 +74,7 @@ def test_workers_and_gateway_killed_in_mid_stream_and_looked_into(
 def look_into(fleet: Apart, seeds: dict[str, str]) -> None:
     """Scan memory and environment of all processes; the controls say that it can find them."""
     own = {agent: json.loads((fleet.folder / f"{agent}.id").read_text()) for agent in AGENTS}
-    needles = {**seeds, **{agent: told["key"]["d"] for agent, told in own.items()}}
+    needles = {**seeds, **{agent: value["key"]["d"] for agent, value in own.items()}}
     assert fleet.gateway is not None
     there = frozenset({"target", "password"})
     assert environment_of(fleet.gateway.pid, needles) == there

@@ -119,12 +119,12 @@ def test_a_redrive_without_its_command_id_would_be_seen(
     folder = fresh(base, tmp_path / "twice")
     assert not forked(redrive, folder, base).error
 
-    async def again(folder: Path, base: Path) -> None:
+    async def redrive_twice(folder: Path, base: Path) -> None:
         async with fleet_at(folder, base) as fleet:
             await fleet.app.commands.redrive(
                 fleet.order("twice"), [run.id for run in fleet.runs(EVENT)]
             )
 
     monkeypatch.setattr(dead_letters, "_find_letter", careless)
-    forked(again, folder, base)
+    forked(redrive_twice, folder, base)
     assert "AssertionError" in forked(check, folder, base).error

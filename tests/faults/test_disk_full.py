@@ -38,11 +38,11 @@ def test_a_disk_that_fills_up_under_load_costs_nothing_and_the_fleet_goes_on(
         capture_output=True, text=True, timeout=250, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads((outside / "told.json").read_text(encoding="utf-8"))
-    assert len(told["failures"]) >= 20, "the disk never was full"
-    assert any("full" in failure for failure in told["failures"])
-    assert told["unready"], "a fleet that could not commit said that it was ready"
-    assert told["ready"]
+    text = json.loads((outside / "told.json").read_text(encoding="utf-8"))
+    assert len(text["failures"]) >= 20, "the disk never was full"
+    assert any("full" in failure for failure in text["failures"])
+    assert text["unready"], "a fleet that could not commit said that it was ready"
+    assert text["ready"]
     audit_outcome(outside)
 
 

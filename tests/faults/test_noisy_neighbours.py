@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.acceptance.promises.common import WIDE
-from tests.faults.noise import FILE_TOOLS, QUIET, Filed, Seen, measure, share, told
+from tests.faults.noise import FILE_TOOLS, QUIET, Filed, Seen, latency_line, measure, share
 
 from vedette.domain.effect import Call
 from vedette.domain.event import Event
@@ -139,7 +139,7 @@ async def fair_in_one_of_three(
         seen = world(folder / str(attempt))
         async with fleet_of(folder / str(attempt), seen, workers=workers) as fleet:
             quiet, noisy = await once(fleet, seen)
-        tried.append(told(what, quiet, noisy))
+        tried.append(latency_line(what, quiet, noisy))
         print(tried[-1])
         if fair(quiet, noisy):
             return
@@ -195,7 +195,7 @@ async def test_control_first_come_first_served_holds_up_the_others(
         dispatcher.buffer.memory.events = dispatcher.buffer.credits.events = 1 << 20
         # As many wait at a time as there are keys, and a fast machine is through with few at once.
         quiet, noisy = await under_storm(fleet, world, keys=1500)
-        assert not fair(quiet, noisy), told("storm, first come first served", quiet, noisy)
+        assert not fair(quiet, noisy), latency_line("storm, first come first served", quiet, noisy)
 
 
 async def hang(fleet: FleetHarness) -> None:
@@ -319,12 +319,12 @@ async def test_time_to_stop_at_500_events_a_second(tmp_path: Path, world: Seen) 
         commands = fleet.app.commands
         for _ in range(20):
             await asyncio.sleep(0.2)
-            asked = time.monotonic()
+            ordered_at = time.monotonic()
             await commands.stop(fleet.order("enough"), all=True)
-            told_at = time.monotonic()
-            took_ms.append((told_at - asked) * 1000)
+            reported_at = time.monotonic()
+            took_ms.append((reported_at - ordered_at) * 1000)
             await asyncio.sleep(0.05)
-            late += sum(at > told_at for at in list(world.at.values()))
+            late += sum(at > reported_at for at in list(world.at.values()))
             await commands.resume(fleet.order("go on"), all=True)
         await commands.stop(fleet.order("for the night"), all=True)
         stopping.set()

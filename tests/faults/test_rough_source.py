@@ -149,9 +149,9 @@ def test_a_stopped_runner_keeps_its_store_and_goes_on_when_it_wakes(tmp_path: Pa
         answers += [runner.stdout.readline() for _ in range(400)]
     finally:
         runner.kill()
-        rest, told = runner.communicate()
+        rest, output = runner.communicate()
     answers += rest.splitlines(keepends=True)
-    assert "Error" not in told
+    assert "Error" not in output
     durable = durable_runs(tmp_path)
     for line in answers:
         if line.endswith("\n"):

@@ -34,9 +34,9 @@ class Zombie:
         self.process, self.record = process, record
 
     def line(self) -> list[str]:
-        told: IO[str] | None = self.process.stdout
-        assert told is not None
-        return told.readline().split()
+        output: IO[str] | None = self.process.stdout
+        assert output is not None
+        return output.readline().split()
 
     def say(self) -> None:
         ear: IO[str] | None = self.process.stdin
@@ -100,7 +100,7 @@ async def test_a_zombie_starts_no_call_and_commits_nothing(
             child.process.send_signal(signal.SIGSTOP)
             assert child.calls(), "it must have called while the lease was its own"
             await wait_for(other, 64)
-            taken_us = boot_us()
+            elapsed_us = boot_us()
             # The successor does the work; then the zombie wakes up.
             assert (await other.commit(closing_step(other, run))).status is CommitStatus.COMMITTED
             child.process.send_signal(signal.SIGCONT)
@@ -110,7 +110,7 @@ async def test_a_zombie_starts_no_call_and_commits_nothing(
             late: list[int] = []
             while time.monotonic() < end and not late:
                 await asyncio.sleep(0.02)
-                late = [at for at in child.calls() if at > taken_us + MOMENT_US]
+                late = [at for at in child.calls() if at > elapsed_us + MOMENT_US]
             if mode == "careful":
                 assert late == []
             else:

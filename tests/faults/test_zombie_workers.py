@@ -58,10 +58,10 @@ def lay(folder: Path, series: Path, hook: str, like: Path | None = None) -> Path
 
 
 def run(config: Path, url: str) -> subprocess.Popen[bytes]:
-    with (config.parent / "told").open("wb") as told:
+    with (config.parent / "told").open("wb") as file:
         return subprocess.Popen(
             [str(VEDETTE), "--config", str(config), "run", "--until-idle", "--plain"],
-            stdout=told, stderr=told, env={**os.environ, "WORKERS_URL": url},
+            stdout=file, stderr=file, env={**os.environ, "WORKERS_URL": url},
         )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def open_worker(url: str, folder: Path) -> PostgresStore:
     )  # fmt: skip
 
 
-def tell(*words: object) -> None:
+def report(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
@@ -55,7 +55,7 @@ async def main(mode: str, url: str, folder: Path, record: Path) -> None:
     store = open_worker(url, folder)
     runs = await accept_events(store, *(event(n, subject=f"k{n}") for n in range(200)))
     # The other worker must be there before a run is chosen, or its key may be given away.
-    tell("joined")
+    report("joined")
     sys.stdin.readline()
     mine = next(run for run in runs if store.lease_epoch(run) is not None)
     made = closing_step(store, mine)
@@ -65,7 +65,7 @@ async def main(mode: str, url: str, folder: Path, record: Path) -> None:
             target=call, args=(store, made.epoch, file.fileno(), mode == "careful", end)
         )
         calls.start()
-        tell("calling", mine.id)
+        report("calling", mine.id)
         if mode == "group":
             store.writer.enqueue(lambda: os.kill(os.getpid(), signal.SIGSTOP), in_savepoint=True)
         await asyncio.to_thread(sys.stdin.readline)
@@ -75,7 +75,7 @@ async def main(mode: str, url: str, folder: Path, record: Path) -> None:
                 answers.append((await store.commit(made)).status.value)
             except StoreFailed:
                 answers.append("failed")
-        tell("answer", answers[-1])
+        report("answer", answers[-1])
         sys.stdin.readline()
         end.set()
         calls.join()

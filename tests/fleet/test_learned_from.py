@@ -20,9 +20,9 @@ __all__ = ["clock", "fleet"]
 
 async def give(fleet: FleetHarness, who: str, verb: str, **args: Any) -> dict[str, Any]:
     by = Order(Principal.owner(who), "because", f"{who}-{verb}-{sorted(args.items())}")
-    told = await dispatch(fleet.app.commands, verb, by, args)
+    answer = await dispatch(fleet.app.commands, verb, by, args)
     await fleet.wait_until_idle()
-    return told
+    return answer
 
 
 async def proposed(fleet: FleetHarness, who: str, text: str, promoted_by: str) -> str:

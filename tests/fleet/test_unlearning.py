@@ -153,8 +153,8 @@ async def test_a_bank_that_takes_nothing_is_brought_up_and_nobody_is_briefed_bef
             "BEGIN SELECT RAISE(FAIL, 'the disk takes no more'); END"
         )
     given = {"id": gone} if verb == "memory_off" else {"entry": seq}
-    told = await order(fleet, verb, **given)
-    assert not told.get("scrubbed")
+    answer = await order(fleet, verb, **given)
+    assert not answer.get("scrubbed")
     assert recalled(fleet, HAND) == [gone]
     await fleet.send(mail("late", HAND))
     await fleet.wait_until_idle()
@@ -177,8 +177,8 @@ def once_durable(fleet: FleetHarness, commit: str, then: Callable[[], None]) -> 
     store: Any = fleet.app.store
     onward = getattr(store, commit)
 
-    async def first(*asked: Any, **more: Any) -> Any:
-        answer = await onward(*asked, **more)
+    async def first(*arguments: Any, **more: Any) -> Any:
+        answer = await onward(*arguments, **more)
         delattr(store, commit)
         then()
         return answer
@@ -212,13 +212,13 @@ async def test_what_was_erased_is_not_recalled_where_the_store_cannot_be_read_af
         clock.advance(366 * DAY)
     store: Any = fleet.app.store
 
-    def broken(*asked: Any, **more: Any) -> Any:
+    def broken(*arguments: Any, **more: Any) -> Any:
         refuse()
 
     once_durable(fleet, commit, lambda: setattr(store, read, broken))
-    told = await order(fleet, verb, **given)
-    assert told["erased"], "it stands"
-    assert not told.get("scrubbed")
+    answer = await order(fleet, verb, **given)
+    assert answer["erased"], "it stands"
+    assert not answer.get("scrubbed")
     assert "Input/output error" in fleet.app.services.recall.lag_reason
     await fleet.send(mail("late", HAND))
     await fleet.wait_until_idle()
@@ -308,16 +308,16 @@ async def test_a_bank_that_cannot_be_read_is_told_and_no_event_is_lost_to_it(
                 await wait_until(lambda: fleet.runs(mail("before"))[0].state == "done")
                 disk.fail(tmp_path / "state" / "memory.db")
                 await fleet.app.intake.accept([mail("late", HAND)])
-                await wait_until(lambda: told(running) != [])
+                await wait_until(lambda: bank_troubles(running) != [])
                 for _ in range(5):
                     clock.advance(5_000_000)
                     await asyncio.sleep(0.1)
                 (run,) = fleet.runs(mail("late", HAND))
                 assert (run.state, run.turn, run.attempts) == ("ready", 0, 0)
-                assert len(told(running)) == 1
-                assert "the disk failed" in told(running)[0]
+                assert len(bank_troubles(running)) == 1
+                assert "the disk failed" in bank_troubles(running)[0]
                 disk.broken = False
-                while len(told(running)) == 1:
+                while len(bank_troubles(running)) == 1:
                     clock.advance(5_000_000)
                     await asyncio.sleep(0.1)
                 await wait_until(lambda: fleet.runs(mail("late", HAND))[0].state == "done")
@@ -327,8 +327,8 @@ async def test_a_bank_that_cannot_be_read_is_told_and_no_event_is_lost_to_it(
                 await task
 
 
-def told(running: Daemon) -> list[str]:
-    return [told for told in running.troubles if "the memory bank" in told]
+def bank_troubles(running: Daemon) -> list[str]:
+    return [message for message in running.troubles if "the memory bank" in message]
 
 
 # --- by its entry ---------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ async def test_what_was_learned_is_governed_after_its_entries_are_archived(
     _, off = await candidate(fleet, "1", f"one {PHRASE}", "memory_approve", "memory_off")
     second, on = await candidate(fleet, "2", f"two {PHRASE}", "memory_approve")
     third, waits = await candidate(fleet, "3", f"three {PHRASE}")
-    hand = await by_hand(fleet, clock, HAND)
+    own = await by_hand(fleet, clock, HAND)
     before = await states(fleet)
     await let_go(fleet, tmp_path / "archive")
     await fleet.restart()
@@ -439,25 +439,25 @@ async def test_what_was_learned_is_governed_after_its_entries_are_archived(
         await order(fleet, "memory_on", id=on)
     await order(fleet, "memory_on", id=off)
     await order(fleet, "memory_off", id=off)
-    await order(fleet, "memory_approve", id=hand)
+    await order(fleet, "memory_approve", id=own)
     await order(fleet, "memory_off", source=second.event)
-    assert await states(fleet) == {off: "off", on: "off", waits: "candidate", hand: "active"}
+    assert await states(fleet) == {off: "off", on: "off", waits: "candidate", own: "active"}
     # Once more, so that what came since joins what was kept before; and the bank is lost.
     await let_go(fleet, tmp_path / "archive")
     await fleet.close()
     for path in (fleet.folder / "state").glob("memory.db*"):
         path.unlink()
     await fleet.open()
-    assert await states(fleet) == {off: "off", on: "off", waits: "candidate", hand: "active"}
+    assert await states(fleet) == {off: "off", on: "off", waits: "candidate", own: "active"}
     story = (await order(fleet, "memory_show", id=off))["story"]
     assert [one["kind"] for one in story] == [
         "memory.proposed", "memory.promoted", "memory.retired", "memory.restored", "memory.retired",
     ]  # fmt: skip
     await order(fleet, "erase", event=third.event)
     await order(fleet, "erase", subject=who("2"))
-    assert set(await states(fleet)) == {off, hand}
+    assert set(await states(fleet)) == {off, own}
     assert holding(fleet, f"three {PHRASE}") == holding(fleet, f"two {PHRASE}") == []
-    seq = next(one.seq for one in fleet.app.store.memories().values() if one.id == hand)
+    seq = next(one.seq for one in fleet.app.store.memories().values() if one.id == own)
     await order(fleet, "erase", entry=seq)
     assert await states(fleet) == {off: "off"}
     assert holding(fleet, HAND) == []
@@ -480,20 +480,20 @@ async def test_taking_back_what_came_from_a_source_is_one_commit(
 
     taught = await by_hand(fleet, clock, "a fact", "memory_approve")
     waits = await by_hand(fleet, clock, "another")
-    asked = {"id": None, "source": "person:tester"}
+    question = {"id": None, "source": "person:tester"}
     curating = fleet.app.commands.curation
     assert curating is not None
     person = fleet.order().principal
     monkeypatch.setattr(failpoint, "hook", die)
     with pytest.raises(Dead):
-        await curating.apply_order("memory_off", person, "wrong", "once", asked)
+        await curating.apply_order("memory_off", person, "wrong", "once", question)
     monkeypatch.setattr(failpoint, "hook", None)
     await fleet.restart()
     assert await states(fleet) == {taught: "off", waits: "rejected"}
     curating = fleet.app.commands.curation
     assert curating is not None
     with pytest.raises(AlreadyDone):
-        await curating.apply_order("memory_off", person, "wrong", "once", asked)
+        await curating.apply_order("memory_off", person, "wrong", "once", question)
     assert len(fleet.entries("memory.retired")) == len(fleet.entries("memory.rejected")) == 1
 
 

@@ -240,8 +240,8 @@ def test_it_is_not_root_and_holds_no_secret() -> None:
     assert user == f"{USER}:{USER}"
     assert words.index("USER") > max(n for n, word in enumerate(words) if word in ("RUN", "COPY"))
     assert "HEALTHCHECK" in words
-    told = " ".join(rest for word, rest in DOCKERFILE if word in ("ENV", "ARG", "COPY"))
-    assert not re.search(r"(?i)secret|token|password|\.key|\.vedette|\.git", told)
+    text = " ".join(rest for word, rest in DOCKERFILE if word in ("ENV", "ARG", "COPY"))
+    assert not re.search(r"(?i)secret|token|password|\.key|\.vedette|\.git", text)
 
 
 def test_the_base_is_named_and_can_be_pinned() -> None:

@@ -301,8 +301,8 @@ class Trial:
             asyncio.to_thread(vedette, self.config, worker.environment, "status"),
             ask_ready(worker.port),
         )
-        told = (status.stdout + status.stderr).strip().replace("\n", "\n    ")
-        return f"{worker.name}: /readyz {ready}\n    {told}"
+        output = (status.stdout + status.stderr).strip().replace("\n", "\n    ")
+        return f"{worker.name}: /readyz {ready}\n    {output}"
 
     async def _watch(self) -> None:
         """Start again who ended by itself: without a database, for one."""
@@ -349,8 +349,8 @@ class Trial:
                     break
             await asyncio.sleep(0.5)
         else:
-            told = "; ".join(self.seen.waiting) or "what a source sent is not answered for"
-            self.seen.history.errors.append(f"not live within {LIVE_S:.0f} s: {told}")
+            text = "; ".join(self.seen.waiting) or "what a source sent is not answered for"
+            self.seen.history.errors.append(f"not live within {LIVE_S:.0f} s: {text}")
         self.seen.history.end_s = self.now()
         sources.cancel()
         with suppress(asyncio.CancelledError):
@@ -409,9 +409,9 @@ class Trial:
         while True:
             await asyncio.sleep(5)
             events = self._producers.events
-            told = sum(event.told_s < NEVER for event in events)
+            count = sum(event.told_s < NEVER for event in events)
             done = sum(act.what == "done" for act in self._targets.acts)
             kinds = Counter(fault.what for fault in self.seen.history.faults)
             faults = ", ".join(f"{number} {what}" for what, number in sorted(kinds.items()))
-            sent = f"{told} of {len(events)} events told, {done} effects"
+            sent = f"{count} of {len(events)} events told, {done} effects"
             self.told(f"{self.now():5.0f} s  {sent}; {faults}")

@@ -24,8 +24,8 @@ from vedette.domain.tool import Tool
 class AgentProcesses:
     """When the processes of one engine's agents die; `hands` and `judges` take its ports' place."""
 
-    def __init__(self, hands: Any, judges: Any) -> None:
-        self.hands, self.judges = Hands(self, hands), Judges(self, judges)
+    def __init__(self, tools: Any, judges: Any) -> None:
+        self.hands, self.judges = Hands(self, tools), Judges(self, judges)
         self.calls: dict[str, dict[asyncio.Future[None], None]] = defaultdict(dict)
         self._asked: Counter[str] = Counter()
         self._dies_at: dict[str, int] = {}
@@ -64,8 +64,8 @@ class Judges:
 class Hands:
     """The Performer port."""
 
-    def __init__(self, processes: AgentProcesses, hands: Any) -> None:
-        self._processes, self._hands = processes, hands
+    def __init__(self, processes: AgentProcesses, tools: Any) -> None:
+        self._processes, self._hands = processes, tools
 
     def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes. Raises WorkerLost."""
@@ -83,11 +83,11 @@ class Hands:
         """Ask what came of a call; unknown if the process dies meanwhile."""
         return await self._call(call, self._hands.query(tool, call))
 
-    async def _call(self, call: Call, asked: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
+    async def _call(self, call: Call, call_: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
         calls = self._processes.calls[call.agent]
         lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         calls[lost] = None
-        work = asyncio.ensure_future(asked)
+        work = asyncio.ensure_future(call_)
         try:
             await asyncio.sleep(0)  # what may not start is not begun
             with suppress(WorkerLost):

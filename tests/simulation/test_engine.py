@@ -169,7 +169,7 @@ def test_everything_is_done_through_kills_and_power_cuts(folder: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes_in_another_process(folder: Path) -> None:
-    told = []
+    results = []
     for hash_seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-m", "tests.simulation.test_engine", "3", "4"],
@@ -181,15 +181,15 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process(folder: Path) -> 
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        told.append(done.stdout.split())
-    assert told[0] == told[1]
-    assert told[0][0] != told[0][1]
+        results.append(done.stdout.split())
+    assert results[0] == results[1]
+    assert results[0][0] != results[0][1]
 
 
 def test_a_disk_that_fails_is_told_and_gone_on_from(folder: Path) -> None:
     loop = SimLoop(1)
     disk = SimDisk("vedette-sim-fails")
-    told = []
+    results = []
 
     async def main() -> int:
         state = folder / "failing"
@@ -204,13 +204,13 @@ def test_a_disk_that_fails_is_told_and_gone_on_from(folder: Path) -> None:
         disk.fail(state, "sync", 1)
         with pytest.raises(StoreFailed) as error:
             await send("1")
-        told.append(str(error.value))
+        results.append(str(error.value))
         await send("1")
         await send("2")
         disk.leave_room(state, 0)
         with pytest.raises(StoreFailed) as error:
             await send("3")
-        told.append(str(error.value))
+        results.append(str(error.value))
         disk.leave_room(state, None)
         await send("3")
         while life.app.store.ready_counts():  # noqa: ASYNC110
@@ -225,7 +225,7 @@ def test_a_disk_that_fails_is_told_and_gone_on_from(folder: Path) -> None:
         finally:
             loop.close()
             disk.close()
-    assert len(told) == 2
+    assert len(results) == 2
 
 
 def test_whoever_asks_this_machine_is_told(folder: Path) -> None:

@@ -27,10 +27,10 @@ def durable_permit(folder: Path, key: str) -> bool:
     """Say whether another opener of the store's file sees the permit of an effect."""
     store = SqliteReader(folder / "state")
     try:
-        told = [orjson.loads(raw) for _, raw, _ in store.entries("action", f"act_{key}")]
+        document = [orjson.loads(raw) for _, raw, _ in store.entries("action", f"act_{key}")]
     finally:
         store.close()
-    decided = [entry["outcome"] for entry in told if entry["kind"] == "action.decided"]
+    decided = [entry["outcome"] for entry in document if entry["kind"] == "action.decided"]
     return decided[-1:] == ["permit"]
 
 

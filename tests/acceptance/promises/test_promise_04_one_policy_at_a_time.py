@@ -60,8 +60,8 @@ async def test_promise_04_one_policy_at_a_time(tmp_path: Path, world: World, res
     async with toy_fleet(tmp_path, world, extra=wide, clock=clock) as fleet:
         events = await thousand_queued(fleet, world)
         deny = write_policies(tmp_path / "deny", extra=wide | deny_policy("wire.send"))
-        told = await fleet.apply_policy(deny)
-        assert (told["ok"], told["revision"], told["still_calling"]) == (True, 2, 0)
+        answer = await fleet.apply_policy(deny)
+        assert (answer["ok"], answer["revision"], answer["still_calling"]) == (True, 2, 0)
         called = len(world.calls)
         assert 20 <= called < 900
         if restart:
@@ -161,8 +161,8 @@ async def test_promise_04_a_publication_waits_for_the_calls_under_way(
             await asyncio.sleep(0.005)
             assert not publishing.done(), "the call goes on, and the publication has answered"
         gate.set()
-        told = await publishing
-        assert told["still_calling"] == 0
+        answer = await publishing
+        assert answer["still_calling"] == 0
         assert world.effects() == 1
         await fleet.wait_until_idle()
 

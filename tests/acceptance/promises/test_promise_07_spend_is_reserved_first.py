@@ -27,9 +27,9 @@ async def spend(fleet: FleetHarness, thinks: ScriptedReasoner, number: int) -> t
 
     async def reason(briefing: Briefing) -> ReasonerJudgement:
         store = SqliteReader(fleet.folder / "state")
-        told = [orjson.loads(raw) for _, raw, _ in store.entries("run", briefing.run)]
+        document = [orjson.loads(raw) for _, raw, _ in store.entries("run", briefing.run)]
         store.close()
-        booked.append(any(entry["kind"] == "budget.reserved" for entry in told))
+        booked.append(any(entry["kind"] == "budget.reserved" for entry in document))
         thinks.briefings.append(briefing)
         await asyncio.sleep(0)
         return ReasonerJudgement(model_calls=2)

@@ -62,9 +62,9 @@ async def test_promise_10_it_stops_when_told(
     """Queued calls, waiting approvals and new events; the time it took is told."""
     async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
         held = await queued_behind_two(fleet, world)
-        told = await fleet.app.commands.stop(fleet.order("enough"), **what)
+        answer = await fleet.app.commands.stop(fleet.order("enough"), **what)
         called = len(world.calls)
-        assert told["took_us"] > 0
+        assert answer["took_us"] > 0
         late = job("late", send_proposal("late"), note_proposal("late"), key="late")
         await fleet.send(late)
         if "tool" not in what:

@@ -140,14 +140,14 @@ async def test_promise_11_what_is_recorded_is_what_was_asked(tmp_path: Path, wor
     """Byte for byte, whether a rule reads it or not; and asked of the very action it decides."""
     async with toy_fleet(tmp_path, world) as fleet:
         gateway = fleet.app.services.gateway
-        asked: list[bytes] = []
+        requests: list[bytes] = []
         engine = gateway.engine
 
         class Listening:
             name, digest = engine.name, engine.digest
 
             def decide(self, question: bytes) -> object:
-                asked.append(question)
+                requests.append(question)
                 return engine.decide(question)
 
         gateway.swap(Listening(), gateway.policy_rev)
@@ -156,8 +156,8 @@ async def test_promise_11_what_is_recorded_is_what_was_asked(tmp_path: Path, wor
         await fleet.wait_until_idle()
         entries = fleet.entries("action.decided")
         recorded = [canonical_json(fleet.body(entry["seq"])["question"]) for entry in entries]
-        assert sorted(recorded) == sorted(asked)
-        assert len(asked) == 4 * len(MIXED)
+        assert sorted(recorded) == sorted(requests)
+        assert len(requests) == 4 * len(MIXED)
         rows = {row.id: row for event in events for row in fleet.actions(event)}
         for entry, raw in zip(entries, recorded, strict=True):
             question, row = orjson.loads(raw), rows[entry["action"]]

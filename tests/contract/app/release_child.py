@@ -59,10 +59,12 @@ async def look(folder: Path) -> dict[str, Any]:
     """Return what the release left in the ledger, and what a start runs."""
     head = int((folder / "head").read_text())
     async with harness(folder) as fleet:
-        told = [entry for kind in KINDS for entry in fleet.entries(kind) if entry["seq"] > head]
+        entries = [entry for kind in KINDS for entry in fleet.entries(kind) if entry["seq"] > head]
         first = min(e["seq"] for e in fleet.entries("fleet.loaded") if e["seq"] > head)
         return {
-            "kinds": [e["kind"] for e in sorted(told, key=lambda e: e["seq"]) if e["seq"] < first],
+            "kinds": [
+                e["kind"] for e in sorted(entries, key=lambda e: e["seq"]) if e["seq"] < first
+            ],
             "runs": fleet.app.services.fleet.agent("worker").release,
             "folder": release_digest(folder / "content/agents/worker"),
         }

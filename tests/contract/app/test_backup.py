@@ -279,8 +279,8 @@ async def test_a_time_that_is_stamped_anew_doubles_nothing(
         now_us = fleet.app.services.clock.now_us()
         time = None if stamped_s is None else iso(now_us + stamped_s * 1_000_000)
         known = jobs(0, 3, tool)
-        again = [replace(one, time=time) for one in (*known, *later)]
-        receipts = await fleet.send(*again)
+        repeat = [replace(one, time=time) for one in (*known, *later)]
+        receipts = await fleet.send(*repeat)
         assert [one.status for one in receipts] == ["duplicate"] * 3 + ["accepted"] * 3
         await fleet.wait_until_idle()
         assert world.keys(tool) == before
@@ -505,14 +505,14 @@ async def test_a_backup_beside_a_busy_fleet_is_whole(tmp_path: Path, world: Worl
         for n in range(3):
             await fleet.send(*jobs(n * 20, n * 20 + 20, "wire.send"))
             folder = tmp_path / f"backup{n}"
-            told = await asyncio.to_thread(back_up, fleet.app.settings, folder)
-            assert told["size"] > 0
+            answer = await asyncio.to_thread(back_up, fleet.app.settings, folder)
+            assert answer["size"] > 0
             assert not (folder / "ledger.key").exists()
             assert {p.stat().st_mode & 0o077 for p in folder.iterdir() if p.suffix == ".db"} == {0}
         await fleet.wait_until_idle()
         assert world.effects() == 60
-    again = await in_thread(lambda: back_up(settings_of(tmp_path), tmp_path / "idle"))
-    assert again["size"] == verified(tmp_path).size
+    repeat = await in_thread(lambda: back_up(settings_of(tmp_path), tmp_path / "idle"))
+    assert repeat["size"] == verified(tmp_path).size
 
 
 async def test_a_damaged_store_is_no_backup(tmp_path: Path, world: World) -> None:
@@ -606,8 +606,8 @@ async def test_a_disk_without_hard_links_takes_a_backup(
         await fleet.send(*jobs(0, 2, "wire.send"))
         await fleet.wait_until_idle()
         monkeypatch.setattr(os, "link", refuse)
-        told = await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "backup"))
-    assert told["size"] > 0
+        answer = await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "backup"))
+    assert answer["size"] > 0
     assert (tmp_path / "backup" / "backup.json").exists()
 
 

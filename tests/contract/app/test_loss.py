@@ -223,8 +223,8 @@ async def test_a_store_whose_witness_was_removed_comes_up_stopped_and_in_doubt(
         place.witness().touch()
     async with place.fleet() as fleet:
         await nothing_happens_twice(fleet, world, later)
-        (told,) = [one for one in fleet.app.troubles if "no witness" in one]
-        assert "no witness tells whether anything was lost after entry" in told
+        (messages,) = [one for one in fleet.app.troubles if "no witness" in one]
+        assert "no witness tells whether anything was lost after entry" in messages
         assert stands(fleet, place.witness())
         # What a person has settled stays so: the next start has a witness.
         await fleet.restart()
@@ -333,8 +333,8 @@ async def test_a_server_that_is_older_than_the_witness_saw_comes_up_stopped(
         loss = fleet.app.store.loss
         assert loss is not None
         assert loss.last == seen.size
-        told = f"entries {loss.size + 1} to {seen.size} are lost: the store goes no further than"
-        assert any(told in one for one in fleet.app.troubles)
+        text = f"entries {loss.size + 1} to {seen.size} are lost: the store goes no further than"
+        assert any(text in one for one in fleet.app.troubles)
         assert fleet.body(fleet.entries("store.restored")[0]["seq"])["reason"] == loss.sentence
         # What was learned in the lost history is not known any more.
         assert place.witness().with_name("lost-memory.db").exists()
@@ -477,7 +477,7 @@ async def test_a_worker_that_saw_nothing_of_what_is_lost_stops_everything_too(
         loss = other.app.store.loss
         assert loss is not None
         assert (loss.heads, loss.has_moved) == ((), True)
-        assert any(loss.sentence in told for told in other.app.troubles)
+        assert any(loss.sentence in message for message in other.app.troubles)
         await nothing_happens_twice(other, world, later)
         assert stands(other, place.witness("other"))
         await other.restart()
@@ -584,10 +584,10 @@ async def test_a_worker_that_had_ended_before_the_loss_comes_back_to_a_longer_hi
 
 
 @pytest.mark.parametrize(
-    ("lags", "told"), [(True, "the server went back"), (False, "the server was promoted")]
+    ("lags", "expected"), [(True, "the server went back"), (False, "the server was promoted")]
 )
 async def test_a_running_worker_whose_server_goes_back_ends_and_calls_nothing(
-    tmp_path: Path, world: World, lags: bool, told: str
+    tmp_path: Path, world: World, lags: bool, expected: str
 ) -> None:
     """The same address, another database: what a failover to a copy that may lag comes to."""
     place = Place(tmp_path, world, "postgresql")
@@ -605,7 +605,7 @@ async def test_a_running_worker_whose_server_goes_back_ends_and_calls_nothing(
             ending = asyncio.create_task(running.run(ticks.append))
             await wait_until(lambda: bool(ticks) or ending.done(), 20)
             place.fail_over(lags=lags)
-            with pytest.raises((BadStore, Unavailable), match=told):
+            with pytest.raises((BadStore, Unavailable), match=expected):
                 await ending
         assert not fleet.app.store.is_lease_valid(fleet.app.store.epoch)
         assert world.effects() == 15

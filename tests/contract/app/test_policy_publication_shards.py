@@ -49,11 +49,11 @@ def store(tmp_path: Path) -> Iterator[Opened]:
     opened.close()
 
 
-def archive_of(bundle: Bundle, number: int, sealer: FolderSigner) -> Archive:
-    key = sealer.key_id(make=False)
+def archive_of(bundle: Bundle, number: int, signer: FolderSigner) -> Archive:
+    key = signer.key_id(make=False)
     assert key is not None
-    raw = sealer.pack(bundle, number, "person:tester", None, 1)
-    return Archive.from_raw(number, bundle.digest, key, raw, sealer.public_key())
+    raw = signer.pack(bundle, number, "person:tester", None, 1)
+    return Archive.from_raw(number, bundle.digest, key, raw, signer.public_key())
 
 
 async def publish(store: Any, bundle: Bundle, archive: Archive) -> None:
@@ -61,9 +61,9 @@ async def publish(store: Any, bundle: Bundle, archive: Archive) -> None:
     await store.publish(bundle, [], number=archive.number, meta=archive.marks())
 
 
-def worker(store: Any, sealer: FolderSigner, where: Path | str | None) -> BundleDistributor:
-    shelf = open_repository(str(where)) if where else None
-    made = BundleDistributor(store, sealer, shelf, NAME, lambda: 1)
+def worker(store: Any, signer: FolderSigner, where: Path | str | None) -> BundleDistributor:
+    repository = open_repository(str(where)) if where else None
+    made = BundleDistributor(store, signer, repository, NAME, lambda: 1)
     made.refresh()
     return made
 
@@ -88,15 +88,15 @@ async def test_a_leader_without_the_fleet_s_key_overwrites_nothing_newer(
     # The same again is no news: it knows by the fleet's public key what lies there.
     assert await leader.repair() is None
     (where / NAME).write_bytes(newer.raw)
-    told = await leader.repair()
-    assert told is not None
-    assert "the shelf holds revision 9" in told
+    answer = await leader.repair()
+    assert answer is not None
+    assert "the shelf holds revision 9" in answer
     assert lies(where) == newer.raw
     # The control: what none of the keys signed is replaced, and that is told.
     (where / NAME).write_bytes(b"nothing of ours")
-    told = await leader.repair()
-    assert told is not None
-    assert "none of ours and is replaced" in told
+    answer = await leader.repair()
+    assert answer is not None
+    assert "none of ours and is replaced" in answer
     assert lies(where) == live.raw
 
 
@@ -186,9 +186,9 @@ async def test_a_worker_that_does_not_lead_shows_what_the_leader_signed(
     # Who led before, without the fleet's key, could not sign it.
     await store.remember(KEY, keys["a"].key_id(make=False))
     other, leader = worker(store, keys["none"], None), worker(store, keys["a"], None)
-    told: list[str] = []
+    messages: list[str] = []
     leading = [led]
-    keeping = asyncio.create_task(other.maintain(lambda: leading[0], told.append))
+    keeping = asyncio.create_task(other.maintain(lambda: leading[0], messages.append))
     try:
         await asyncio.sleep(0.1)
         leading[0] = False
@@ -205,8 +205,8 @@ async def test_a_worker_that_does_not_lead_shows_what_the_leader_signed(
                 await asyncio.sleep(0.01)
                 shown.append(other.live)
         assert shown[0] is None
-        assert [each for each in told if "revision 1 is not signed" not in each] == []
-        assert bool(told) == led
+        assert [each for each in messages if "revision 1 is not signed" not in each] == []
+        assert bool(messages) == led
     finally:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
@@ -235,18 +235,18 @@ async def test_a_bucket_that_breaks_off_is_tried_again_and_loses_nothing(
     open_repository("gs://policies").replace(NAME, newer.raw, None)
     gcs.breaking = how
     leader = worker(store, keys["a"], "gs://policies")
-    told: list[str] = []
-    keeping = asyncio.create_task(leader.maintain(lambda: True, told.append))
+    messages: list[str] = []
+    keeping = asyncio.create_task(leader.maintain(lambda: True, messages.append))
     try:
         async with asyncio.timeout(10):
-            while len(told) < 2 and not keeping.done():  # noqa: ASYNC110 (a task tells)
+            while len(messages) < 2 and not keeping.done():  # noqa: ASYNC110 (a task tells)
                 await asyncio.sleep(0.01)
             assert not keeping.done()
-            assert all("revision 1 is not on the shelf yet" in each for each in told)
-            assert all("Cloud Storage" in each for each in told)  # not: somebody changed it
+            assert all("revision 1 is not on the shelf yet" in each for each in messages)
+            assert all("Cloud Storage" in each for each in messages)  # not: somebody changed it
             assert gcs.buckets["policies"][NAME].raw == newer.raw
             gcs.breaking = ""
-            while "the shelf holds revision 2" not in told[-1]:  # noqa: ASYNC110
+            while "the shelf holds revision 2" not in messages[-1]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:
         keeping.cancel()
@@ -258,10 +258,10 @@ async def test_a_bucket_that_breaks_off_is_tried_again_and_loses_nothing(
 
 def restored(folder: Path, where: Path, bundle: Bundle, number: int) -> Path:
     """Return a fleet's folder whose store knows nothing of the revision that lies on its shelf."""
-    sealer = FolderSigner(folder / "state")
-    sealer.key_id(make=True)
+    signer = FolderSigner(folder / "state")
+    signer.key_id(make=True)
     where.mkdir()
-    (where / NAME).write_bytes(archive_of(bundle, number, sealer).raw)
+    (where / NAME).write_bytes(archive_of(bundle, number, signer).raw)
     return folder
 
 
@@ -298,9 +298,9 @@ async def test_who_is_told_to_publish_again_may_do_so_in_another_process(
     first = made()
     await first.warm()
     assert (first.next_number(1), first.is_behind(1)) == (2, False)
-    told = await first.upload(live)
-    assert told is not None
-    assert "Publish again; it becomes a higher revision" in told
+    answer = await first.upload(live)
+    assert answer is not None
+    assert "Publish again; it becomes a higher revision" in answer
     # The same content is a change now, and its number is above.
     assert (made().next_number(1), made().is_behind(1)) == (8, True)
     await publish(store, bundle, archive_of(bundle, 8, keys["a"]))

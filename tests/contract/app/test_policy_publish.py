@@ -62,7 +62,7 @@ def edited(folder: Path, number: int) -> Path:
     return to
 
 
-def shelving_of(fleet: FleetHarness) -> BundleDistributor:
+def distributor_of(fleet: FleetHarness) -> BundleDistributor:
     found = fleet.app.rollout.distributor
     assert found is not None
     return found
@@ -121,8 +121,8 @@ async def test_a_rollback_is_a_new_revision_with_old_content(
     assert [row["rolled_back_to"] for row in rows] == [1, None, None]
     assert [row["reason"] for row in rows][:2] == ["back", "it must be"]
     assert len({row["archive"] for row in rows}) == 3
-    again = await commands.policy_rollback(fleet.order("back"), 1)
-    assert not again["changed"]
+    repeat = await commands.policy_rollback(fleet.order("back"), 1)
+    assert not repeat["changed"]
     with pytest.raises(BadCommand, match="no revision 9"):
         await commands.policy_rollback(fleet.order("back"), 9)
 
@@ -148,16 +148,16 @@ async def test_a_policy_that_no_longer_fits_cannot_come_back(tmp_path: Path) -> 
     async with harness(tmp_path / "fleet", None) as fleet:
         first = fleet.app.store.live_revision()
         await apply(fleet, edited(tmp_path, 0))
-        asked: list[str] = []
+        requests: list[str] = []
 
         async def try_out(bundle: Bundle) -> list[Finding]:
-            asked.append(bundle.digest)
+            requests.append(bundle.digest)
             return [Finding("grants/data.yaml", 1, "does not fit")]
 
         stage: Any = fleet.app.rollout.stage
         stage.try_out = try_out
         back = await fleet.app.commands.policy_rollback(fleet.order("back"), 1)
-        assert (back["ok"], back["revision"], asked) == (False, 2, [first[1]])
+        assert (back["ok"], back["revision"], requests) == (False, 2, [first[1]])
         assert fleet.app.store.live_revision()[0] == 2
         assert fleet.entries("policy.refused")[-1]["bundle"] == first[1]
 
@@ -179,7 +179,7 @@ async def test_a_publication_does_not_wait_for_a_shelf_that_is_away(
             assert fleet.app.store.live_revision()[0] == 2
             troubles: list[str] = []
             keeping = asyncio.create_task(
-                shelving_of(fleet).maintain(lambda: True, troubles.append)
+                distributor_of(fleet).maintain(lambda: True, troubles.append)
             )
             async with asyncio.timeout(10):
                 while not troubles:  # noqa: ASYNC110 (a thread puts it there)
@@ -199,16 +199,16 @@ def lies_there(objects: dict[str, Any], number: int, fleet: FleetHarness) -> boo
 async def test_an_older_archive_put_back_is_refused_and_replaced(
     fleet: FleetHarness, where: str, tmp_path: Path
 ) -> None:
-    shelf = open_repository(where)
-    old = shelf.get(NAME)
+    repository = open_repository(where)
+    old = repository.get(NAME)
     assert old is not None
     await apply(fleet, edited(tmp_path, 0))
-    live = shelf.get(NAME)
+    live = repository.get(NAME)
     assert live is not None
-    assert shelf.replace(NAME, old[0], live[1])
+    assert repository.replace(NAME, old[0], live[1])
     with pytest.raises(BadPolicy, match="revision 1 lies on the shelf, and 2 was live"):
         lies(fleet, where)
-    assert await shelving_of(fleet).repair() is None
+    assert await distributor_of(fleet).repair() is None
     assert lies(fleet, where) == fleet.app.store.live_revision()
 
 
@@ -216,8 +216,8 @@ async def test_an_older_archive_put_back_is_refused_and_replaced(
 async def test_what_was_not_signed_by_us_is_refused_and_replaced(tmp_path: Path, how: str) -> None:
     where = str(tmp_path / "shelf")
     async with harness(tmp_path / "fleet", where) as fleet:
-        shelf = open_repository(where)
-        found = shelf.get(NAME)
+        repository = open_repository(where)
+        found = repository.get(NAME)
         assert found is not None
         raw, bundle = found[0], read_bundle(fleet.policies)
         flipped = bytearray(raw)
@@ -228,12 +228,12 @@ async def test_what_was_not_signed_by_us_is_refused_and_replaced(tmp_path: Path,
             "foreign": FolderSigner(tmp_path / "other").pack(bundle, 7, "person:eve", None, 1),
             "garbage": b"no archive at all",
         }[how]
-        assert shelf.replace(NAME, wrong, found[1])
+        assert repository.replace(NAME, wrong, found[1])
         with pytest.raises(BadPolicy):
             lies(fleet, where)
-        told = await shelving_of(fleet).repair()
-        assert told is not None
-        assert "none of ours and is replaced" in told
+        answer = await distributor_of(fleet).repair()
+        assert answer is not None
+        assert "none of ours and is replaced" in answer
         assert lies(fleet, where) == fleet.app.store.live_revision()
 
 
@@ -241,10 +241,10 @@ async def test_a_newer_revision_is_never_overwritten_by_an_older_one(tmp_path: P
     """As when two workers publish, and the first of them is slow to reach the shelf."""
     where = str(tmp_path / "shelf")
     async with harness(tmp_path / "fleet", where) as fleet:
-        first = shelving_of(fleet).live
+        first = distributor_of(fleet).live
         assert first is not None
         await apply(fleet, edited(tmp_path, 0))
-        assert await shelving_of(fleet).upload(first) is None
+        assert await distributor_of(fleet).upload(first) is None
         assert lies(fleet, where) == fleet.app.store.live_revision()
 
 
@@ -263,12 +263,12 @@ async def test_after_a_restore_numbers_go_on_above_what_the_shelf_has(
     async with harness(lost, None):  # the store alone is at revision 1
         pass
     async with harness(lost, where) as fleet:
-        shelving = shelving_of(fleet)
+        distributor = distributor_of(fleet)
         assert fleet.app.store.live_revision()[0] == 1
-        told = await shelving.repair()
-        assert told is not None
-        assert "the shelf holds revision 3" in told
-        assert shelving.is_behind(1)
+        answer = await distributor.repair()
+        assert answer is not None
+        assert "the shelf holds revision 3" in answer
+        assert distributor.is_behind(1)
         # The same content again is a change now: it gets a number that nobody has seen.
         done = await apply(fleet, fleet.policies)
         assert (done["ok"], done["changed"], done["revision"]) == (True, True, 4)
@@ -307,21 +307,21 @@ async def test_who_is_outrun_by_another_worker_goes_behind_it(tmp_path: Path) ->
     async with harness(tmp_path / "fleet", str(tmp_path / "shelf")) as fleet:
         store: Any = fleet.app.store
         publish, other = store.publish, read_bundle(edited(tmp_path, 1))
-        asked: list[int] = []
+        requests: list[int] = []
 
         async def outrun(bundle: Bundle, drafts: Any, **more: Any) -> int:
-            asked.append(more["number"])
-            if len(asked) == 1:
+            requests.append(more["number"])
+            if len(requests) == 1:
                 await publish(other, [])
             number: int = await publish(bundle, drafts, **more)
             return number
 
         store.publish = outrun
         done = await apply(fleet, edited(tmp_path, 0))
-        assert (asked, done["revision"]) == ([2, 3], 3)
+        assert (requests, done["revision"]) == ([2, 3], 3)
         assert lies(fleet, str(tmp_path / "shelf")) == (3, done["digest"])
         assert fleet.entries("policy.published")[-1]["policy_rev"] == 3
-        asked.clear()
+        requests.clear()
 
         async def always(bundle: Bundle, drafts: Any, **more: Any) -> int:
             raise WriteConflict("again")
@@ -347,10 +347,10 @@ async def test_a_worker_without_the_fleet_s_key_publishes_unsigned_and_says_so(
         assert (done["ok"], done["archive"]) == (True, None)
         assert "no policy.key" in done["told"]
         assert not (state / "policy.key").exists()
-        assert shelving_of(fleet).live is None
-        told = await shelving_of(fleet).repair()
-        assert told is not None
-        assert "revision 2 is not signed" in told
+        assert distributor_of(fleet).live is None
+        answer = await distributor_of(fleet).repair()
+        assert answer is not None
+        assert "revision 2 is not signed" in answer
         signed = await apply(fleet, edited(tmp_path, 1), new_key=True)
         assert (signed["ok"], signed["archive"] is not None) == (True, True)
         assert lies(fleet, where) == fleet.app.store.live_revision()
@@ -381,13 +381,13 @@ async def test_a_revision_from_before_there_were_archives_is_signed_at_the_next_
     tmp_path: Path,
 ) -> None:
     async with harness(tmp_path / "fleet", None) as fleet:
-        shelving = shelving_of(fleet)
-        old = replace(shelving.live or Archive.from_raw(0, "", "", b""), number=0)
+        distributor = distributor_of(fleet)
+        old = replace(distributor.live or Archive.from_raw(0, "", "", b""), number=0)
         await fleet.app.store.remember("policy_archive", old.marks()["policy_archive"])
-        shelving.refresh()
-        found = [shelving.live]
-        assert await shelving.repair() is None
-        found.append(shelving.live)
+        distributor.refresh()
+        found = [distributor.live]
+        assert await distributor.repair() is None
+        found.append(distributor.live)
         assert found == [None, Archive.load_live(fleet.app.store)]
         assert found[1] is not None
         assert (found[1].number, found[1].bundle) == fleet.app.store.live_revision()
@@ -408,17 +408,17 @@ async def test_somebody_who_keeps_changing_the_shelf_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with harness(tmp_path / "fleet", str(tmp_path / "shelf")) as fleet:
-        shelving = shelving_of(fleet)
-        archive = shelving.live
+        distributor = distributor_of(fleet)
+        archive = distributor.live
         assert archive is not None
-        assert shelving.repository is not None
+        assert distributor.repository is not None
         (tmp_path / "shelf" / NAME).unlink()
-        monkeypatch.setattr(shelving.repository, "replace", lambda name, raw, version: False)
+        monkeypatch.setattr(distributor.repository, "replace", lambda name, raw, version: False)
         with pytest.raises(Unavailable, match="keeps changing"):
-            shelving._upload(shelving.repository, archive)
-        told = await shelving.upload(archive)
-        assert told is not None
-        assert "not on the shelf yet" in told
+            distributor._upload(distributor.repository, archive)
+        answer = await distributor.upload(archive)
+        assert answer is not None
+        assert "not on the shelf yet" in answer
 
 
 # --- what changed --------------------------------------------------------------------------------

@@ -100,10 +100,10 @@ class Fleet:
 
     async def works(self, name: str) -> bool:
         """Send an event; say whether the model was asked, with its tokens booked before."""
-        event, asked = job(name, key=name), len(self.model.briefings)
+        event, count = job(name, key=name), len(self.model.briefings)
         await self.fleet.send(event)
         await self.fleet.wait_until_idle()
-        if len(self.model.briefings) == asked:
+        if len(self.model.briefings) == count:
             return False
         booked = [e for e in self.fleet.entries("budget.reserved") if e["event"] == event.key]
         assert ["tokens" in entry["spend"] for entry in booked] == [True]
@@ -248,8 +248,8 @@ async def test_an_agent_whose_tokens_have_no_bound_begins_nothing(tmp_path: Path
         assert not made.bounded()
         for _ in range(2):
             await fleet.app.releases.follow(troubles.append)
-        (told,) = troubles
-        assert "worker begins nothing here: tokens or money are limited" in told
+        (messages,) = troubles
+        assert "worker begins nothing here: tokens or money are limited" in messages
         stricter = LIMITED.replace("1000", "900")
         assert (await fleet.apply_policy(made.policy(stricter)))["ok"], "it is nothing new"
         assert not await made.works("1")
@@ -439,8 +439,8 @@ async def test_the_last_release_of_the_record_runs_whoever_made_it_meanwhile(
 ) -> None:
     """Another worker's release is committed behind ours, and read before ours is in place."""
     async with running(tmp_path, "here", plan=plan) as made:
-        releases, store, told = made.releases, made.fleet.app.store, list[str]()
-        await releases.follow(told.append)
+        releases, store, troubles = made.releases, made.fleet.app.store, list[str]()
+        await releases.follow(troubles.append)
         made.say("theirs")
         theirs = keep_snapshot(made.fleet.app.settings.state, made.agent).release
         made.say("ours")
@@ -453,7 +453,7 @@ async def test_the_last_release_of_the_record_runs_whoever_made_it_meanwhile(
                 store.append_entries = note  # type: ignore[method-assign]
                 fields = {"agent": "worker", "release": theirs, "actor": "person:other"}
                 await note([Draft("agent.released", fields)])
-                following.append(asyncio.create_task(releases.follow(told.append)))
+                following.append(asyncio.create_task(releases.follow(troubles.append)))
                 for _ in range(5):
                     await asyncio.sleep(0)
             return seq
@@ -461,13 +461,13 @@ async def test_the_last_release_of_the_record_runs_whoever_made_it_meanwhile(
         store.append_entries = later  # type: ignore[method-assign]
         ours = (await made.release())["release"]
         await asyncio.gather(*following)
-        await releases.follow(told.append)
+        await releases.follow(troubles.append)
         assert made.fleet.app.services.fleet.agent("worker").release == theirs
         # A release of what ran here last is one: the fleet runs another by now.
         await note([Draft("agent.released", {"agent": "worker", "release": ours})])
         done = await made.release()
         assert (done["was"], done["changed"]) == (ours, False) or done["changed"]
-        await releases.follow(told.append)
+        await releases.follow(troubles.append)
         assert made.fleet.app.services.fleet.agent("worker").release == ours
         assert await made.judged("1") == ("ours ours", ours)
 
@@ -485,7 +485,7 @@ async def test_a_release_of_what_runs_here_counts_where_another_was_made(
         made.say("old")
         done = await made.release()
         assert (done["was"], done["release"], done["changed"]) == (theirs, here, True)
-        await made.releases.follow(lambda told: None)
+        await made.releases.follow(lambda message: None)
         assert made.fleet.app.services.fleet.agent("worker").release == here
 
 
@@ -544,10 +544,10 @@ async def test_two_workers_that_release_at_once_run_the_last_of_both(tmp_path: P
                     for each in fleets:
                         keep_snapshot(each.app.settings.state, words.parent)
                 done = [f.app.releases.release(f.order(), "worker") for f in fleets]
-                assert all(told["changed"] for told in await asyncio.gather(*done))
+                assert all(answer["changed"] for answer in await asyncio.gather(*done))
                 last = one.entries("agent.released")[-1]["release"]
                 await wait_until(partial(both_run, last), 20)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert [told for told in troubles if "was taken up" not in told] == []
+            assert [answer for answer in troubles if "was taken up" not in answer] == []

@@ -50,10 +50,10 @@ async def fleet(
     """A fleet whose queryable tool is held for a person, as its high-impact one is."""
     made = toy_fleet(tmp_path, world, clock=clock)
     yaml = made.content / "agents" / "worker" / "agent.yaml"
-    asked = "settles: queryable, function: act, query: ask, target: world,"
+    settlement = "settles: queryable, function: act, query: ask, target: world,"
     text = yaml.read_text()
-    assert asked in text
-    yaml.write_text(text.replace(asked, asked + " high_impact: true,"))
+    assert settlement in text
+    yaml.write_text(text.replace(settlement, settlement + " high_impact: true,"))
     if request.param == "postgresql":
         file = tmp_path / "url"
         file.write_text(server(fsync=False).fresh())
@@ -170,10 +170,10 @@ async def test_an_approval_is_over_once_its_effect_is(
     await fleet.wait_until_idle()
     await fleet.approve(row_of(fleet, event))
     await fleet.wait_until_idle()
-    again = job("2", send_proposal(tool="big.send"))
-    await fleet.send(again)
+    repeat = job("2", send_proposal(tool="big.send"))
+    await fleet.send(repeat)
     await fleet.wait_until_idle()
-    assert row_of(fleet, again).hold == "open"
+    assert row_of(fleet, repeat).hold == "open"
     await published(fleet, "p2")
     await later(fleet, clock)
     assert len(world.calls) == 1

@@ -344,16 +344,16 @@ async def test_what_a_killed_turn_had_booked_stays_booked(
         tmp_path, world, clock, budget=f"{BOUNDED}, tokens_per_day: 5000", reasoners={"adk": thinks}
     )
     async with fleet:
-        asked, answer = asyncio.Event(), thinks.reason
+        request, answer = asyncio.Event(), thinks.reason
 
         async def never(briefing: Briefing) -> ReasonerJudgement:
-            asked.set()
+            request.set()
             await asyncio.Event().wait()
             raise AssertionError("nobody sets it")
 
         thinks.reason = never  # type: ignore[method-assign]
         await fleet.send(job("1"))
-        await asked.wait()
+        await request.wait()
         thinks.reason = answer  # type: ignore[method-assign]
         await fleet.restart()
         await fleet.wait_until_idle()
@@ -446,8 +446,8 @@ async def test_most_of_a_limit_is_told_once_in_its_window(
         (alert,) = fleet.entries("budget.alerted")
         assert (alert["agent"], alert["unit"], alert["window"]) == ("worker", "actions", "hour")
         assert (alert["amount"], alert["limit"]) == (8, 10)
-        told = {"agent": "worker", "unit": "actions", "window": "hour"}
-        assert fleet.app.metrics.total("budget_alerts", **told) == 1
+        fields = {"agent": "worker", "unit": "actions", "window": "hour"}
+        assert fleet.app.metrics.total("budget_alerts", **fields) == 1
         clock.advance(HOUR_US)
         await fleet.wait_until_idle()
         await thirty(fleet, "worker", 20)

@@ -146,13 +146,13 @@ def view_agrees(fleet: FleetHarness) -> None:
     assert list(store.audit()) == []
     walked = store.walk()
     rows = fold_entries(to_ledger_entry(seq, json.loads(raw)) for seq, raw, _, _ in walked)
-    told = {
+    by_place = {
         name: number
         for name, number in rows[("agent", "worker")].data.items()
         if name.startswith(("decided.", "hold.", "effect."))
     }
     counted = fleet.app.store.counts()["worker"]
-    assert told == {
+    assert by_place == {
         name: number
         for name, number in counted.items()
         if name.startswith(("decided.", "hold.", "effect."))
@@ -212,8 +212,8 @@ async def test_a_dead_letter_is_handled_no_more_though_nobody_heard_of_its_buria
         await asyncio.sleep(0.06)
         await fleet.wait_until_idle()
     assert [run.state for each in (dead, after) for run in fleet.runs(each)] == ["dead", "done"]
-    (told,) = fleet.entries("turn.reasoned")
-    assert told["event"] == after.key
+    (entries,) = fleet.entries("turn.reasoned")
+    assert entries["event"] == after.key
 
 
 async def test_the_order_survives_a_restart_before_it_is_acted_on(
@@ -280,10 +280,10 @@ async def test_a_queryable_effect_that_did_not_happen_is_decided_again_and_made(
     await handled(fleet, event)
     await buried(fleet, event)
     world.answer, world.query = None, None
-    asked, decided = len(world.queries), len(fleet.entries("action.decided"))
+    question, decided = len(world.queries), len(fleet.entries("action.decided"))
     clock.advance(A_CALL_US)
     await redriven(fleet, event)
-    assert len(world.queries) > asked, "it is asked before anything is repeated"
+    assert len(world.queries) > question, "it is asked before anything is repeated"
     assert len(fleet.entries("action.decided")) == decided + 1
     assert (only_row(fleet, event).effect, world.effects()) == ("done", 1)
     view_agrees(fleet)
@@ -341,8 +341,8 @@ async def test_what_policy_denies_by_now_is_not_repeated(
         await fleet.wait_until_idle()
     row = only_row(fleet, event)
     assert (len(world.calls), row.decided) == (calls, "deny")
-    told = [entry["kind"] for entry in fleet.entries("effect.unknown", "effect.cancelled")]
-    assert set(told) == {"effect.unknown"}, "nobody knows whether it happened"
+    entries = [entry["kind"] for entry in fleet.entries("effect.unknown", "effect.cancelled")]
+    assert set(entries) == {"effect.unknown"}, "nobody knows whether it happened"
     assert only_run(fleet, event).state == "done"
 
 
@@ -441,9 +441,9 @@ async def test_who_may_order_and_what_is_no_order(fleet: FleetHarness) -> None:
     with pytest.raises(Forbidden):
         await commands.drop(replace(order, principal=Principal("engine", "line")), [run.id])
     # Of several those that can be are moved, and it is said why others are not.
-    told = await commands.redrive(order, [done.id, run.id])
-    assert told["moved"] == [run.id]
-    assert told["refused"] == [{"run": done.id, "why": "it is no dead letter, it is done"}]
+    answer = await commands.redrive(order, [done.id, run.id])
+    assert answer["moved"] == [run.id]
+    assert answer["refused"] == [{"run": done.id, "why": "it is no dead letter, it is done"}]
 
 
 # --- what people see ----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.app.test_judge_replay import again
+from tests.contract.app.test_judge_replay import replay_all
 from tests.contract.engine.test_order import leases
 from tests.contract.store.test_store import ADAPTERS, Opened, by_person
 from tests.pg import server
@@ -241,7 +241,7 @@ async def test_what_was_judged_late_is_in_the_state_that_is_kept(tmp_path: Path,
             await fleet.app.commands.erase(fleet.order(), event=events[0].key)
         assert fleet.runs(events[1])[0].observed
         assert await judge_anew(fleet) == "sum 115 of 5"
-        assert (await again(fleet.app)).to_json()["differences"] == []
+        assert (await replay_all(fleet.app)).to_json()["differences"] == []
 
 
 @pytest.mark.parametrize(("late", "gone"), [(1, 0), (1, 2), (0, 1)])
@@ -259,7 +259,7 @@ async def test_a_dead_letter_that_cannot_be_judged_truly_stays_one_and_holds_nob
         why = [fleet.body(e["seq"])["why"] for e in fleet.entries("run.dead")][-1]
         assert "comes too late" in why
         assert await judge_anew(fleet) == f"sum {107 - (1, 2)[late]} of 3"
-        assert (await again(fleet.app)).to_json()["differences"] == []
+        assert (await replay_all(fleet.app)).to_json()["differences"] == []
 
 
 async def test_what_an_agent_learned_that_nobody_runs_goes_with_the_content(

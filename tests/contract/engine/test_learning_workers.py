@@ -51,9 +51,9 @@ def share_key(folder: Path) -> None:
 
 
 async def promoted(fleet: FleetHarness, text: str = "The pier is shut.") -> tuple[str, int]:
-    told = await order(fleet, "memory_propose", into="inbox/inbox", text=text, kind="fact")
-    await order(fleet, "memory_approve", id=told["candidate"])
-    return told["candidate"], told["entry"]
+    answer = await order(fleet, "memory_propose", into="inbox/inbox", text=text, kind="fact")
+    await order(fleet, "memory_approve", id=answer["candidate"])
+    return answer["candidate"], answer["entry"]
 
 
 def state(fleet: FleetHarness, id: str) -> str:
@@ -150,7 +150,7 @@ async def test_a_follower_that_the_disk_refuses_anything_tries_again(tmp_path: P
         try:
             await wait_until(lambda: len(tried) == 2 or task.done(), 20)
             assert not task.done()
-            assert ["snapshots: the disk is full" in told for told in troubles] == [True]
+            assert ["snapshots: the disk is full" in message for message in troubles] == [True]
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -175,8 +175,10 @@ async def test_an_order_that_was_overtaken_does_not_undo_the_later_one(
                 return moved
 
             monkeypatch.setattr(one.app.store, "move_memories", overtaken)
-            told = await order(one, "memory_off", id=id)
-            assert [each["state"] for each in told["moved"]] == ["off"], "so its own order left it"
+            answer = await order(one, "memory_off", id=id)
+            assert [each["state"] for each in answer["moved"]] == ["off"], (
+                "so its own order left it"
+            )
             assert (state(one, id), state(other, id)) == ("active", "active")
 
 
@@ -205,14 +207,14 @@ async def test_what_a_person_proposed_and_another_erased_never_enters_the_bank(
 
             monkeypatch.setattr(store, "propose_memory", overtaken)
             given = {"into": "inbox/inbox", "text": "Call 555-0199.", "kind": "fact"}
-            told = await order(one, "memory_propose", **given)
-            assert state(one, told["candidate"]) == "gone"
+            answer = await order(one, "memory_propose", **given)
+            assert state(one, answer["candidate"]) == "gone"
             files = [path for path in (tmp_path / "one/state").rglob("*") if path.is_file()]
             assert not [path for path in files if b"555-0199" in path.read_bytes()]
             assert bool(one.app.services.recall.lag_reason) == (read == "away")
             monkeypatch.setattr(store, "memories", learned_of)
             await wait_until(lambda: not one.app.services.recall.lag_reason, 20)
-            assert state(one, told["candidate"]) == "gone"
+            assert state(one, answer["candidate"]) == "gone"
 
 
 async def test_what_one_worker_promotes_and_takes_back_the_other_teaches(tmp_path: Path) -> None:

@@ -64,9 +64,9 @@ def state(fleet: FleetHarness, event: Event) -> str:
 
 def labels(fleet: FleetHarness, *events: Event) -> list[str]:
     runs = [fleet.runs(event)[0].id for event in events]
-    told = {entry["run"]: entry["label"] for entry in fleet.entries("turn.reasoned", "run.closed")
+    by_run = {entry["run"]: entry["label"] for entry in fleet.entries("turn.reasoned", "run.closed")
             if "label" in entry}  # fmt: skip
-    return [told[run] for run in runs]
+    return [by_run[run] for run in runs]
 
 
 async def approve(fleet: FleetHarness, row: ActionRow) -> None:
@@ -130,12 +130,12 @@ async def test_a_held_run_does_not_block_its_key(tmp_path: Path, world: World) -
 
 async def test_a_delivery_that_comes_twice_makes_one_run(tmp_path: Path, world: World) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
-        again = job("1", send_proposal())
-        receipts = await fleet.send(again, again)
+        repeat = job("1", send_proposal())
+        receipts = await fleet.send(repeat, repeat)
         await fleet.wait_until_idle()
-        later = await fleet.send(again)
+        later = await fleet.send(repeat)
         await fleet.restart()
-        latest = await fleet.send(again)
+        latest = await fleet.send(repeat)
         await fleet.wait_until_idle()
         assert [r.status for r in [*receipts, *later, *latest]] == [
             "accepted", "duplicate", "duplicate", "duplicate",

@@ -199,7 +199,9 @@ async def test_a_run_that_was_lost_sight_of_is_read_again_before_the_bound(
         backlog = store.ready_runs
         await app.commands.stop(fleet.order(), agent="worker")
         await fleet.send(*(job(f"{n}", send_proposal(f"{n}"), key=f"k{n % 3}") for n in range(6)))
-        store.ready_runs = lambda *asked: [run for run in backlog(*asked) if run.key != "k1"]
+        store.ready_runs = lambda *arguments: [
+            run for run in backlog(*arguments) if run.key != "k1"
+        ]
         await app.commands.resume(fleet.order(), agent="worker")
         await wait_until(lambda: world.effects() == 4, 10)
         store.ready_runs = backlog
@@ -246,7 +248,7 @@ async def test_a_store_that_does_not_answer_is_told(
         store: Any = fleet.app.store
         before = getattr(store, read)
 
-        def away(*asked: Any) -> Any:
+        def away(*arguments: Any) -> Any:
             raise StoreFailed("the server is away")
 
         setattr(store, read, away)
@@ -277,7 +279,7 @@ async def test_a_run_that_its_store_refuses_again_and_again_is_named(
 
         tried: list[int] = []
 
-        def broken(*asked: Any) -> Any:
+        def broken(*arguments: Any) -> Any:
             tried.append(1)
             raise StoreFailed("a page of the file is broken")
 
@@ -351,7 +353,7 @@ async def test_a_key_whose_next_runs_cannot_be_read_is_named(tmp_path: Path, wor
             if refuses[0]:
                 raise StoreFailed("the commit failed")
 
-        def broken(*asked: Any) -> Any:
+        def broken(*arguments: Any) -> Any:
             raise StoreFailed("a page of the file is broken")
 
         intercept_commits(fleet, work)

@@ -128,10 +128,10 @@ async def test_keys_that_nothing_is_under_way_for_are_let_go(
             await fleet.wait_until_idle()
         assert len(fleet.app.services.keys) <= 22
         # What was let go is taken up again from the store.
-        again = job("again", note_proposal("y"), key="0-7", value=1)
-        await fleet.send(again)
+        repeat = job("again", note_proposal("y"), key="0-7", value=1)
+        await fleet.send(repeat)
         await fleet.wait_until_idle()
-        (run,) = fleet.runs(again)
+        (run,) = fleet.runs(repeat)
         assert fleet.app.store.turns(run.id)[0]["label"] == "sum 8 of 2"
         assert fleet.app.store.row("worker_notes", "0-7") == {"texts": ["x", "y"]}
 

@@ -172,9 +172,9 @@ async def test_a_correction_is_as_secret_as_what_its_run_read(tmp_path: Path) ->
             (run,) = store.runs_of_event(event.key)
             args = {"run": run.id, "should": "other", "new_label": True}
             done = await dispatch(fleet.app.commands, "correct", fleet.order("looked"), args)
-            told = store.event(done["event"])
-            assert told is not None
-            return told.readers
+            correction = store.event(done["event"])
+            assert correction is not None
+            return correction.readers
 
         assert await corrected(job("0")) is None
         assert await corrected(replace(job("1", told="a secret"), readers=HOUSE)) == HOUSE
@@ -198,9 +198,9 @@ async def test_a_correction_goes_by_the_row_in_the_store_and_keeps_nothing_of_it
         async def corrected(should: str) -> Readers:
             args = {"run": run.id, "should": should, "new_label": True}
             done = await dispatch(fleet.app.commands, "correct", fleet.order("looked"), args)
-            told = store.event(done["event"])
-            assert told is not None
-            return told.readers
+            event = store.event(done["event"])
+            assert event is not None
+            return event.readers
 
         assert await corrected("other") == OTHERS
         assert len(services.keys) == 0

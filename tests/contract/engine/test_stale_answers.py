@@ -39,12 +39,12 @@ LOST = Outcome("unknown", error="no answer")
 async def hold_one(store: Any) -> ActionRow:
     (run,) = await accept_events(store, event(1))
     row = held_action(run)
-    asked = decision_entry(
+    question = decision_entry(
         run, row, Decision("hold", "impact.high", ("high impact",), wait="approval"), back=1
     )
     turn = entry(run, "turn.reasoned", turn=1, text="t")
     waiting = step(
-        store, run, turn, asked, actions=[row], state="waiting", waits="approval", turn=1
+        store, run, turn, question, actions=[row], state="waiting", waits="approval", turn=1
     )
     await store.commit(waiting)
     return row
@@ -67,8 +67,8 @@ async def move_on(store: Any, id: str, *drafts: Draft, **fields: Any) -> None:
 async def make_call(store: Any, id: str) -> None:
     """Act on an approval: the call's answer is lost, and a person is asked again."""
     run = store.run(store.action(id).run)
-    told = entry(run, "effect.unknown", action=id)
-    await move_on(store, id, told, hold="open", waits="approval", approver=None, effect="unknown")
+    draft = entry(run, "effect.unknown", action=id)
+    await move_on(store, id, draft, hold="open", waits="approval", approver=None, effect="unknown")
 
 
 async def answer(store: Any, id: str, to: Any, shown: str | None, **more: Any) -> None:
@@ -150,7 +150,7 @@ def by(fleet: FleetHarness, name: str) -> Order:
     return fleet.order(f"{name} looked")
 
 
-def asked_again(fleet: FleetHarness, id: str, rung: int, world: World) -> bool:
+def is_held_anew(fleet: FleetHarness, id: str, rung: int, world: World) -> bool:
     row = fleet.app.store.action(id)
     assert row is not None
     return (row.hold, row.effect, world.effects()) == ("open", "unknown", rung)
@@ -169,7 +169,7 @@ async def test_two_people_saw_one_hold_and_the_slower_answers_no_other(
         row, commands = await hold_bell(fleet), fleet.app.commands
         if rung:  # then both holds look alike: nobody knows whether it rang
             await fleet.approve(row)
-            await wait_until(lambda: asked_again(fleet, row.id, 1, world))
+            await wait_until(lambda: is_held_anew(fleet, row.id, 1, world))
         now = fleet.app.store.action(row.id)
         assert now is not None
         digest = fleet.shown_digest(now)
@@ -179,7 +179,7 @@ async def test_two_people_saw_one_hold_and_the_slower_answers_no_other(
         async def be_faster() -> None:
             store.transition_hold = settle_hold
             await commands.approve(by(fleet, "kim"), row.id, digest)
-            await wait_until(lambda: asked_again(fleet, row.id, rung + 1, world))
+            await wait_until(lambda: is_held_anew(fleet, row.id, rung + 1, world))
 
         async def commit_later(*args: Any, **more: Any) -> Any:
             await be_faster()
@@ -192,7 +192,7 @@ async def test_two_people_saw_one_hold_and_the_slower_answers_no_other(
         with pytest.raises(DisplayMismatch):
             await getattr(commands, verb)(by(fleet, "dee"), row.id, digest)
         await fleet.wait_until_idle()
-        assert asked_again(fleet, row.id, rung + 1, world)
+        assert is_held_anew(fleet, row.id, rung + 1, world)
 
 
 async def test_an_answer_while_the_call_is_under_way_is_for_no_hold_that_comes_of_it(
@@ -217,14 +217,14 @@ async def test_an_answer_while_the_call_is_under_way_is_for_no_hold_that_comes_o
 
         async def commit_later(*args: Any, **more: Any) -> Any:
             gate.set()
-            await wait_until(lambda: asked_again(fleet, row.id, 1, world))
+            await wait_until(lambda: is_held_anew(fleet, row.id, 1, world))
             return await settle_hold(*args, **more)
 
         store.transition_hold = commit_later
         with pytest.raises(BadCommand):
             await commands.approve(by(fleet, "dee"), row.id, digest)
         gate.set()
-        await wait_until(lambda: asked_again(fleet, row.id, 1, world))
+        await wait_until(lambda: is_held_anew(fleet, row.id, 1, world))
         await fleet.wait_until_idle()
         assert len(fleet.entries("hold.approved")) == world.effects() == 1
 
@@ -239,6 +239,6 @@ async def test_a_repeated_answer_is_one_also_where_it_was_acted_on(
         await commands.approve(order, row.id, digest)
         with pytest.raises(AlreadyDone):
             await commands.approve(order, row.id, digest)
-        await wait_until(lambda: asked_again(fleet, row.id, 1, world))
+        await wait_until(lambda: is_held_anew(fleet, row.id, 1, world))
         with pytest.raises(AlreadyDone):
             await commands.approve(order, row.id, digest)

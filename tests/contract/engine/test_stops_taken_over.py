@@ -86,10 +86,10 @@ async def test_a_resume_that_could_not_be_read_back_is_taken_over_all_the_same(
     async with toy_fleet(tmp_path, world) as fleet:
         store: Any = fleet.app.store
         await fleet.app.commands.stop(fleet.order(), agent="worker")
-        doubt = store.loss_window
+        uncertainty = store.loss_window
 
         def away() -> None:
-            store.loss_window = doubt
+            store.loss_window = uncertainty
             raise StoreFailed("the disk failed")
 
         store.loss_window = away
@@ -108,13 +108,13 @@ async def test_a_doubt_that_a_person_ended_is_over_here_too(tmp_path: Path, fail
         fleet.app.services.loss_window = store.loss_window()
         await fleet.app.commands.resume(fleet.order(), all=True)
         await fleet.send(job("before"))
-        settled, doubt = store.close_loss_window, store.loss_window
+        settled, uncertainty = store.close_loss_window, store.loss_window
 
         def away() -> None:
             raise StoreFailed("the disk failed")
 
-        async def first(*asked: Any, **more: Any) -> int:
-            seq: int = await settled(*asked, **more)
+        async def first(*arguments: Any, **more: Any) -> int:
+            seq: int = await settled(*arguments, **more)
             store.close_loss_window = settled
             if fails == "commit":
                 away()
@@ -133,7 +133,7 @@ async def test_a_doubt_that_a_person_ended_is_over_here_too(tmp_path: Path, fail
         found = fleet.app.services.loss_window
         assert found is not None
         assert (found.covers(entry["seq"]), found.covers(entry["seq"] + 1)) == (True, False)
-        assert found == doubt()
+        assert found == uncertainty()
 
 
 @pytest.mark.parametrize(("minutes", "stands"), [(1, False), (0, True), (-1, True)])

@@ -49,8 +49,8 @@ async def test_the_last_good_revision_goes_on_and_the_refusal_is_told(
         (refused,) = fleet.entries("policy.refused")
         assert refused["actor"] == "engine:vedette"
         assert fleet.body(refused["seq"])["findings"]
-        (told,) = Daemon(fleet.app, until_idle=True).troubles
-        assert told.startswith("policy refused, revision 1 stays: ")
+        (troubles,) = Daemon(fleet.app, until_idle=True).troubles
+        assert troubles.startswith("policy refused, revision 1 stays: ")
         await fleet.send(job("1", send_proposal("hello")))
         await fleet.wait_until_idle()
         assert world.effects() == 1

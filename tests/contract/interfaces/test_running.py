@@ -234,7 +234,7 @@ async def test_a_policy_that_could_not_be_stored_is_offered_again(
     monkeypatch.setattr(fleet.app.services.clock, "sleep_until", at_once, raising=False)
     running = await run(fleet, until_idle=False)
     assert len(offered) == 2
-    assert any("the disk is full" in told for told in running.troubles)
+    assert any("the disk is full" in message for message in running.troubles)
 
 
 async def test_a_bank_that_is_behind_is_told_once_and_so_is_its_end(fleet: FleetHarness) -> None:
@@ -247,19 +247,23 @@ async def test_a_bank_that_is_behind_is_told_once_and_so_is_its_end(fleet: Fleet
     recall.rebuild_banks = refused
     recall.update_banks(refused, order=True)
 
-    def told(running: Daemon) -> list[str]:
-        return [told for told in running.troubles if "the memory bank" in told]
+    def bank_troubles(running: Daemon) -> list[str]:
+        return [
+            bank_troubles
+            for bank_troubles in running.troubles
+            if "the memory bank" in bank_troubles
+        ]
 
     def look(running: Daemon) -> None:
-        if told(running):
+        if bank_troubles(running):
             recall.rebuild_banks = mended
-        if len(told(running)) == 2:
+        if len(bank_troubles(running)) == 2:
             running.stop()
 
     running = Daemon(fleet.app, until_idle=False)
     async with asyncio.timeout(20):
         await running.run(look)
-    assert ["Input/output error" in one for one in told(running)] == [True, False]
+    assert ["Input/output error" in one for one in bank_troubles(running)] == [True, False]
 
 
 # --- idle --------------------------------------------------------------------------------------
@@ -292,12 +296,12 @@ async def test_it_does_not_stay_up_for_what_is_far_off_or_stopped(
 
 
 def test_a_signal_before_there_is_anything_to_end_is_not_lost() -> None:
-    asked: list[int] = []
+    requests: list[int] = []
     before = signal.getsignal(signal.SIGTERM)
     with Signals() as signals:
         signal.raise_signal(signal.SIGTERM)
-        signals.set_handler(lambda: asked.append(1))
-    assert (signals.first, asked) == (signal.SIGTERM, [1])
+        signals.set_handler(lambda: requests.append(1))
+    assert (signals.first, requests) == (signal.SIGTERM, [1])
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -352,13 +356,13 @@ PING = Event("cli:alice", "1", "ping", vouched=ENVELOPE, extensions={"other": 1,
 async def test_who_sent_an_event_and_why_is_part_of_it(fleet: FleetHarness) -> None:
     alice = Order(Principal.owner("alice"), "to see it work\x1b[2J")
     await fleet.app.commands.send(alice, [PING])
-    told = explain(fleet.app.store, PING.key)
-    assert told["event"]["attributes"]["extensions"] == {
+    explanation = explain(fleet.app.store, PING.key)
+    assert explanation["event"]["attributes"]["extensions"] == {
         "other": 1,
         PRINCIPAL: "person:alice",
         REASON: "to see it work\x1b[2J",
     }
-    lines = [line for _, line in explain_text(told)]
+    lines = [line for _, line in explain_text(explanation)]
     assert "  sent by person:alice: to see it work\\u001b[2J" in lines
     assert any('extensions: {"other":1}' in line for line in lines)
 

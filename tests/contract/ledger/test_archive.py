@@ -262,8 +262,8 @@ async def test_an_open_run_keeps_everything_from_its_event_on(
     store = open_store(folder, clock)
     assert store.event(run.event) is not None
     assert store.first_open_entry() == run.position
-    told = {"actor": "person:kim", "agent": run.agent, "action": row.id, "tool": row.tool}
-    answer = Draft("hold.denied", told, body=Body(canonical_json({"reason": "no"})))
+    fields = {"actor": "person:kim", "agent": run.agent, "action": row.id, "tool": row.tool}
+    answer = Draft("hold.denied", fields, body=Body(canonical_json({"reason": "no"})))
     await store.transition_hold(row.id, "denied", answer, approver="person:kim", until_us=0)
     store.close()
     assert verified(folder, tmp_path / "archive").ok

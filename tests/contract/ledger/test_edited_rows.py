@@ -65,7 +65,7 @@ def test_each_column_of_the_schema_is_found_or_listed_with_its_reason() -> None:
     }
 
 
-class Asked:
+class CountingStore:
     """A database that counts what it is asked."""
 
     def __init__(self, database: Any) -> None:
@@ -88,9 +88,9 @@ async def test_what_an_audit_asks_does_not_grow_with_rows_of_equal_content(
             ]
             await fleet.send(*events)
             await fleet.wait_until_idle()
-            asked = Asked(fleet.app.store._database)
-            assert list(find_mismatches(asked)) == []
-            times.append(asked.times)
+            store = CountingStore(fleet.app.store._database)
+            assert list(find_mismatches(store)) == []
+            times.append(store.times)
         assert len(fleet.app.store._database.rows('SELECT key FROM "row"')) >= 44
         assert times[0] == times[1]
         # The control: a row under a key that none of them wrote it under.
@@ -161,9 +161,9 @@ async def test_every_edit_is_found_and_named_and_nothing_before_it(
             assert edit(fleet, f"UPDATE {name} SET {column}=? WHERE {where}", new, *given) == 1
             odd = list(store.audit())
             # What finds a row looks at all of them: that it is reported is asked once for each.
-            told = table in reported or not verified(fleet, tmp_path).ok
+            report = table in reported or not verified(fleet, tmp_path).ok
             reported.add(table)
-            if not odd or not told:
+            if not odd or not report:
                 missed.append((table, column))
             elif table not in {one.table for one in odd}:
                 missed.append((table, column, str(odd[0])))
@@ -275,10 +275,10 @@ async def test_an_edited_bundle_of_a_running_fleet_is_neither_signed_nor_publish
         for files in (orjson.dumps(edited), b"[]", b"no json"):
             assert edit(fleet, "UPDATE bundle SET files=?", files) == 2
             edit(fleet, "DELETE FROM meta WHERE name='policy_archive'")
-            shelving = app.rollout.distributor
-            assert shelving is not None
+            distributor = app.rollout.distributor
+            assert distributor is not None
             with pytest.raises(BadPolicy, match="was changed"):
-                await shelving.repair()
+                await distributor.repair()
             assert app.store.meta("policy_archive") is None
             for verb, args in (
                 ("mode", {"agent": "worker", "mode": "ask"}), ("policy_rollback", {"number": 1}),
@@ -368,9 +368,9 @@ async def test_a_signed_entry_that_is_none_is_named(tmp_path: Path, draft: Draft
     """Whoever has the key can write anything: it is a finding, and no traceback."""
     async with opened(tmp_path, StorePlan(), World(), ManualClock(START)) as fleet:
         seq = await fleet.app.store.append_entries([draft])
-        told = [odd for odd in fleet.app.store.audit() if odd.table == "entry"]
-        assert [(odd.row, odd.column) for odd in told] == [(str(seq), "bytes")]
-        assert f"what a {draft.kind} says" in str(told[0])
+        entries = [odd for odd in fleet.app.store.audit() if odd.table == "entry"]
+        assert [(odd.row, odd.column) for odd in entries] == [(str(seq), "bytes")]
+        assert f"what a {draft.kind} says" in str(entries[0])
         assert "row-mismatch" in {f.code for f in verified(fleet, tmp_path).findings}
 
 

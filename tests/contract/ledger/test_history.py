@@ -103,19 +103,19 @@ async def test_explain_is_the_same_beside_the_runner_and_in_it(
     run = await live(store, clock)
     beside = SqliteReader(tmp_path)
     with beside.snapshot():
-        told = explain(beside, run.id[:10])
+        explanation = explain(beside, run.id[:10])
     beside.close()
-    assert told == explain(store, run.id)
-    (shown,) = told["runs"][0]["actions"]
+    assert explanation == explain(store, run.id)
+    (shown,) = explanation["runs"][0]["actions"]
     assert [(d["outcome"], d["revision"]) for d in shown["decisions"]] == [
         ("hold", 1), ("permit", 2),
     ]  # fmt: skip
     assert shown["hold"]["answers"][0]["reason"] == "seen"
     assert shown["effect"]["outcome"]["state"] == "done"
-    causes = [item["cause"] for item in told["runs"][0]["timeline"]]
+    causes = [item["cause"] for item in explanation["runs"][0]["timeline"]]
     assert causes == [None, 1, 2, 3, 4, 5]
     assert explain(store, shown["hold"]["id"])["focus"] == shown["id"]
-    assert explain_text(told)
+    assert explain_text(explanation)
 
 
 async def test_explain_after_an_erasure_still_says_who_and_why(
@@ -125,9 +125,9 @@ async def test_explain_after_an_erasure_still_says_who_and_why(
     reason = Body(canonical_json({"reason": "asked to"}))
     draft = Draft("body.erased", {"actor": "person:kim"}, body=reason)
     await store.erase(event=run.event, subject=None, draft=draft, stateless=agents_of(store))
-    told = explain(store, run.id)
-    assert told["event"]["erased"]
-    (shown,) = told["runs"][0]["actions"]
+    explanation = explain(store, run.id)
+    assert explanation["event"]["erased"]
+    (shown,) = explanation["runs"][0]["actions"]
     assert (shown["arguments"], shown["erased"]) == (None, True)
     assert [d["rule"] for d in shown["decisions"]] == ["impact.high", "permit.approved"]
 
@@ -192,10 +192,10 @@ async def test_status_counts_what_observe_would_have_done(store: SqliteStore) ->
         step(store, runs[2], decision_entry(runs[2], plain, Decision("deny", "sinks", ("s",))),
              actions=[plain], state="done")
     )  # fmt: skip
-    told = status(store, 2**52)
-    assert told["agents"]["watcher"]["would"] == {"permit": 2}
-    assert told["agents"]["watcher"]["denials"] == 3
-    assert told["events"] == {"accepted": 3, "woke_nobody": 0}
+    state = status(store, 2**52)
+    assert state["agents"]["watcher"]["would"] == {"permit": 2}
+    assert state["agents"]["watcher"]["denials"] == 3
+    assert state["events"] == {"accepted": 3, "woke_nobody": 0}
 
 
 async def test_no_page_reads_more_than_it_shows(store: SqliteStore) -> None:

@@ -354,9 +354,9 @@ def test_another_key_vouches_for_nothing(folder: Path) -> None:
 def exported(folder: Path, tmp_path: Path) -> Path:
     store = SqliteReader(folder)
     to = tmp_path / "export"
-    told = export(store, to, verifier_key=VERIFIER, witness=folder / "witness.log", bodies=True)
+    answer = export(store, to, verifier_key=VERIFIER, witness=folder / "witness.log", bodies=True)
     store.close()
-    assert told["entries"] == size_of(folder)
+    assert answer["entries"] == size_of(folder)
     return to
 
 
@@ -424,10 +424,10 @@ def test_what_is_no_complete_export_is_refused(exported: Path, tmp_path: Path) -
     store = LedgerExport(exported)
     with pytest.raises(BadCommand, match="not empty"):
         export(store, exported, verifier_key=VERIFIER, witness=None)
-    again = tmp_path / "again"
-    export(store, again, verifier_key=VERIFIER, witness=store.witness)  # an export can be exported
-    assert of_export(again).ok
-    assert not LedgerExport(again).has_bodies
+    repeat = tmp_path / "again"
+    export(store, repeat, verifier_key=VERIFIER, witness=store.witness)  # an export can be exported
+    assert of_export(repeat).ok
+    assert not LedgerExport(repeat).has_bodies
     (exported / "export.json").write_text('{"schema":"other"}')
     with pytest.raises(BadStore, match="not a complete"):
         LedgerExport(exported)

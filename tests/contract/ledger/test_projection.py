@@ -244,9 +244,9 @@ async def test_the_tables_are_what_the_entries_come_to(
     assert {"fleet", "agent", "minute", "rollout"} <= names
     # Nothing of before is in memory, and it goes on from the rows as they stand.
     store.close()
-    again = opener()
-    await wander(again, clock, seed + 100, steps=30, base=1000)
-    assert again.find_wrong_rows() == []
+    repeat = opener()
+    await wander(repeat, clock, seed + 100, steps=30, base=1000)
+    assert repeat.find_wrong_rows() == []
 
 
 async def test_rebuilt_tables_have_equal_bytes(store: SqlStore, clock: ManualClock) -> None:
@@ -392,7 +392,7 @@ _KINDS = (
 @st.composite
 def histories(draw: st.DrawFn) -> list[LedgerEntry]:
     """Entries of a few runs in any order, sensible or not; instants may go back."""
-    told: list[LedgerEntry] = []
+    results: list[LedgerEntry] = []
     numbers: dict[str, int] = {}
     at = 10 * KEEP_MINUTES * MINUTE_US
     for seq in range(1, draw(st.integers(1, 40)) + 1):
@@ -407,8 +407,8 @@ def histories(draw: st.DrawFn) -> list[LedgerEntry]:
         if outcome:
             fields |= {"outcome": outcome, "rule": "r"}
         numbers[run] = numbers.get(run, 0) + 1
-        told.append((seq, at, kind, run, numbers[run], 1, fields))
-    return told
+        results.append((seq, at, kind, run, numbers[run], 1, fields))
+    return results
 
 
 @given(histories(), st.data())
@@ -495,6 +495,6 @@ async def test_a_person_checks_and_rebuilds(tmp_path: Path, clock: ManualClock) 
         return int(done.return_value), done.output
 
     assert await verb() == (1, "fleet\n")
-    code, told = await verb("--repair")
-    assert (code, told[:5]) == (0, "made ")
+    code, answer = await verb("--repair")
+    assert (code, answer[:5]) == (0, "made ")
     assert await verb() == (0, "every row is what the ledger says\n")

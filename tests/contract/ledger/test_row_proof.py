@@ -61,11 +61,11 @@ async def test_an_approval_that_nobody_gave_is_asked_for_again(
         assert edit(fleet, APPROVED) == 1
         await act_on(fleet)
         assert world.effects("big.send") == 0
-        (again,) = fleet.app.store.holds_page(after=0, limit=10)
-        assert (again.id, again.hold, again.approver) == (row.id, "open", None)
+        (repeat,) = fleet.app.store.holds_page(after=0, limit=10)
+        assert (repeat.id, repeat.hold, repeat.approver) == (row.id, "open", None)
         assert refused(fleet, "approval") == 1
         # The control: one that somebody gives is carried out, once, and everything stands.
-        await fleet.approve(again)
+        await fleet.approve(repeat)
         await fleet.wait_until_idle()
         assert world.effects("big.send") == 1
         assert verified(fleet, tmp_path).findings == ()
@@ -156,13 +156,15 @@ async def test_an_approval_that_was_used_is_not_used_again(tmp_path: Path) -> No
         assert world.effects("big.send") == 1
         (given,) = fleet.entries("hold.approved")
         store = fleet.app.store
-        told = store.proof_entries([row.id])[row.id]
-        again = replace(row, hold="approved", approver=given["actor"], until_us=given["until"])
-        before = [one for one in told if one[0]["seq"] <= given["seq"]]
-        assert is_approved(again, before, store.is_signed)
-        permitted = [one for one in told if one[0]["kind"] != "effect.done"]
-        assert is_approved(again, permitted, store.is_signed)  # there may be no room for its effect
-        assert not is_approved(again, told, store.is_signed)
+        entries = store.proof_entries([row.id])[row.id]
+        repeat = replace(row, hold="approved", approver=given["actor"], until_us=given["until"])
+        before = [one for one in entries if one[0]["seq"] <= given["seq"]]
+        assert is_approved(repeat, before, store.is_signed)
+        permitted = [one for one in entries if one[0]["kind"] != "effect.done"]
+        assert is_approved(
+            repeat, permitted, store.is_signed
+        )  # there may be no room for its effect
+        assert not is_approved(repeat, entries, store.is_signed)
         sql = (
             "UPDATE action SET effect=NULL, answer=NULL, decided=NULL, hold='approved', "
             "approver=?, until_us=? WHERE id=?"
@@ -227,9 +229,9 @@ async def test_what_was_decided_often_is_proved_by_its_first_and_last_decision(
         (row,) = fleet.actions(event)
         decided = fleet.entries("action.decided")
         assert [entry["rule"] for entry in decided] == ["house-0", "house-1", "house-2"]
-        told = fleet.app.store.proof_entries([row.id])[row.id]
-        assert [entry["seq"] for entry, _ in told] == [decided[0]["seq"], decided[2]["seq"]]
-        assert [orjson.loads(body or b"") for _, body in told] == [
+        entries = fleet.app.store.proof_entries([row.id])[row.id]
+        assert [entry["seq"] for entry, _ in entries] == [decided[0]["seq"], decided[2]["seq"]]
+        assert [orjson.loads(body or b"") for _, body in entries] == [
             fleet.body(decided[0]["seq"]), fleet.body(decided[2]["seq"])
         ]  # fmt: skip
 
@@ -307,11 +309,11 @@ async def test_a_record_that_says_better_origins_is_refused_at_its_use(
             assert edit(fleet, sql, orjson.dumps(record), row.id) == 1
             if body:
                 (decided,) = fleet.entries("action.decided")
-                told = fleet.body(decided["seq"])
-                told["question"]["action"][name] = forged
-                told["question"]["context"]["confidence"] = record["confidence"]
+                answer = fleet.body(decided["seq"])
+                answer["question"]["action"][name] = forged
+                answer["question"]["context"]["confidence"] = record["confidence"]
                 sql = "UPDATE body SET data=? WHERE seq=?"
-                assert edit(fleet, sql, orjson.dumps(told), decided["seq"]) == 1
+                assert edit(fleet, sql, orjson.dumps(answer), decided["seq"]) == 1
             await fleet.approve(row)
             await fleet.restart()
             await fleet.wait_until_idle()
@@ -335,8 +337,8 @@ async def test_an_approval_of_before_a_rotation_of_the_key_is_asked_for_again(
         await fleet.app.commands.resume(fleet.order("over"), all=True)
         await fleet.wait_until_idle()
         assert world.effects("big.send") == 0
-        (again,) = fleet.app.store.holds_page(after=0, limit=10)
-        await fleet.approve(again)
+        (repeat,) = fleet.app.store.holds_page(after=0, limit=10)
+        await fleet.approve(repeat)
         await fleet.wait_until_idle()
         assert world.effects("big.send") == 1
 

@@ -243,8 +243,8 @@ def test_the_verb_shows_asks_and_needs_to_be_told_of_holds(mails: Path) -> None:
     assert "erased" not in vedette(mails, "verify").out.split("bodies:")[0]
     code, shown = at_terminal(mails, "y\n", *why, "--deny-holds", "--command-id", "one")
     assert code == 0, shown
-    again = vedette(mails, *why, "--deny-holds", "--command-id", "one")
-    assert (again.code, "nothing to do" in again.out) == (0, True)
+    repeat = vedette(mails, *why, "--deny-holds", "--command-id", "one")
+    assert (repeat.code, "nothing to do" in repeat.out) == (0, True)
     assert vedette(mails, "verify").code == 0
 
 

@@ -208,8 +208,8 @@ async def test_what_was_taken_up_again_is_not_let_go(adapter: Any, tmp_path: Pat
     with pytest.raises(BadCommand, match="open again"):
         await store.record_archive(archived, draft("ledger.archived"))
     # It ended after the content of the others went: its own is not erased yet.
-    (again,) = [run for run in store.runs_at([dead.position]) if run.id == dead.id]
-    await store.commit(step(store, again, entry(again, "run.dead"), state="dead"))
+    (repeat,) = [run for run in store.runs_at([dead.position]) if run.id == dead.id]
+    await store.commit(step(store, repeat, entry(repeat, "run.dead"), state="dead"))
     with pytest.raises(BadCommand, match="was not erased"):
         await store.record_archive(archived, draft("ledger.archived"))
     assert await store.trim() == 0

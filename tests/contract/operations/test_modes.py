@@ -125,8 +125,8 @@ async def test_the_watched_folder_makes_no_second_revision_of_one_change(
         # The watcher reads the folder at any moment, also between two orders.
         await asyncio.gather(mode(fleet, "observe"), running.offer_policy(), mode(fleet, "ask"))
         await running.offer_policy()
-        told = [fleet.body(entry["seq"])["reason"] for entry in published(fleet)[1:]]
-        assert told == ["start safely", "start safely"]
+        entries = [fleet.body(entry["seq"])["reason"] for entry in published(fleet)[1:]]
+        assert entries == ["start safely", "start safely"]
         assert "mode: ask" in grants(policies).partition(AGENT)[2]
         # The control: a change of another hand is published by it.
         path = policies / modes.GRANTS
@@ -185,17 +185,17 @@ async def test_a_crash_half_way_is_taken_up_by_the_next_start_and_the_same_order
 async def test_a_repeat_of_what_was_so_already_does_not_change_it_back(
     fleet: FleetHarness,
 ) -> None:
-    async def again(to: str, command: str) -> dict[str, Any]:
+    async def repeat(to: str, command: str) -> dict[str, Any]:
         order = replace(fleet.order("start safely"), command_id=command)
         args = {"agent": AGENT, "mode": to}
         return await dispatch(fleet.app.commands, "mode", order, args)
 
     async with fleet:
-        assert not (await again("act", "first"))["changed"]
-        assert not (await again("act", "first"))["changed"], "and so for as long as it is so"
-        assert (await again("observe", "second"))["changed"]
+        assert not (await repeat("act", "first"))["changed"]
+        assert not (await repeat("act", "first"))["changed"], "and so for as long as it is so"
+        assert (await repeat("observe", "second"))["changed"]
         with pytest.raises(AlreadyDone, match="first"):
-            await again("act", "first")
+            await repeat("act", "first")
         assert fleet.app.store.live_revision()[0] == 2
 
 
@@ -323,9 +323,9 @@ def test_what_cannot_be_edited_by_lines_is_refused_with_the_mend() -> None:
     with pytest.raises(BadCommand, match="cannot be edited here"):
         modes.replace_mode({modes.GRANTS: b"watch: {mode: act}\n"}, "watch", "ask")
     raw = orjson.dumps({"watch": {"mode": "act"}})
-    with pytest.raises(BadCommand, match="another file") as told:
+    with pytest.raises(BadCommand, match="another file") as refusal:
         modes.replace_mode({"grants/data.json": raw}, "watch", "ask")
-    assert "mode: ask" in str(told.value)
+    assert "mode: ask" in str(refusal.value)
     with pytest.raises(BadCommand, match="grants 'other' nothing"):
         modes.replace_mode({modes.GRANTS: b"watch:\n  mode: act\n"}, "other", "ask")
 

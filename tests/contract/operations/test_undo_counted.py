@@ -52,7 +52,7 @@ async def approve(fleet: FleetHarness, row: ActionRow) -> ActionRow:
     return found
 
 
-def told(fleet: FleetHarness, since_us: int = 0) -> dict[str, Any]:
+def counts_of(fleet: FleetHarness, since_us: int = 0) -> dict[str, Any]:
     (found,) = report(fleet.app.store, since_us, FOREVER, agent=AGENT)["would"]
     return dict(found)
 
@@ -62,15 +62,15 @@ async def test_an_undo_is_no_agreement_but_a_no_to_what_it_took_back(
 ) -> None:
     row = (await done(asking, mail(NEW)))["mail.file"]
     filed = await approve(asking, row)
-    before = told(asking)
+    before = counts_of(asking)
     assert (before["reviewed"], before["agreed"], before["actions"]) == (1, 1, 1)
 
     (inverse,) = run_of(asking, await undo(asking, filed))
     # Asked for and not done yet: the effect stands, and so does the yes to it.
-    assert (told(asking)["reviewed"], told(asking)["agreed"]) == (1, 1)
+    assert (counts_of(asking)["reviewed"], counts_of(asking)["agreed"]) == (1, 1)
     taken = await approve(asking, inverse)
     assert taken.effect == "done"
-    after = told(asking)
+    after = counts_of(asking)
     assert (after["reviewed"], after["agreed"], after["actions"]) == (1, 0, 1)
     assert list(after["tools"]) == ["mail.file"]
     assert list(after["labels"]) == ["invoice"]
@@ -79,13 +79,13 @@ async def test_an_undo_is_no_agreement_but_a_no_to_what_it_took_back(
 
     # The same from the middle on, where effect and undo began before the window.
     (answer,) = [e for e in asking.entries("hold.approved") if e["action"] == inverse.id]
-    late = told(asking, answer["at"])
+    late = counts_of(asking, answer["at"])
     assert (late["reviewed"], late["agreed"], late["actions"]) == (1, 0, 0)
 
     # To take the undo back is to agree with the effect after all.
-    (again,) = run_of(asking, await undo(asking, taken))
-    assert (await approve(asking, again)).effect == "done"
-    last = told(asking)
+    (repeat,) = run_of(asking, await undo(asking, taken))
+    assert (await approve(asking, repeat)).effect == "done"
+    last = counts_of(asking)
     assert (last["reviewed"], last["agreed"], last["actions"]) == (1, 1, 1)
 
 

@@ -278,9 +278,9 @@ def test_nothing_leads_out_of_a_settled_effect() -> None:
     assert all(moves[state] for state in set(moves) - effect.FINAL_STATES)
     # What never started is known; only a restore, not an answer, can make it unknown.
     assert "unknown" in moves["intended"]
-    asked = Tool("t", "do", "thing", {}, (), "queryable", "f", query="q")
+    tool = Tool("t", "do", "thing", {}, (), "queryable", "f", query="q")
     with pytest.raises(Permanent, match="never started"):
-        tool_calls.apply_outcome(row_of(effect="intended"), asked, Outcome("unknown"), 0)
+        tool_calls.apply_outcome(row_of(effect="intended"), tool, Outcome("unknown"), 0)
 
 
 def row_of(**fields: Any) -> ActionRow:

@@ -116,21 +116,23 @@ def check_orders(history: History) -> Found:
             # An archive erases, too: what it archived.
             if entry.get("actor") == history.person and entry.get("what") != "archive"
         )
-        asked, told = Counter[str](), Counter[str]()
+        requested, answered = Counter[str](), Counter[str]()
         for order in [*history.orders, *(each for each, _ in history.refused)]:
             if order.verb in verbs:
                 subject = order.what if by_subject else ""
-                asked[subject] += 1
-                told[subject] += order.recorded and order.told_s < NEVER and not lost(order.told_s)
-        for subject in asked.keys() | there.keys():
+                requested[subject] += 1
+                answered[subject] += (
+                    order.recorded and order.told_s < NEVER and not lost(order.told_s)
+                )
+        for subject in requested.keys() | there.keys():
             if kind == "hold.denied" and subject in denied:
                 continue
             said = f"{verbs[0]} {subject}:"
-            if told[subject] > there[subject]:
-                what = f"{said} {told[subject]} told, {there[subject]} on record"
+            if answered[subject] > there[subject]:
+                what = f"{said} {answered[subject]} told, {there[subject]} on record"
                 yield Violation("forgotten", what)
-            if there[subject] > asked[subject]:
-                what = f"{said} {asked[subject]} asked, {there[subject]} on record"
+            if there[subject] > requested[subject]:
+                what = f"{said} {requested[subject]} asked, {there[subject]} on record"
                 yield Violation("doubled", what)
 
 
@@ -146,11 +148,13 @@ def check_approvals(history: History) -> Found:
     if find_restores(history) or find_subjects(history, "rotate"):
         return
     held = {want.tool for event in history.events for want in event.wants if want.held}
-    again = {entry["action"] for entry in find_entries(history, "hold.expired")}
-    again |= {e["action"] for e in find_entries(history, "effect.unknown") if e["tool"] not in held}
+    repeat = {entry["action"] for entry in find_entries(history, "hold.expired")}
+    repeat |= {
+        e["action"] for e in find_entries(history, "effect.unknown") if e["tool"] not in held
+    }
     approved = Counter(entry["action"] for entry in find_entries(history, "hold.approved"))
     for action, times in approved.items():
-        if times > 1 and action not in again:
+        if times > 1 and action not in repeat:
             yield Violation("asked again", f"{action} was approved {times} times")
 
 

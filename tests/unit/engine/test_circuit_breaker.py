@@ -117,8 +117,8 @@ def test_a_fleet_has_one_for_each_target() -> None:
 
 def test_waits_are_spread_and_the_same_each_time() -> None:
     waits = [delay_us(3, first_us=100, last_us=10_000, seed=str(n)) for n in range(200)]
-    again = [delay_us(3, first_us=100, last_us=10_000, seed=str(n)) for n in range(200)]
-    assert waits == again
+    repeat = [delay_us(3, first_us=100, last_us=10_000, seed=str(n)) for n in range(200)]
+    assert waits == repeat
     assert min(waits) >= 400
     assert max(waits) <= 800
     assert len(set(waits)) > 100

@@ -138,11 +138,11 @@ def data(tmp_path: Path) -> Path:
         labels[f"{folder}/made.csv"] = windows
     (tmp_path / "nab" / "labels").mkdir()
     (tmp_path / "nab" / "labels" / "combined_windows.json").write_text(json.dumps(labels))
-    told = {
+    results = {
         name: {"CostMatrix": {"tpWeight": c.hit, "fnWeight": c.miss, "fpWeight": c.false}}
         for name, c in COSTS.items()
     }
-    (tmp_path / "nab" / "profiles.json").write_text(json.dumps(told))
+    (tmp_path / "nab" / "profiles.json").write_text(json.dumps(results))
     return tmp_path
 
 

@@ -194,8 +194,8 @@ def begin(record: MemoryRecord, run: Run, body: Body | None = None) -> None:
     draft = entry(run, "turn.reasoned", **fields)
     record.write(replace(draft, body=body or turn_body()), run)
     refused = entry(run, "action.refused", turn=1, ordinal=1)
-    told = Body(canonical_json({"why": "the agent declares no tool 'valve.melt'"}))
-    record.write(replace(refused, body=told), run)
+    why = Body(canonical_json({"why": "the agent declares no tool 'valve.melt'"}))
+    record.write(replace(refused, body=why), run)
     run.turn = 1
 
 
@@ -268,9 +268,9 @@ def test_an_id_or_the_beginning_of_one_is_enough(record: MemoryRecord) -> None:
 def test_what_names_nothing_is_refused_with_a_mend(text: str) -> None:
     record = MemoryRecord()
     record.accept(event(1), "watcher")
-    with pytest.raises(BadCommand) as told:
+    with pytest.raises(BadCommand) as refusal:
         resolve(record, text)
-    assert told.value.mend
+    assert refusal.value.mend
 
 
 def test_a_hold_is_found_only_where_there_is_or_was_one() -> None:
@@ -289,9 +289,9 @@ def test_what_could_be_several_lists_them() -> None:
     record = MemoryRecord()
     for number in range(12):
         record.accept(event(number), "watcher")
-    with pytest.raises(BadCommand, match=r"may be any of run_.*, run_.*…") as told:
+    with pytest.raises(BadCommand, match=r"may be any of run_.*, run_.*…") as refusal:
         resolve(record, "run_")
-    assert told.value.what.count("run_") == 1 + 8
+    assert refusal.value.what.count("run_") == 1 + 8
 
 
 # --- explain --------------------------------------------------------------------------------
@@ -299,13 +299,17 @@ def test_what_could_be_several_lists_them() -> None:
 
 def test_one_object_tells_the_whole_story(record: MemoryRecord) -> None:
     run, row = only(record)
-    told = explain(record, run.id)
-    assert json.loads(json.dumps(told)) == told
-    assert (told["schema"], told["kind"], told["focus"]) == ("vedette.explain/1", "run", None)
-    of = told["event"]
+    explanation = explain(record, run.id)
+    assert json.loads(json.dumps(explanation)) == explanation
+    assert (explanation["schema"], explanation["kind"], explanation["focus"]) == (
+        "vedette.explain/1",
+        "run",
+        None,
+    )
+    of = explanation["event"]
     assert of["attributes"]["subject"] == "pump"
     assert (of["data"], of["vouched"]) == ({"value": 1}, sorted(ENVELOPE))
-    (story,) = told["runs"]
+    (story,) = explanation["runs"]
     assert story["identity"] == "spiffe://harbour/agent/watcher"
     assert (story["state"], story["turns"], story["release"]) == ("done", 1, "r" * 64)
     assert story["memories"] == ["operations/leak@3", "operations/pump@1"]
@@ -313,8 +317,8 @@ def test_one_object_tells_the_whole_story(record: MemoryRecord) -> None:
     (judgement,) = story["judgements"]
     assert (judgement["label"], judgement["score_milli"]) == ("alarm", 6500)
     assert judgement["detail"]["views"]["level"]["compared"] == 1501
-    asked, melted = judgement["proposals"]
-    assert (asked["action"], asked["refused"]) == (row.id, None)
+    proposed, melted = judgement["proposals"]
+    assert (proposed["action"], proposed["refused"]) == (row.id, None)
     assert melted["refused"]["why"] == "the agent declares no tool 'valve.melt'"
     items = story["timeline"]
     assert [item["seq"] for item in items] == sorted(item["seq"] for item in items)
@@ -353,8 +357,11 @@ def test_an_action_shows_arguments_origins_decisions_hold_and_effect(record: Mem
 @pytest.mark.parametrize("prefix", ["act_", "hold_", "eff_"])
 def test_a_part_of_a_run_gives_its_run_and_the_focus(record: MemoryRecord, prefix: str) -> None:
     run, row = only(record)
-    told = explain(record, prefix + row.id.removeprefix("act_"))
-    assert (told["focus"], [story["id"] for story in told["runs"]]) == (row.id, [run.id])
+    explanation = explain(record, prefix + row.id.removeprefix("act_"))
+    assert (explanation["focus"], [story["id"] for story in explanation["runs"]]) == (
+        row.id,
+        [run.id],
+    )
 
 
 @pytest.mark.parametrize(
@@ -376,8 +383,8 @@ def test_what_was_tried_of_an_effect_is_told(
     row.effect, row.tries, row.not_before_us = effect, 4, T0 + 1_300 * 1_000_000
     if outcome is not None:
         last = entry(run, "effect.failed", action=row.id, tool=row.tool, policy_rev=2, tries=5)
-        told = canonical_json({"state": outcome, "data": {}, "error": "refused"})
-        record.write(replace(last, body=Body(told)), run)
+        raw = canonical_json({"state": outcome, "data": {}, "error": "refused"})
+        record.write(replace(last, body=Body(raw)), run)
     lines = "\n".join(line for _, line in explain_text(explain(record, row.id), 200))
     page = explain_page(explain(record, row.id), iso, T0)
     for text in (lines, re.sub("<[^>]+>", "", page)):
@@ -391,8 +398,8 @@ def test_what_was_tried_of_an_effect_is_told(
 def test_an_event_gives_all_its_runs() -> None:
     record = MemoryRecord()
     runs = record.accept(event(1), "watcher", "sorter")
-    told = explain(record, runs[0].event)
-    assert (told["kind"], [story["agent"] for story in told["runs"]]) == (
+    explanation = explain(record, runs[0].event)
+    assert (explanation["kind"], [story["agent"] for story in explanation["runs"]]) == (
         "event", ["watcher", "sorter"],
     )  # fmt: skip
     record.accept(event(2))
@@ -415,19 +422,19 @@ def test_an_uneventful_run_is_told_from_its_one_entry() -> None:
 def test_what_was_erased_is_null_and_said_to_be(record: MemoryRecord) -> None:
     run, _ = only(record)
     record.erase()
-    told = explain(record, run.id)
-    text = json.dumps(told)
+    explanation = explain(record, run.id)
+    text = json.dumps(explanation)
     for secret in ("too hot", "seen it", "pump@1", '"value": 1', "shut"):
         assert secret not in text
-    assert told["event"]["erased"]
-    (story,) = told["runs"]
+    assert explanation["event"]["erased"]
+    (story,) = explanation["runs"]
     assert all(item["erased"] for item in story["timeline"] if "actor" in item)
     shown = story["actions"][0]
     assert (shown["erased"], shown["arguments"]) == (True, None)
     # What the entries themselves hold is still told: outcome, rule, revision, who approved.
     assert [d["rule"] for d in shown["decisions"]] == ["impact.high", "permit.approved"]
     assert shown["hold"]["answers"][0]["by"] == "person:kim"
-    lines = [line for _, line in explain_text(told)]
+    lines = [line for _, line in explain_text(explanation)]
     assert sum("erased" in line for line in lines) >= 4
 
 
@@ -446,9 +453,11 @@ def test_a_dead_letter_tells_its_reason() -> None:
     dead = entry(run, "run.dead")
     record.write(replace(dead, body=Body(canonical_json({"why": "ValueError: no"}))), run)
     run.state = "dead"
-    told = explain(record, run.id)
-    assert told["runs"][0]["dead"]["why"] == "ValueError: no"
-    assert any(style == "failed" and "ValueError: no" in line for style, line in explain_text(told))
+    explanation = explain(record, run.id)
+    assert explanation["runs"][0]["dead"]["why"] == "ValueError: no"
+    assert any(
+        style == "failed" and "ValueError: no" in line for style, line in explain_text(explanation)
+    )
 
 
 # --- text -----------------------------------------------------------------------------------
@@ -572,15 +581,15 @@ def test_runs_are_filtered_by_agent_and_state() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "question",
     [
         {"state": "asleep"}, {"limit": 0}, {"limit": 201}, {"before": "x"}, {"before": "²."},
         {"before": "9" * 30}, {"before": "1.a", "after": "1.a"},
     ],
 )  # fmt: skip
-def test_a_page_that_cannot_be_is_refused(asked: dict[str, Any]) -> None:
+def test_a_page_that_cannot_be_is_refused(question: dict[str, Any]) -> None:
     with pytest.raises(BadCommand):
-        runs_page(MemoryRecord(), T0, **asked)
+        runs_page(MemoryRecord(), T0, **question)
 
 
 def test_the_inbox_shows_what_a_person_has_to_know() -> None:
@@ -629,14 +638,14 @@ def test_status_says_what_is_live_stopped_and_old() -> None:
     (first,) = record.accept(event(1), "watcher")
     record.accept(event(2), "watcher")
     now = T0 + 90 * MINUTE
-    told = status(record, now)
-    assert json.loads(json.dumps(told)) == told
-    assert (told["revision"], told["head"], told["fleet"]) == (2, 2, "harbour")
-    assert told["stops"][0] == {"scope": "agent", "name": "sorter"}
-    agent = told["agents"]["watcher"]
+    state = status(record, now)
+    assert json.loads(json.dumps(state)) == state
+    assert (state["revision"], state["head"], state["fleet"]) == (2, 2, "harbour")
+    assert state["stops"][0] == {"scope": "agent", "name": "sorter"}
+    agent = state["agents"]["watcher"]
     assert (agent["events"], agent["permits"], agent["holds"], agent["denials"]) == (6, 2, 0, 3)
     assert (agent["would"], agent["effects"], agent["dead"]) == ({"permit": 3}, {"done": 2}, 1)
-    assert told["oldest"] == {
+    assert state["oldest"] == {
         "run": first.id, "agent": "watcher", "at": T0 + MINUTE, "age_us": 89 * MINUTE,
     }  # fmt: skip
     for run in record.runs.values():
@@ -651,7 +660,7 @@ def test_what_observe_would_have_done_is_told() -> None:
     record.write(decision_entry(run, row, OBSERVED), run)
     held_actions.apply_decision(row, OBSERVED, 1, T0)
     record.keep(row)
-    told = explain(record, run.id)
-    assert told["runs"][0]["actions"][0]["decisions"][0]["would"] == "permit"
-    lines = [line for _, line in explain_text(told)]
+    explanation = explain(record, run.id)
+    assert explanation["runs"][0]["actions"][0]["decisions"][0]["would"] == "permit"
+    lines = [line for _, line in explain_text(explanation)]
     assert "  in mode act it would be: permit" in lines

@@ -67,9 +67,9 @@ def codes(book: Book) -> list[str]:
 def test_a_sound_life_has_no_findings() -> None:
     book = Book().decided("hold").add("hold.approved", {"reason": "yes"}, actor="person:ann")
     book.decided("permit", approved="person:ann").add("effect.intended").add("effect.done")
-    told = reconstruct(book, T0, T0 + 1000)
-    intent, (shown,) = told.intents[ACTION], told.to_json()["intents"]
-    assert told.findings == []
+    account = reconstruct(book, T0, T0 + 1000)
+    intent, (shown,) = account.intents[ACTION], account.to_json()["intents"]
+    assert account.findings == []
     assert intent.missing_fields == []
     assert (intent.state, intent.is_open, intent.plan) == ("done", False, 4)
     assert shown["approval"] == {
@@ -82,9 +82,9 @@ def test_an_end_that_nobody_recorded_is_open(state: str) -> None:
     book = Book().decided("permit").add("effect.intended")
     if state != "intended":
         book.add(f"effect.{state}")
-    told = reconstruct(book, T0, T0 + 1000)
-    assert told.findings == []
-    assert [intent.id for intent in told.open_intents] == [ACTION]
+    account = reconstruct(book, T0, T0 + 1000)
+    assert account.findings == []
+    assert [intent.id for intent in account.open_intents] == [ACTION]
 
 
 @pytest.mark.parametrize(
@@ -209,8 +209,8 @@ def test_a_sample_is_repeatable_and_drawn_from_all() -> None:
     first = sum(1 for n in range(40) for a in sampled(f"{n}", 1000) if int(a[4:]) < 500)
     assert 330 < first < 470  # of 800, half to be expected
     gone = frozenset({int(drawn[0][4:]), int(drawn[1][4:])})
-    again = sampled("monday", 1000, gone)
-    assert set(drawn) - set(again) == set(drawn[:2])
+    repeat = sampled("monday", 1000, gone)
+    assert set(drawn) - set(repeat) == set(drawn[:2])
 
 
 # --- what a report says of effects and starts ---------------------------------------------------

@@ -15,10 +15,10 @@ from vedette.memory.lineage import find_learned
 
 
 def proposed(name: str, event: str, *evidence: str) -> LedgerMemory:
-    told = Candidate(
+    candidate = Candidate(
         "inbox", "all", "Told.", agent="curator", event=event, evidence=evidence, id=name
     )
-    return LedgerMemory("inbox", name, "candidate", told, event)
+    return LedgerMemory("inbox", name, "candidate", candidate, event)
 
 
 class Store:

@@ -233,8 +233,8 @@ async def test_of_two_that_ship_at_a_change_of_leader_one_is_told(before: int) -
         ledger.add("stop.set")
     both = asyncio.Barrier(2)
     two = [Shipper("fleet", Meeting(ledger, both), lambda: ledger, memory) for _ in range(2)]
-    told = await asyncio.gather(*(each.ship() for each in two), return_exceptions=True)
-    assert sorted(type(each).__name__ for each in told) == ["Unavailable", "int"], told
+    answers = await asyncio.gather(*(each.ship() for each in two), return_exceptions=True)
+    assert sorted(type(each).__name__ for each in answers) == ["Unavailable", "int"], answers
     for each in (*two, *two):
         await try_to(each)
     for table in KINDS:

@@ -135,39 +135,41 @@ async def test_a_kill_doubles_and_loses_nothing(tmp_path: Path, bigquery: Datase
     assert len(shipped(bigquery)) == head
     assert check_shipped(settings_of(state, bigquery.short))["last"] == 0
     assert await ship_ledger(settings_of(state, bigquery.short)) == (0, head)
-    told = check_shipped(settings_of(state, bigquery.short))
-    assert (told["ok"], told["last"], told["head"]) == (True, head, head)
-    assert told["tables"]["ledger"] == {"rows": head, "wrong": []}
+    report = check_shipped(settings_of(state, bigquery.short))
+    assert (report["ok"], report["last"], report["head"]) == (True, head, head)
+    assert report["tables"]["ledger"] == {"rows": head, "wrong": []}
 
 
 async def test_a_running_fleet_ships_by_itself(
     tmp_path: Path, bigquery: Dataset, warehouse: Warehouse
 ) -> None:
     """Behind the line, and again after BigQuery was away; what is away is told."""
-    told: list[str] = []
+    messages: list[str] = []
     async with toy_fleet(tmp_path, World()) as fleet:
         app = fleet.app
         app.settings = replace(
             app.settings, deployment=settings_of(tmp_path / "state", bigquery.short).deployment
         )
-        (work,) = [work for name, work in build_followers(app, told.append) if name == "shipper"]
+        (work,) = [
+            work for name, work in build_followers(app, messages.append) if name == "shipper"
+        ]
         task = asyncio.create_task(work)
         try:
             await fleet.send(job("1", send_proposal("hello")))
             await fleet.wait_until_idle()
             await wait_until(lambda: app.metrics.total("shipped") == app.store.last_seq(), 60)
-            assert not told
+            assert not messages
             first = app.store.last_seq()
             bigquery.client.delete_dataset(bigquery.name, delete_contents=True)
             await fleet.send(job("2", send_proposal("hello")))
             await fleet.wait_until_idle()
-            await wait_until(lambda: bool(told), 60)
+            await wait_until(lambda: bool(messages), 60)
             await wait_until(
                 lambda: app.metrics.total("shipped") == first + app.store.last_seq(), 60
             )
         finally:
             task.cancel()
-        assert "the ledger is not shipped: NotFound" in told[0]
+        assert "the ledger is not shipped: NotFound" in messages[0]
         assert wrong(fleet, warehouse) == NOTHING
 
 
@@ -263,14 +265,14 @@ async def test_the_views_say_what_the_store_says(
 
 def held_of(fleet: FleetHarness) -> dict[str, int | None]:
     """Return how long each action was held, from the ledger's own entries."""
-    asked: dict[str, int] = {}
+    question: dict[str, int] = {}
     found: dict[str, int | None] = {}
     for entry in fleet.entries():
         action, kind = str(entry.get("action")), entry["kind"]
-        if kind == "action.decided" and entry["outcome"] == "hold" and action not in asked:
-            asked[action], found[action] = entry["at"], None
-        elif action in asked and found[action] is None and kind.startswith(("hold.", "effect.")):
-            found[action] = entry["at"] - asked[action]
+        if kind == "action.decided" and entry["outcome"] == "hold" and action not in question:
+            question[action], found[action] = entry["at"], None
+        elif action in question and found[action] is None and kind.startswith(("hold.", "effect.")):
+            found[action] = entry["at"] - question[action]
     return found
 
 

@@ -89,8 +89,8 @@ async def test_rows_wake_an_agent_once_each(fleet: FleetHarness, jobs: Dataset) 
     await fleet.wait_until_idle()
     await fleet.restart()
     insert(jobs, [("f", 35), ("b", 60)])
-    again = asking(jobs, 100)
-    await again.deliver(fleet.app.intake)
+    repeat = asking(jobs, 100)
+    await repeat.deliver(fleet.app.intake)
     await fleet.wait_until_idle()
     woken = [entry for entry in fleet.entries("event.accepted") if entry["woke"]]
     assert len(woken) == 6
@@ -110,11 +110,11 @@ async def test_the_watermark_survives_a_kill(tmp_path: Path, jobs: Dataset) -> N
     async with fleet:
         had = len(fleet.entries("event.accepted"))
         assert 0 < had < 12
-        told = fleet.app.store.position("bigquery:jobs")
-        assert told is not None
-        assert json.loads(told)["at"] == T0 + (had - 1) * SECOND
-        again = asking(jobs, 100, overlap="0s")
-        await again.deliver(fleet.app.intake)
+        position = fleet.app.store.position("bigquery:jobs")
+        assert position is not None
+        assert json.loads(position)["at"] == T0 + (had - 1) * SECOND
+        repeat = asking(jobs, 100, overlap="0s")
+        await repeat.deliver(fleet.app.intake)
         await fleet.wait_until_idle()
         assert len(fleet.entries("event.accepted")) == 12
         assert fleet.app.store.counts()["worker"]["run.done"] == 12

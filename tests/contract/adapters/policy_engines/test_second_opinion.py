@@ -127,7 +127,7 @@ async def send(fleet: FleetHarness, id: str, text: str, tool: str = "wire.send")
     return row
 
 
-def again(fleet: FleetHarness, load: Callable[[Bundle], PolicyEngine]) -> ReplayReport:
+def replay_with(fleet: FleetHarness, load: Callable[[Bundle], PolicyEngine]) -> ReplayReport:
     return replay(fleet.app.store, load)
 
 
@@ -139,7 +139,7 @@ async def test_without_a_second_engine_the_fault_has_its_effect_and_its_own_repl
     async with fleet_of(tmp_path, world, second=None) as fleet:
         assert (await send(fleet, "1", "slips through")).decided == "permit"
         assert world.effects("wire.send") == 1
-        assert again(fleet, FaultyStage(permits_what_is_denied).load).ok
+        assert replay_with(fleet, FaultyStage(permits_what_is_denied).load).ok
         assert fleet.entries("engine.differed") == []
 
 
@@ -151,7 +151,7 @@ async def test_replay_by_opa_alone_finds_what_the_deciding_engine_got_wrong(
         await send(fleet, "1", "slips through")
         await send(fleet, "2", "hello")
         with LocalOpaServer(opa) as server:
-            report = again(fleet, server.load)
+            report = replay_with(fleet, server.load)
         assert (report.decisions, report.agreed, report.differed) == (2, 1, 1)
         assert report.differences[0].replayed["rule"] == "denies.night"
         assert report.engine == {f"opa/{server.version} server"}
@@ -183,10 +183,10 @@ async def test_a_difference_is_decided_again_with_the_same_answer(tmp_path: Path
     async with fleet_of(tmp_path, World(), second=FaultyStage()) as fleet:
         await send(fleet, "1", "slips through")
         for load in (FaultyStage(permits_what_is_denied).load, TrustingStage().load):
-            report = again(fleet, load)
+            report = replay_with(fleet, load)
             assert (report.ok, report.agreed, report.disputed) == (True, 1, 1)
         third = FaultyStage(lambda question: {**PERMIT, "rule": "another"})
-        report = again(fleet, third.load)
+        report = replay_with(fleet, third.load)
         assert (report.differed, report.disputed) == (1, 0)
 
 
@@ -274,7 +274,7 @@ async def test_an_engine_that_could_not_be_made_at_the_start_is_told_and_made_ag
         await fleet.open()
         opinions, gateway = fleet.app.rollout.second_opinions, fleet.app.services.gateway
         assert any(
-            "so nothing outward is permitted: opa took" in told for told in fleet.app.troubles
+            "so nothing outward is permitted: opa took" in message for message in fleet.app.troubles
         )
         opinion = gateway.second_opinion
         assert opinion is not None
@@ -294,7 +294,7 @@ async def test_an_engine_that_could_not_be_made_at_the_start_is_told_and_made_ag
                     await asyncio.sleep(0.02)
             running.stop()
             await task
-            assert any("second policy engine is there" in told for told in running.troubles)
+            assert any("second policy engine is there" in message for message in running.troubles)
         else:
             done = await fleet.apply_policy(fleet.policies)
             assert (done["ok"], done["changed"]) == (True, False)
@@ -343,14 +343,14 @@ async def test_a_store_that_is_away_does_not_end_the_comparing(tmp_path: Path) -
                     raise StoreFailed("the database is away")
                 return await fleet.app.store.append_entries(drafts)
 
-        told: list[str] = []
+        messages: list[str] = []
         second.sample(sampled)
-        watching = asyncio.create_task(samples.watch(Away(), told.append))
+        watching = asyncio.create_task(samples.watch(Away(), messages.append))
         async with asyncio.timeout(20):
             while not metrics.total("store_failures"):  # noqa: ASYNC110 (another task counts)
                 await asyncio.sleep(0.01)
             second.sample(sampled)
-            while not told:  # noqa: ASYNC110 (as above)
+            while not messages:  # noqa: ASYNC110 (as above)
                 await asyncio.sleep(0.01)
         assert not watching.done()
         watching.cancel()
@@ -434,7 +434,7 @@ async def test_an_engine_does_not_agree_with_itself(tmp_path: Path) -> None:
         # What nobody else can be asked about is no sample, and no difference.
         await fleet.app.rollout.second_opinions.samples.finish(fleet.app.store, pytest.fail)
         assert not opinion.has_differed
-        assert again(fleet, TrustingStage().load).ok
+        assert replay_with(fleet, TrustingStage().load).ok
 
 
 def test_without_wasm_the_engine_behind_a_server_is_the_other_one(
@@ -560,9 +560,9 @@ async def test_a_memory_read_is_asked_of_both_after_a_difference(tmp_path: Path)
         gateway.second_opinion.has_differed = True
         read = gateway.may_read(situation, "desk", "notes")
         assert read.decision.rule == "engine.differs"
-        told = recall_entries(agent, MemoryScope("desk", "notes"), read)
-        assert [draft.kind for draft in told] == ["recall.decided", "engine.differed"]
-        assert told[1].fields["memory"] == "desk/notes"
+        entries = recall_entries(agent, MemoryScope("desk", "notes"), read)
+        assert [draft.kind for draft in entries] == ["recall.decided", "engine.differed"]
+        assert entries[1].fields["memory"] == "desk/notes"
 
 
 # --- replay, as it is typed -----------------------------------------------------------------------
@@ -595,8 +595,8 @@ async def test_the_verb_replays_by_a_real_opa(
     assert f"2 decisions: {2 - wrong} agreed, {wrong} differed, 0 unreplayable" in done.out
     assert f"decided by opa/{version} server" in done.out
     assert ('"rule": "denies.night"' in done.out) is bool(wrong)
-    told = typed(tmp_path, "--json").json
-    assert (told["ok"], told["differed"]) == (not wrong, wrong)
+    document = typed(tmp_path, "--json").json
+    assert (document["ok"], document["differed"]) == (not wrong, wrong)
 
 
 async def test_what_is_inward_and_of_low_impact_is_sampled_and_one_difference_ends_that(
@@ -654,7 +654,7 @@ async def test_a_running_fleet_compares_its_sample(tmp_path: Path) -> None:
                 await asyncio.sleep(0.02)
         running.stop()
         await task
-        assert any("policy engines differ" in told for told in running.troubles)
+        assert any("policy engines differ" in message for message in running.troubles)
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ async def test_evaluators_are_compared_within_unless_the_rules_were_shipped(
     nowhere: Path, opa: str
 ) -> None:
     """Else a bundle could go live that the engine within decides alone and nobody compared."""
-    asked: list[str] = []
+    requests: list[str] = []
     held = bundle("decision := 1")
     shipped = nowhere / f"{held.rules_digest}.wasm"
 
@@ -209,11 +209,11 @@ async def test_evaluators_are_compared_within_unless_the_rules_were_shipped(
         gone = False
 
         async def try_out(self, bundle: Bundle) -> list[Finding]:
-            asked.append("compared")
+            requests.append("compared")
             return [Finding("a.rego", 1, "no")]
 
         async def try_rules(self, bundle: Bundle) -> list[Finding]:
-            asked.append("rules")
+            requests.append("rules")
             return []
 
     assert await stage_of(None, within=Within()).try_out(held)
@@ -222,7 +222,7 @@ async def test_evaluators_are_compared_within_unless_the_rules_were_shipped(
         assert await stage.try_out(held)
     shipped.write_bytes(compile_wasm(opa, held))
     assert await stage_of(None, within=Within()).try_out(held) == []
-    assert asked == ["compared", "compared", "compared", "rules"]
+    assert requests == ["compared", "compared", "compared", "rules"]
 
 
 async def test_a_shipped_wasm_that_goes_during_the_trial_spares_nothing(
@@ -298,11 +298,11 @@ async def test_engines_that_differ_on_the_bundle_s_own_questions_are_found(opa: 
             return Other()
 
     data = mount(BUNDLE.files)
-    asked = [*golden_requests(data), *forbidden_requests(data)]
-    odd = ("odd", {**asked[0][1], "schema": "nothing/at-all"})
+    questions = [*golden_requests(data), *forbidden_requests(data)]
+    odd = ("odd", {**questions[0][1], "schema": "nothing/at-all"})
 
     def stage(*more: tuple[str, object]) -> WasmStage:
-        return stage_of(opa, asked=[*asked, *more], within=Planted())
+        return stage_of(opa, asked=[*questions, *more], within=Planted())
 
     assert await stage().try_out(BUNDLE) == []
     found = await stage(odd).try_out(BUNDLE)
@@ -432,7 +432,7 @@ async def test_a_bundle_that_does_not_go_live_is_not_why_the_live_one_decides(
         assert app.rollout.live.number == number
         assert app.services.gateway.engine.name.startswith("opa wasm/")
         assert "published" in app.rollout.engine_reason
-        assert not any("the embedded engine decides" in told for told in app.troubles)
+        assert not any("the embedded engine decides" in message for message in app.troubles)
 
 
 async def archived(fleet: FleetHarness, folder: Path) -> None:

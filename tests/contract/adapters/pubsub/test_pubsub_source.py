@@ -131,7 +131,7 @@ async def test_every_message_is_accepted_and_then_acknowledged(here: Broker, str
     assert received.told == []
 
 
-class HandThatAcksEarly(BatchDelivery):
+class DeliveryThatAcksFirst(BatchDelivery):
     async def accept(self, batch: list[Delivery]) -> None:
         self.inbox.ack(batch)
         await self.inbox.acknowledger.flush()
@@ -141,7 +141,7 @@ class HandThatAcksEarly(BatchDelivery):
 class AcksEarly(PubsubSource):
     """Negative control: acknowledges what it received, and then makes it durable."""
 
-    batch_delivery = HandThatAcksEarly
+    batch_delivery = DeliveryThatAcksFirst
 
 
 @pytest.mark.parametrize(("make", "lost"), [(PubsubSource, 0), (AcksEarly, 40)])
@@ -270,13 +270,13 @@ async def test_leases_are_extended_for_as_long_as_the_store_takes(here: Broker) 
     longest = Limits(max_lease_s=2.5, drain_s=1.0)
     async with (
         receiving(here, patient, **short) as received,
-        receiving(here, hasty, subscription="other", limits=longest, **short) as again,
+        receiving(here, hasty, subscription="other", limits=longest, **short) as repeat,
     ):
-        await again.until(lambda: again.metrics.total("pubsub_messages") >= 40)
+        await repeat.until(lambda: repeat.metrics.total("pubsub_messages") >= 40)
         assert received.metrics.total("pubsub_messages") == 20
         patient.gate.set()
         await received.got(20)
-    assert again.metrics.total("pubsub_leases_lost") >= 20
+    assert repeat.metrics.total("pubsub_leases_lost") >= 20
     assert await here.waiting("sub", within_s=0.1) == []
 
 
@@ -390,7 +390,7 @@ async def test_a_subscription_that_is_made_later_is_found_and_one_told(here: Bro
         await here.subscription("sub", "jobs")
         await here.publish("jobs", *jobs(here, 5))
         await received.got(5)
-    assert ["NOT_FOUND" in told for told in received.told] == [True, False]
+    assert ["NOT_FOUND" in message for message in received.told] == [True, False]
     assert "there again" in received.told[1]
 
 

@@ -35,8 +35,8 @@ def pid(begun: ForkServerProcess) -> int:
 
 
 def parent(pid: int) -> int:
-    told = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, check=True)
-    return int(told.stdout)
+    result = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, check=True)
+    return int(result.stdout)
 
 
 def locked(state: Path) -> bool:

@@ -175,30 +175,30 @@ async def test_what_a_tool_answers_is_the_outcome(there: There, function: str) -
 
 @pytest.mark.parametrize("function", ["act", "act_async"])
 async def test_what_may_not_start_is_not_called(there: There, function: str) -> None:
-    asked = []
+    requests = []
 
     def no() -> bool:
-        asked.append(there.count("entered"))
+        requests.append(there.count("entered"))
         return False
 
     tool = a_tool(function=function)
     assert await there.hands.perform(tool, there.call(), no) is None
-    assert (asked, there.count("entered")) == ([0], 0)
+    assert (requests, there.count("entered")) == ([0], 0)
     assert await there.hands.perform(tool, there.call(), yes) == DONE
 
 
 async def test_it_is_asked_immediately_before_the_call(there: There) -> None:
     """Not when the call is handed over: with one slow call per thread, the rest ask later."""
-    asked: list[float] = []
+    requests: list[float] = []
 
     def at() -> bool:
-        asked.append(time.monotonic())
+        requests.append(time.monotonic())
         return True
 
     calls = [there.call(f"k{n}", do="slow") for n in range(64)]
-    told = await asyncio.gather(*(there.hands.perform(a_tool(), call, at) for call in calls))
-    assert {outcome.state for outcome in told if outcome} == {"done"}
-    assert max(asked) - min(asked) >= 0.3
+    outcomes = await asyncio.gather(*(there.hands.perform(a_tool(), call, at) for call in calls))
+    assert {outcome.state for outcome in outcomes if outcome} == {"done"}
+    assert max(requests) - min(requests) >= 0.3
 
 
 async def test_an_error_in_may_start_makes_no_call(there: There) -> None:
@@ -213,7 +213,7 @@ async def test_an_error_in_may_start_makes_no_call(there: There) -> None:
 
 @pytest.mark.parametrize("function", ["act", "act_async"])
 @pytest.mark.parametrize(
-    ("do", "told"),
+    ("do", "expected"),
     [
         ("raise", "ValueError: a bug"),
         ("leave", "SystemExit: 4"),
@@ -221,11 +221,11 @@ async def test_an_error_in_may_start_makes_no_call(there: There) -> None:
     ],
 )
 async def test_a_tool_that_raises_ends_its_own_call_only(
-    there: There, function: str, do: str, told: str
+    there: There, function: str, do: str, expected: str
 ) -> None:
     with pytest.raises(Exception, match=r".") as raised:
         await there.hands.perform(a_tool(function=function), there.call(do=do), yes)
-    assert f"{type(raised.value).__name__}: {raised.value}" == told
+    assert f"{type(raised.value).__name__}: {raised.value}" == expected
     assert await there.hands.perform(a_tool(function=function), there.call(), yes) == DONE
     assert there.deaths == []
 
@@ -244,8 +244,8 @@ async def test_a_call_that_outlives_its_time_is_not_repeated_before_it_is_back(
     call = there.call(timeout_us=SHORT_US, do="hang")
     late = await there.hands.perform(a_tool(), call, yes)
     assert late == Outcome("unknown", error="no answer within 0.1 s")
-    for again in (there.hands.query(a_tool(), call), there.hands.perform(a_tool(), call, yes)):
-        outcome = await again
+    for repeat in (there.hands.query(a_tool(), call), there.hands.perform(a_tool(), call, yes)):
+        outcome = await repeat
         assert outcome is not None
         assert outcome.error == "an earlier call has not come back yet"
     assert (there.count("entered"), there.count("asked")) == (1, 0)
@@ -268,12 +268,12 @@ async def test_who_goes_lets_the_call_go_on(there: There) -> None:
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gone
-    again = asyncio.create_task(there.hands.perform(a_tool(), call, yes))
+    repeat = asyncio.create_task(there.hands.perform(a_tool(), call, yes))
     await asyncio.sleep(0)
     # Words are taken up in their order: once this is back the call before it waits over there.
     await there.hands.perform(a_tool(), there.call("behind"), yes)
     there.release.touch()
-    assert await again == DONE
+    assert await repeat == DONE
     assert there.count("entered") == 1
 
 
@@ -382,8 +382,8 @@ async def test_tools_that_crash_while_loading_let_nothing_happen(tmp_path: Path)
 async def test_calls_that_hang_are_ended_with_their_worker(there: There) -> None:
     """A thread cannot be ended, a process can: after too many the agent begins afresh."""
     calls = [there.call(f"h{n}", do="hang", timeout_us=SHORT_US) for n in range(MAX_HUNG)]
-    told = await asyncio.gather(*(there.hands.perform(a_tool(), call, yes) for call in calls))
-    assert {outcome.state for outcome in told if outcome} == {"unknown"}
+    outcomes = await asyncio.gather(*(there.hands.perform(a_tool(), call, yes) for call in calls))
+    assert {outcome.state for outcome in outcomes if outcome} == {"unknown"}
     await until(lambda: there.deaths == [f"had {MAX_HUNG} calls that did not come back"])
     assert await there.hands.perform(a_tool(), there.call(), yes) == DONE
     there.release.touch()

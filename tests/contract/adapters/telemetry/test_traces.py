@@ -54,8 +54,8 @@ class Taker(BaseHTTPRequestHandler):
             self.send_response(400)
             self.end_headers()
             return
-        asked = ExportTraceServiceRequest.FromString(raw)
-        for resource in asked.resource_spans:
+        request = ExportTraceServiceRequest.FromString(raw)
+        for resource in request.resource_spans:
             for scope in resource.scope_spans:
                 self.server.spans += scope.spans
         self.send_response(200)
@@ -84,7 +84,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[FleetHarness]:
         yield fleet
 
 
-def told(event: Event) -> Event:
+def with_trace(event: Event) -> Event:
     return Event(
         event.source, event.id, event.type, event.subject, event.time, event.data,
         vouched=event.vouched, extensions={"traceparent": SENDER},
@@ -106,7 +106,9 @@ async def test_event_decision_and_effect_are_one_trace(
     fleet: FleetHarness, collector: Collector
 ) -> None:
     await fleet.send(
-        told(job("1", send_proposal(SECRET), propose("wire.send", to="x@evil.example", text="")))
+        with_trace(
+            job("1", send_proposal(SECRET), propose("wire.send", to="x@evil.example", text=""))
+        )
     )
     await fleet.wait_until_idle()
     spans = await traced(fleet)
@@ -136,7 +138,7 @@ async def test_event_decision_and_effect_are_one_trace(
 
 
 async def test_no_content_is_in_a_span_or_a_log_line(fleet: FleetHarness) -> None:
-    await fleet.send(told(job("1", send_proposal(SECRET), subject=SECRET)))
+    await fleet.send(with_trace(job("1", send_proposal(SECRET), subject=SECRET)))
     await fleet.wait_until_idle()
     spans = await traced(fleet)
     lines = [
