@@ -1,4 +1,4 @@
-"""Wiring: makes one fleet out of settings, content and adapters. The only place that knows all.
+"""The composition root: one fleet made of settings, content and adapters. It alone knows all.
 
 `open_app` takes the store (the runner's lock), so a second runner is refused here, before it has
 done anything. What comes out is idle: `vedette.interfaces.daemon.Daemon` sets it to work.

@@ -1,4 +1,4 @@
-"""Live: whether the world is as the settings say it is, looked at without changing any of it.
+"""The doctor: whether the world is as the settings say it is, looked at without changing any of it.
 
 Each thing that is looked at becomes one line: ok, warn or fail, with the mend. Nothing is sent,
 taken or written but a file of our own in the state folder, which goes at once. A target or source

@@ -1,4 +1,4 @@
-"""Trying: one event put to one agent, as in the line, without effect and without trace.
+"""The dry run: one event put to one agent, as in the line, without effect and without trace.
 
 Judge, briefing and gateway are the real ones under the live policy; what is left out is all that
 would write or call. The judge's state and the agent's row are taken as they were before the event

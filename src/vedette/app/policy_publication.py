@@ -74,7 +74,7 @@ class FolderSigner:
 
 
 def open_bundle_repository(settings: Settings) -> BundleRepository | None:
-    """Return the shelf that the settings name, if they name one."""
+    """Return the bundle repository that the settings name, if they name one."""
     if settings.deployment.policy.bundles is None:
         return None
     from vedette.adapters.bundles.repository import open_repository
@@ -83,7 +83,7 @@ def open_bundle_repository(settings: Settings) -> BundleRepository | None:
 
 
 def bundle_name(fleet: str) -> str:
-    """Return the name under which a fleet's live bundle is found, on a shelf and over HTTP."""
+    """Return the name under which a fleet's live bundle is found, in a repository and over HTTP."""
     return f"{fleet}.tar.gz"
 
 

@@ -1,4 +1,4 @@
-"""Releasing: an agent's folder, as it is now, becomes the release that runs, between two turns.
+"""Releases: an agent's folder, as it is now, becomes the release that runs, between two turns.
 
 What runs is a snapshot in the state folder (`vedette.config.snapshot`). `agent release` checks the
 folder's present content, keeps it, tries its code where it would run, lets the agent come to rest,

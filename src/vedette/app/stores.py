@@ -29,7 +29,7 @@ def open_store(settings: Settings, now_us: Callable[[], int]) -> SqlStore:
     from vedette.store.runner_lock import LOCK_FILE, acquire_lock
 
     name = ledger_key_name(settings.fleet)
-    # Under the lock: a runner that rotates the key now must not have it mended under its hands.
+    # Under the lock: a runner that rotates the key now must not have it mended meanwhile.
     # The store takes the lock again, and refuses a key that was rotated away in between.
     with acquire_lock(settings.state / LOCK_FILE):
         key = open_ledger_key(settings.state, name, lambda: _key_in_force(settings))

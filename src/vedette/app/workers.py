@@ -1,4 +1,4 @@
-"""Wiring of agents' code in worker processes; without them it runs in the engine's own."""
+"""What wires agents' code in worker processes; without them it runs in the engine's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Follow: how a worker takes up what another worker published or stopped.
+"""The cluster: how a worker takes up what another worker published or stopped.
 
 From the moment the store has seen it, no call starts here under anything older (`Store.holds`),
 and no step of an older revision commits. Here the new revision and the stops become live, and

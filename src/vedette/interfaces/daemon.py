@@ -250,7 +250,7 @@ class Daemon:
                 return
 
     async def _start_servers(self, stack: AsyncExitStack) -> None:
-        """Open the doors. What they are made of is loaded beside the line, which goes on."""
+        """Open the servers. What they are made of is loaded beside the line, which goes on."""
         from vedette.interfaces.http import preload
 
         await asyncio.to_thread(preload)

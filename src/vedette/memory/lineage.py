@@ -1,4 +1,4 @@
-"""Learned from: which memories came of a source: an event, a run, an agent or a person.
+"""Lineage: which memories came of a source: an event, a run, an agent or a person.
 
 Of a person came what they proposed, what their corrections and answers led to, and what they ever
 promoted or brought back: whoever took an account over may have given any of these orders.

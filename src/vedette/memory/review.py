@@ -1,4 +1,4 @@
-"""Curate: what a person sees before a memory is promoted, and what curators are handed.
+"""Review: what a person sees before a memory is promoted, and what curators are handed.
 
 `find_flips` says which recorded events would be judged otherwise with a memory than without it;
 `collect_patterns` what people and the line made of runs in a stretch of the record. Both only look.

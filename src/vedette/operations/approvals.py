@@ -1,4 +1,4 @@
-"""Answering holds: one, or many that are alike; and saying that one looks at it, or what one saw.
+"""Approvals: answers to one hold or to many that are alike; and claims and notes of a hold.
 
 An answer to many is an answer to each: it names every hold and the digest of what was shown of it,
 and each is settled as if it had been answered alone. What joined the group since, or is another by

@@ -1,4 +1,4 @@
-"""Correcting: a person says of a run what should have been, or that it was right.
+"""Corrections: a person says of a run what should have been, or that it was right.
 
 It changes nothing of what was done or will be: the entry is there, and an event that wakes whoever
 curates memory. Only what a person promotes out of it changes how the next event is judged.

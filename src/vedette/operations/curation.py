@@ -1,4 +1,4 @@
-"""Curating: what people order about memories. Candidates promoted or rejected, memories taken back.
+"""Curation: what people order about memories. Candidates promoted or rejected, memories taken back.
 
 The ledger is written first and the bank brought to it, then every judge that was taught what
 changed is made anew: an order is in force for the next recall when it is answered. A runner that

@@ -1,4 +1,4 @@
-"""Upkeep: what operators order for the record itself. Keys, archives, retention, restores.
+"""Maintenance: what operators order for the record itself. Keys, archives, retention, restores.
 
 Like all commands these name a principal and a reason. They do nothing to what agents do.
 """
@@ -179,7 +179,7 @@ class Maintenance(Struct):
             # It may have ended by an order whose commit stood unheard.
             self.services.loss_window = self.store.loss_window()
             raise
-        if self.services.loss_window is not None:  # as `store.doubt` says now, which may fail
+        if self.services.loss_window is not None:  # as `store.loss_window` says now, which may fail
             self.services.loss_window = replace(self.services.loss_window, until=seq)
         return {"seq": seq}
 

@@ -1,4 +1,4 @@
-"""Rights: what an agent may do, as the live policy itself answers when it is asked.
+"""Permissions: what an agent may do, as the live policy itself answers when it is asked.
 
 No rule is read and none is copied here. Each tool is put to the engine as an exact action: with
 every sink trusted, then with each origin at each sink, with a value beyond those that its grant

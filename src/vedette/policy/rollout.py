@@ -67,7 +67,7 @@ class PublishResult(Struct, frozen=True):
     `took_us` is the time from the wish until no call starts and no step commits under anything
     older, `trial_us` the part of it that the trial took; `open_calls` how many calls of older
     revisions had not ended when the bound for waiting was reached (0 is the rule). `archive` is the
-    digest of the signed archive; `message` is what a person should know of it or of the shelf.
+    digest of the signed archive; `message` is what a person should know of it or of the repository.
     `lagging_workers` are workers that had not said in time that they start nothing older (none is
     the rule). `loosening` is what the bundle loosens; where that was not confirmed, nothing was
     published.
@@ -136,7 +136,7 @@ class Rollout(Struct):
         """
         async with self._publish_lock:
             done, upload = await self._retry_publish(bundle, request, command)
-        # Whoever publishes next need not wait for the shelf.
+        # Whoever publishes next need not wait for the repository.
         return replace(done, message=await self._await_upload(upload)) if done.changed else done
 
     async def _retry_publish(
@@ -321,7 +321,7 @@ class Rollout(Struct):
         return self.distributor is not None and self.distributor.is_behind(self.live.number)
 
     def _distribute(self, archive: Archive | None) -> asyncio.Task[str | None] | None:
-        """Hand out the archive of what is live now, and bring it to the shelf meanwhile."""
+        """Hand out the archive of what is live now, and bring it to the repository meanwhile."""
         if self.distributor is None:
             return None
         self.distributor.set_live(archive)
@@ -330,7 +330,7 @@ class Rollout(Struct):
         return asyncio.create_task(self.distributor.upload(archive), name="shelf")
 
     async def _await_upload(self, upload: asyncio.Task[str | None] | None) -> str | None:
-        """Wait for the shelf, within a bound; the policy is in force without it."""
+        """Wait for the repository, within a bound; the policy is in force without it."""
         if upload is None:
             return self.distributor.find_signing_fault() if self.distributor else None
         done, _ = await asyncio.wait({upload}, timeout=WAIT_S)
@@ -371,7 +371,7 @@ class Rollout(Struct):
     async def maintain_repository(
         self, leads: Callable[[], bool], trouble: Callable[[str], None]
     ) -> None:
-        """Keep archive and shelf up to what is live, for as long as the fleet runs."""
+        """Keep archive and repository up to what is live, for as long as the fleet runs."""
         if self.distributor is None:
             await asyncio.Event().wait()
         else:

@@ -1,6 +1,6 @@
-"""Sealing: a revision's signed archive, as the record keeps it beside the live revision.
+"""A revision's signed archive, as the record keeps it beside the live revision.
 
-Who signs and where it is kept are ports; what is done with archives is `shelving`.
+Who signs and where it is kept are ports; `distribution` brings archives to others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.policy_wasm import WasmRecord
 
 # Under these names the record keeps the live revision's archive, who signs, and the highest
-# number that was seen on the shelf and not in the record.
+# number that was seen in the repository and not in the record.
 ARCHIVE, KEY, HIGHEST_MARK = "policy_archive", "policy_key", "policy_ahead"
 
 

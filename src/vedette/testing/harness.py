@@ -242,7 +242,7 @@ class FleetHarness:
         return dict(found)
 
     def entries(self, *kinds: str) -> list[dict[str, Any]]:
-        """Return the ledger's entries of some kinds, as they were sealed."""
+        """Return the ledger's entries of some kinds, as they were stored."""
         return [json.loads(raw) for _, raw, _, _ in self.app.store.walk(kinds or None)]
 
     def body(self, seq: int) -> dict[str, Any]:

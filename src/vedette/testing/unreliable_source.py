@@ -1,4 +1,4 @@
-"""A rough source: an at-least-once broker that does, by a seed, all that brokers may do.
+"""An unreliable source: an at-least-once broker that does, by a seed, all that brokers may do.
 
 It redelivers what was acknowledged, loses acknowledgements, lets them expire while they are on
 their way (and delivers to a second reader meanwhile), delays, mixes keys, splits batches and resets

@@ -1,4 +1,4 @@
-"""A bucket of Google Cloud Storage as a shelf, over its JSON API.
+"""A bucket of Google Cloud Storage as a bundle repository, over its JSON API.
 
 Objects change only under a precondition on their generation (`ifGenerationMatch`; 0: there is
 none), so of two writers one is told that it came second. Source: Cloud Storage documentation,
@@ -48,7 +48,7 @@ class BucketRepository:
 
     @classmethod
     def from_url(cls, where: str) -> BucketRepository:
-        """Return the shelf of gs://BUCKET/PREFIX. Raises BadFleet without a bucket."""
+        """Return the repository of gs://BUCKET/PREFIX. Raises BadFleet without a bucket."""
         bucket, _, prefix = where.removeprefix("gs://").partition("/")
         if not bucket:
             mend = "write gs://BUCKET/PREFIX"

@@ -1,4 +1,4 @@
-"""Publishing as an effect: one call of a tool is one message, answered when the broker has it.
+"""A publication as an effect: one call of a tool is one message, answered when the broker has it.
 
 The message is a CloudEvent in binary content mode: `ce-` attributes, `content-type`, and the data
 alone as its body. Its `ce-id` is the call's idempotency key, so a call that is repeated publishes

@@ -1,7 +1,7 @@
 """Events of a Pub/Sub subscription: received, made durable, and only then acknowledged.
 
-Streams (`stream`) put what they receive into an inbox (`inbox`); hands (`hand`) take batches of it
-to the intake; what the intake answered for is acknowledged (`settle`).
+Streams (`stream`) put what they receive into an inbox (`inbox`); deliveries (`batch_delivery`) take
+batches of it to the intake; what the intake answered for is acknowledged (`acknowledgement`).
 """
 
 from __future__ import annotations

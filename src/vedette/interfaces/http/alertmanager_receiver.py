@@ -78,8 +78,8 @@ def alert_routes(app: App) -> list[Route]:
     from vedette.adapters.alertmanager.config import AlertmanagerFile
 
     plans = [plan for plan in app.settings.sources if isinstance(plan, AlertmanagerFile)]
-    doors = [AlertEndpoint.of(plan.name, plan.token(), plan.vouches) for plan in plans]
-    return routes(app.intake, doors) if doors else []
+    endpoints = [AlertEndpoint.of(plan.name, plan.token(), plan.vouches) for plan in plans]
+    return routes(app.intake, endpoints) if endpoints else []
 
 
 def routes(

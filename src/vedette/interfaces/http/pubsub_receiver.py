@@ -7,10 +7,10 @@ the issuer, for our audience, with that account's verified e-mail. The body is t
 
 What the broker sees: 204 after the commit, also of a duplicate. 401 without such a token, 403 for
 another account's or another subscription's, 404 for a name that is not declared, 400 for what is no
-wrapped message. 429 while the line or this door is full and 503 while store or keys are away, both
-with Retry-After: nothing waits here for long, the broker keeps it and sends it again. A message
-that is no event is recorded once and then over (204); where the subscription has a dead-letter
-topic it is 422 instead, so that the broker counts its attempts and puts it there.
+wrapped message. 429 while the line or this endpoint is full and 503 while store or keys are away,
+both with Retry-After: nothing waits here for long, the broker keeps it and sends it again. A
+message that is no event is recorded once and then over (204); where the subscription has a
+dead-letter topic it is 422 instead, so that the broker counts its attempts and puts it there.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class _PushReceiver:
             return JSONResponse({"error": {"what": "no such push subscription"}}, 404)
         try:
             # Room is for those who may push, and only while they do: or strangers, who need not
-            # even send what they announce, would keep the door shut.
+            # even send what they announce, would keep the place of others.
             await self._authenticate(endpoint, request)
             with self._reserve_capacity(self._body_size(request)):
                 return Response(status_code=await self._accept_message(endpoint, request))

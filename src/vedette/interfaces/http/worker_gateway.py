@@ -1,4 +1,4 @@
-"""The gateway's door for workers of other hosts, and the record of whoever was turned away."""
+"""The gateway's endpoint for workers of other hosts, and the record of whoever was refused."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _POLL_S = 0.5
 class RefusalLog:
     """Puts in the ledger who was turned away and why, and never a token.
 
-    Anybody who reaches the door can cause a refusal, so what they cause is bounded: an entry for
-    each agent and code in `RECORD_INTERVAL_US`, which counts those since the one before it
+    Anybody who reaches the endpoint can cause a refusal, so what they cause is bounded: an entry
+    for each agent and code in `RECORD_INTERVAL_US`, which counts those since the one before it
     (`tries`).
     """
 

@@ -1,4 +1,4 @@
-"""Would: what agents in observe or ask would have done, and how often people agree with them.
+"""What agents in observe or ask would have done, and how often people agree with them.
 
 An agent earns act by being looked at. Counted are the last decision of each action that a mode
 kept from being done, and what people said: `correct RUN --right` or a label, answers to holds,

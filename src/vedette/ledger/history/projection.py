@@ -438,7 +438,7 @@ def fold_entries(entries: Iterable[LedgerEntry]) -> dict[Key, ProjectionRow]:
 
 
 def to_ledger_entry(seq: int, entry: Mapping[str, Any]) -> LedgerEntry:
-    """Return a sealed entry as the fold takes it."""
+    """Return a stored entry as the fold takes it."""
     run, n, about = entry.get("run"), entry.get("n", 0), entry.get("about")
     return seq, entry["at"], entry["kind"], run, n, about, entry
 

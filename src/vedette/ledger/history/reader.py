@@ -1,4 +1,4 @@
-"""What the timeline asks of the record, and what an id names there."""
+"""What the history asks of the record, and what an id names there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reconstruct: what every agent did in a stretch of time, from the ledger alone.
+"""Reconstruction: what every agent did in a stretch of time, from the ledger alone.
 
 Nothing is read but entries and their bodies: no table of present state, no cache, no memory of a
 process. So an exported ledger tells the same as the store it came from. An intent whose end the

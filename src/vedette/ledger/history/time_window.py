@@ -109,7 +109,7 @@ def earlier_entries(record: EntryLog, part: Window, runs: dict[str, int]) -> Ite
 
 
 def read_instant(raw: bytes) -> int:
-    """Return the instant of a sealed entry, in microseconds; 0 if it has none.
+    """Return the instant of a stored entry, in microseconds; 0 if it has none.
 
     Keys are sorted and "at" is the first or among the first, so this need not parse the whole.
     """
@@ -122,7 +122,7 @@ def read_instant(raw: bytes) -> int:
 
 
 def parse_fields(raw: bytes) -> dict[str, Any]:
-    """Return the fields of a sealed entry; none if it is not one (`verify` says so)."""
+    """Return the fields of a stored entry; none if it is not one (`verify` says so)."""
     try:
         value = orjson.loads(raw)
     except ValueError:

@@ -181,4 +181,4 @@ def test_a_door_that_breaks_later_is_its_threads_end(
     server.close()
     (args,) = results
     assert str(args.exc_value) == "broken"
-    assert args.thread.name == "vedette-door"
+    assert args.thread.name == "vedette-workers"
