@@ -32,7 +32,7 @@ from tests.simulation.fleet import (
     write_content,
     write_keys,
 )  # fmt: skip
-from tests.simulation.founding import Foundings, machine_of, store_of
+from tests.simulation.fleet_images import FleetImages, machine_of, store_of
 from tests.simulation.history import NEVER, Event, Fault, History, Order, Want
 from tests.simulation.loop import BOOT_S, Deadlock, Owner, SimLoop
 from tests.simulation.model import Violation, judge
@@ -577,7 +577,7 @@ def player() -> Iterator[Callable[[Plan], Played]]:
     with tempfile.TemporaryDirectory(prefix="vedette-simulation-", dir=where) as name:
         base = Path(name)
         write_content(base / "content")
-        foundings = Foundings(base / "content", base / "founded")
+        images = FleetImages(base / "content", base / "founded")
         count = itertools.count()
         # A machine of a simulation has little room, and there are many.
         spare, spare_space.SPARE_BYTES = spare_space.SPARE_BYTES, _SPARE
@@ -590,7 +590,7 @@ def player() -> Iterator[Callable[[Plan], Played]]:
             folder = base / f"history{number}"
             folder.mkdir()
             if plan.founded:
-                foundings.copy(plan.store, plan.workers, folder)
+                images.copy(plan.store, plan.workers, folder)
             try:
                 return play(plan, base / "content", folder)
             finally:

@@ -16,7 +16,7 @@ from vedette.domain.entry import Draft
 from vedette.domain.row_proof import EntryRecord
 from vedette.domain.run import ActionRow, Superseded
 from vedette.domain.tool import Tool
-from vedette.engine import held_actions, tool_calls
+from vedette.engine import action_holds, tool_calls
 from vedette.engine.circuit_breaker import Breaker, Leave
 from vedette.engine.kill_switch import count_error, park_agent
 from vedette.engine.parked_runs import RECHECK_US
@@ -300,7 +300,7 @@ async def escalate_unknown(services: Services, context: RunContext, row: ActionR
     """Leave an effect that may or may not have happened to a person: repeat it, or let it be."""
     now = services.clock.now_us()
     unknown = replace(row, effect="unknown", hold="open", waits="approval", approver=None)
-    unknown.until_us = now + held_actions.HOLD_EXPIRY_US
+    unknown.until_us = now + action_holds.HOLD_EXPIRY_US
     kind = None if row.effect == "unknown" else "effect.unknown"
     await commit_effect_change(context, unknown, kind, now=now)
 

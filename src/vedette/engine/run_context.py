@@ -47,7 +47,7 @@ from vedette.domain.row_proof import (
     parse_record,
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
-from vedette.engine.held_actions import ActionSlots, approval_of, wake_us
+from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.services import Services
 from vedette.engine.tool_calls import answer_data, coarse_answer
 

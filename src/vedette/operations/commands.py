@@ -28,7 +28,7 @@ from vedette.domain.ports.sources import Intake
 from vedette.domain.ports.store import DeadLetterResult
 from vedette.domain.roles import require_role
 from vedette.domain.stop import scope_of
-from vedette.engine.held_actions import HOLD_EXPIRY_US
+from vedette.engine.action_holds import HOLD_EXPIRY_US
 from vedette.engine.kill_switch import set_stop
 from vedette.engine.services import Services
 from vedette.operations.curation import Curation

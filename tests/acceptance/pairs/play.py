@@ -31,7 +31,7 @@ from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow
-from vedette.engine.held_actions import HOLD_EXPIRY_US
+from vedette.engine.action_holds import HOLD_EXPIRY_US
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

@@ -13,7 +13,7 @@ from tests.acceptance.promises.common import WIDE, approve, first, state
 from vedette.domain.effect import Call
 from vedette.domain.event import Event
 from vedette.domain.run import Step
-from vedette.engine.held_actions import DENIAL_WINDOW_US
+from vedette.engine.action_holds import DENIAL_WINDOW_US
 from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness

@@ -23,7 +23,7 @@ from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow, Step
-from vedette.engine.held_actions import FIRST_STOP_RETRY_US, HOLD_EXPIRY_US, MAX_STOP_RETRY_US
+from vedette.engine.action_holds import FIRST_STOP_RETRY_US, HOLD_EXPIRY_US, MAX_STOP_RETRY_US
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner

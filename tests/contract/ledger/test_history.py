@@ -14,7 +14,7 @@ from vedette.domain.base.canonical import canonical_json
 from vedette.domain.decision import Decision
 from vedette.domain.entry import Body, Draft
 from vedette.domain.run import Run
-from vedette.engine import held_actions
+from vedette.engine import action_holds
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import inbox, runs_page, status
@@ -63,7 +63,7 @@ def fresh(store: SqliteStore, run: Run) -> Run:
 async def live(store: SqliteStore, clock: ManualClock) -> Run:
     """Let one run be held, approved and permitted, with the effect recorded."""
     (run,) = await accept_events(store, event(1))
-    row = held_action(run, until_us=clock.now_us() + held_actions.HOLD_EXPIRY_US)
+    row = held_action(run, until_us=clock.now_us() + action_holds.HOLD_EXPIRY_US)
     turn = entry(run, "turn.reasoned", turn=1, text="x", label="alarm", proposals=1)
     await store.commit(
         step(store, run, turn, decision_entry(run, row, HOLD, back=1), actions=[row], turn=1,
@@ -81,7 +81,7 @@ async def live(store: SqliteStore, clock: ManualClock) -> Run:
     run = fresh(store, run)
     after = store.action(row.id)
     assert after is not None
-    held_actions.apply_decision(after, PERMIT, 2, clock.now_us())
+    action_holds.apply_decision(after, PERMIT, 2, clock.now_us())
     after.effect, after.tries = "done", 1
     after.answer = canonical_json({"state": "done", "data": {}, "error": ""})
     done = entry(run, "effect.done", back=1, action=row.id, tool=row.tool, policy_rev=2)

@@ -19,7 +19,7 @@ from vedette.domain.entry import Body, Draft, encode_entry
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.hold import transition
 from vedette.domain.run import ActionRow, Run, run_id
-from vedette.engine import held_actions
+from vedette.engine import action_holds
 from vedette.interfaces.render.explain_html import explain_page
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
@@ -221,7 +221,7 @@ def record() -> MemoryRecord:
     assert row.hold is not None
     row.hold, row.approver = transition(row.hold, "approved"), "person:kim"
     made.write(decision_entry(run, row, PERMIT, revision=2), run)
-    held_actions.apply_decision(row, PERMIT, 2, T0)
+    action_holds.apply_decision(row, PERMIT, 2, T0)
     fields: dict[str, Any] = {"action": row.id, "tool": row.tool, "policy_rev": 2}
     made.write(entry(run, "effect.intended", **fields), run)
     row.effect, row.tries = "done", 1
@@ -658,7 +658,7 @@ def test_what_observe_would_have_done_is_told() -> None:
     (run,) = record.accept(event(1), "watcher")
     row = action(run)
     record.write(decision_entry(run, row, OBSERVED), run)
-    held_actions.apply_decision(row, OBSERVED, 1, T0)
+    action_holds.apply_decision(row, OBSERVED, 1, T0)
     record.keep(row)
     explanation = explain(record, run.id)
     assert explanation["runs"][0]["actions"][0]["decisions"][0]["would"] == "permit"

@@ -58,7 +58,7 @@ def add_note(call, row):
 
 
 @dataclass
-class Apart:
+class GatewayProcesses:
     """The fleet in `folder`: `env` is what the gateway has in its environment beside ours.
 
     Of its events the last `late` are handed in by `hand_in_late`, before a start of the gateway.
