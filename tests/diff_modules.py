@@ -125,9 +125,9 @@ def _read(path: Path, seed: int) -> Counts:
 
 def _write(path: Path, counts: Counts) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    beside.write_bytes(orjson.dumps(asdict(counts), option=orjson.OPT_INDENT_2))
-    beside.replace(path)
+    part_path = path.with_suffix(".new")
+    part_path.write_bytes(orjson.dumps(asdict(counts), option=orjson.OPT_INDENT_2))
+    part_path.replace(path)
 
 
 def _conditions() -> Iterator[str]:

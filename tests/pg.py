@@ -161,10 +161,10 @@ class Server:
 
         end = time.monotonic() + 60
         pid = self.folder / "data" / "postmaster.pid"
-        begun = False
+        has_started = False
         while time.monotonic() < end:
-            begun = begun or pid.exists()
-            if begun and not pid.exists():
+            has_started = has_started or pid.exists()
+            if has_started and not pid.exists():
                 break
             try:
                 psycopg.connect(self.url("postgres"), connect_timeout=5).close()

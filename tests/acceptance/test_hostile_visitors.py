@@ -306,8 +306,8 @@ def test_it_can_be_stopped_while_slow_headers_take_all_connections(fleet: Visite
 
 def test_a_fleet_whose_state_is_moved_away_ends(fleet: Visited) -> None:
     assert fleet.child is not None
-    moved = fleet.state.with_name("moved")
-    fleet.state.rename(moved)
+    new_path = fleet.state.with_name("moved")
+    fleet.state.rename(new_path)
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
             fleet.child.wait(15)
@@ -315,7 +315,7 @@ def test_a_fleet_whose_state_is_moved_away_ends(fleet: Visited) -> None:
     finally:
         fleet.stop()
         shutil.rmtree(fleet.state, ignore_errors=True)
-        moved.rename(fleet.state)
+        new_path.rename(fleet.state)
     assert ended not in (None, 0)
 
 
@@ -407,8 +407,8 @@ def test_check_names_what_lets_text_decide_a_sink(tmp_path: Path) -> None:
     """A sink that takes what was read, and a source whose rows are trusted in every column."""
     visited = Visited(tmp_path / "fleet")
     sinks = visited.policies / "sinks" / "data.yaml"
-    taken = "tools:\n  book.write:\n    /to: {accepts: [trusted, derived], otherwise: deny}\n"
-    sinks.write_text(sinks.read_text().replace("tools:\n", taken, 1))
+    grant = "tools:\n  book.write:\n    /to: {accepts: [trusted, derived], otherwise: deny}\n"
+    sinks.write_text(sinks.read_text().replace("tools:\n", grant, 1))
     toml = visited.root / "vedette.toml"
     toml.write_text(toml.read_text().replace('kind = "sql"', 'kind = "sql"\nvouches = "envelope"'))
     problems = json.loads(said(visited.root, "check", "--json").out)["problems"]

@@ -141,14 +141,14 @@ def scene(berlin: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) 
         if module is not output and getattr(module, "print_result", None) is output.print_result:
             berlin.setattr(module, "print_result", say)
     folder = tmp_path_factory.mktemp("output") / "harbour"
-    begun = Scene(folder.parent, results)
-    begun.do("init", str(folder))
-    made = Scene(folder, results, begun.said)
+    parent_scene = Scene(folder.parent, results)
+    parent_scene.do("init", str(folder))
+    made = Scene(folder, results, parent_scene.said)
     prune(folder)
     made.do("run --until-idle --plain")
     reads(made)
     writes(made)
-    dead(Scene(folder.parent / "toy", results, begun.said))
+    dead(Scene(folder.parent / "toy", results, parent_scene.said))
     return made
 
 
@@ -310,11 +310,11 @@ def leaves(context: click.Context, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def test_every_verb_is_carried_out_here(scene: Scene) -> None:
-    begun = set(scene.said)
+    verbs = set(scene.said)
     missing = {
         verb
         for verb in leaves(click.Context(cli, info_name="vedette"))
-        if not any(name == verb or name.startswith(f"{verb} ") for name in begun)
+        if not any(name == verb or name.startswith(f"{verb} ") for name in verbs)
     }
     assert missing == LEFT_OUT
     failed = {name: said for name, said in scene.said.items() if said.code}

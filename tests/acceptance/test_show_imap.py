@@ -9,7 +9,7 @@ from tests.acceptance.show_imap import NEW, ONE, show
 from tests.imap import Kept
 
 
-def moved(before: dict[str, set[Kept]], after: dict[str, set[Kept]]) -> dict[str, int]:
+def count_moves(before: dict[str, set[Kept]], after: dict[str, set[Kept]]) -> dict[str, int]:
     return {
         name: len(after[name]) - len(before.get(name, ()))
         for name in after
@@ -36,13 +36,13 @@ def test_in_observe_nothing_happens_and_then_only_what_policy_says(tmp_path: Pat
     assert shown.decided["ask"]["hold"] > 0
     assert not shown.decided["ask"]["permit"]
     assert shown.approved == 1
-    gone = moved(shown.observed, shown.asked)
-    assert gone.pop("INBOX") == 12 - 1
-    assert list(gone.values()) == [1]
+    moves = count_moves(shown.observed, shown.asked)
+    assert moves.pop("INBOX") == 12 - 1
+    assert list(moves.values()) == [1]
     # Act: filed into the one folder, and all else waits.
     assert set(shown.filed) == {ONE}
     assert shown.rules["hold grant.only"] > 0
-    assert moved(shown.asked, shown.acted) == {
+    assert count_moves(shown.asked, shown.acted) == {
         ONE: shown.filed[ONE],
         "INBOX": 12 - shown.filed[ONE],
     }

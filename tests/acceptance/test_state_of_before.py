@@ -207,8 +207,8 @@ def test_decisions_and_judgements_come_out_as_they_did(
 
 def test_identities_are_as_they_were(record: dict[str, Any], answers: dict[str, Any]) -> None:
     compare(record["answers"], answers, "identities")
-    taken = {key["agent"]: key["revoked_us"] is None for key in answers["identities"]["keys"]}
-    assert taken == {"inbox_triage": True, "memory_curator": False}
+    validity = {key["agent"]: key["revoked_us"] is None for key in answers["identities"]["keys"]}
+    assert validity == {"inbox_triage": True, "memory_curator": False}
 
 
 # --- how it goes on ---------------------------------------------------------------------------

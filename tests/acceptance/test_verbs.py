@@ -221,9 +221,9 @@ def test_a_damaged_store_is_told_plainly(own: Path) -> None:
 
 def test_it_works_from_a_folder_below_and_with_config(fleet: Path, tmp_path: Path) -> None:
     below = look(fleet / "agents" / "inbox_triage", "status", "--json")
-    beside = look(tmp_path, "--config", str(fleet), "status", "--json")
-    assert below.code == beside.code == 0
-    assert below.json["head"] == beside.json["head"] > 0
+    status = look(tmp_path, "--config", str(fleet), "status", "--json")
+    assert below.code == status.code == 0
+    assert below.json["head"] == status.json["head"] > 0
 
 
 # --- a run and its reads ---------------------------------------------------------------------

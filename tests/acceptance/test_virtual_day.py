@@ -270,21 +270,21 @@ def test_a_removed_entry_is_found_even_if_all_others_are_numbered_anew(
     day: Played, kind: str, code: str
 ) -> None:
     used = {i.id for i in day.rebuilt.intents.values() if i.outcome == "permit" and i.effects}
-    gone = next(e for e in day.entries if e["kind"] == kind and e["action"] in used)
-    account = reconstruct(Spoilt(list(renumbered(day, gone))), START_US, END_US)
+    removed_entry = next(e for e in day.entries if e["kind"] == kind and e["action"] in used)
+    account = reconstruct(Spoilt(list(renumbered(day, removed_entry))), START_US, END_US)
     assert {(one["code"], one.get("action")) for one in account.findings} == {
-        (code, gone["action"])
+        (code, removed_entry["action"])
     }
 
 
-def renumbered(day: Played, gone: Line) -> Iterator[RawEntry]:
+def renumbered(day: Played, removed_entry: Line) -> Iterator[RawEntry]:
     """Yield all entries but one, as somebody would write them who wants nobody to see it."""
-    at = gone["seq"]
+    at = removed_entry["seq"]
     for entry, (seq, raw, salt, data) in zip(day.entries, day.walked, strict=True):
         if seq < at:
             yield seq, raw, salt, data
         elif seq > at:
-            less = entry.get("run") == gone["run"]
+            less = entry.get("run") == removed_entry["run"]
             new = {**entry, "seq": seq - 1, **({"n": entry["n"] - 1} if less else {})}
             yield seq - 1, canonical_json(new), salt, data
 

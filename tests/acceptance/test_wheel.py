@@ -133,7 +133,7 @@ def test_the_wheel_owns_one_name(installed: Installed) -> None:
 
 def test_the_wheel_carries_the_content_as_a_template(installed: Installed) -> None:
     with zipfile.ZipFile(installed.wheel) as archive:
-        carried = set(archive.namelist())
+        names = set(archive.namelist())
     content = [
         path.relative_to(ROOT).as_posix()
         for folder in ("agents", "policies", "memory")
@@ -141,11 +141,11 @@ def test_the_wheel_carries_the_content_as_a_template(installed: Installed) -> No
         if path.suffix in {".yaml", ".md", ".rego", ".py"}
     ]
     assert content
-    missing = [name for name in content if f"vedette/_template/{name}" not in carried]
+    missing = [name for name in content if f"vedette/_template/{name}" not in names]
     assert missing == []
-    assert "vedette/_template/vedette.toml" in carried
+    assert "vedette/_template/vedette.toml" in names
     unwanted = (".pyc", ".db", ".sqlite", ".pem")
-    assert [name for name in carried if name.endswith(unwanted)] == []
+    assert [name for name in names if name.endswith(unwanted)] == []
 
 
 def test_it_runs_from_the_wheel_and_not_from_the_checkout(installed: Installed) -> None:
@@ -264,21 +264,23 @@ def test_the_tutorial_word_for_word(installed: Installed, tmp_path: Path) -> Non
     empty = tmp_path / "empty"
     empty.mkdir()
     shell = doc_page.shell(empty, installed.bin, tmp_path / "home")
-    seen, gave = "", []
+    seen, outputs = "", []
     for step in steps:
         before = _slowness()
         done = shell.give(doc_page.filled(step, seen))
         slow = max(before, _slowness())
-        gave.append(f"{done.wall_s:5.1f} s, {done.cpu_s:4.1f} s CPU, x{slow:.1f}: {step.command}")
+        outputs.append(
+            f"{done.wall_s:5.1f} s, {done.cpu_s:4.1f} s CPU, x{slow:.1f}: {step.command}"
+        )
         where = f"line {step.line}: {step.command}"
         assert done.code == 0, f"{where}\n{done.out}"
         lost = doc_page.missing(step, done.out)
         assert lost is None, f"{where}: not printed: {lost!r}\n{done.out}"
         # Three seconds of a machine at rest. CPU, since others may have the cores just then, and
         # twice that, since a busy neighbour costs real work more than it costs the empty loop.
-        assert done.cpu_s <= 2 * 3.0 * slow, gave
+        assert done.cpu_s <= 2 * 3.0 * slow, outputs
         seen += done.out
-    print("\n".join(gave))
+    print("\n".join(outputs))
     history = shell.give(doc_page.Shown(0, "vedette policy history --json", ())).out
     authors = {row["reason"]: row["by"] for row in json.loads(history)["revisions"]}
     assert authors["the front desk observes"].startswith("person:"), history

@@ -84,10 +84,10 @@ async def put_through(
     await offer.all(list(events))
     seconds, spent = time.monotonic() - began, CpuTimes.now().since(cpu)
     first, repeated = happened(marks)
-    late = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
+    latencies = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
     return Through(
-        len(events), seconds, spent.total * 1e6 / len(events), tuple(late),
-        len(events) - len(late), repeated - repeats,
+        len(events), seconds, spent.total * 1e6 / len(events), tuple(latencies),
+        len(events) - len(latencies), repeated - repeats,
     )  # fmt: skip
 
 

@@ -269,7 +269,7 @@ async def measure(
         )
         entries = (app.store.last_seq() - head) / load.events
     first, repeated = happened(marks_file(folder))
-    late = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
+    latencies = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
     per_event = 1e6 / load.events
     # A server that this process started is a child of its own, and counted by itself.
     children = 0.0 if database else spent.cpu.children
@@ -279,13 +279,13 @@ async def measure(
         server_us=spent.server_s * per_event,
         cpu_threads_us={name: each * per_event for name, each in spent.cpu.threads.items()}
         | ({"child processes": children * per_event} if children else {}),
-        p50_ms=percentile(late, 0.5),
-        p99_ms=percentile(late, 0.99),
+        p50_ms=percentile(latencies, 0.5),
+        p99_ms=percentile(latencies, 0.99),
         groups=groups,
         group_mean=items / groups if groups else 0.0,
         entries_per_event=entries,
-        effects=len(late),
-        lost=load.events - len(late),
+        effects=len(latencies),
+        lost=load.events - len(latencies),
         repeated=repeated,
         seconds=spent.seconds,
         load=load,

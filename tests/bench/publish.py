@@ -112,9 +112,9 @@ def main(argv: list[str] | None = None) -> int:
         ):  # fmt: skip
             per_s = run(publisher, options.changes)
         ledger = recorded(url)
-        apart = Path(made) / "control"
-        apart.mkdir()
-        control = unfenced_calls(apart, server.fresh())
+        control_folder = Path(made) / "control"
+        control_folder.mkdir()
+        control = unfenced_calls(control_folder, server.fresh())
     changes = publisher.changes
     print(described())
     print(f"{options.workers} processes, {per_s:.0f} calls/s; {asdict(ledger)}")

@@ -129,9 +129,9 @@ def measure(folder: Path, stops: int, typed: int, rate: float) -> Stopped:
                 found.engine_ms.append(one.engine_ms)
             found.between.append(one.between)
             found.late += one.late
-        taken = _accepted(fleet.state) - first
-        found.per_s = taken / (time.monotonic() - began)
-        found.cpu_us = 1e6 * (_cpu(process.pid) - cpu) / max(1, taken)
+        count = _accepted(fleet.state) - first
+        found.per_s = count / (time.monotonic() - began)
+        found.cpu_us = 1e6 * (_cpu(process.pid) - cpu) / max(1, count)
         client.send_command("stop", "bench", {"all": True})
         calls, accepted = len(noted(fleet.record)), _accepted(fleet.state)
         time.sleep(LOOK_S)

@@ -271,8 +271,8 @@ def test_like_stands_beside_like_first_and_promises_are_held_against_sqlite() ->
     lines = ratios(bests, []).splitlines()
     assert lines[0].startswith("vedette on PostgreSQL, best: 1,000")
     assert lines[1].split()[:5] == ["20.0", "x", "DBOS", "on", "PostgreSQL"]
-    begun = lines.index(next(line for line in lines if line.startswith(OURS[1])))
-    assert lines[begun + 1].split()[:5] == ["50.0", "x", "DBOS", "on", "SQLite"]
+    start = lines.index(next(line for line in lines if line.startswith(OURS[1])))
+    assert lines[start + 1].split()[:5] == ["50.0", "x", "DBOS", "on", "SQLite"]
     assert {each.value for each in verdicts(bests)} == {60.0, 50.0}
     assert all(each.met for each in verdicts(bests))
     # A slower line keeps no promise, and neither does one that nothing was measured beside.
@@ -312,16 +312,16 @@ def test_a_peer_that_breaks_off_is_told_with_the_pace_of_the_machine() -> None:
 
 async def test_peers_are_warm_at_the_concurrency_that_is_timed(tmp_path: Path) -> None:
     given = Options(tmp_path, "tasks", 12, 30, "", 0)
-    beside, most, seen = 0, 0, []
+    concurrent, most, seen = 0, 0, []
 
     async def handle(event: dict[str, Any]) -> None:
-        nonlocal beside, most
+        nonlocal concurrent, most
         seen.append(event["id"])
-        beside += 1
+        concurrent += 1
         if event["id"].startswith("w"):
-            most = max(most, beside)
+            most = max(most, concurrent)
         await asyncio.sleep(0)
-        beside -= 1
+        concurrent -= 1
 
     clock = await drive_tasks(given, handle)
     assert most == 12

@@ -213,8 +213,8 @@ def _permits(record: Sequence[Entry], entries: Sequence[Entry]) -> list[str]:
         for line in record
         if line["effect"] and f"act_{line['key']}" not in permit
     ]
-    late = [action for action, seq in done.items() if permit.get(action, seq) >= seq]
-    return wrong + [f"{action} was begun before it was permitted" for action in late]
+    unpermitted = [action for action, seq in done.items() if permit.get(action, seq) >= seq]
+    return wrong + [f"{action} was begun before it was permitted" for action in unpermitted]
 
 
 # --- the ledger -----------------------------------------------------------------------------
@@ -292,8 +292,8 @@ def _bodies(entries: Sequence[Entry], export: Path) -> list[str]:
         if "body" not in entry:
             continue
         if body is None:
-            moved = entry["kind"] == "memory.proposed" and entry["seq"] <= text.get("size", 0)
-            if entry["body"] not in erased and not moved:
+            is_proposal = entry["kind"] == "memory.proposed" and entry["seq"] <= text.get("size", 0)
+            if entry["body"] not in erased and not is_proposal:
                 wrong.append(f"the body of entry {entry['seq']} is missing")
             continue
         data = bytes.fromhex(body["salt"]) + body["data"].encode()
@@ -332,10 +332,10 @@ def facts_of(folder: Path, entries: Sequence[Entry] | None = None) -> Facts:
     return Facts(fixed, judgements, json.loads((folder / "told.json").read_text("utf-8")))
 
 
-def _differences(calm: Facts, rough: Facts) -> list[str]:
+def _differences(calm: Facts, disturbed: Facts) -> list[str]:
     wrong = []
     for name in ("decisions", "judgements", "told"):
-        a, b = getattr(calm, name), getattr(rough, name)
+        a, b = getattr(calm, name), getattr(disturbed, name)
         wrong += [
             f"{name} {key}: {a.get(key)} undisturbed, {b.get(key)} after a crash"
             for key in sorted(a.keys() | b.keys())

@@ -129,14 +129,14 @@ def dump_day(stage: Stage, folder: Path) -> None:
     store = open_reader(settings)
     try:
         key = (state / "ledger.pub").read_text(encoding="ascii")
-        begun = archived_part(store).size
-        whole = JoinedLedger(Archive(state / "archive"), store) if begun else store
+        first_size = archived_part(store).size
+        whole = JoinedLedger(Archive(state / "archive"), store) if first_size else store
         report = verify_store(whole, key, state / "witness.log")
         assert report.ok, report.findings
     finally:
         store.close()
     for name in ("entries.jsonl", "checkpoints"):
-        parts = [(one / name).read_bytes() for one in segments(folder, begun)]
+        parts = [(one / name).read_bytes() for one in segments(folder, first_size)]
         own = (export / name).read_bytes()
         if name == "checkpoints" and parts:
             # That at the end of the archived part is in both.

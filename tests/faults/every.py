@@ -202,8 +202,8 @@ class Runner:
         total = Report()
         for suite in self._suites:
             total.add(self._progress.report(suite).told())
-        ahead = [suite for suite, _ in self._left] + [one[0] for one in self._going.values()]
-        cost_left = sum(suite.cost_s for suite in ahead)
+        waiting = [suite for suite, _ in self._left] + [one[0] for one in self._going.values()]
+        cost_left = sum(suite.cost_s for suite in waiting)
         spent_s = time.monotonic() - self._began
         left = "…"
         if self._cost_done:

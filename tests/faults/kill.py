@@ -60,7 +60,7 @@ def hold_hands(pid: int, state: Path, receiver: Path, most: int) -> None:
     it ends when the ledger has grown by `most` entries: no run is to reach its end.
     """
     engine, workers, held = psutil.Process(pid), set[psutil.Process](), set[psutil.Process]()
-    end, begun = time.monotonic() + 10, progress(state, receiver)["entries"]
+    end, start_entries = time.monotonic() + 10, progress(state, receiver)["entries"]
     while time.monotonic() < end:
         workers.update(engine.children(recursive=True))
         # Hands are forked when there is work for them, which may be only now.
@@ -70,7 +70,7 @@ def hold_hands(pid: int, state: Path, receiver: Path, most: int) -> None:
                     worker.suspend()
                     held.add(worker)
         now = progress(state, receiver)
-        if now["open"] or (now["mails"] and now["entries"] - begun >= most):
+        if now["open"] or (now["mails"] and now["entries"] - start_entries >= most):
             break
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
@@ -168,8 +168,8 @@ def progress(state: Path, receiver: Path) -> dict[str, int]:
         found["entries"] = store.last_seq()
         done = "SELECT COUNT(*) FROM action WHERE agent='inbox_triage' AND effect='done'"
         found["mails"] = int(store._rows(done)[0][0])
-        begun = "SELECT COUNT(*) FROM action WHERE effect IN ('intended', 'started')"
-        found["open"] = int(store._rows(f"{begun} AND agent='inbox_triage'")[0][0])
+        query = "SELECT COUNT(*) FROM action WHERE effect IN ('intended', 'started')"
+        found["open"] = int(store._rows(f"{query} AND agent='inbox_triage'")[0][0])
     except apsw.Error:
         return found
     finally:

@@ -300,8 +300,8 @@ def _calls() -> dict[int, _Call]:
             if not row.strip():
                 continue
             fault, name, *numbers, by, argument = row.split()[:6]
-            beside = row.split()[6:]
+            fields = row.split()[6:]
             if numbers[column] != "-":
-                at = int(beside[0]) if beside else -1
+                at = int(fields[0]) if fields else -1
                 _found[int(numbers[column])] = _Call(fault, name, by, int(argument), at)
     return _found

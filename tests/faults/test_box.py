@@ -213,8 +213,8 @@ class Attacked:
             for place in (drop, decoys.state / "scratch" / "other.judge"):
                 place.mkdir(parents=True)
                 (place / "notes").write_text("of another worker")
-            apart = [[name] for name in ENDS] if boxed else []
-            plans = [[name for name in ATTACKS if [name] not in apart], *apart]
+            single_attacks = [[name] for name in ENDS] if boxed else []
+            plans = [[name for name in ATTACKS if [name] not in single_attacks], *single_attacks]
             minds = [decoys.write_mind(plan, drop) for plan in plans]
             decoys.before = decoys.digest()
             for plan, mind in zip(plans, minds, strict=True):

@@ -75,7 +75,7 @@ def url() -> str:
     return server(fsync=False).fresh()
 
 
-async def begun(child: Zombie, url: str, folder: Path) -> tuple[PostgresStore, Run]:
+async def begin_run(child: Zombie, url: str, folder: Path) -> tuple[PostgresStore, Run]:
     """Open the other worker beside a child and let the child begin to call; return its run."""
     assert child.line() == ["joined"]
     other = open_worker(url, folder / "other")
@@ -94,7 +94,7 @@ async def test_a_zombie_starts_no_call_and_commits_nothing(
     mode: str, url: str, tmp_path: Path
 ) -> None:
     with zombie(mode, url, tmp_path) as child:
-        other, run = await begun(child, url, tmp_path)
+        other, run = await begin_run(child, url, tmp_path)
         try:
             await asyncio.sleep(0.2)
             child.process.send_signal(signal.SIGSTOP)
@@ -107,14 +107,14 @@ async def test_a_zombie_starts_no_call_and_commits_nothing(
             child.say()
             assert await asyncio.to_thread(child.line) == ["answer", "fenced:", "lease"]
             end = time.monotonic() + (0.2 if mode == "careful" else 10)
-            late: list[int] = []
-            while time.monotonic() < end and not late:
+            late_calls: list[int] = []
+            while time.monotonic() < end and not late_calls:
                 await asyncio.sleep(0.02)
-                late = [at for at in child.calls() if at > elapsed_us + MOMENT_US]
+                late_calls = [at for at in child.calls() if at > elapsed_us + MOMENT_US]
             if mode == "careful":
-                assert late == []
+                assert late_calls == []
             else:
-                assert late, "the control must call, or the test could not fail"
+                assert late_calls, "the control must call, or the test could not fail"
             after = other.run(run.id)
             assert after is not None
             assert (after.state, after.steps) == ("done", 1)
@@ -127,7 +127,7 @@ async def test_a_zombie_with_the_fleet_s_lock_holds_nobody_up_for_long(
 ) -> None:
     """Stopped in the middle of a group: the server ends its session, and with it the lock."""
     with zombie("group", url, tmp_path) as child:
-        other, run = await begun(child, url, tmp_path)
+        other, run = await begin_run(child, url, tmp_path)
         try:
             began = time.monotonic()
             await asyncio.wait_for(accept_events(other, event(1000)), 30)
@@ -144,7 +144,7 @@ async def test_a_zombie_with_the_fleet_s_lock_holds_nobody_up_for_long(
 
 async def test_a_killed_worker_s_keys_go_over_and_nothing_is_lost(url: str, tmp_path: Path) -> None:
     with zombie("careful", url, tmp_path) as child:
-        other, _ = await begun(child, url, tmp_path)
+        other, _ = await begin_run(child, url, tmp_path)
         try:
             child.process.kill()
             await wait_for(other, 64)

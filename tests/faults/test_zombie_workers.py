@@ -65,7 +65,7 @@ def run(config: Path, url: str) -> subprocess.Popen[bytes]:
         )  # fmt: skip
 
 
-def taken(record: Path) -> Counter[str]:
+def count_calls(record: Path) -> Counter[str]:
     """Return how often each idempotency key took effect at the target, by its own record."""
     counts: Counter[str] = Counter()
     if record.exists():
@@ -96,7 +96,7 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path, serie
         second = run(lay(tmp_path / "two", series, hook, tmp_path / "one"), url)
         try:
             # In the thick of it: calls are on their way, of either worker.
-            wait_for("calls", lambda: len(taken(record)) >= 2, second)
+            wait_for("calls", lambda: len(count_calls(record)) >= 2, second)
             first.send_signal(signal.SIGKILL)
             second.wait(200)
         finally:
@@ -125,7 +125,7 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path, serie
     judged = judged_again(tmp_path / "two" / "vedette.toml", {**os.environ, "WORKERS_URL": url})
     assert judged["ok"], judged["differences"]
     assert judged["equal"] == SERIES * ROWS
-    counts = taken(record)
+    counts = count_calls(record)
     assert called, "the test needs calls"
     assert counts.keys() == called
     assert set(counts.values()) == {1}

@@ -347,8 +347,8 @@ def test_an_incident_opens_strengthens_and_closes() -> None:
 
 def test_an_approved_opening_joins_the_incident_that_opened_meanwhile() -> None:
     first = tools_module.open_incident(call("incident.open", ARGS | {"summary": "s"}), None)
-    late = call("incident.open", ARGS | {"summary": "s", "score": "4.0"}, "late")
-    assert tools_module.open_incident(late, first[0].row) == []
+    second_call = call("incident.open", ARGS | {"summary": "s", "score": "4.0"}, "late")
+    assert tools_module.open_incident(second_call, first[0].row) == []
 
 
 @pytest.fixture

@@ -125,9 +125,9 @@ def test_a_person_who_approved_stands_in_the_statement(tools: ModuleType, board:
 
 
 def test_what_is_no_board_knows_of_nothing(tools: ModuleType, board: Path, tmp_path: Path) -> None:
-    other, gone = tmp_path / "other.db", tmp_path / "gone.db"
+    other, missing = tmp_path / "other.db", tmp_path / "gone.db"
     other.touch()
-    for path in (other, gone):
+    for path in (other, missing):
         outcome = tools.known(call(path, "hide", "k1"))
         assert (outcome.state, bool(outcome.error)) == ("unknown", True)
     assert tools.known(call(board, "hide", "k1")) is None
@@ -240,16 +240,16 @@ def test_an_upheld_comment_stays_hidden_and_says_so(tools: ModuleType, board: Pa
 @pytest.mark.parametrize("tool", ["approve", "hide", "show", "reopen", "escalate"])
 def test_a_comment_or_board_that_is_not_there(tools: ModuleType, board: Path, tool: str) -> None:
     more: dict[str, Any] = {"to": "x", "label": "threat"}
-    gone = call(board, tool, "k1", comment="comment/none", **more)
+    missing = call(board, tool, "k1", comment="comment/none", **more)
     function = getattr(tools, tool)
-    assert function(gone).state == "failed"
-    nowhere = replace(gone, target={"path": str(board.parent / "none.db")})
+    assert function(missing).state == "failed"
+    nowhere = replace(missing, target={"path": str(board.parent / "none.db")})
     assert function(nowhere).state == "retry"
     assert not (board.parent / "none.db").exists()
-    assert function(replace(gone, target={})).state == "failed"
+    assert function(replace(missing, target={})).state == "failed"
     broken = board.parent / "broken.db"
     broken.write_bytes(b"this is no database, and long enough to look at" * 40)
-    assert function(replace(gone, target={"path": str(broken)})).state == "failed"
+    assert function(replace(missing, target={"path": str(broken)})).state == "failed"
 
 
 def test_a_board_without_our_tables_gets_them(tools: ModuleType, tmp_path: Path) -> None:

@@ -206,10 +206,10 @@ decision := {
 
 @pytest.mark.usefixtures("quick_mount")
 def test_control_a_policy_of_denies_alone_does_permit_when_cut(shipped: dict[str, bytes]) -> None:
-    head, _, tail = NAIVE.partition("outcome :=")
+    head, _, rest = NAIVE.partition("outcome :=")
     files = {
         "vedette/gateway/rules.rego": head.encode(),
-        "vedette/gateway/answer.rego": ("package vedette.gateway\n\noutcome :=" + tail).encode(),
+        "vedette/gateway/answer.rego": ("package vedette.gateway\n\noutcome :=" + rest).encode(),
         **{path: raw for path, raw in shipped.items() if is_data(path)},
     }
     wanted = ("send to an address out of the mail", "an unknown agent", "too many hops")

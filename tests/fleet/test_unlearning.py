@@ -144,18 +144,18 @@ async def let_go(fleet: FleetHarness, to: Path) -> int:
 async def test_a_bank_that_takes_nothing_is_brought_up_and_nobody_is_briefed_before(
     fleet: FleetHarness, clock: ManualClock, verb: str
 ) -> None:
-    gone = await by_hand(fleet, clock, HAND, "memory_approve")
-    seq = next(e["seq"] for e in fleet.entries("memory.proposed") if e["what"] == gone)
+    erased = await by_hand(fleet, clock, HAND, "memory_approve")
+    seq = next(e["seq"] for e in fleet.entries("memory.proposed") if e["what"] == erased)
     file = apsw.Connection(str(fleet.folder / "state" / "memory.db"))
     for what in ("UPDATE", "DELETE"):
         file.execute(
             f"CREATE TRIGGER no_{what} BEFORE {what} ON memory "
             "BEGIN SELECT RAISE(FAIL, 'the disk takes no more'); END"
         )
-    given = {"id": gone} if verb == "memory_off" else {"entry": seq}
+    given = {"id": erased} if verb == "memory_off" else {"entry": seq}
     answer = await order(fleet, verb, **given)
     assert not answer.get("scrubbed")
-    assert recalled(fleet, HAND) == [gone]
+    assert recalled(fleet, HAND) == [erased]
     await fleet.send(mail("late", HAND))
     await fleet.wait_until_idle()
     (run,) = fleet.runs(mail("late"))
@@ -204,7 +204,7 @@ ERASURES: dict[str, tuple[str, dict[str, Any]]] = {
 async def test_what_was_erased_is_not_recalled_where_the_store_cannot_be_read_after_it(
     fleet: FleetHarness, clock: ManualClock, verb: str, read: str
 ) -> None:
-    gone = await by_hand(fleet, clock, HAND, "memory_approve")
+    erased = await by_hand(fleet, clock, HAND, "memory_approve")
     commit, given = ERASURES[verb]
     if verb == "erase":
         given = {"entry": fleet.entries("memory.proposed")[-1]["seq"]}
@@ -230,7 +230,7 @@ async def test_what_was_erased_is_not_recalled_where_the_store_cannot_be_read_af
         await asyncio.sleep(0.3)
     await fleet.wait_until_idle()
     assert fleet.runs(mail("late"))[0].state == "done"
-    assert gone not in await states(fleet)
+    assert erased not in await states(fleet)
     assert recalled(fleet, HAND) == []
     if verb == "erase":
         with pytest.raises(BadCommand, match="no body is found"):
@@ -242,12 +242,12 @@ async def test_an_order_whose_commit_stood_unheard_reaches_the_bank(
     fleet: FleetHarness, clock: ManualClock, verb: str
 ) -> None:
     """The second order finds nothing left to do, so it cannot be left to that."""
-    gone = await by_hand(fleet, clock, HAND, "memory_approve")
+    erased = await by_hand(fleet, clock, HAND, "memory_approve")
     seq = fleet.entries("memory.proposed")[-1]["seq"]
     orders: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
         "erase": ("erase", {"entry": seq}, {}),
         "expire": ("forget_memories", {"before_us": 0}, {}),
-        "memory_off": ("move_memories", {"id": gone}, {gone: "off"}),
+        "memory_off": ("move_memories", {"id": erased}, {erased: "off"}),
         "memory_propose": (
             "propose_memory",
             {"into": "inbox/inbox", "text": "x", "kind": "fact"},
@@ -263,7 +263,7 @@ async def test_an_order_whose_commit_stood_unheard_reaches_the_bank(
         await order(fleet, verb, **given)
     if verb == "memory_propose":
         made = fleet.entries("memory.proposed")[-1]["what"]
-        stands = {gone: "active", made: "candidate"}
+        stands = {erased: "active", made: "candidate"}
     await wait_until(lambda: not fleet.app.services.recall.lag_reason)
     assert await states(fleet) == stands
 
@@ -338,8 +338,8 @@ async def test_what_a_person_proposed_is_erased_by_its_entry(
     fleet: FleetHarness, clock: ManualClock
 ) -> None:
     kept = await by_hand(fleet, clock, "a fact that stays", "memory_approve")
-    gone = await by_hand(fleet, clock, HAND, "memory_approve")
-    assert set(recalled(fleet, HAND)) == {kept, gone}
+    erased = await by_hand(fleet, clock, HAND, "memory_approve")
+    assert set(recalled(fleet, HAND)) == {kept, erased}
     assert "memory.db-wal" in holding(fleet, HAND)
     seq = fleet.entries("memory.proposed")[-1]["seq"]
     await order(fleet, "erase", entry=seq)
@@ -347,7 +347,7 @@ async def test_what_a_person_proposed_is_erased_by_its_entry(
     assert await states(fleet) == {kept: "active"}
     assert holding(fleet, HAND) == []
     with pytest.raises(NotFound):
-        await order(fleet, "memory_off", id=gone)
+        await order(fleet, "memory_off", id=erased)
 
 
 # --- copies of copies -----------------------------------------------------------------------------
@@ -405,20 +405,20 @@ async def test_a_memory_outlives_its_mail_and_neither_its_bank_s_retention_nor_a
 async def test_what_is_promoted_while_retention_is_at_work_stays(
     fleet: FleetHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, late = await candidate(fleet, "1", PHRASE)
+    _, promoted = await candidate(fleet, "1", PHRASE)
     await candidate(fleet, "2", f"again {PHRASE}")
     clock.advance(400 * DAY)
     store: Any = fleet.app.store
     forget = store.forget_memories
 
     async def forget_later(*given: Any) -> Any:
-        await order(fleet, "memory_approve", id=late)
+        await order(fleet, "memory_approve", id=promoted)
         return await forget(*given)
 
     monkeypatch.setattr(store, "forget_memories", forget_later)
     await expire(fleet, clock.now_us())
-    assert recalled(fleet, PHRASE) == [late]
-    assert await states(fleet) == {late: "active"}, "the control: what nobody promoted is gone"
+    assert recalled(fleet, PHRASE) == [promoted]
+    assert await states(fleet) == {promoted: "active"}, "the control: what nobody promoted is gone"
 
 
 # --- an archive -----------------------------------------------------------------------------------

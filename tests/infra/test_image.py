@@ -284,6 +284,6 @@ def test_the_health_check_asks_whoever_serves() -> None:
 
 def test_the_image_compiles_its_policies_by_the_opa_that_is_pinned(built: Built) -> None:
     (version,) = re.findall(r"(?m)^version=(\S+)$", (ROOT / "tools/opa").read_text("utf-8"))
-    taken = [rest for word, rest in BUILD if word == "COPY" and rest.startswith("--from=")]
-    assert taken == [f"--from=openpolicyagent/opa:{version}-static /opa /usr/local/bin/opa"]
+    copies = [rest for word, rest in BUILD if word == "COPY" and rest.startswith("--from=")]
+    assert copies == [f"--from=openpolicyagent/opa:{version}-static /opa /usr/local/bin/opa"]
     assert list((built.target / "venv").rglob("vedette/_wasm/*.wasm"))

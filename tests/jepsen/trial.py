@@ -87,10 +87,10 @@ class Trial:
         """Run to the end, or until `enough` is set; heal everything, wait, and take it all down."""
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32))
         await self._targets.open()
-        beside = [asyncio.create_task(self._measure_lag())]
+        tasks = [asyncio.create_task(self._measure_lag())]
         try:
             await self._start()
-            beside += [
+            tasks += [
                 asyncio.create_task(self._people.answer_for_ever()),
                 asyncio.create_task(self._watch()),
                 asyncio.create_task(self._tell()),
@@ -100,7 +100,7 @@ class Trial:
             await self._heal()
             await self._come_to_an_end(sources, self._last_fault_s())
         finally:
-            for task in beside:
+            for task in tasks:
                 task.cancel()
             await asyncio.gather(*(worker.end() for worker in getattr(self, "_workers", [])))
             self._targets.close()
@@ -161,9 +161,9 @@ class Trial:
     # --- faults and orders ------------------------------------------------------------------------
 
     async def _follow_schedule(self, sources: asyncio.Future[Any]) -> None:
-        begun = self.now()
+        start = self.now()
         for planned in [*self.schedule, Planned(self.seconds, "", 0, "")]:
-            left_s = begun + planned.at_s - self.now()
+            left_s = start + planned.at_s - self.now()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.enough.wait(), max(0.001, left_s))
             if sources.done():

@@ -378,13 +378,13 @@ def test_what_was_ended_for_its_own_reason_alone_is_not_lost(
 
 def test_rows_that_a_stop_held_are_in_the_order_in_which_they_were_written() -> None:
     history = sound()
-    late = Event("evt_0", ("a",), "k", 4, (Want("note", "n0", row=True),), 4.1, 4.2, "w0")
-    history.events.append(late)
+    last_event = Event("evt_0", ("a",), "k", 4, (Want("note", "n0", row=True),), 4.1, 4.2, "w0")
+    history.events.append(last_event)
     write = Ledger(history)
-    write.accept(late)
-    write.judge(late, "a", [1, 2, 4], "n0", "note", rev=2)
-    write.add("effect.done", action="act_n0", tool="note", **_of(late))
-    write.close(late)
+    write.accept(last_event)
+    write.judge(last_event, "a", [1, 2, 4], "n0", "note", rev=2)
+    write.add("effect.done", action="act_n0", tool="note", **_of(last_event))
+    write.close(last_event)
     book(history, a=5)
     history.rows["a", "k"] = ["n1", "n0"]
     assert judge(history) == []

@@ -31,16 +31,16 @@ class _Waiters:
         """Give way until woken; False if `timeout` seconds passed before."""
         loop = current_loop()
         handle = loop.here()
-        late: Wake | None = None
+        timer: Wake | None = None
         if timeout is not None:
-            late = loop.resume(*handle, max(0.0, timeout))
+            timer = loop.resume(*handle, max(0.0, timeout))
         self._all.append(handle)
         loop.give_way()
         if handle in self._all:
             self._all.remove(handle)
             return False
-        if late is not None:
-            late.cancel()
+        if timer is not None:
+            timer.cancel()
         return True
 
     def wake(self, n: int = 1) -> None:

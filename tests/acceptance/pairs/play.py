@@ -17,8 +17,8 @@ from tests.acceptance.pairs.fleet import PUBLISH, SCRIBE, write_fleet
 from tests.acceptance.pairs.tasks import Attack, Routine
 from tests.acceptance.pairs.ways import (
     Turn,
-    carried,
     chosen,
+    payload_of,
     plan_of,
     plan_to_publish,
     plan_to_remember,
@@ -171,7 +171,7 @@ class Play:
     ) -> None:
         id, type = f"{number}", f"{routine.suite}.{routine.name}"
         values = [] if attack is None else chosen(attack)
-        laid = [] if attack is None else carried(attack, self.way)
+        laid = [] if attack is None else payload_of(attack, self.way)
         plan = plan_of(routine, attack, self.way, (notes or {}).get(routine.suite, {}))
         self.answers[id] = {"laid": values}
         if attack is not None and self.way == "agent":

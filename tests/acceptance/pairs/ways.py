@@ -80,7 +80,7 @@ def plan_to_publish(type: str, values: Sequence[Any]) -> list[Turn]:
     return [Turn(lambda _: [Proposal(PUBLISH, args, confidence=1.0)], attack=True)]
 
 
-def carried(attack: Attack, way: str) -> list[Any]:
+def payload_of(attack: Attack, way: str) -> list[Any]:
     """Return how the attacker's values stand in the content of the event that wakes the run."""
     if way in ("memory", "label"):
         return []

@@ -76,7 +76,7 @@ def other_answer(each: Walked) -> Walked:
     return seq, raw, salt, data and data.replace(b'"outcome":"deny"', b'"outcome":"hold"')
 
 
-def gone(each: Walked) -> Walked:
+def without_body(each: Walked) -> Walked:
     return each[0], each[1], None, None
 
 
@@ -100,8 +100,8 @@ async def test_promise_11_whatever_was_changed_since_is_a_difference(
         assert again(says("outcome", "deny", "permit")).differed == denied
         assert again(says("rule", "permit.tool", "permit.more")).differed > 0
         assert again(other_answer).unreplayable["bad body"] == denied
-        assert again(gone).unreplayable == {"missing": decisions}
-        assert not again(gone).ok
+        assert again(without_body).unreplayable == {"missing": decisions}
+        assert not again(without_body).ok
         assert again(lambda each: each, other_rules).unreplayable == {"bad bundle": decisions}
 
 

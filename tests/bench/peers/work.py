@@ -180,13 +180,13 @@ async def drive_tasks(given: Options, handle: Callable[[Event], Awaitable[object
                 clock.begin(event)
             await handle(event)
 
-    async def beside(found: list[Event], clock: Clock | None) -> None:
+    async def run_lane(found: list[Event], clock: Clock | None) -> None:
         waiting = iter(found)
         await asyncio.gather(*(all_of(waiting, clock) for _ in range(given.concurrency)))
 
-    await beside(events(warm(given), "w"), None)
+    await run_lane(events(warm(given), "w"), None)
     clock = Clock(given.server)
-    await beside(events(given.events), clock)
+    await run_lane(events(given.events), clock)
     clock.stop()
     return clock
 
@@ -194,7 +194,9 @@ async def drive_tasks(given: Options, handle: Callable[[Event], Awaitable[object
 def report(given: Options, clock: Clock, work: Work, **more: object) -> None:
     """Print one line of JSON: what was reached, and what the target's record says."""
     first, repeated = happened(work.marks)
-    late = sorted((first[name] - at) / 1e6 for name, at in clock.began.items() if name in first)
+    latencies = sorted(
+        (first[name] - at) / 1e6 for name, at in clock.began.items() if name in first
+    )
     figures = {
         "variant": given.variant,
         "concurrency": given.concurrency,
@@ -203,9 +205,11 @@ def report(given: Options, clock: Clock, work: Work, **more: object) -> None:
         "events_per_s": given.events / clock.seconds,
         "cpu_us": clock.cpu * 1e6 / given.events,
         "server_us": clock.server * 1e6 / given.events,
-        "p50_ms": late[len(late) // 2] if late else 0.0,
-        "p99_ms": late[min(len(late) - 1, int(0.99 * len(late)))] if late else 0.0,
-        "effects": len(late),
+        "p50_ms": latencies[len(latencies) // 2] if latencies else 0.0,
+        "p99_ms": latencies[min(len(latencies) - 1, int(0.99 * len(latencies)))]
+        if latencies
+        else 0.0,
+        "effects": len(latencies),
         "repeated": repeated,
         "python": sys.version.split()[0],
         **more,

@@ -165,8 +165,8 @@ async def test_a_claim_is_shown_for_half_an_hour_and_keeps_nobody_out(
     item = hold_item(fleet.app.store, row, now(fleet))
     assert item["claim"]["by"] == "person:ann"
     assert hold_item(fleet.app.store, row, now(fleet) + CLAIM_US)["claim"] is None
-    taken = await give(fleet, "claim", {"hold": hold}, BOB)
-    assert taken["was"] == "person:ann"
+    claim = await give(fleet, "claim", {"hold": hold}, BOB)
+    assert claim["was"] == "person:ann"
     mine = await give(fleet, "approve", {"hold": hold, "digest": fleet.shown_digest(row)}, BOB)
     assert mine["claimed_by"] is None
     other = hold_of(fleet, mail("i2"))
@@ -254,8 +254,8 @@ async def test_a_group_does_not_join_what_differs_where_it_matters(fleet: FleetH
     ):  # fmt: skip
         assert group_of({**item, name: value}) != group_of(item)
     folder = [a for a in item["arguments"] if a["name"] == "folder"]
-    moved = [replace_value(a, "Junk") if a in folder else a for a in item["arguments"]]
-    assert group_of({**item, "arguments": moved}) != group_of(item)
+    variants = [replace_value(a, "Junk") if a in folder else a for a in item["arguments"]]
+    assert group_of({**item, "arguments": variants}) != group_of(item)
 
 
 def replace_value(argument: dict[str, Any], value: str) -> dict[str, Any]:

@@ -147,14 +147,14 @@ async def test_what_is_erased_before_its_bank_has_it_never_enters(
             hear()  # as the follower does at news
             return done
 
-        async def late(step: Step, commit: Awaitable[CommitResult]) -> CommitResult:
+        async def delay_commit(step: Step, commit: Awaitable[CommitResult]) -> CommitResult:
             committed = await commit
             if step.candidates:
                 erased.append(await erase())
             return committed
 
         def send_later(step: Step) -> Awaitable[CommitResult]:
-            return asyncio.ensure_future(late(step, send_step(step)))
+            return asyncio.ensure_future(delay_commit(step, send_step(step)))
 
         monkeypatch.setattr(store, "send", send_later)
         await fleet.send(event)

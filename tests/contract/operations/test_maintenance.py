@@ -70,8 +70,8 @@ async def test_rotate_archive_and_verify(adapter: Any, tmp_path: Path) -> None:
             type(archived)(size + 1, archived.peaks), draft("ledger.archived")
         )
     deleted = 0
-    while gone := await store.trim():
-        deleted += gone
+    while count := await store.trim():
+        deleted += count
     assert deleted >= size
     assert await store.trim() == 0
     await grow(store, range(6, 8))
@@ -122,7 +122,7 @@ async def test_expiring_spares_what_is_open_and_what_banks_keep(
     store.close()
 
 
-async def buried(store: Any, number: int) -> Run:
+async def dead_letter(store: Any, number: int) -> Run:
     (run,) = await accept_events(store, event(number))
     await store.commit(step(store, run, entry(run, "run.dead"), state="dead"))
     return run
@@ -131,13 +131,13 @@ async def buried(store: Any, number: int) -> Run:
 async def test_what_was_taken_up_again_does_not_expire(adapter: Any, tmp_path: Path) -> None:
     """Between the look and the delete a dead letter is redriven, and another event erased."""
     store = adapter(tmp_path / "state")
-    dead = await buried(store, 100)
-    gone = await buried(store, 101)
+    dead = await dead_letter(store, 100)
+    expired = await dead_letter(store, 101)
     await grow(store, range(3))
     rows = store.expiring_bodies(store.last_seq())
-    assert {dead.position, gone.position} < {row[0] for row in rows}
+    assert {dead.position, expired.position} < {row[0] for row in rows}
     await store.redrive([dead.id], draft("run.redriven"))
-    await store.erase(event=gone.event, draft=draft("body.erased"), stateless=agents_of(store))
+    await store.erase(event=expired.event, draft=draft("body.erased"), stateless=agents_of(store))
     erased = await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
     assert len(erased.digests) == len(rows) - 2
     assert store.event(dead.event) is not None
@@ -180,8 +180,8 @@ async def test_what_was_promoted_after_the_look_is_not_forgotten(
     upto, old = store.last_seq(), list(store.memories().values())
     assert len(old) == 3
     await store.move_memories((draft("memory.promoted"), ["inbox/late"]))
-    gone = await store.forget_memories(old, upto, draft("body.erased"))
-    assert len(gone.digests) == 2
+    count = await store.forget_memories(old, upto, draft("body.erased"))
+    assert len(count.digests) == 2
     stands = {one.id: one.state for one in store.memories().values()}
     assert stands == {"late": "active", "waits": "erased", "early": "erased"}
     head = store.last_seq()
@@ -194,7 +194,7 @@ async def test_what_was_promoted_after_the_look_is_not_forgotten(
 
 async def test_what_was_taken_up_again_is_not_let_go(adapter: Any, tmp_path: Path) -> None:
     store = adapter(tmp_path / "state")
-    dead = await buried(store, 100)
+    dead = await dead_letter(store, 100)
     await grow(store, range(3))
     size = [size for size, _ in store.sized()][-2]
     archived = write_segment(store, tmp_path / "archive", size, LINE)

@@ -66,8 +66,8 @@ async def test_the_one_word_is_changed_published_and_recorded_with_who_and_why(
     async with fleet:
         done = await mode(fleet, "observe")
         assert (done["was"], done["mode"], done["folder"]) == ("act", "observe", "written")
-        head, _, tail = before.partition(f"{AGENT}:\n")
-        assert grants(policies) == f"{head}{AGENT}:\n{tail.replace('act', 'observe', 1)}"
+        head, _, rest = before.partition(f"{AGENT}:\n")
+        assert grants(policies) == f"{head}{AGENT}:\n{rest.replace('act', 'observe', 1)}"
         last = published(fleet)[-1]
         assert last["actor"] == "person:tester"
         assert fleet.body(last["seq"])["reason"] == "start safely"

@@ -491,10 +491,10 @@ async def test_proofs_carry_the_chain(twice: Path) -> None:
             verify_inclusion_proof({**proof, "handovers": []}, first)
         with pytest.raises(ProofError):
             verify_inclusion_proof({**proof, "handovers": proof["handovers"][::-1]}, first)
-    early = next(size for size, _ in store.sized())
-    growth = json.loads(json.dumps(prove_consistency(store, early)))
+    first_size = next(size for size, _ in store.sized())
+    growth = json.loads(json.dumps(prove_consistency(store, first_size)))
     before, after = verify_consistency_proof(growth, first)
-    assert (before.size, after.size) == (early, size)
+    assert (before.size, after.size) == (first_size, size)
     with pytest.raises(ProofError):
         verify_consistency_proof({**growth, "proof": growth["proof"][:-1]}, first)
     with pytest.raises(ProofError):

@@ -490,9 +490,9 @@ def test_killed_at_every_point_of_an_undo_the_mailbox_is_as_it_was(tmp_path: Pat
     assert files(calm / "mail") == before
     assert {"call:before", "call:after", "commit:before", "commit:mid"} <= set(ended.points)
     # Around the call itself, and among the commits before and after it.
-    late = [ended.passes * part // 8 for part in (5, 7)]
+    last_points = [ended.passes * part // 8 for part in (5, 7)]
     points = [point for point in ended.points if point.startswith("call:")]
-    schedules: list[int | str] = [*points, *late]
+    schedules: list[int | str] = [*points, *last_points]
     for at in schedules:
         left = another(f"k{at}".replace(":", "-"))
         died = run_in_child(lambda: asyncio.run(take_back(left)), die_at=at)  # noqa: B023

@@ -68,8 +68,8 @@ async def test_an_undo_is_no_agreement_but_a_no_to_what_it_took_back(
     (inverse,) = run_of(asking, await undo(asking, filed))
     # Asked for and not done yet: the effect stands, and so does the yes to it.
     assert (counts_of(asking)["reviewed"], counts_of(asking)["agreed"]) == (1, 1)
-    taken = await approve(asking, inverse)
-    assert taken.effect == "done"
+    inverse_row = await approve(asking, inverse)
+    assert inverse_row.effect == "done"
     after = counts_of(asking)
     assert (after["reviewed"], after["agreed"], after["actions"]) == (1, 0, 1)
     assert list(after["tools"]) == ["mail.file"]
@@ -79,11 +79,11 @@ async def test_an_undo_is_no_agreement_but_a_no_to_what_it_took_back(
 
     # The same from the middle on, where effect and undo began before the window.
     (answer,) = [e for e in asking.entries("hold.approved") if e["action"] == inverse.id]
-    late = counts_of(asking, answer["at"])
-    assert (late["reviewed"], late["agreed"], late["actions"]) == (1, 0, 0)
+    last_counts = counts_of(asking, answer["at"])
+    assert (last_counts["reviewed"], last_counts["agreed"], last_counts["actions"]) == (1, 0, 0)
 
     # To take the undo back is to agree with the effect after all.
-    (repeat,) = run_of(asking, await undo(asking, taken))
+    (repeat,) = run_of(asking, await undo(asking, inverse_row))
     assert (await approve(asking, repeat)).effect == "done"
     last = counts_of(asking)
     assert (last["reviewed"], last["agreed"], last["actions"]) == (1, 1, 1)

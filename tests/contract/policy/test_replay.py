@@ -168,10 +168,10 @@ async def test_nothing_is_read_but_the_record(recorded: Recorder, tmp_path: Path
         loaded.append(policy.digest)
         return load(policy)
 
-    beside = SqliteReader(tmp_path / "state")
-    assert replay(beside, counting).ok
+    reader = SqliteReader(tmp_path / "state")
+    assert replay(reader, counting).ok
     assert loaded == [bundle("first").digest, bundle("second").digest]
-    beside.close()
+    reader.close()
 
 
 async def test_another_policy_s_answers_are_told_apart(recorded: Recorder) -> None:
@@ -264,13 +264,13 @@ async def test_what_was_erased_is_unreplayable_and_said_to_be(recorded: Recorder
 async def test_only_what_a_later_entry_names_was_erased(recorded: Recorder, tmp_path: Path) -> None:
     """A body that is gone unsaid is missing, and so is one that was named before it was there."""
     store = recorded.store
-    gone = [orjson.loads(raw) for _, raw, _, _ in store.walk(("action.decided",))][:2]
-    await store.append_entries([Draft("body.erased", {"erased": [gone[0]["body"]]})])
+    decisions = [orjson.loads(raw) for _, raw, _, _ in store.walk(("action.decided",))][:2]
+    await store.append_entries([Draft("body.erased", {"erased": [decisions[0]["body"]]})])
     decided = await recorded.decide(Ref("/charter/main"))
     assert decided.decision.outcome == "permit"
     *_, last = (orjson.loads(raw) for _, raw, _, _ in store.walk(("action.decided",)))
     store.close()
-    for entry in (*gone, last):
+    for entry in (*decisions, last):
         spoil(tmp_path / "state", "DELETE FROM body WHERE seq=?", entry["seq"])
     # Forge the erasure to name what came after it.
     store_ = SqliteReader(tmp_path / "state")

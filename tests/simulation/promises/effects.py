@@ -111,8 +111,8 @@ def check_rows(history: History) -> Found:
                 yield Violation("lost", f"{agent} {want.tool} {want.text} was not written")
     for row in sorted(noted.keys() | history.rows.keys()):
         has = history.rows.get(row, [])
-        late = any(at in held for at, _ in noted[row])
-        owed = [text for _, text in (sorted(noted[row]) if late else noted[row])]
+        is_late = any(at in held for at, _ in noted[row])
+        owed = [text for _, text in (sorted(noted[row]) if is_late else noted[row])]
         if has != owed:
             kind = "lost" if len(has) < len(owed) else "doubled"
             if sorted(has) == sorted(owed):
@@ -171,12 +171,12 @@ def check_repeats(history: History) -> Found:
 
 def check_questions(history: History) -> Found:
     """No other life asks what came of a call before the call's own time is over."""
-    begun: dict[str, Act] = {}
+    starts: dict[str, Act] = {}
     for act in sorted(history.acts, key=lambda act: act.at_s):
         if act.what == "begun":
-            begun[act.key] = act
-        elif act.what == "asked" and act.key in begun and begun[act.key].by != act.by:
-            since_s = act.at_s - begun[act.key].at_s
+            starts[act.key] = act
+        elif act.what == "asked" and act.key in starts and starts[act.key].by != act.by:
+            since_s = act.at_s - starts[act.key].at_s
             if since_s < history.quiet_s:
                 what = f"{act.tool} {act.text} by {act.by} {since_s:.3f} s after it began"
                 yield Violation("asked too early", what)

@@ -52,13 +52,13 @@ def check_stops(history: History) -> Found:
         back = [one for one in restores if one.since_s <= stop.told_s < one.told_s]
         until_s = min(lifts + [one.asked_s for one in back], default=NEVER)
         for act in history.acts:
-            late_s = act.at_s - stop.told_s
+            delay_s = act.at_s - stop.told_s
             if act.what != "begun" or stop.what not in list_scopes(act.agent, act.tool):
                 continue
             if stop.by not in ("", act.by):
                 continue
-            if late_s > history.grace_s and act.at_s < until_s:
-                at = f"{late_s:.3f} s after the stop of {stop.what}"
+            if delay_s > history.grace_s and act.at_s < until_s:
+                at = f"{delay_s:.3f} s after the stop of {stop.what}"
                 yield Violation("not stopped", f"{act.tool} {act.text} begun {at}")
     stopped: set[str] = set()
     rows = find_row_tools(history)

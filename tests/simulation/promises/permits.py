@@ -28,12 +28,12 @@ def check_permits(history: History) -> Found:
     answers: dict[str, list[Order]] = defaultdict(list)
     for order in history.orders:
         answers[order.what].append(order)
-    begun: dict[str, float] = {}
+    starts: dict[str, float] = {}
     for act in sorted(history.acts, key=lambda act: act.at_s):
         if act.what == "begun":
-            begun[act.key] = act.at_s
+            starts[act.key] = act.at_s
         # What was permitted in history that is lost may happen after the loss.
-        if act.what not in ("begun", "done") or lost(begun.get(act.key, act.at_s)):
+        if act.what not in ("begun", "done") or lost(starts.get(act.key, act.at_s)):
             continue
         said = words[f"act_{act.key}"]
         if act.what == "begun" and act.entries is not None:

@@ -432,11 +432,11 @@ def test_no_links_on_this_file_system(box: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_mail_that_moves_while_we_look_is_found(box: Path) -> None:
     """A mail reader marks the mail as read between our look and our rename."""
     real = os.rename
-    moved: list[str] = []
+    moves: list[str] = []
 
     def reader(source: Any, target: Any, **kwargs: Any) -> None:
-        if not moved and NAME in str(source):
-            moved.append(str(source))
+        if not moves and NAME in str(source):
+            moves.append(str(source))
             real(source, box / "cur" / f"{NAME}:2,S")
         real(source, target, **kwargs)
 

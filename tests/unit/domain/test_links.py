@@ -186,17 +186,17 @@ def steps(text: str) -> int:
 
 
 def _calls(text: str) -> int:
-    taken = Counter[str]()
+    counts = Counter[str]()
 
     def count(_frame: Any, event: str, _arg: Any) -> None:
-        taken[event] += 1
+        counts[event] += 1
 
     sys.setprofile(count)
     try:
         list(find_links(text))
     finally:
         sys.setprofile(None)
-    return taken.total()
+    return counts.total()
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ ENTRY = {
 }  # fmt: skip
 
 
-def moved(seq: int, kind: str, name: str = "inbox/cnd_1") -> MemoryEntry:
+def entry_of(seq: int, kind: str, name: str = "inbox/cnd_1") -> MemoryEntry:
     return seq, {"kind": kind, "memory": name, "actor": "person:kim", "at": seq * 10}, {}
 
 
@@ -36,7 +36,7 @@ def test_the_latest_word_counts() -> None:
     rows: list[MemoryEntry] = [(1, ENTRY, WISH.to_json())]
     assert fold(rows)["inbox/cnd_1"].state == "candidate"
     for seq, (kind, state) in enumerate(TRANSITIONS.items(), 2):
-        rows.append(moved(seq, kind))
+        rows.append(entry_of(seq, kind))
         found = fold(rows)["inbox/cnd_1"]
         assert (found.state, found.last, found.by) == (state, seq, "person:kim")
         assert (found.candidate, found.seq, found.at_us) == (WISH, 1, seq * 10)
@@ -44,7 +44,7 @@ def test_the_latest_word_counts() -> None:
 
 
 def test_a_reviewed_memory_has_a_word_only_once_it_was_taken_back() -> None:
-    found = fold([moved(4, "memory.retired", "inbox/legal-01")])["inbox/legal-01"]
+    found = fold([entry_of(4, "memory.retired", "inbox/legal-01")])["inbox/legal-01"]
     assert (found.state, found.candidate, found.seq) == ("off", None, 0)
 
 
@@ -52,7 +52,7 @@ def test_a_reviewed_memory_has_a_word_only_once_it_was_taken_back() -> None:
 def test_what_was_erased_stays_so_whatever_was_ordered(kinds: tuple[str, ...]) -> None:
     rows: list[MemoryEntry] = [
         (1, ENTRY, None),
-        *(moved(2 + at, kind) for at, kind in enumerate(kinds)),
+        *(entry_of(2 + at, kind) for at, kind in enumerate(kinds)),
     ]
     assert fold(rows)["inbox/cnd_1"].state == "erased"
 
@@ -164,7 +164,7 @@ def test_who_proposed_it_and_who_had_it_recalled_is_known_whoever_moved_it_last(
     for seq, (kind, who) in enumerate(
         [("promoted", "ada"), ("retired", "bob"), ("restored", "carol"), ("retired", "dan")], 2
     ):
-        number, entry, body = moved(seq, f"memory.{kind}")
+        number, entry, body = entry_of(seq, f"memory.{kind}")
         rows.append((number, {**entry, "actor": f"person:{who}"}, body))
     found = fold(rows)["inbox/cnd_1"]
     assert (found.proposed_by, found.by) == ("person:kim", "person:dan")

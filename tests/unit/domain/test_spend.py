@@ -93,8 +93,8 @@ def test_what_a_step_gives_back_makes_room_for_what_it_spends() -> None:
     assert kept.spend(3, caps=(HOUR,))
     assert not kept.spend(1, caps=(HOUR,))
     assert kept.spend(1, caps=(HOUR,), returns=((ACTIONS, NOON, 1),))
-    late = ((ACTIONS, NOON - HOUR_US, 1),)
-    assert not kept.spend(1, caps=(HOUR,), returns=late), "of another hour"
+    refunds = ((ACTIONS, NOON - HOUR_US, 1),)
+    assert not kept.spend(1, caps=(HOUR,), returns=refunds), "of another hour"
 
 
 def test_a_clock_that_steps_back_opens_no_window_again() -> None:
@@ -162,8 +162,8 @@ def test_limits_hold_whatever_is_spent_and_given_back() -> None:
         for cap, whose in ((HOUR, agent), (DAY, agent), (ALL, None)):
             length = HOUR_US if cap.span == "hour" else DAY_US
             start = now - now % length
-            taken = sum(1 for of, at_us in spent if at_us >= start and whose in (None, of))
-            fits = fits and taken < cap.limit
+            count = sum(1 for of, at_us in spent if at_us >= start and whose in (None, of))
+            fits = fits and count < cap.limit
         assert kept.spend(1, now, caps=caps, agent=agent) is fits
         refused += not fits
         if fits:

@@ -42,8 +42,8 @@ def test_silence_is_0_and_the_first_row_of_every_window_100() -> None:
     assert columns([ring(one, [])], COSTS) == (0.0, 0.0, 0.0)
     perfect = columns([ring(one, [1000, 3000])], COSTS)
     assert all(abs(score - 100.0) < 0.1 for score in perfect)
-    late = columns([ring(one, [1390, 3390])], COSTS)
-    assert late[0] < 70.0
+    last_scores = columns([ring(one, [1390, 3390])], COSTS)
+    assert last_scores[0] < 70.0
     noisy = columns([ring(one, [1000, 3000, *range(700, 720)])], COSTS)
     assert noisy[1] < noisy[0] < perfect[0]
     assert columns([ring(one, [1000, 700])], COSTS)[0] == pytest.approx(47.25, abs=0.1)

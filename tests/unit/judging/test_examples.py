@@ -144,9 +144,9 @@ def test_evidence_moves_a_score_and_unknown_labels_are_ignored() -> None:
     bank = ExampleBank(examples())
     text = "boat"
     plain = dict(bank.predict(text).scores)
-    moved = dict(bank.predict(text, evidence={"alert": 0.5, "nothing": 9.0}).scores)
-    assert moved["alert"] == pytest.approx(plain["alert"] + 0.5)
-    assert moved["booking"] == pytest.approx(plain["booking"])
+    scores = dict(bank.predict(text, evidence={"alert": 0.5, "nothing": 9.0}).scores)
+    assert scores["alert"] == pytest.approx(plain["alert"] + 0.5)
+    assert scores["booking"] == pytest.approx(plain["booking"])
 
 
 def test_deterministic_in_order_and_repetition() -> None:

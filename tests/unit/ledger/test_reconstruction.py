@@ -118,8 +118,8 @@ def test_a_plan_that_was_taken_back_may_be_made_again() -> None:
 
 def test_a_call_of_unknown_outcome_may_be_planned_again_once_it_is_decided_again() -> None:
     """A stop, or a person who is asked, comes between: nobody cancels what may have happened."""
-    begun = Book().decided("permit").add("effect.intended").add("effect.started")
-    stopped = begun.decided("hold").add("effect.unknown", tries=1)
+    book = Book().decided("permit").add("effect.intended").add("effect.started")
+    stopped = book.decided("hold").add("effect.unknown", tries=1)
     assert codes(stopped.decided("permit").add("effect.intended", tries=1)) == []
     assert codes(stopped.add("effect.started", tries=1).add("effect.done", tries=2)) == []
     unasked = Book().decided("permit").add("effect.intended").add("effect.unknown", tries=1)
@@ -208,8 +208,8 @@ def test_a_sample_is_repeatable_and_drawn_from_all() -> None:
     assert len(sampled("monday", 7)) == 7
     first = sum(1 for n in range(40) for a in sampled(f"{n}", 1000) if int(a[4:]) < 500)
     assert 330 < first < 470  # of 800, half to be expected
-    gone = frozenset({int(drawn[0][4:]), int(drawn[1][4:])})
-    repeat = sampled("monday", 1000, gone)
+    erased = frozenset({int(drawn[0][4:]), int(drawn[1][4:])})
+    repeat = sampled("monday", 1000, erased)
     assert set(drawn) - set(repeat) == set(drawn[:2])
 
 

@@ -161,7 +161,7 @@ def test_an_event_without_a_number_moves_no_end_of_the_axis() -> None:
     assert of(made)["to"] == T0 + 4 * MINUTE  # a mark is shown, so there is a place for it
 
 
-def taken_back(made: Record, what: str, seq: int, *, erased: bool = False) -> None:
+def withdraw(made: Record, what: str, seq: int, *, erased: bool = False) -> None:
     """Write the undo of an effect and its own effect, the action `back:…`."""
     undo = made.point(50 + seq, None, score=None, cause=seq, action=what)
     if erased:
@@ -178,14 +178,14 @@ def test_an_incident_that_was_withdrawn_is_as_if_it_had_not_been(erased: bool) -
     made.point(1, 2)
     (one,) = of(made)["incidents"]
     assert (one["opened_by"], one["closed_by"]) == ("run_1", None)
-    taken_back(made, "act_1", 3, erased=erased)
+    withdraw(made, "act_1", 3, erased=erased)
     assert of(made)["incidents"] == []
     assert "incident, open" not in "".join(drawn(of(made)).itertext())
     # Nothing is taken back before the undo's own effect is done, or if that one was undone in turn.
     last = made.sealed.pop()
     assert len(of(made)["incidents"]) == 1
     made.sealed.append(last)
-    taken_back(made, "back:act_1", last[0])
+    withdraw(made, "back:act_1", last[0])
     assert len(of(made)["incidents"]) == 1
 
 

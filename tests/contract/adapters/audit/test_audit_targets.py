@@ -181,9 +181,9 @@ def test_exactly_what_went_around_us_is_listed(copied: Path) -> None:
     assert untouched
     (mail / ".Elsewhere/cur").mkdir(parents=True)
     (mail / ".Drafts/cur").mkdir(parents=True, exist_ok=True)
-    moved, gone, seen = filed[0], filed[1], filed[2]
-    moved.rename(mail / ".Elsewhere/cur" / moved.name)
-    gone.unlink()
+    refiled, missing, seen = filed[0], filed[1], filed[2]
+    refiled.rename(mail / ".Elsewhere/cur" / refiled.name)
+    missing.unlink()
     seen.rename(seen.parents[1] / "cur" / f"{seen.name.partition(':')[0]}:2,T")
     stranger = untouched[0].rename(mail / ".Elsewhere/cur" / f"{untouched[0].name}:2,S")
     (mail / ".Drafts/cur/0123.vedette:2,DS").write_text("Subject: not ours\n\n")
@@ -198,8 +198,8 @@ def test_exactly_what_went_around_us_is_listed(copied: Path) -> None:
     name = stranger.name.partition(":")[0]
     assert findings(answer, "mailbox") == sorted(
         [
-            ("elsewhere", moved.name.partition(":")[0]),
-            ("not-there", gone.name.partition(":")[0]),
+            ("elsewhere", refiled.name.partition(":")[0]),
+            ("not-there", missing.name.partition(":")[0]),
             ("no-intent", seen.name.partition(":")[0]),
             ("no-intent", name),
             ("no-intent", "0123.vedette"),

@@ -366,11 +366,11 @@ def test_a_query_that_is_given_up_is_cancelled() -> None:
     pending_query.request_cancel()
     assert service.cancelled == [pending_query.id]
     # One that was at its beginning then is cancelled when that is over.
-    late = Query("SELECT 1", [])
-    late.request_cancel()
+    slow_query = Query("SELECT 1", [])
+    slow_query.request_cancel()
     with pytest.raises(QueryPendingError):
-        late.rows(service.client())
-    assert service.cancelled == [pending_query.id, late.id]
+        slow_query.rows(service.client())
+    assert service.cancelled == [pending_query.id, slow_query.id]
 
 
 async def test_a_source_that_is_stopped_leaves_no_job() -> None:
@@ -422,10 +422,10 @@ async def test_what_is_remembered_does_not_grow_with_the_table(
     service = Service([(f"r{n:03}", T0 + n * SECOND) for n in range(95)])
     intake, most = ListIntake(), [0]
     source = asking(service, 1000, overlap="10s")
-    taken = source._hand_over
+    hand_over_page = source._hand_over
 
     async def hand_over(intake: Any, page: Any) -> None:
-        await taken(intake, page)
+        await hand_over_page(intake, page)
         most[0] = max(most[0], len(source._seen))
 
     monkeypatch.setattr(source, "_hand_over", hand_over)
@@ -500,10 +500,10 @@ def test_a_table_that_lags_is_not_wrong(tmp_path: Path, monkeypatch: pytest.Monk
     details = check_shipped(settings)
     assert (details["ok"], details["last"], details["head"]) == (True, 4, 12)
     # The control: a row that its mark says is there, and is not.
-    lacking = {"ledger": 9, "decisions": 3}
+    lags = {"ledger": 9, "decisions": 3}
     monkeypatch.setattr(
         "vedette.app.ledger_followers.open_warehouse",
-        lambda settings: LaggingWarehouse(ledger, lacking),
+        lambda settings: LaggingWarehouse(ledger, lags),
     )
     details = check_shipped(settings)
     assert details["tables"]["decisions"]["wrong"] == ["entry 4 is not there"]
@@ -519,5 +519,5 @@ def test_the_comparison_asks_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     found = find_differences(repository, "f", ledger, 12)
     assert found == {table: (12, []) for table in KINDS}
     assert repository.asked == [(0, 5), (5, 10), (10, 12)] * 2
-    lacking = LaggingWarehouse(ledger, {"ledger": 11, "decisions": 12})
-    assert find_differences(lacking, "f", ledger, 12)["ledger"] == (11, ["entry 12 is not there"])
+    warehouse = LaggingWarehouse(ledger, {"ledger": 11, "decisions": 12})
+    assert find_differences(warehouse, "f", ledger, 12)["ledger"] == (11, ["entry 12 is not there"])

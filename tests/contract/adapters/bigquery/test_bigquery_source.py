@@ -288,10 +288,10 @@ async def test_it_waits_longer_while_nobody_answers(jobs: Dataset) -> None:
     clock, intake = ManualClock(T0 + 100 * SECOND), ListIntake()
     away = {"BIGQUERY_EMULATOR_HOST": "127.0.0.1:9"}
     here = jobs.emulator.environ
-    answering = [away, away, here]
+    answers = [away, away, here]
 
     source = BigQuerySource(
-        plan_of(jobs.short), clock, client=lambda: query_client(PROJECT, environ=answering.pop(0))
+        plan_of(jobs.short), clock, client=lambda: query_client(PROJECT, environ=answers.pop(0))
     )
     insert(jobs, [("a", 10)])
     waits = []

@@ -151,10 +151,10 @@ def test_what_is_no_url_of_a_server_is_not_asked(url: str) -> None:
 
 
 def test_nothing_is_sent_where_nobody_listens_or_nobody_waits() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
         with pytest.raises(SendFailure, match="no connection"):
-            get(f"http://127.0.0.1:{taken.getsockname()[1]}")
+            get(f"http://127.0.0.1:{sock.getsockname()[1]}")
     with served(saying(ONE)) as (url, heads), pytest.raises(SendFailure):
         request("GET", url, {}, timeout_s=5, max_bytes=9, may_send=lambda line: False)
     assert not any(heads)
@@ -253,12 +253,12 @@ def test_a_server_that_does_not_read_ends_in_time() -> None:
 
 async def test_a_task_that_ends_takes_its_connection_along() -> None:
     """Cancelled or late, nothing is left that waits, and the server sees the end."""
-    gone = threading.Event()
+    disconnect = threading.Event()
 
     def serve(line: socket.socket) -> None:
         with suppress(ConnectionError):
             assert line.recv(1) == b""
-        gone.set()
+        disconnect.set()
 
     with served(serve) as (url, heads):
         task = asyncio.create_task(request_in_thread("GET", url, {}, timeout_s=9, max_bytes=9))
@@ -267,7 +267,7 @@ async def test_a_task_that_ends_takes_its_connection_along() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await asyncio.to_thread(gone.wait, 2)
+        assert await asyncio.to_thread(disconnect.wait, 2)
 
 
 async def test_a_name_that_is_not_resolved_in_time_is_never_asked(
@@ -339,8 +339,8 @@ def test_a_head_has_a_bound() -> None:
 
 
 def test_a_redirect_is_an_answer() -> None:
-    moved = b"HTTP/1.1 307 No\r\nLocation: /b\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n"
-    with served(saying(moved)) as (url, heads):
+    redirect = b"HTTP/1.1 307 No\r\nLocation: /b\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n"
+    with served(saying(redirect)) as (url, heads):
         found = get(f"{url}/a")
         get(f"{url}/a")
     assert (found.status, found.headers["location"]) == (307, "/b")

@@ -483,9 +483,9 @@ async def test_a_post_that_is_answered_by_see_there_is_done_where_it_is_declared
 
 
 async def test_nothing_is_sent_where_nobody_listens() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        target = {"base_url": f"http://127.0.0.1:{taken.getsockname()[1]}", "private": True}
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        target = {"base_url": f"http://127.0.0.1:{sock.getsockname()[1]}", "private": True}
         result = await outcome(a_tool("none"), a_call(target))
     assert result is not None
     assert result.state == "retry"

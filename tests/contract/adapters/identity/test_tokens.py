@@ -290,10 +290,10 @@ async def test_a_rotated_key_holds_for_two_lives_and_is_dropped_then(tmp_path: P
     assert fresh.key != old.kid
     assert {one["kid"] for one in issuer.trust_bundle()["keys"]} == {old.kid, fresh.key}
     at[0] += 599_000_000
-    late = old.mint(at[0])
-    await tokens.verify(late)
+    last_token = old.mint(at[0])
+    await tokens.verify(last_token)
     at[0] += 2_000_000
-    for token in (late, old.mint(at[0])):
+    for token in (last_token, old.mint(at[0])):
         with pytest.raises(BadToken) as error:
             await tokens.verify(token)
         assert error.value.code == "unknown-key", "also for one whose signature was checked"

@@ -110,8 +110,8 @@ def fleet_of(
     fleet = toy_fleet(folder, world, extra={"vedette/denies/night.rego": NIGHT})
     if inward:
         grants = fleet.policies / "grants" / "data.yaml"
-        head, _, tail = grants.read_text().partition("  tools:\n")
-        grants.write_text(f"{head}{inward}  tools:\n{tail}")
+        head, _, rest = grants.read_text().partition("  tools:\n")
+        grants.write_text(f"{head}{inward}  tools:\n{rest}")
     fleet.stage = decides or FaultyStage(permits_what_is_denied)
     if second is not None:
         second.name = "the other"
@@ -358,7 +358,7 @@ async def test_a_store_that_is_away_does_not_end_the_comparing(tmp_path: Path) -
         assert fleet.entries("engine.differed")
 
 
-class Late(FaultyStage):
+class SlowStage(FaultyStage):
     """A second engine that is made only once the event loop has turned: whoever blocks it fails."""
 
     def __init__(self) -> None:
@@ -373,12 +373,12 @@ class Late(FaultyStage):
         return super().load(bundle)
 
 
-async def turn(late: Late) -> None:
+async def turn(slow_stage: SlowStage) -> None:
     """Let an engine be made from the event loop, a while after somebody wanted it."""
     async with asyncio.timeout(20):
-        while not late.wanted.is_set():  # noqa: ASYNC110 (another thread wants it)
+        while not slow_stage.wanted.is_set():  # noqa: ASYNC110 (another thread wants it)
             await asyncio.sleep(0.01)
-    late.turned.set()
+    slow_stage.turned.set()
 
 
 async def test_a_start_waits_for_a_second_engine_beside_the_event_loop(tmp_path: Path) -> None:
@@ -386,8 +386,8 @@ async def test_a_start_waits_for_a_second_engine_beside_the_event_loop(tmp_path:
     fleet = fleet_of(tmp_path, world, second=FaultyStage())
     async with fleet:
         await fleet.close()
-        fleet.second = late = Late()
-        turning = asyncio.create_task(turn(late))
+        fleet.second = slow_stage = SlowStage()
+        turning = asyncio.create_task(turn(slow_stage))
         await fleet.open()
         await turning
         assert (await send(fleet, "1", "hello")).decided == "permit"
@@ -401,14 +401,14 @@ async def test_what_another_worker_published_waits_for_one_in_the_same_way(tmp_p
         files = fleet.app.store.bundle_files(rollout.live.digest)
         assert files is not None
         other = Bundle.of({**files, "vedette/more.rego": b"package vedette.more\n\none := 1\n"})
-        late, before = Late(), gateway.second_opinion
+        slow_stage, before = SlowStage(), gateway.second_opinion
         rollout.second_opinions = SecondOpinionFactory(
-            late.load, lambda files: {}, fleet.app.metrics
+            slow_stage.load, lambda files: {}, fleet.app.metrics
         )
         following = asyncio.create_task(rollout.follow_revision(other, rollout.live.number + 1))
-        await asyncio.to_thread(late.wanted.wait, 20)
+        await asyncio.to_thread(slow_stage.wanted.wait, 20)
         assert gateway.second_opinion is before  # no decision under the new revision without it
-        late.turned.set()
+        slow_stage.turned.set()
         await asyncio.wait_for(following, 20)
         assert gateway.second_opinion is not None
         assert gateway.second_opinion.is_ready

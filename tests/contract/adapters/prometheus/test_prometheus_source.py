@@ -128,9 +128,9 @@ async def test_a_clock_that_is_ahead_makes_no_gap() -> None:
     raw = json.dumps({"data": {"resultType": "matrix", "result": result}}).encode()
     with served(answering(200, raw, [])) as (port, _):
         intake = ListIntake()
-        ahead = ManualClock(now + 200 * MICROS)
+        clock = ManualClock(now + 200 * MICROS)
         plan = plan_of(f"http://127.0.0.1:{port}", lookback="600s")
-        await asking(plan, ahead).deliver(intake)
+        await asking(plan, clock).deliver(intake)
     position = json.loads(intake.positions["prometheus:here/load"])["at"]
     assert position <= now // MICROS - 10 + 2
     assert all(from_iso(event.time or "") // MICROS <= position for event in intake.events)
@@ -207,12 +207,12 @@ async def test_two_series_of_one_name_are_refused(loaded: Prometheus) -> None:
     clashing = 'label_replace({__name__=~"load|odd", host!="b"}, "host", "", "", "")'
     for expr, fits in ((both, True), (clashing, False)):
         plan = plan_of(loaded.url, queries=[QueryFile(name="mixed", expr=expr, step="30s")])
-        taken = asking(plan, ManualClock(T0 + 100 * MICROS)).deliver(ListIntake())
+        deliveries = asking(plan, ManualClock(T0 + 100 * MICROS)).deliver(ListIntake())
         if fits:
-            await taken
+            await deliveries
         else:
             with pytest.raises(BadFleet, match="label_replace"):
-                await taken
+                await deliveries
 
 
 async def test_a_wrong_expression_is_told(loaded: Prometheus) -> None:
@@ -353,9 +353,11 @@ async def test_too_long_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(client, "MAX_BYTES", 1000)
     with served(answering(200, b"x" * 2000, [])) as (port, _):
-        taken = asking(plan_of(f"http://127.0.0.1:{port}"), ManualClock(T0)).deliver(ListIntake())
+        deliveries = asking(plan_of(f"http://127.0.0.1:{port}"), ManualClock(T0)).deliver(
+            ListIntake()
+        )
         with pytest.raises(BadFleet, match="too long"):
-            await taken
+            await deliveries
 
 
 async def test_a_server_that_dribbles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

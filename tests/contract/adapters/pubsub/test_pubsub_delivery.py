@@ -125,28 +125,28 @@ async def test_the_bound_holds_when_leases_end_while_the_store_is_away(how: str)
     """The messages stay, and are events when the store is back; nothing more is read meanwhile."""
     received, intake = inbox(most=50), ListIntake()
     intake.failure = StoreFailed("away")
-    taken = 0
+    count = 0
 
     async def stream() -> None:
-        nonlocal taken
+        nonlocal count
         while True:
             await received.leases.wait_for_room()
-            received.enqueue_response(response([taken]))
-            taken += 1
+            received.enqueue_response(response([count]))
+            count += 1
             await asyncio.sleep(0)
 
     # An hour is a twentieth of a second here.
     extending = asyncio.create_task(received.extend_leases(30_000, 50_000))
     reading = asyncio.create_task(stream())
     async with delivery_of(received, intake):
-        await until(lambda: taken == 50)
+        await until(lambda: count == 50)
         for _ in range(3):
             if how == "late":
                 await until(lambda: not received.leases.active)
             else:
                 received.on_stream_end("NOT_FOUND")
             await asyncio.sleep(0.02)
-        assert (taken, received.leases.is_full) == (50, True)
+        assert (count, received.leases.is_full) == (50, True)
         reading.cancel()
         intake.failure = None
         await until(lambda: not received.leases.messages)
