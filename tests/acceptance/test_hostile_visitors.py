@@ -141,13 +141,13 @@ def test_what_is_labelled_goes_to_its_readers_only(fleet: Visited) -> None:
 
 def waiting(fleet: Visited, name: str) -> dict[str, Any]:
     """Return the one hold that an event waits at."""
-    items = fleet.told("hold", "--limit", "200")["items"]
+    items = fleet.read_json("hold", "--limit", "200")["items"]
     (found,) = [item for item in items if name in json.dumps(item)]
     return dict(found)
 
 
 def label_of(fleet: Visited, run: dict[str, Any]) -> str:
-    (story,) = fleet.told("explain", run["id"])["runs"]
+    (story,) = fleet.read_json("explain", run["id"])["runs"]
     return str(story["judgements"][0]["label"])
 
 
@@ -207,7 +207,7 @@ def test_erasing_shows_and_asks(fleet: Visited) -> None:
     event = next(r for r in fleet.settle(1) if r["agent"] == "late")["event"]
     prompt = said(fleet.root, "erase", f"event:{event}", "--reason", "by mistake", "--json")
     assert prompt.code != 0
-    assert fleet.told("verify")["erased"] == 0
+    assert fleet.read_json("verify")["erased"] == 0
 
 
 def test_whoever_sent_what_waits_does_not_keep_it_from_being_erased(fleet: Visited) -> None:
@@ -215,7 +215,7 @@ def test_whoever_sent_what_waits_does_not_keep_it_from_being_erased(fleet: Visit
     why = ("--reason", "asked for it")
     erased = said(fleet.root, "erase", f"event:{event}", *why, "--deny-holds", "--yes")
     assert erased.code == 0, erased.err
-    assert fleet.told("verify")["erased"] > 0
+    assert fleet.read_json("verify")["erased"] > 0
     assert "to be erased" not in said(fleet.root, "hold", "--limit", "200").out
 
 
@@ -256,7 +256,7 @@ def published(fleet: Visited, *arguments: str) -> None:
 
 
 def live(fleet: Visited) -> int:
-    return int(fleet.told("policy", "status")["revision"])
+    return int(fleet.read_json("policy", "status")["revision"])
 
 
 def test_a_rollback_that_arms_an_agent_again_asks(fleet: Visited) -> None:

@@ -301,7 +301,7 @@ class Visited:
             self.child.send_signal(signal.SIGTERM)
             self.child.wait(30)
 
-    def told(self, *arguments: str) -> Any:
+    def read_json(self, *arguments: str) -> Any:
         """Return what a verb that only looks says with --json."""
         return said(self.root, *arguments, "--json").json
 
@@ -325,7 +325,7 @@ class Visited:
         """Wait until nothing is at work and so many runs are there; return these."""
         end = time.monotonic() + 60
         while True:
-            runs: list[Any] = self.told("runs", "--limit", "200")["items"]
+            runs: list[Any] = self.read_json("runs", "--limit", "200")["items"]
             if len(runs) >= least and all(run["state"] != "ready" for run in runs):
                 return runs
             assert time.monotonic() < end, runs

@@ -59,7 +59,7 @@ class Report:
             self.wrong += 1
             self.findings.append(f"{schedule}: {'; '.join(wrong[:4])}")
 
-    def told(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return the report as JSON has it."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
@@ -274,7 +274,7 @@ def run_shards(module: str, shards: int, options: Sequence[str]) -> Report:
 
 def finish(report: Report, *, whole: bool) -> int:
     """Print a report as JSON, the whole one for people; return the exit code."""
-    document = {**report.told(), "schedules": report.schedules}
+    document = {**report.to_json(), "schedules": report.schedules}
     if whole:
         document["findings"] = report.findings[:SHOWN]
     print(json.dumps(document, indent=2 if whole else None))

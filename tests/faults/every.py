@@ -201,7 +201,7 @@ class Runner:
         all_of = sum(suite.pieces for suite in self._suites)
         total = Report()
         for suite in self._suites:
-            total.add(self._progress.report(suite).told())
+            total.add(self._progress.report(suite).to_json())
         waiting = [suite for suite, _ in self._left] + [one[0] for one in self._going.values()]
         cost_left = sum(suite.cost_s for suite in waiting)
         spent_s = time.monotonic() - self._began

@@ -126,7 +126,7 @@ class Decoys:
         (mind / "attacks.py").write_text(ATTACKS_PY)
         (mind / "agent.py").write_text(AGENT_PY)
         (mind / "agent.yaml").write_text(AGENT_YAML)
-        targets = self.told("model", drop, "../..")
+        targets = self.targets_of("model", drop, "../..")
         plan = {"attacks": attacks, "data": targets, "again": self.kept()}
         (mind / "plan.json").write_text(json.dumps(plan))
         return mind
@@ -140,7 +140,7 @@ class Decoys:
         opened.setblocking(False)
         return opened
 
-    def told(self, kind: str, drop: Path, up: str) -> dict[str, Any]:
+    def targets_of(self, kind: str, drop: Path, up: str) -> dict[str, Any]:
         """Return what the attacks are told; `drop` is a folder of the worker's own."""
         victim, address = self.victims[kind]
         return {
@@ -208,7 +208,9 @@ class Attacked:
         found: dict[tuple[str, str], str] = {}
         try:
             # The pool has removed what lay in its folder of scratch folders once it has a worker.
-            await self._judge(crew, {**decoys.told("judge", decoys.tmp, ".."), "attack": "none"})
+            await self._judge(
+                crew, {**decoys.targets_of("judge", decoys.tmp, ".."), "attack": "none"}
+            )
             drop = decoys.state / "scratch" / "worker.judge.bare"
             for place in (drop, decoys.state / "scratch" / "other.judge"):
                 place.mkdir(parents=True)
@@ -222,10 +224,10 @@ class Attacked:
                 found |= {("model", attack): answer[attack] for attack in plan}
                 decoys.renew()
             for attack in ATTACKS:
-                data = {**decoys.told("judge", drop, "../.."), "attack": attack}
+                data = {**decoys.targets_of("judge", drop, "../.."), "attack": attack}
                 decoys.renew()
                 found["judge", attack] = await self._judge(crew, data)
-                made = {**decoys.told("hands", decoys.target, "../state"), "attack": attack}
+                made = {**decoys.targets_of("hands", decoys.target, "../state"), "attack": attack}
                 decoys.renew()
                 call = Call(
                     "world.act", made, attack, "worker", "run", target, ("worker",), 1, 20_000_000

@@ -139,7 +139,7 @@ class Life:
             self.processes = AgentProcesses(
                 app.services.tool_executor, app.services.reasoners["judge"]
             )
-            app.services.tool_executor = self.processes.hands
+            app.services.tool_executor = self.processes.tools
             app.services.reasoners = {**app.services.reasoners, "judge": self.processes.judges}
         if app.services.store.multi_worker:
             await catch_up(app.services, app.rollout)

@@ -346,12 +346,12 @@ class Lost:
     """A performer whose calls are made, and whose answers never come."""
 
     def __init__(self, tools: Any) -> None:
-        self.hands, self.made = tools, 0
+        self.tools, self.made = tools, 0
         self.compute_rows, self.query, self.close = tools.compute_rows, tools.query, tools.close
 
     async def perform(self, tool: Tool, call: Call, may_start: Callable[[], bool]) -> Outcome:
         """Call, and then wait for ever."""
-        await self.hands.perform(tool, call, may_start)
+        await self.tools.perform(tool, call, may_start)
         self.made += 1
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")

@@ -45,12 +45,12 @@ class Received:
         limits = given.pop("limits", QUICK)
         make = given.pop("make", PubsubSource)
         self.metrics = PrometheusMetrics()
-        self.told: list[str] = []
+        self.reports: list[str] = []
         self.intake = intake
         self.plan = plan(here.project, **given)
         decoder = Decoder("jobs", type=self.plan.type)
         self.source = make(self.plan, decoder, SystemClock(), self.metrics, limits=limits)
-        self.source.report_to(self.told.append)
+        self.source.report_to(self.reports.append)
         self.task = asyncio.create_task(self.source.deliver(intake))
 
     @property
@@ -128,7 +128,7 @@ async def test_every_message_is_accepted_and_then_acknowledged(here: Broker, str
     assert sorted(numbers(intake.events)) == list(range(500))
     assert received.metrics.total("pubsub_acks", outcome="acked") == 500
     assert await here.waiting("sub") == []
-    assert received.told == []
+    assert received.reports == []
 
 
 class DeliveryThatAcksFirst(BatchDelivery):
@@ -308,12 +308,12 @@ async def test_while_the_store_fails_messages_are_kept_and_not_given_back(here: 
     intake = ListIntake()
     intake.failure = StoreFailed("the disk is full")
     async with receiving(here, intake, dead_letter_topic="dead") as received:
-        await received.until(lambda: bool(received.told))
+        await received.until(lambda: bool(received.reports))
         await asyncio.sleep(0.2)
         intake.failure = None
         await received.got(30)
         assert received.metrics.total("pubsub_messages") == 30
-    assert received.told == ["pubsub:jobs: the disk is full"]
+    assert received.reports == ["pubsub:jobs: the disk is full"]
 
 
 async def test_a_worker_that_leads_no_more_lets_go(here: Broker) -> None:
@@ -359,7 +359,7 @@ async def test_what_is_no_event_is_over_where_there_is_no_dead_letter_policy(
         await received.got(3)
         await received.until(lambda: received.metrics.total("pubsub_acks", outcome="acked") == 4)
     assert len(intake.refusals) == 1
-    assert bool(received.told) is (topic is not None)
+    assert bool(received.reports) is (topic is not None)
     assert await here.waiting("sub") == []
 
 
@@ -386,12 +386,12 @@ async def test_a_message_that_breaks_the_decoder_ends_nothing(here: Broker) -> N
 async def test_a_subscription_that_is_made_later_is_found_and_one_told(here: Broker) -> None:
     intake = ListIntake()
     async with receiving(here, intake) as received:
-        await received.until(lambda: bool(received.told))
+        await received.until(lambda: bool(received.reports))
         await here.subscription("sub", "jobs")
         await here.publish("jobs", *jobs(here, 5))
         await received.got(5)
-    assert ["NOT_FOUND" in message for message in received.told] == [True, False]
-    assert "there again" in received.told[1]
+    assert ["NOT_FOUND" in message for message in received.reports] == [True, False]
+    assert "there again" in received.reports[1]
 
 
 async def test_credentials_that_are_missing_are_asked_for_again(
@@ -411,7 +411,7 @@ async def test_credentials_that_are_missing_are_asked_for_again(
     intake = ListIntake()
     async with receiving(here, intake) as received:
         await received.got(5)
-    assert received.told == ["pubsub:jobs: no credentials for Pub/Sub"]
+    assert received.reports == ["pubsub:jobs: no credentials for Pub/Sub"]
 
 
 async def test_a_stale_ack_of_an_exactly_once_subscription_is_forgotten(here: Broker) -> None:

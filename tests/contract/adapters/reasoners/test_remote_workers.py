@@ -37,7 +37,7 @@ from vedette.domain.run import Superseded
 
 async def test_what_is_thought_crosses_the_network_unchanged(tmp_path: Path) -> None:
     async with gateway(tmp_path) as there:
-        there.host(url=str(there.door.address))
+        there.host(url=str(there.server.address))
         thought = await there.judges.reason(brief(value=0.1))
         here = InProcessReasoner(lambda _: load_judge(there.agents / "worker", CHARTER, ()))
         assert thought == await here.reason(brief(value=0.1))
@@ -275,8 +275,8 @@ async def test_an_agent_that_is_not_of_this_gateway_is_not_there(tmp_path: Path)
 async def test_a_worker_of_another_release_is_refused(tmp_path: Path) -> None:
     async with gateway(tmp_path) as there:
         host = there.host(release="0" * 64)
-        await until(lambda: bool(host.told))
-        assert "another release" in host.told[0]
+        await until(lambda: bool(host.reports))
+        assert "another release" in host.reports[0]
         assert there.refused[0][:2] == ("worker", "other-release")
 
 
@@ -321,8 +321,8 @@ async def test_a_worker_and_a_gateway_of_two_versions_tell_both_and_the_mend(
     monkeypatch.setattr(side, "VERSION", 1)
     async with gateway(tmp_path) as there:
         host = there.host()
-        await until(lambda: bool(host.told))
-        assert host.told == [f"the connection ended: {_says(*versions)}"]
+        await until(lambda: bool(host.reports))
+        assert host.reports == [f"the connection ended: {_says(*versions)}"]
         assert there.refused[0][:2] == ("worker", "other-protocol")
         assert there.pool.worker_counts == {}
         monkeypatch.setattr(side, "VERSION", 2)
@@ -339,8 +339,8 @@ async def test_a_gateway_of_before_that_tells_its_own_version_only_is_understood
     before: Any = unix_serve(refuse, str(tmp_path / "before.sock"))
     async with gateway(tmp_path) as there, before:
         host = there.host(url=f"unix:{tmp_path / 'before.sock'}")
-        await until(lambda: bool(host.told))
-        assert host.told == [
+        await until(lambda: bool(host.reports))
+        assert host.reports == [
             "the connection ended: version 1 is spoken here, and this worker speaks version 2: "
             "run the same vedette at both"
         ]
@@ -424,7 +424,7 @@ async def test_who_is_revoked_is_sent_away_at_once(tmp_path: Path) -> None:
         await there.judges.reason(brief())
         there.issuer.revoke("worker")
         await there.came(number=0)
-        await until(lambda: any("revoked" in refusal for refusal in host.told))
+        await until(lambda: any("revoked" in refusal for refusal in host.reports))
         assert ("worker", "revoked") in {refusal[:2] for refusal in there.refused}
 
 
@@ -483,8 +483,8 @@ async def test_a_worker_with_googles_identity_comes_in(tmp_path: Path) -> None:
             there.host(mint=mint)
             assert (await there.judges.reason(brief())).label == "seen 1"
             other = there.host("other", mint=mint)
-            await until(lambda: bool(other.told))
-            assert "wrong-subject" in other.told[0]
+            await until(lambda: bool(other.reports))
+            assert "wrong-subject" in other.reports[0]
             there.issuer.revoke("worker")
             await there.came(number=0)
         finally:
