@@ -79,8 +79,8 @@ def compose_step(
     `counted` counts its permits against the rate limits.
     """
     turn = context.run.turn + 1
-    refunds, beyond, returns = release_reservation(services, context, judgement)
-    drafts = [*(replace(read, cause=context.run.last) for read in reads), *refunds]
+    settlement, beyond, returns = release_reservation(services, context, judgement)
+    drafts = [*(replace(read, cause=context.run.last) for read in reads), *settlement]
     rows: list[ActionRow] = []
     writes: list[RowWrite] = []
     is_uneventful = (
