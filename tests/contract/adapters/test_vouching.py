@@ -215,7 +215,7 @@ async def test_a_correction_has_its_subject_from_whoever_chose_it(
         (run,) = fleet.runs(event)
         args = {"run": run.id, "should": "sum 2 of 2", "new_label": True}
         told = await dispatch(fleet.app.commands, "correct", fleet.order(), args)
-        correction = fleet.app.store.event(told["event"])
+        correction = fleet.app.store.runs.event(told["event"])
         assert correction is not None
         assert correction.subject == EVIL
         assert ("subject" in correction.vouched) == vouched
