@@ -94,7 +94,7 @@ async def page(work: Path) -> str:
             incident = read_story(fleet, "incident.open")
             if incident.body("event.accepted")["id"] != ALARM:
                 raise ValueError(f"ALARM is {incident.body('event.accepted')['id']} now")
-            row = fleet.app.store.row("incidents", SERIES)
+            row = fleet.app.store.runs.row("incidents", SERIES)
     calls = [json.loads(line) for line in (work / "receiver.jsonl").read_text().splitlines()]
     outbox = len(list((work / "mailbox" / ".Outbox").rglob("*.*")))
     mail_path = sorted(
@@ -127,7 +127,7 @@ async def series(fleet: FleetHarness, clock: ManualClock) -> int:
 
 def read_story(fleet: FleetHarness, what: str) -> Story:
     """Collect the first run that decided about a tool (or the only one of an agent)."""
-    walked = [(seq, bytes(raw)) for seq, raw, _, _ in fleet.app.store.walk()]
+    walked = [(seq, bytes(raw)) for seq, raw, _, _ in fleet.app.store.ledger.walk()]
     parsed = {seq: json.loads(raw) for seq, raw in walked}
     decided = [e for e in parsed.values() if e["kind"] == "action.decided"]
     first = next(e for e in decided if e["tool"] == what or f'agent="{e["agent"]}"' == what)

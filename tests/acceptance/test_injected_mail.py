@@ -253,7 +253,7 @@ async def test_a_registered_address_by_value_is_held_and_a_person_decides(tmp_pa
             argument = next(a for a in action["arguments"] if a["pointer"] == "/to")
             assert argument["origin"] == "registered"
         forward = leaving(run)[0]
-        held = fleet.app.store.action(forward["id"])
+        held = fleet.app.store.runs.action(forward["id"])
         assert held is not None
         await fleet.approve(held, "he needs it")
         await fleet.wait_until_idle()
@@ -312,12 +312,12 @@ async def test_a_hold_of_before_does_not_keep_the_trust_that_promoted_labels_had
         argument = next(a for a in forward["arguments"] if a["pointer"] == "/to")
         assert argument["origin"] == "trusted"
         await fleet.restart()
-        held = fleet.app.store.action(forward["id"])
+        held = fleet.app.store.runs.action(forward["id"])
         assert held is not None
         await fleet.approve(held, "he needs it")
         await fleet.wait_until_idle()
         assert outgoing(tmp_path) == []
-        ended = fleet.app.store.action(forward["id"])
+        ended = fleet.app.store.runs.action(forward["id"])
         assert ended is not None
         assert (ended.decided, ended.rule) == ("deny", "engine.changed")
 

@@ -39,10 +39,10 @@ from tests.said import vedette
 
 from vedette.adapters.ledger_export import LedgerExport
 from vedette.domain.base.canonical import canonical_json
+from vedette.domain.ports.ledger_reader import RawEntry
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.ledger.history.report import report
 from vedette.ledger.history.target_match import match
-from vedette.ledger.history.time_window import RawEntry
 from vedette.policy.replay import replay
 from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import TrustingStage
@@ -158,7 +158,7 @@ def test_parts_of_the_day_make_the_day(day: Played) -> None:
     store, read = SqliteReader(day.state), LedgerExport(day.folder / "export")
     edges = [START_US, START_US + DAY_US // 3, START_US + DAY_US * 4 // 5, END_US]
     try:
-        parts = [reconstruct(store, a, b) for a, b in pairwise(edges)]
+        parts = [reconstruct(store.ledger, a, b) for a, b in pairwise(edges)]
         assert parts[1].to_json() == reconstruct(read, edges[1], edges[2]).to_json()
     finally:
         store.close()
@@ -298,7 +298,7 @@ def test_an_altered_decision_is_found(day: Played, tmp_path: Path) -> None:
     salt, data = altered(path, denied["seq"])
     store = SqliteReader(tmp_path / "state")
     try:
-        account = reconstruct(store, START_US, END_US)
+        account = reconstruct(store.ledger, START_US, END_US)
         assert [one["code"] for one in account.findings] == ["body"]
         assert replay(store, TrustingStage().load).unreplayable == {"bad body": 1}
     finally:

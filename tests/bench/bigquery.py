@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 from tests.bigquery import PROJECT, Dataset, Emulator, find_python
+from tests.store_parts import store_of
 
 from vedette.adapters.bigquery.config import BigQueryFile
 from vedette.adapters.bigquery.reconciliation import find_differences
@@ -60,7 +61,7 @@ async def real_entries(folder: Path) -> list[bytes]:
     async with toy_fleet(folder, World()) as fleet:
         await fleet.send(*(job(str(n), send_proposal("hello"), key=str(n)) for n in range(20)))
         await fleet.wait_until_idle()
-        return [raw for _, raw, _, _ in fleet.app.store.walk() if b"event" in raw]
+        return [raw for _, raw, _, _ in fleet.app.store.ledger.walk() if b"event" in raw]
 
 
 def ledger_of(raws: list[bytes], count: int) -> Reader:
@@ -96,13 +97,14 @@ async def ship(figures: dict[str, Any], emulator: Emulator, raws: list[bytes], c
     began = time.process_time()
     encoder.batch(reader.entries[:1000], 0)
     figures["encode_cpu_us_each"] = round((time.process_time() - began) * 1e3, 1)
-    shipper = Shipper("bench", reader, lambda: reader, warehouse)
+    store = store_of(reader)
+    shipper = Shipper("bench", store, lambda: store, warehouse)
     with timed(figures, "ship", count, emulator):
         assert await shipper.ship() == count
     with timed(figures, "ship_nothing", 20, emulator):
         for _ in range(20):
             assert await shipper.ship() == 0
-    wrong = find_differences(warehouse, "bench", reader, count)
+    wrong = find_differences(warehouse, "bench", store.ledger, count)
     assert not any(what for _, what in wrong.values()), wrong
     await shipper.close()
     data.close()

@@ -126,7 +126,7 @@ async def measure(plan: Plan, size: int) -> dict[str, Any]:
     async with open_flat_fleet(plan.folder, plan.agents) as fleet:
         await fleet.wait_until_idle(120)
         open_s, opened_mb = time.monotonic() - began, memory_mb()
-        entries, epoch = fleet.app.store.last_seq(), fleet.app.store.epoch
+        entries, epoch = fleet.app.store.ledger.last_seq(), fleet.app.store.cluster.epoch
         waiting = _waiting(fleet)
         load = plan.load(size)
         warm = replace(load, events=2 * plan.keys)
@@ -158,7 +158,7 @@ async def _watch(peak: list[float]) -> None:
 
 
 def _waiting(fleet: FleetHarness) -> int:
-    counts = fleet.app.store.counts().values()
+    counts = fleet.app.store.tables.counts().values()
     return sum(each.get("run.waiting", 0) for each in counts)
 
 

@@ -188,13 +188,13 @@ class Offer:
                 pending = self._app.dispatcher.pending
                 raise AssertionError(
                     f"nothing was done for {STALLED_S:g} s: {seen} of {runs} runs done, "
-                    f"{pending} pending, {self._app.store.counts().get(AGENT)}"
+                    f"{pending} pending, {self._app.store.tables.counts().get(AGENT)}"
                 )
 
 
 def check_all_done(fleet: FleetHarness, events: int) -> None:
     """Raise AssertionError unless every event ended in a finished run and a done effect."""
-    counts = fleet.app.store.counts()[AGENT]
+    counts = fleet.app.store.tables.counts()[AGENT]
     if counts.get("run.done") == counts.get("effect.done") == events:
         return
     dead = fleet.entries("run.dead")
@@ -259,15 +259,13 @@ async def measure(
         # Modules, recall of each key and the first WAL pages: what a fleet has once it is up.
         await Offer(app, Load(events=len(warm))).all(warm)
         offer = Offer(app, load)
-        writer: Any = getattr(app.store, "writer", None)
-        groups, items = (writer.groups, writer.items) if writer is not None else (0, 0)
-        head = app.store.last_seq()
+        writer = app.store.writer
+        groups, items = writer.groups, writer.items
+        head = app.store.ledger.last_seq()
         spent = await spend(offer, events, server, profile, writer)
         check_all_done(fleet, load.events + len(warm))
-        groups, items = (
-            (writer.groups - groups, writer.items - items) if writer is not None else (0, 0)
-        )
-        entries = (app.store.last_seq() - head) / load.events
+        groups, items = writer.groups - groups, writer.items - items
+        entries = (app.store.ledger.last_seq() - head) / load.events
     first, repeated = happened(marks_file(folder))
     latencies = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
     per_event = 1e6 / load.events

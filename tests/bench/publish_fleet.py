@@ -393,7 +393,9 @@ def recorded(url: str) -> Recorded:
     store = PostgresReader(url)
     live = revisions = permits = denials = wrong = workers = 0
     try:
-        for _, raw, _, _ in store.walk(("policy.published", "action.decided", "store.opened")):
+        for _, raw, _, _ in store.ledger.walk(
+            ("policy.published", "action.decided", "store.opened")
+        ):
             entry = json.loads(raw)
             if entry["kind"] == "policy.published":
                 live, revisions = entry["policy_rev"], revisions + 1

@@ -207,7 +207,7 @@ async def receive(
         if beside is not None and not works:
             works.append(asyncio.ensure_future(beside()))
         received = app.metrics.total("pubsub_messages")
-        state = (app.store.event_counts()[0], received, app.dispatcher.handled_count)
+        state = (app.store.tables.event_counts()[0], received, app.dispatcher.handled_count)
         if state != seen:
             seen, since = state, time.monotonic()
         elif time.monotonic() - since > STALLED_S:

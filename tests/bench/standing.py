@@ -56,7 +56,7 @@ def accounted(fleet: FleetHarness, world: Seen, texts: int) -> tuple[int, int]:
     unfinished = sum(
         number
         for agent in QUIET
-        for state, number in fleet.app.store.counts().get(agent, {}).items()
+        for state, number in fleet.app.store.tables.counts().get(agent, {}).items()
         if state.startswith("run.") and state != "run.done"
     )
     repeats = sum(number - 1 for number in world.keys().values())

@@ -162,7 +162,7 @@ def _entries(state: Path, kind: str) -> Iterator[dict[str, int]]:
     except Exception:  # the file is there before what is in it
         return
     try:
-        for _, raw, _, _ in store.walk((kind,)):
+        for _, raw, _, _ in store.ledger.walk((kind,)):
             yield json.loads(raw)
     finally:
         store.close()
@@ -173,7 +173,7 @@ def _ready(state: Path) -> int:
         return 0
     store = SqliteReader(state)
     try:
-        return sum(found.get("run.ready", 0) for found in store.counts().values())
+        return sum(found.get("run.ready", 0) for found in store.tables.counts().values())
     finally:
         store.close()
 

@@ -166,7 +166,7 @@ def _cpu(pid: int) -> float:
 def _accepted(state: Path) -> int:
     store = SqliteReader(state)
     try:
-        counts = store.counts().get("beacon", {})
+        counts = store.tables.counts().get("beacon", {})
     finally:
         store.close()
     return sum(each for name, each in counts.items() if name.startswith("run."))
@@ -175,7 +175,7 @@ def _accepted(state: Path) -> int:
 def _count(state: Path, name: str) -> int:
     store = SqliteReader(state)
     try:
-        return store.counts().get("beacon", {}).get(name, 0)
+        return store.tables.counts().get("beacon", {}).get(name, 0)
     finally:
         store.close()
 

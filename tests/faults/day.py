@@ -129,8 +129,10 @@ def dump_day(stage: Stage, folder: Path) -> None:
     store = open_reader(settings)
     try:
         key = (state / "ledger.pub").read_text(encoding="ascii")
-        first_size = archived_part(store).size
-        whole = JoinedLedger(Archive(state / "archive"), store) if first_size else store
+        first_size = archived_part(store.ledger).size
+        whole = (
+            JoinedLedger(Archive(state / "archive"), store.ledger) if first_size else store.ledger
+        )
         report = verify_store(whole, key, state / "witness.log")
         assert report.ok, report.findings
     finally:
@@ -300,7 +302,7 @@ class _Day(Script):
         dispatcher, store = self.fleet.app.dispatcher, self.fleet.app.store
         away_s = 0.0
         while not self.broken:
-            if store.is_ready:
+            if store.steps.is_ready:
                 dispatcher.wake_due()
                 if dispatcher.is_idle:
                     return
@@ -353,11 +355,11 @@ class _Day(Script):
         store = open_reader(replace(settings_of(self.stage.content), state=state))
         try:
             before = self.clock.now_us() - DAY_US // 2
-            size = checkpoint_size_before(store, before, store.first_open_entry())
-            if size <= archived_part(store).size:
+            size = checkpoint_size_before(store.ledger, before, store.ledger.first_open_entry())
+            if size <= archived_part(store.ledger).size:
                 return
             key = (state / "ledger.pub").read_text(encoding="ascii").strip()
-            archived = write_segment(store, state / "archive", size, key)
+            archived = write_segment(store.ledger, state / "archive", size, key)
         finally:
             store.close()
         await self._order(f"let go {size}", "let_go", archived=archived.to_bytes().decode())

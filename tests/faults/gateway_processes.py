@@ -186,7 +186,7 @@ class GatewayProcesses:
         with self.store() as store:
             if store is None:
                 return False
-            counts = store._rows("SELECT state, COUNT(*) FROM run GROUP BY state")
+            counts = store.database.rows("SELECT state, COUNT(*) FROM run GROUP BY state")
             return {str(state): int(n) for state, n in counts} == {"done": self.events}
 
     @contextmanager
@@ -204,7 +204,7 @@ class GatewayProcesses:
     def entries(self, *kinds: str) -> list[dict[str, Any]]:
         with self.store() as store:
             assert store is not None
-            return [json.loads(raw) for _, raw, _, _ in store.walk(kinds)]
+            return [json.loads(raw) for _, raw, _, _ in store.ledger.walk(kinds)]
 
 
 def wrong_with(calls: list[dict[str, Any]], events: int) -> list[str]:

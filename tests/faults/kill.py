@@ -165,11 +165,11 @@ def progress(state: Path, receiver: Path) -> dict[str, int]:
     except (BadStore, apsw.Error):
         return found  # not there yet
     try:
-        found["entries"] = store.last_seq()
+        found["entries"] = store.ledger.last_seq()
         done = "SELECT COUNT(*) FROM action WHERE agent='inbox_triage' AND effect='done'"
-        found["mails"] = int(store._rows(done)[0][0])
+        found["mails"] = int(store.database.rows(done)[0][0])
         query = "SELECT COUNT(*) FROM action WHERE effect IN ('intended', 'started')"
-        found["open"] = int(store._rows(f"{query} AND agent='inbox_triage'")[0][0])
+        found["open"] = int(store.database.rows(f"{query} AND agent='inbox_triage'")[0][0])
     except apsw.Error:
         return found
     finally:
@@ -181,7 +181,7 @@ def open_effects(state: Path) -> list[str]:
     """Return the agents that have effects intended or started, by the store after a kill."""
     store = SqliteReader(state)
     found = "SELECT DISTINCT agent FROM action WHERE effect IN ('intended', 'started')"
-    agents = [str(agent) for (agent,) in store._rows(found)]
+    agents = [str(agent) for (agent,) in store.database.rows(found)]
     store.close()
     return agents
 
@@ -202,7 +202,7 @@ def audit(state: Path, receiver: Path) -> Audit:
     store = SqliteReader(state)
     events = frozenset(_events(store))
     judgements: dict[str, tuple[Any, ...]] = {}
-    for _, raw, _, _ in store.walk(("run.closed", "turn.reasoned")):
+    for _, raw, _, _ in store.ledger.walk(("run.closed", "turn.reasoned")):
         entry = json.loads(raw)
         if entry["event"] in events and ("score_milli" in entry or "confidence_milli" in entry):
             judgement = tuple(entry.get(k) for k in ("label", "confidence_milli", "score_milli"))
@@ -213,9 +213,9 @@ def audit(state: Path, receiver: Path) -> Audit:
     for run in _all_runs(store):
         if run.state == "ready":
             unsettled.append(run.id)
-        for row in store.actions(run.id) if run.event in events else ():
+        for row in store.runs.actions(run.id) if run.event in events else ():
             decisions[row.id] = (row.tool, row.digest, row.decided, row.rule, row.effect)
-    entries = store.last_seq()
+    entries = store.ledger.last_seq()
     store.close()
     return Audit(
         events, judgements, decisions, effects(receiver), mails(state / "mailbox"),
@@ -224,7 +224,7 @@ def audit(state: Path, receiver: Path) -> Audit:
 
 
 def _events(store: SqliteReader) -> Iterator[str]:
-    for _, raw, _, body in store.walk(("event.accepted",)):
+    for _, raw, _, body in store.ledger.walk(("event.accepted",)):
         if json.loads(body or b"{}").get("type") != TICK_TYPE:
             yield json.loads(raw)["event"]
 
@@ -232,11 +232,11 @@ def _events(store: SqliteReader) -> Iterator[str]:
 def _all_runs(store: SqliteReader) -> list[Any]:
     found: list[Any] = []
     before: int | None = None
-    while page := store.runs_page(agent=None, state=None, before=before, limit=500):
+    while page := store.runs.runs_page(agent=None, state=None, before=before, limit=500):
         # Several runs may share a position; a page never ends within one.
         last = page[-1].position
         found += [run for run in page if run.position != last]
-        found += store.runs_of_event(page[-1].event)
+        found += store.runs.runs_of_event(page[-1].event)
         before = last
     return found
 

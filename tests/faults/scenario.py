@@ -209,7 +209,7 @@ async def following(fleet: FleetHarness) -> AsyncIterator[None]:
 def call_early(fleet: FleetHarness, world: FileWorld) -> None:
     """Break the engine on purpose: make the calls of a step before the step is committed."""
     line: Any = fleet.app.services
-    send, tools = line.store.send, line.tool_executor
+    send, tools = line.store.steps.send, line.tool_executor
     made: dict[str, Outcome] = {}
 
     def too_early(step: Step) -> Any:
@@ -230,7 +230,7 @@ def call_early(fleet: FleetHarness, world: FileWorld) -> None:
             answer: Outcome | None = await tools.perform(tool, call, may_start)
             return answer
 
-    line.store.send, line.tool_executor = too_early, Remembering()
+    line.store.steps.send, line.tool_executor = too_early, Remembering()
 
 
 async def publish(commands: Commands, order: Order, folder: Path) -> dict[str, Any]:
@@ -356,7 +356,9 @@ class Script:
         """Answer holds: what may have happened by what the target says, all others with a yes."""
         store = self.fleet.app.store
         for event in HOLDING:
-            for row in [r for run in store.runs_of_event(event.key) for r in store.actions(run.id)]:
+            for row in [
+                r for run in store.runs.runs_of_event(event.key) for r in store.runs.actions(run.id)
+            ]:
                 if row.hold != "open" or row.waits != "approval":
                     continue
                 if which == "unknown" and row.effect != "unknown":
@@ -373,7 +375,7 @@ class Script:
         events = [event for event in self.events if event not in but]
         for _ in range(50):
             await self._settle()
-            runs = [run for event in events for run in store.runs_of_event(event.key)]
+            runs = [run for event in events for run in store.runs.runs_of_event(event.key)]
             waiting = [run for run in runs if run.state not in ("done", "dead")]
             if not waiting:
                 return
@@ -428,24 +430,24 @@ def dump(stage: Stage, folder: Path, *, verify: bool = False, archived: bool = F
         key = (folder / "state" / "ledger.pub").read_text(encoding="ascii")
         witness = folder / "state" / "witness.log"
         if verify:
-            report = verify_store(store, key, witness)
+            report = verify_store(store.ledger, key, witness)
             assert report.ok, report.findings
         judged = rejudge_store(settings, store, ManualClock(START_US), read_content(stage.content))
         assert judged.ok, judged.to_json()
         assert judged.equal or archived, "nothing was judged"
-        export(store, folder / "export", verifier_key=key, witness=witness, bodies=True)
+        export(store.ledger, folder / "export", verifier_key=key, witness=witness, bodies=True)
         spent: dict[str, int] = {}
-        for agent, unit, _, amount in store.spend_by_minute(0):
+        for agent, unit, _, amount in store.spend.by_minute(0):
             spent[f"{agent} {unit}"] = spent.get(f"{agent} {unit}", 0) + amount
         rows = {
-            f"{name}_notes {key}": store.row(f"{name}_notes", key)
+            f"{name}_notes {key}": store.runs.row(f"{name}_notes", key)
             for name in AGENTS
             for key in ("k0", "k1", "k2", "k3")
         }
         fields = {
             "spent": spent,
             "rows": rows,
-            "position": store.position(FEED),
+            "position": store.runs.source_position(FEED),
             "candidates": [[each.text, each.agent, each.event] for each in banks.candidates(BANK)],
         }
         (folder / "told.json").write_text(json.dumps(fields))

@@ -71,7 +71,7 @@ async def _take_in(folder: Path, plan: SqlFile) -> None:
         await SqlSource(plan, ManualClock(), watch=False).deliver(fleet.app.intake)
         await fleet.wait_until_idle()
         accepted = Counter(entry["event"] for entry in fleet.entries("event.accepted"))
-        runs = fleet.app.store.counts().get("worker", {})
+        runs = fleet.app.store.tables.counts().get("worker", {})
         fields = {"accepted": sorted(accepted.values()), "runs": runs.get("run.done", 0)}
     (folder / "told.json").write_text(json.dumps(fields))
 

@@ -58,12 +58,12 @@ def audit_outcome(outside: Path) -> None:
     store = SqliteReader(outside / "state")
     try:
         for key in wanted:
-            (run,) = store.runs_of_event(key)
+            (run,) = store.runs.runs_of_event(key)
             assert run.state == "done"
-        texts = [store.row("worker_notes", f"k{n}") or {} for n in range(7)]
+        texts = [store.runs.row("worker_notes", f"k{n}") or {} for n in range(7)]
         assert sorted(text for row in texts for text in row["texts"]) == sorted(happened)
         public = (outside / "state" / "ledger.pub").read_text(encoding="ascii")
-        report = verify_store(store, public, outside / "state" / "witness.log")
+        report = verify_store(store.ledger, public, outside / "state" / "witness.log")
         assert report.ok, report.findings
     finally:
         store.close()

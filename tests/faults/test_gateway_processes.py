@@ -137,7 +137,7 @@ def stolen_identity(fleet: GatewayProcesses) -> None:
     assert fleet.gateway is not None
     with fleet.store() as store:
         assert store is not None
-        held = [raw + (data or b"") for _, raw, _, data in store.walk(("identity.refused",))]
+        held = [raw + (data or b"") for _, raw, _, data in store.ledger.walk(("identity.refused",))]
     assert held
     assert not any(
         token.encode() in one or token.rpartition(".")[2].encode() in one for one in held

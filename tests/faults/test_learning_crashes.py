@@ -67,7 +67,9 @@ async def look(folder: Path) -> None:
         await fleet.wait_until_idle()
         kinds = ("run.corrected", "memory.proposed", "memory.promoted", "memory.retired")
         found: dict[str, Any] = {kind: len(fleet.entries(kind)) for kind in kinds}
-        events = [fleet.app.store.event(one["event"]) for one in fleet.entries("event.accepted")]
+        events = [
+            fleet.app.store.runs.event(one["event"]) for one in fleet.entries("event.accepted")
+        ]
         found["events"] = [one.type for one in events if one is not None]
         found["states"] = [one["state"] for one in await learned(fleet)]
         curating = fleet.app.commands.curation

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from tests.workers import JUDGE_PY
 
@@ -93,9 +94,10 @@ async def test_an_event_that_kills_its_worker_becomes_a_dead_letter(
         for event in (*innocent, *worked):
             assert [run.state for run in fleet.runs(event)] == ["done"], event.id
         disturbed = labels(fleet, "worker")
-        assert [row["texts"] for _, row in sorted(fleet.app.store.rows("worker_notes"))] == [
-            [f"text {n}" for n in range(EACH) if n % 3 == key] for key in range(3)
-        ]
+        notes = "SELECT data FROM \"row\" WHERE collection='worker_notes' ORDER BY key"
+        assert [
+            orjson.loads(data)["texts"] for (data,) in fleet.app.store.database.rows(notes)
+        ] == [[f"text {n}" for n in range(EACH) if n % 3 == key] for key in range(3)]
         # Its key goes on as if it had never been: its state is that of the events that stood.
         assert labels(fleet, "bad")[innocent[-1].key] == "seen 3"
 

@@ -284,7 +284,7 @@ async def test_a_judge_that_loops_or_eats_memory_does_not_hold_up_the_others(
 
 def nothing_is_lost(fleet: FleetHarness, world: Seen) -> None:
     """Every accepted event is done, and every permitted effect came about once."""
-    states = fleet.app.store.counts()
+    states = fleet.app.store.tables.counts()
     for agent in (*QUIET, "noisy"):
         runs = {k: v for k, v in states.get(agent, {}).items() if k.startswith("run.")}
         assert set(runs) <= {"run.done"}, (agent, runs)

@@ -57,7 +57,7 @@ async def wait_for_answer(fleet: FleetHarness) -> None:
     """Return when a decision was made by the server again."""
     async with asyncio.timeout(20):
         while True:
-            number = fleet.app.store.last_seq()
+            number = fleet.app.store.ledger.last_seq()
             await fleet.send(job(f"probe-{number}", send_proposal("probe"), key=f"p{number}"))
             await fleet.wait_until_idle()
             if fleet.entries("action.decided")[-1]["engine"].startswith("opa/"):

@@ -56,7 +56,7 @@ def on_their_way(state: Path) -> int:
         return 0  # it is still being opened
     store = SqliteReader(state)
     try:
-        document = [json.loads(raw) for _, raw, _, _ in store.walk(("effect.intended",))]
+        document = [json.loads(raw) for _, raw, _, _ in store.ledger.walk(("effect.intended",))]
         return sum(entry["tool"] == "incident.notify" for entry in document)
     finally:
         store.close()

@@ -65,8 +65,8 @@ def zombie(mode: str, url: str, folder: Path) -> Iterator[Zombie]:
 
 async def wait_for(store: PostgresStore, shards: int, within_s: float = 30) -> None:
     end = time.monotonic() + within_s
-    while len(store.leases.epochs) != shards:
-        assert time.monotonic() < end, f"{len(store.leases.epochs)} shards, not {shards}"
+    while len(store.cluster.leases.epochs) != shards:
+        assert time.monotonic() < end, f"{len(store.cluster.leases.epochs)} shards, not {shards}"
         await asyncio.sleep(0.005)
 
 
@@ -79,12 +79,12 @@ async def begin_run(child: Zombie, url: str, folder: Path) -> tuple[PostgresStor
     """Open the other worker beside a child and let the child begin to call; return its run."""
     assert child.line() == ["joined"]
     other = open_worker(url, folder / "other")
-    other.adopt(0, 0)
+    other.cluster.adopt(0, 0)
     await wait_for(other, 32)
     child.say()
     word, name = await asyncio.to_thread(child.line)
     assert word == "calling"
-    run = other.run(name)
+    run = other.runs.run(name)
     assert run is not None
     return other, run
 
@@ -102,7 +102,9 @@ async def test_a_zombie_starts_no_call_and_commits_nothing(
             await wait_for(other, 64)
             elapsed_us = boot_us()
             # The successor does the work; then the zombie wakes up.
-            assert (await other.commit(closing_step(other, run))).status is CommitStatus.COMMITTED
+            assert (
+                await other.steps.commit(closing_step(other, run))
+            ).status is CommitStatus.COMMITTED
             child.process.send_signal(signal.SIGCONT)
             child.say()
             assert await asyncio.to_thread(child.line) == ["answer", "fenced:", "lease"]
@@ -115,7 +117,7 @@ async def test_a_zombie_starts_no_call_and_commits_nothing(
                 assert late_calls == []
             else:
                 assert late_calls, "the control must call, or the test could not fail"
-            after = other.run(run.id)
+            after = other.runs.run(run.id)
             assert after is not None
             assert (after.state, after.steps) == ("done", 1)
         finally:
@@ -133,11 +135,15 @@ async def test_a_zombie_with_the_fleet_s_lock_holds_nobody_up_for_long(
             await asyncio.wait_for(accept_events(other, event(1000)), 30)
             assert time.monotonic() - began < 10
             await wait_for(other, 64)
-            assert (await other.commit(closing_step(other, run))).status is CommitStatus.COMMITTED
+            assert (
+                await other.steps.commit(closing_step(other, run))
+            ).status is CommitStatus.COMMITTED
             child.process.send_signal(signal.SIGCONT)
             child.say()
             assert await asyncio.to_thread(child.line) == ["answer", "fenced:", "lease"]
-            assert [seq for seq, *_ in other.walk()] == list(range(1, other.last_seq() + 1))
+            assert [seq for seq, *_ in other.ledger.walk()] == list(
+                range(1, other.ledger.last_seq() + 1)
+            )
         finally:
             other.close()
 
@@ -148,12 +154,12 @@ async def test_a_killed_worker_s_keys_go_over_and_nothing_is_lost(url: str, tmp_
         try:
             child.process.kill()
             await wait_for(other, 64)
-            left = other.ready_runs(0, 1000)
+            left = other.schedule.ready_runs(0, 1000)
             assert len(left) == 200
             answers = await asyncio.gather(
-                *(other.commit(closing_step(other, run)) for run in left)
+                *(other.steps.commit(closing_step(other, run)) for run in left)
             )
             assert {answer.status for answer in answers} == {CommitStatus.COMMITTED}
-            assert other.ready_runs(0, 1000) == []
+            assert other.schedule.ready_runs(0, 1000) == []
         finally:
             other.close()

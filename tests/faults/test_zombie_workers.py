@@ -105,11 +105,11 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path, serie
                 process.wait()
     assert second.returncode == 0, (tmp_path / "two" / "told").read_text()[-2000:]
     store = PostgresReader(url)
-    assert store.event_counts()[0] == SERIES * ROWS
-    assert store.ready_runs(0, 10) == []
+    assert store.tables.event_counts()[0] == SERIES * ROWS
+    assert store.schedule.ready_runs(0, 10) == []
     done = {
-        run.id: store.actions(run.id)
-        for run in store.runs_page(agent=None, state="done", before=None, limit=10**5)
+        run.id: store.runs.actions(run.id)
+        for run in store.runs.runs_page(agent=None, state="done", before=None, limit=10**5)
     }
     called = {
         row.id.removeprefix("act_")
@@ -119,7 +119,7 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path, serie
     }
     line = (tmp_path / "two" / "state" / "ledger.pub").read_text().strip()
     for name in ("one", "two"):
-        report = verify_store(store, line, tmp_path / name / "state" / "witness.log")
+        report = verify_store(store.ledger, line, tmp_path / name / "state" / "witness.log")
         assert report.findings == ()
     store.close()
     judged = judged_again(tmp_path / "two" / "vedette.toml", {**os.environ, "WORKERS_URL": url})

@@ -46,7 +46,7 @@ def call(
     store: PostgresStore, epoch: int, record: int, careful: bool, end: threading.Event
 ) -> None:
     while not end.is_set():
-        if not careful or store.is_lease_valid(epoch):
+        if not careful or store.cluster.is_lease_valid(epoch):
             os.write(record, f"{boot_us()}\n".encode())
         end.wait(0.0005)
 
@@ -57,7 +57,7 @@ async def main(mode: str, url: str, folder: Path, record: Path) -> None:
     # The other worker must be there before a run is chosen, or its key may be given away.
     report("joined")
     sys.stdin.readline()
-    mine = next(run for run in runs if store.lease_epoch(run) is not None)
+    mine = next(run for run in runs if store.cluster.lease_epoch(run) is not None)
     made = closing_step(store, mine)
     end = threading.Event()
     with record.open("ab", buffering=0) as file:
@@ -72,7 +72,7 @@ async def main(mode: str, url: str, folder: Path, record: Path) -> None:
         answers: list[str] = []
         while len(answers) < 10 and (not answers or "failed" in answers[-1]):
             try:
-                answers.append((await store.commit(made)).status.value)
+                answers.append((await store.steps.commit(made)).status.value)
             except StoreFailed:
                 answers.append("failed")
         report("answer", answers[-1])

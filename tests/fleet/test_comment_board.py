@@ -374,14 +374,14 @@ def holds(fleet: FleetHarness) -> dict[str, ActionRow]:
     """Return the open holds by tool; a test has one of each."""
     found: dict[str, ActionRow] = {}
     for entry in fleet.entries("action.decided"):
-        row = fleet.app.store.action(entry["action"])
+        row = fleet.app.store.runs.action(entry["action"])
         if row is not None and row.hold == "open":
             found[row.tool] = row
     return found
 
 
 def effects(fleet: FleetHarness, tool: str) -> list[ActionRow]:
-    rows = [fleet.app.store.action(e["action"]) for e in fleet.entries("action.decided")]
+    rows = [fleet.app.store.runs.action(e["action"]) for e in fleet.entries("action.decided")]
     return [row for row in rows if row is not None and row.tool == tool and row.effect == "done"]
 
 
@@ -395,7 +395,7 @@ async def test_a_fleet_judges_a_board_and_answers_appeals(tmp_path: Path) -> Non
         found = dict(ask(board, "SELECT id, state FROM comment"))
         assert found == {"c001": "approved", "c004": "hidden", "c012": "new", "c033": "new"}
         assert ask(board, "SELECT comment, label FROM queue") == [("c012", "self_harm")]
-        run = fleet.app.store.action(effects(fleet, "comment.hide")[0].id)
+        run = fleet.app.store.runs.action(effects(fleet, "comment.hide")[0].id)
         assert run is not None
         raw = json.dumps(explain(fleet.app.store, run.run), ensure_ascii=False)
         assert "moderation/house-respect@1" in raw

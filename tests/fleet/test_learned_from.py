@@ -36,7 +36,7 @@ async def corrected(fleet: FleetHarness, who: str, name: str, should: str) -> st
     """Have somebody correct a mail; return the candidate that the curator makes of it."""
     known = {one["id"] for one in await learned(fleet)}
     run = (
-        fleet.app.store.run(name)
+        fleet.app.store.runs.run(name)
         if name.startswith("run_")
         else await labelled(fleet, name, f"mail {name}")
     )

@@ -130,10 +130,10 @@ async def let_go(fleet: FleetHarness, to: Path) -> int:
     store, line = fleet.app.store, fleet.app.services
     name = f"vedette/{line.fleet.name}"
     key = open_ledger_key(fleet.folder / "state", name, lambda: None)
-    size = [size for size, _ in store.sized()][-1]
-    archived = write_segment(store, to, size, format_verifier_key(name, key))
+    size = [size for size, _ in store.ledger.sized_checkpoints()][-1]
+    archived = write_segment(store.ledger, to, size, format_verifier_key(name, key))
     await order(fleet, "let_go", archived=archived.to_bytes().decode())
-    assert [seq for seq, *_ in store.walk() if seq <= size] == []
+    assert [seq for seq, *_ in store.ledger.walk() if seq <= size] == []
     return size
 
 
@@ -174,16 +174,17 @@ async def test_a_bank_that_takes_nothing_is_brought_up_and_nobody_is_briefed_bef
 
 def once_durable(fleet: FleetHarness, commit: str, then: Callable[[], None]) -> None:
     """Let something happen, which may raise, as soon as the next commit of a kind stands."""
-    store: Any = fleet.app.store
-    onward = getattr(store, commit)
+    store = fleet.app.store
+    part: Any = store.maintenance if commit == "forget_memories" else store.commands
+    onward = getattr(part, commit)
 
     async def first(*arguments: Any, **more: Any) -> Any:
         answer = await onward(*arguments, **more)
-        delattr(store, commit)
+        delattr(part, commit)
         then()
         return answer
 
-    setattr(store, commit, first)
+    setattr(part, commit, first)
 
 
 def refuse() -> None:
@@ -198,8 +199,7 @@ ERASURES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(
     ("verb", "read"),
-    [(verb, read) for verb in ERASURES for read in ("memories", "walk")]
-    + [("erase", "candidates")],
+    [(verb, read) for verb in ERASURES for read in ("all", "walk")] + [("erase", "candidates")],
 )
 async def test_what_was_erased_is_not_recalled_where_the_store_cannot_be_read_after_it(
     fleet: FleetHarness, clock: ManualClock, verb: str, read: str
@@ -210,12 +210,13 @@ async def test_what_was_erased_is_not_recalled_where_the_store_cannot_be_read_af
         given = {"entry": fleet.entries("memory.proposed")[-1]["seq"]}
     else:
         clock.advance(366 * DAY)
-    store: Any = fleet.app.store
+    store = fleet.app.store
+    part: Any = store.ledger if read == "walk" else store.memories
 
     def broken(*arguments: Any, **more: Any) -> Any:
         refuse()
 
-    once_durable(fleet, commit, lambda: setattr(store, read, broken))
+    once_durable(fleet, commit, lambda: setattr(part, read, broken))
     answer = await order(fleet, verb, **given)
     assert answer["erased"], "it stands"
     assert not answer.get("scrubbed")
@@ -224,7 +225,7 @@ async def test_what_was_erased_is_not_recalled_where_the_store_cannot_be_read_af
     await fleet.wait_until_idle()
     (run,) = fleet.runs(mail("late"))
     assert (run.state, run.turn, run.attempts) == ("ready", 0, 0), "nobody is briefed out of it"
-    delattr(store, read)
+    delattr(part, read)
     for _ in range(3):
         clock.advance(5_000_000)
         await asyncio.sleep(0.3)
@@ -273,7 +274,7 @@ async def test_a_candidate_whose_step_stood_unheard_reaches_the_bank(
     fleet: FleetHarness, clock: ManualClock
 ) -> None:
     store: Any = fleet.app.store
-    onward, lost = store.send, list[str]()
+    onward, lost = store.steps.send, list[str]()
 
     def send(step: Any) -> Any:
         async def unheard() -> Any:
@@ -285,7 +286,7 @@ async def test_a_candidate_whose_step_stood_unheard_reaches_the_bank(
 
         return asyncio.ensure_future(unheard())
 
-    store.send = send
+    store.steps.send = send
     run = await labelled(fleet, "1", PHRASE)
     await order(fleet, "correct", run=run.id, should="legal", new_label=True)
     await wait_until(lambda: len(lost) == 1)
@@ -357,14 +358,16 @@ async def test_a_copy_of_a_copy_goes_with_the_original(fleet: FleetHarness) -> N
     mailed, _ = await candidate(fleet, "1", PHRASE)
     other, stays = await candidate(fleet, "2", "something else")
     # The curator's own run is corrected: its event holds the mail, and now another one does, too.
-    (woken,) = fleet.app.store.runs_of_event(fleet.entries("run.corrected")[0]["what"])
+    (woken,) = fleet.app.store.runs.runs_of_event(fleet.entries("run.corrected")[0]["what"])
     await order(fleet, "correct", run=woken.id, should="nothing to learn", new_label=True)
-    copies = [data for _, _, _, data in fleet.app.store.walk() if data and PHRASE.encode() in data]
+    copies = [
+        data for _, _, _, data in fleet.app.store.ledger.walk() if data and PHRASE.encode() in data
+    ]
     assert len(copies) >= 4
     await order(fleet, "erase", event=mailed.event)
     assert holding(fleet, PHRASE) == []
     assert set(await states(fleet)) == {stays}
-    assert fleet.app.store.event(other.event) is not None
+    assert fleet.app.store.runs.event(other.event) is not None
 
 
 # --- age ------------------------------------------------------------------------------------------
@@ -379,7 +382,7 @@ async def test_a_memory_outlives_its_mail_and_neither_its_bank_s_retention_nor_a
     _, third = await candidate(fleet, "3", f"thirdly {PHRASE}", "memory_approve")
     clock.advance(100 * DAY)
     assert await expire(fleet, clock.now_us()) > 0
-    assert fleet.app.store.event(mailed.event) is None
+    assert fleet.app.store.runs.event(mailed.event) is None
     assert set(recalled(fleet, PHRASE)) == {id, other, third}, "the control: it is young enough"
     # Nothing is left of the mail itself, and the way from it to what was learned is.
     (second,) = fleet.runs(mail("2"))
@@ -409,13 +412,13 @@ async def test_what_is_promoted_while_retention_is_at_work_stays(
     await candidate(fleet, "2", f"again {PHRASE}")
     clock.advance(400 * DAY)
     store: Any = fleet.app.store
-    forget = store.forget_memories
+    forget = store.maintenance.forget_memories
 
     async def forget_later(*given: Any) -> Any:
         await order(fleet, "memory_approve", id=promoted)
         return await forget(*given)
 
-    monkeypatch.setattr(store, "forget_memories", forget_later)
+    monkeypatch.setattr(store.maintenance, "forget_memories", forget_later)
     await expire(fleet, clock.now_us())
     assert recalled(fleet, PHRASE) == [promoted]
     assert await states(fleet) == {promoted: "active"}, "the control: what nobody promoted is gone"
@@ -457,7 +460,7 @@ async def test_what_was_learned_is_governed_after_its_entries_are_archived(
     await order(fleet, "erase", subject=who("2"))
     assert set(await states(fleet)) == {off, own}
     assert holding(fleet, f"three {PHRASE}") == holding(fleet, f"two {PHRASE}") == []
-    seq = next(one.seq for one in fleet.app.store.memories().values() if one.id == own)
+    seq = next(one.seq for one in fleet.app.store.memories.all().values() if one.id == own)
     await order(fleet, "erase", entry=seq)
     assert await states(fleet) == {off: "off"}
     assert holding(fleet, HAND) == []

@@ -89,7 +89,7 @@ class People:
         try:
             rows = [
                 row
-                for row in store.holds_page(after=0, limit=2000)
+                for row in store.runs.holds_page(after=0, limit=2000)
                 if row.waits == "approval" and row.hold == "open"
             ]
             due = [row for row in rows if self._due(row)][:50]

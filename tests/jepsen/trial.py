@@ -359,12 +359,12 @@ class Trial:
     def _waiting(self) -> list[str]:
         store = self._opened()
         try:
-            ready = [f"{run.id} is ready" for run in store.ready_runs(0, 50)]
-            runs = store.runs_page(agent=None, state="waiting", before=None, limit=50)
+            ready = [f"{run.id} is ready" for run in store.schedule.ready_runs(0, 50)]
+            runs = store.runs.runs_page(agent=None, state="waiting", before=None, limit=50)
             return ready + [
                 f"{run.id}: {row.tool} {row.effect} {row.hold} waits for {row.waits}"
                 for run in runs
-                for row in store.actions(run.id)
+                for row in store.runs.actions(run.id)
                 if row.waits
             ]
         finally:
@@ -380,7 +380,7 @@ class Trial:
         self.seen.refusals = self._people.refusals
         store = self._opened()
         try:
-            for seq, raw, _, data in store.walk():
+            for seq, raw, _, data in store.ledger.walk():
                 history.entries.append(json.loads(raw))
                 if data is not None:
                     history.bodies[seq] = json.loads(data)

@@ -141,7 +141,7 @@ class Life:
             )
             app.services.tool_executor = self.processes.tools
             app.services.reasoners = {**app.services.reasoners, "judge": self.processes.judges}
-        if app.services.store.multi_worker:
+        if app.services.store.cluster.multi_worker:
             await catch_up(app.services, app.rollout)
             task = asyncio.create_task(
                 follow_cluster(

@@ -386,7 +386,7 @@ class _Play:
             async def give(
                 life: Life, by: product.Order, name: str = name, verb: str = verb
             ) -> Any:
-                row = life.app.store.action(name)
+                row = life.app.store.runs.action(name)
                 if row is None:
                     raise BadCommand("the store went back, and knows nothing of it")
                 shown = hold_item(life.app.store, row, life.app.services.clock.now_us())
@@ -418,12 +418,12 @@ class _Play:
             store, upkeep = life.app.store, life.app.commands.maintenance
             assert upkeep is not None
             size = checkpoint_size_before(
-                store, life.app.services.clock.now_us(), store.first_open_entry()
+                store.ledger, life.app.services.clock.now_us(), store.ledger.first_open_entry()
             )
-            if size <= archived_part(store).size:
+            if size <= archived_part(store.ledger).size:
                 raise BadCommand("nothing is closed that is not archived")
             key = (life.settings.state / "ledger.pub").read_text(encoding="utf-8").strip()
-            archived = write_segment(store, self.durable.segments, size, key)
+            archived = write_segment(store.ledger, self.durable.segments, size, key)
             return await upkeep.prune_archived(by.principal, by.reason, archived, by.command_id)
 
         await self.order(Order("archive", 0.0), give)

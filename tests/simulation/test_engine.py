@@ -125,14 +125,14 @@ class History:
         await self.life.open()
         await asyncio.gather(self.source(), self.nemesis())
         app = self.life.app
-        while not app.dispatcher.is_idle or app.store.due_runs(1 << 62, 9, []):  # noqa: ASYNC110
+        while not app.dispatcher.is_idle or app.store.schedule.due_runs(1 << 62, 9, []):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-        self.ledger = b"\n".join(raw for _, raw, _, _ in app.store.walk(None))
+        self.ledger = b"\n".join(raw for _, raw, _, _ in app.store.ledger.walk(None))
         self.rows = sum(len(self.notes(agent, f"k{n}")) for agent in AGENTS for n in range(4))
         await self.life.close()
 
     def notes(self, agent: str, key: str) -> list[str]:
-        row = self.life.app.store.row(f"{agent}_notes", key)
+        row = self.life.app.store.runs.row(f"{agent}_notes", key)
         return [] if row is None else list(row["texts"])
 
     def digest(self) -> str:
@@ -213,9 +213,9 @@ def test_a_disk_that_fails_is_told_and_gone_on_from(folder: Path) -> None:
         results.append(str(error.value))
         disk.leave_room(state, None)
         await send("3")
-        while life.app.store.ready_counts():  # noqa: ASYNC110
+        while life.app.store.schedule.ready_counts():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-        found = life.app.store.row("ant_notes", "k")
+        found = life.app.store.runs.row("ant_notes", "k")
         await life.close()
         return len(found["texts"]) if found else 0
 

@@ -46,7 +46,7 @@ def audit_targets(
     # What a record forgot while it was read counts as forgotten, too.
     end_us = SystemClock().now_us()
     with store_reader(settings) as store, store.snapshot():
-        ledger = read_effects(store, _target_lookup(settings))
+        ledger = read_effects(store.ledger, _target_lookup(settings))
     if ledger.is_truncated:
         since_us = max(since_us, ledger.first_us)
     read_us = now_us - (_CLOCK_SKEW_US if settings.store.kind == "postgresql" else 0)

@@ -79,11 +79,11 @@ def check_live(settings: Settings, *, is_running: bool) -> list[CheckResult]:
     try:
         if store_exists(settings):
             with store_reader(settings) as store:
-                head = store.last_seq()
-                entry = store.entry(head) if head else None
+                head = store.ledger.last_seq()
+                entry = store.ledger.entry(head) if head else None
                 last_us = int(orjson.loads(entry[1])["at"]) if entry else None
-                number, digest = store.live_revision()
-                files = store.bundle_files(digest) if number else None
+                number, digest = store.policy.live_revision()
+                files = store.policy.bundle_files(digest) if number else None
                 if files is not None:
                     bundle = Bundle.from_record(files, digest)
                     engines = list(check_engines(settings, bundle, store))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vedette.adapters.bundles import PolicyKey
     from vedette.config.settings import Settings
     from vedette.domain.ports.bundle_repository import BundleRepository
-    from vedette.policy.distribution import ArchiveStore
+    from vedette.domain.ports.store import Store
 
 
 class FolderSigner:
@@ -88,7 +88,7 @@ def bundle_name(fleet: str) -> str:
 
 
 def build_distributor(
-    settings: Settings, record: ArchiveStore, now_us: Callable[[], int]
+    settings: Settings, record: Store, now_us: Callable[[], int]
 ) -> BundleDistributor:
     """Return what signs this fleet's revisions and hands them to others."""
     distributor = BundleDistributor(

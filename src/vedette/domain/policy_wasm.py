@@ -55,16 +55,19 @@ def unpack_wasm(text: str) -> bytes:
         return b""
 
 
+class WasmPublications(Protocol):
+    """A part of `ports.policy_store.PolicyReader`; the ports import this module."""
+
+    def published_wasm(self, digest: str) -> str | None: ...
+
+
 class WasmRecord(Protocol):
-    """What of a store is needed here."""
+    """A part of `ports.store.StoreReader`."""
 
-    def meta(self, name: str) -> str | None:
-        """Return a value kept under a name."""
-        ...
+    @property
+    def policy(self) -> WasmPublications: ...
 
-    def published_wasm(self, digest: str) -> str | None:
-        """Return the digest of the Wasm that was published with a bundle, if any was."""
-        ...
+    def meta(self, name: str) -> str | None: ...
 
 
 def load_wasm(record: WasmRecord, bundle: Bundle) -> tuple[str | None, PolicyWasm | None]:
@@ -72,7 +75,7 @@ def load_wasm(record: WasmRecord, bundle: Bundle) -> tuple[str | None, PolicyWas
 
     Raises BadPolicy for bytes that are not those that were published.
     """
-    named = record.published_wasm(bundle.digest)
+    named = record.policy.published_wasm(bundle.digest)
     text = record.meta(META_PREFIX + named) if named else None
     if named is None or text is None:
         return named, None

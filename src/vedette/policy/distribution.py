@@ -20,9 +20,10 @@ from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.bundle import Bundle
 from vedette.domain.policy_wasm import PolicyWasm, load_wasm
 from vedette.domain.ports.bundle_repository import BundleRepository
-from vedette.policy.signed_archive import HIGHEST_MARK, KEY, Archive, ArchiveSigner, ArchiveStore
+from vedette.domain.ports.store import Store
+from vedette.policy.signed_archive import HIGHEST_MARK, KEY, Archive, ArchiveSigner
 
-__all__ = ["TRIES", "WAIT_S", "Archive", "ArchiveStore", "BundleDistributor", "read_repository"]
+__all__ = ["TRIES", "WAIT_S", "Archive", "BundleDistributor", "read_repository"]
 
 TRIES = 5
 # How long a publication waits for the repository; what takes longer goes on without it.
@@ -49,7 +50,7 @@ class BundleDistributor(Struct):
     while there is none that the fleet's key signed.
     """
 
-    store: ArchiveStore
+    store: Store
     signer: ArchiveSigner
     repository: BundleRepository | None
     name: str
@@ -200,18 +201,18 @@ class BundleDistributor(Struct):
 
     def _is_current(self, archive: Archive) -> bool:
         """Say whether an archive is still of the live revision and the fleet's key."""
-        live = self.store.live_revision()
+        live = self.store.policy.live_revision()
         return live == (archive.number, archive.bundle) and self.store.meta(KEY) == archive.key
 
     def _is_unknown(self, there: tuple[int, str]) -> bool:
         """Say whether the record knows nothing of a revision: it is behind, as after a restore."""
-        number, digest = self.store.live_revision()
+        number, digest = self.store.policy.live_revision()
         return there[0] > number or (there[0] == number and there[1] != digest)
 
     async def _record_highest(self, number: int) -> None:
         self.highest_seen = max(self.highest_seen, number)
         if int(self.store.meta(HIGHEST_MARK) or 0) < number:
-            await self.store.remember(HIGHEST_MARK, str(number))
+            await self.store.commands.set_meta(HIGHEST_MARK, str(number))
 
     async def maintain(self, leads: Callable[[], bool], trouble: Callable[[str], None]) -> None:
         """Keep record and repository whole for as long as the fleet runs; whoever leads it does."""
@@ -248,7 +249,7 @@ class BundleDistributor(Struct):
                     self._catch_up()
 
     def _catch_up(self) -> None:
-        if self.live is None or self.live.number < self.store.live_revision()[0]:
+        if self.live is None or self.live.number < self.store.policy.live_revision()[0]:
             archive = Archive.load_live(self.store)
             if archive is not None:
                 self.set_live(archive)
@@ -258,7 +259,7 @@ class BundleDistributor(Struct):
 
         Returns what a person should know, None if all is well.
         """
-        number, _ = self.store.live_revision()
+        number, _ = self.store.policy.live_revision()
         archive = Archive.load_live(self.store)
         if archive is None and number:
             if (why := self.find_signing_fault()) is not None:
@@ -278,8 +279,8 @@ class BundleDistributor(Struct):
         Another worker may publish meanwhile, or sign the same one; then nothing is kept of ours.
         """
         for _ in range(TRIES):
-            number, digest = self.store.live_revision()
-            signing, files = self.store.meta(KEY), self.store.bundle_files(digest)
+            number, digest = self.store.policy.live_revision()
+            signing, files = self.store.meta(KEY), self.store.policy.bundle_files(digest)
             if files is None or Archive.load_live(self.store) is not None:
                 return
             bundle = Bundle.from_record(files, digest)
@@ -287,7 +288,7 @@ class BundleDistributor(Struct):
             archive = self.pack(bundle, number, "engine:vedette", None, wasm)
             if archive is None:
                 return
-            if await self.store.mark_live(number, archive.marks(), KEY, signing):
+            if await self.store.commands.set_meta_if_live(number, archive.marks(), KEY, signing):
                 return
 
     def _upload(

@@ -196,7 +196,7 @@ class Rollout(Struct):
 
     def _newest_revision(self) -> int:
         """Return the number of the live revision: another worker may have been faster."""
-        return max(self.live.number, self.store.policy_rev)
+        return max(self.live.number, self.store.cluster.policy_rev)
 
     async def _make_live(
         self,
@@ -228,7 +228,7 @@ class Rollout(Struct):
             return await self._refuse_bundle(bundle, [finding], request), None
         self.live = Revision(number, bundle.digest)
         self.swap(engine, second, self.live)
-        self.store.adopt(number, 0)
+        self.store.cluster.adopt(number, 0)
         return PublishResult(self.live, True, 0, loosening=loosening), archive
 
     async def _record_unchanged(self, bundle: Bundle, command: str | None) -> None:
@@ -237,11 +237,11 @@ class Rollout(Struct):
         Should another order change it, a repeat of this one must not change it back. Where
         somebody edited the bundle's row, it is written anew.
         """
-        if find_bundle(self.store.bundle_files, bundle.digest) is None:
-            await self.store.append_entries([], bundle)
+        if find_bundle(self.store.policy.bundle_files, bundle.digest) is None:
+            await self.store.commands.append_entries([], bundle)
         if command is not None:
             with suppress(AlreadyDone):
-                await self.store.append_entries([], command=command)
+                await self.store.commands.append_entries([], command=command)
 
     async def _load_engine(self, bundle: Bundle) -> PolicyEngine:
         """Make an engine, holding the event loop up no longer than the embedded one takes."""
@@ -256,9 +256,9 @@ class Rollout(Struct):
         commits. Whoever publishes next must not wait for them too.
         """
         try:
-            await asyncio.wait_for(self.store.wait_for_barrier(), self.patience_s)
+            await asyncio.wait_for(self.store.cluster.wait_for_barrier(), self.patience_s)
         except TimeoutError:
-            return tuple(self.store.lagging_workers)
+            return tuple(self.store.cluster.lagging_workers)
         return ()
 
     async def _refuse_bundle(
@@ -302,7 +302,7 @@ class Rollout(Struct):
         draft = Draft("policy.published", fields, body=body)
         drafts = self.prepare(engine, number)
         expects = live if request.expected_revision is None else request.expected_revision
-        await self.store.publish(
+        await self.store.commands.publish(
             bundle, [draft, *drafts], command=command, number=number,
             meta=marks, expected_revision=expects, released=released,
         )  # fmt: skip
@@ -341,8 +341,8 @@ class Rollout(Struct):
 
         Another worker published it, or this one did by a commit that stood although it raised.
         """
-        number, digest = self.store.live_revision()
-        files = self.store.bundle_files(digest)
+        number, digest = self.store.policy.live_revision()
+        files = self.store.policy.bundle_files(digest)
         if files is not None:
             await self.follow_revision(Bundle.from_record(files, digest), number)
 
@@ -364,7 +364,7 @@ class Rollout(Struct):
                 self.prepare(engine, number)
                 self.live = Revision(number, bundle.digest)
                 self.swap(engine, second, self.live)
-                self.store.adopt(number, 0)
+                self.store.cluster.adopt(number, 0)
             if self.distributor is not None:
                 self.distributor.refresh()
 
@@ -384,7 +384,7 @@ class Rollout(Struct):
     async def _note_refusal(self, digest: str | None, why: Sequence[str], who: Principal) -> None:
         fields: Mapping[str, Any] = {"bundle": digest, "actor": str(who)}
         body = Body(canonical_json({"findings": list(why[:100])}))
-        await self.store.append_entries([Draft("policy.refused", fields, body=body)])
+        await self.store.commands.append_entries([Draft("policy.refused", fields, body=body)])
         self.metrics.count("policy_refused")
 
     async def _drain(self, number: int) -> int:

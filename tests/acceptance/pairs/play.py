@@ -137,7 +137,7 @@ class Play:
 
     async def _settle(self) -> None:
         await self.fleet.wait_until_idle(60)
-        while self.fleet.app.store.holds_page(after=0, limit=1):
+        while self.fleet.app.store.runs.holds_page(after=0, limit=1):
             self.clock.advance(HOLD_EXPIRY_US)
             await self.fleet.wait_until_idle(60)
 

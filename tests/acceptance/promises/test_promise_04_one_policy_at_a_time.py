@@ -44,7 +44,7 @@ async def thousand_queued(fleet: FleetHarness, world: World) -> list[Event]:
 
     def queued() -> bool:
         sql = "SELECT COUNT(*) FROM action WHERE decided='permit' AND effect='intended'"
-        return bool(fleet.app.store._rows(sql)[0][0] == len(events))
+        return bool(fleet.app.store.database.rows(sql)[0][0] == len(events))
 
     await wait_until(queued, 30)
     gate.set()
@@ -112,7 +112,7 @@ async def test_promise_04_no_step_commits_under_an_older_revision(
         assert world.calls == []
         assert first(fleet, event).rule == "denies.test"
         # What the first try had counted and written was taken back.
-        assert store.row("worker_notes", "k") == {"texts": ["x"]}
+        assert store.runs.row("worker_notes", "k") == {"texts": ["x"]}
 
 
 async def test_promise_04_no_approval_is_used_under_an_older_revision(

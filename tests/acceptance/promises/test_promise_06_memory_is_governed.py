@@ -248,7 +248,7 @@ async def test_promise_06_control_a_candidate_taught_without_promotion_is_seen(
     thinks = ScriptedReasoner([learns])
     async with shipped(tmp_path, thinks) as fleet:
         before = await briefed(fleet, thinks, "1")
-        (one,) = fleet.app.store.memories().values()
+        (one,) = fleet.app.store.memories.all().values()
         one.state = "active"
         fleet.app.banks.sync_states([one])
         assert not fleet.entries("memory.promoted")

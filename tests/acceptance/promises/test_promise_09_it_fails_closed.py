@@ -59,7 +59,7 @@ async def test_promise_09_it_fails_closed(tmp_path: Path, world: World) -> None:
             assert all(row.rule.startswith("engine.") for row in fleet.actions(event))
             assert state(fleet, event) == "done"
         assert world.calls == []
-        assert fleet.app.store.row("worker_notes", "k") is None
+        assert fleet.app.store.runs.row("worker_notes", "k") is None
         gateway.engine = live
         await fleet.send(job("good", send_proposal()))
         await fleet.wait_until_idle()

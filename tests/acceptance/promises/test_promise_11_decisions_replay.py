@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 from tests.acceptance.promises.common import MIXED, approve
+from tests.store_parts import store_of
 
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.domain.base.canonical import canonical_json
@@ -50,10 +51,10 @@ class Altered:
         self._record, self._change, self._files = record, change, files
 
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[Walked]:
-        return (self._change(each) for each in self._record.walk(kinds, after))
+        return (self._change(each) for each in self._record.ledger.walk(kinds, after))
 
     def bundle_files(self, digest: str) -> dict[str, bytes] | None:
-        found: dict[str, bytes] | None = self._record.bundle_files(digest)
+        found: dict[str, bytes] | None = self._record.policy.bundle_files(digest)
         return found if self._files is None or found is None else self._files(found)
 
 
@@ -94,7 +95,7 @@ async def test_promise_11_whatever_was_changed_since_is_a_difference(
         denied = len([e for e in fleet.entries("action.decided") if e["outcome"] == "deny"])
 
         def again(change: Callable[[Walked], Walked], files: Any = None) -> ReplayReport:
-            return replay(Altered(store, change, files), RegorusEngine)
+            return replay(store_of(Altered(store, change, files)), RegorusEngine)
 
         assert again(lambda each: each).ok
         assert again(says("outcome", "deny", "permit")).differed == denied

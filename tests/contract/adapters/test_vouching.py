@@ -217,7 +217,7 @@ async def test_a_correction_has_its_subject_from_whoever_chose_it(
         (run,) = fleet.runs(event)
         args = {"run": run.id, "should": "sum 2 of 2", "new_label": True}
         answer = await dispatch(fleet.app.commands, "correct", fleet.order(), args)
-        correction = fleet.app.store.event(answer["event"])
+        correction = fleet.app.store.runs.event(answer["event"])
         assert correction is not None
         assert correction.subject == EVIL
         assert ("subject" in correction.vouched) == vouched

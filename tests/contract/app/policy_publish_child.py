@@ -50,7 +50,7 @@ async def look(folder: Path, edited: Path) -> dict[str, Any]:
     async with harness(folder) as fleet:
         store, signer = fleet.app.store, FolderSigner(state)
         repository = open_repository(str(folder / "shelf"))
-        number, digest = store.live_revision()
+        number, digest = store.policy.live_revision()
         kept = Archive.load_live(store)
         entries = {e["policy_rev"]: e for e in fleet.entries("policy.published")}
         found = repository.get(NAME)
@@ -59,7 +59,7 @@ async def look(folder: Path, edited: Path) -> dict[str, Any]:
             "shelf": signer.read(found[0])[0] if found else None,
             "kept": kept is not None and kept.bundle == digest,
             "recorded": kept is not None and entries[number]["archive"] == kept.digest,
-            "revisions": [each for each, _, _ in store.revisions()],
+            "revisions": [each for each, _, _ in store.policy.revisions()],
         }
         distributor = fleet.app.rollout.distributor
         assert distributor is not None
@@ -67,7 +67,7 @@ async def look(folder: Path, edited: Path) -> dict[str, Any]:
         left["mended"] = read_repository(repository, NAME, signer, number) == (number, digest)
         done = await fleet.apply_policy(edited)
         left["repeated"] = done["revision"]
-        left["then"] = read_repository(repository, NAME, signer, 2) == store.live_revision()
+        left["then"] = read_repository(repository, NAME, signer, 2) == store.policy.live_revision()
         return left
 
 

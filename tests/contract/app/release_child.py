@@ -50,7 +50,7 @@ async def release(folder: Path, begun: Callable[[], None]) -> None:
     async with harness(folder) as fleet:
         agent = folder / "content/agents/worker"
         (agent / "instruction.md").write_text("Do what the event says, and well.\n")
-        (folder / "head").write_text(str(fleet.app.store.last_seq()))
+        (folder / "head").write_text(str(fleet.app.store.ledger.last_seq()))
         begun()
         await fleet.app.releases.release(fleet.order(), "worker")
 

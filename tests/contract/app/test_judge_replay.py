@@ -124,7 +124,7 @@ def another_worker(fleet: FleetHarness) -> Iterator[None]:
     here, keys = line.reasoners, line.keys
     lessons = fleet.app.releases.lessons
     line.reasoners = {"judge": build_judge_reasoner(line.fleet, lessons, line.clock, None)}
-    line.keys = KeyStates(line.store)
+    line.keys = KeyStates(line.store.judge_states, line.store.runs)
     try:
         yield
     finally:
@@ -143,7 +143,7 @@ async def accept(fleet: FleetHarness, *events: Event) -> list[Lease]:
     await fleet.send(*events)
     store = fleet.app.store
     runs = [run for event in events for run in fleet.runs(event)]
-    return [Lease(run, store.lease_epoch(run) or 0) for run in runs]
+    return [Lease(run, store.cluster.lease_epoch(run) or 0) for run in runs]
 
 
 async def test_an_event_that_was_judged_out_of_order_is_found(fleet: FleetHarness) -> None:
@@ -314,7 +314,10 @@ async def test_what_was_archived_is_no_fault_and_what_follows_is_judged_again(
     app = fleet.app
     store, line = SqliteReader(app.settings.state), app.settings.state / "ledger.pub"
     part = write_segment(
-        store, tmp_path / "archive", app.store.last_seq(), line.read_text("utf-8").strip()
+        store.ledger,
+        tmp_path / "archive",
+        app.store.ledger.last_seq(),
+        line.read_text("utf-8").strip(),
     )
     store.close()
     await fleet.submit_confirmed("let_go", archived=part.to_bytes().decode())
@@ -338,14 +341,16 @@ async def test_an_archive_may_end_anywhere_between_events_their_judgements_and_t
     await fleet.app.commands.stop(fleet.order(), agent="worker")
     for at in range(5, 11):
         await fleet.send(job(f"e{at}", send_proposal(f"{at}"), key="ab"[at % 2], value=at))
-    accepted = fleet.app.store.last_seq()
+    accepted = fleet.app.store.ledger.last_seq()
     await fleet.app.commands.resume(fleet.order(), agent="worker")
     await fleet.wait_until_idle()
     await some(fleet, 11, 4)
     state, key = fleet.folder / "state", (fleet.folder / "state/ledger.pub").read_text().strip()
     await fleet.close()
     store = SqliteReader(state)
-    sizes = [Checkpoint.from_body(parse_note(note).body).size for note in store.notes()]
+    sizes = [
+        Checkpoint.from_body(parse_note(note).body).size for note in store.ledger.checkpoints()
+    ]
     store.close()
     behind = [size for size in sizes if size >= accepted][:8]
     judged = []
@@ -356,7 +361,7 @@ async def test_an_archive_may_end_anywhere_between_events_their_judgements_and_t
             folder, content=fleet.content, policies=fleet.policies, targets=fleet.targets
         )
         async with copy:
-            part = write_segment(copy.app.store, folder / "archive", size, key)
+            part = write_segment(copy.app.store.ledger, folder / "archive", size, key)
             await copy.submit_confirmed("let_go", archived=part.to_bytes().decode())
             report = await replay_all(copy.app)
         assert report.ok, (size, report.to_json())

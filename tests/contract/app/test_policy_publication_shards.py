@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.contract.store.test_store import ADAPTERS, Opened, Opener, open_sqlite
+from tests.contract.store.test_store import ADAPTERS, Opener, open_sqlite
 from tests.gcs import Gcs, serving
 
 from vedette.adapters.bundles.bucket import EMULATOR_HOST
@@ -20,6 +20,7 @@ from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.app.policy_publication import FolderSigner
 from vedette.config.deployment import Deployment, PolicyPlan
 from vedette.domain.bundle import Bundle
+from vedette.domain.ports.store import Store
 from vedette.policy.distribution import Archive, BundleDistributor
 from vedette.policy.signed_archive import ARCHIVE, KEY
 from vedette.testing.harness import FleetHarness, checkout, copy_policies
@@ -43,7 +44,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FolderSigner]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Opened]:
+def store(tmp_path: Path) -> Iterator[Store]:
     opened = open_sqlite(tmp_path / "state")
     yield opened
     opened.close()
@@ -58,7 +59,7 @@ def archive_of(bundle: Bundle, number: int, signer: FolderSigner) -> Archive:
 
 async def publish(store: Any, bundle: Bundle, archive: Archive) -> None:
     """Publish as a worker does that is none of those under test."""
-    await store.publish(bundle, [], number=archive.number, meta=archive.marks())
+    await store.commands.publish(bundle, [], number=archive.number, meta=archive.marks())
 
 
 def worker(store: Any, signer: FolderSigner, where: Path | str | None) -> BundleDistributor:
@@ -77,7 +78,7 @@ def lies(where: Path) -> bytes:
 
 @pytest.mark.parametrize("who", ["none", "b"])
 async def test_a_leader_without_the_fleet_s_key_overwrites_nothing_newer(
-    store: Opened, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path, who: str
+    store: Store, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path, who: str
 ) -> None:
     live, newer = (archive_of(bundle, number, keys["a"]) for number in (5, 9))
     await publish(store, bundle, live)
@@ -101,7 +102,7 @@ async def test_a_leader_without_the_fleet_s_key_overwrites_nothing_newer(
 
 
 async def test_who_is_slow_with_the_old_key_does_not_overwrite_the_new_one(
-    store: Opened, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path
+    store: Store, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path
 ) -> None:
     """As when another worker publishes with --new-key while this one reaches the shelf."""
     old, new = archive_of(bundle, 1, keys["a"]), archive_of(bundle, 2, keys["b"])
@@ -121,7 +122,7 @@ async def test_an_archive_that_was_kept_without_its_public_key_is_signed_anew(
     await publish(store, bundle, archive_of(bundle, 1, keys["a"]))
     mark = orjson.loads(store.meta(ARCHIVE))
     del mark["public"]
-    await store.remember(ARCHIVE, orjson.dumps(mark).decode())
+    await store.commands.set_meta(ARCHIVE, orjson.dumps(mark).decode())
     assert worker(store, keys["none"], None).live is None
     leader = worker(store, keys["a"], None)
     assert await leader.repair() is None
@@ -135,7 +136,7 @@ async def test_an_archive_that_was_kept_without_its_public_key_is_signed_anew(
 async def test_who_signs_afterwards_does_not_overwrite_what_was_published_meanwhile(
     store: Any, bundle: Bundle, keys: dict[str, FolderSigner]
 ) -> None:
-    await store.publish(bundle, [])
+    await store.commands.publish(bundle, [])
     theirs = archive_of(bundle, 2, keys["b"])
     submit, met = store.writer.submit, list[bool]()
 
@@ -161,15 +162,15 @@ async def test_marks_are_kept_all_or_none_and_only_of_what_is_live(
     opener: Opener = ADAPTERS[adapter]
     store: Any = opener(tmp_path / "state")
     try:
-        await store.publish(bundle, [])
+        await store.commands.publish(bundle, [])
         first, second = {"m": "1", KEY: "a"}, {"m": "2", KEY: "b"}
-        assert not await store.mark_live(2, first, KEY, None)
-        assert not await store.mark_live(1, first, KEY, "b")
+        assert not await store.commands.set_meta_if_live(2, first, KEY, None)
+        assert not await store.commands.set_meta_if_live(1, first, KEY, "b")
         assert store.meta("m") is None
-        assert await store.mark_live(1, first, KEY, None)
-        assert not await store.mark_live(1, second, KEY, None)
+        assert await store.commands.set_meta_if_live(1, first, KEY, None)
+        assert not await store.commands.set_meta_if_live(1, second, KEY, None)
         assert (store.meta("m"), store.meta(KEY)) == ("1", "a")
-        assert await store.mark_live(1, second, KEY, "a")
+        assert await store.commands.set_meta_if_live(1, second, KEY, "a")
         assert (store.meta("m"), store.meta(KEY)) == ("2", "b")
     finally:
         store.close()
@@ -182,9 +183,9 @@ async def test_a_worker_that_does_not_lead_shows_what_the_leader_signed(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("vedette.policy.distribution.LEAD_S", 0.01)
     monkeypatch.setattr("vedette.policy.distribution.RETRY_S", 0.02)
-    await store.publish(bundle, [])
+    await store.commands.publish(bundle, [])
     # Who led before, without the fleet's key, could not sign it.
-    await store.remember(KEY, keys["a"].key_id(make=False))
+    await store.commands.set_meta(KEY, keys["a"].key_id(make=False))
     other, leader = worker(store, keys["none"], None), worker(store, keys["a"], None)
     messages: list[str] = []
     leading = [led]
@@ -278,7 +279,7 @@ async def test_a_publication_goes_above_the_shelf_though_no_fleet_runs(
     denies.write_text(denies.read_text() + "# looked at\n")
     edges = Deployment(policy=PolicyPlan(bundles=str(where)))
     async with FleetHarness(folder, edges=edges) as fleet:
-        assert fleet.app.store.live_revision()[0] == 1
+        assert fleet.app.store.policy.live_revision()[0] == 1
         done = await fleet.apply_policy(edited)
         assert (done["ok"], done["revision"], done["told"]) == (True, 8, None)
     assert FolderSigner(folder / "state").read(lies(where)) == (8, done["digest"])

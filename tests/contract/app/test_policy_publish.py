@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from tests.gcs import serving
+from tests.store_parts import store_of
 
 from vedette.adapters.bundles import PUBLIC_FILE, unpack
 from vedette.adapters.bundles.bucket import EMULATOR_HOST
@@ -72,7 +74,7 @@ def lies(fleet: FleetHarness, where: str) -> tuple[int, str] | None:
     """Return what lies on the shelf, verified; refused if it is older than what was live."""
     state = fleet.folder / "state"
     return read_repository(
-        open_repository(where), NAME, FolderSigner(state), fleet.app.store.live_revision()[0]
+        open_repository(where), NAME, FolderSigner(state), fleet.app.store.policy.live_revision()[0]
     )
 
 
@@ -96,7 +98,7 @@ async def test_who_why_and_which_commit_are_recorded_and_signed(
     assert entry["signer"] == manifest.key_id
     assert (entry["actor"], entry["commit"]) == ("person:tester", "3f9c2ab")
     assert fleet.body(entry["seq"])["reason"] == "it must be"
-    assert (manifest.number, manifest.digest) == fleet.app.store.live_revision()
+    assert (manifest.number, manifest.digest) == fleet.app.store.policy.live_revision()
     assert (manifest.number, manifest.signer) == (done["revision"], "person:tester")
     assert manifest.commit == "3f9c2ab"
     assert bundle == read_bundle(tmp_path / "edit-0")
@@ -110,12 +112,12 @@ async def test_who_why_and_which_commit_are_recorded_and_signed(
 async def test_a_rollback_is_a_new_revision_with_old_content(
     fleet: FleetHarness, where: str, tmp_path: Path
 ) -> None:
-    first = fleet.app.store.live_revision()
+    first = fleet.app.store.policy.live_revision()
     await apply(fleet, edited(tmp_path, 0))
     commands = fleet.app.commands
     back = await commands.policy_rollback(fleet.order("back"), first[0])
     assert (back["revision"], back["digest"]) == (3, first[1])
-    assert fleet.app.store.live_revision() == (3, first[1]) == lies(fleet, where)
+    assert fleet.app.store.policy.live_revision() == (3, first[1]) == lies(fleet, where)
     rows = history(fleet.app.store)
     assert [row["revision"] for row in rows] == [3, 2, 1]
     assert [row["rolled_back_to"] for row in rows] == [1, None, None]
@@ -133,7 +135,7 @@ async def test_a_repeated_command_is_one_revision(tmp_path: Path) -> None:
         await fleet.app.commands.policy_apply(order, edited(tmp_path, 0))
         with pytest.raises(AlreadyDone):
             await fleet.app.commands.policy_apply(order, edited(tmp_path, 1))
-        assert fleet.app.store.live_revision()[0] == 2
+        assert fleet.app.store.policy.live_revision()[0] == 2
 
 
 async def test_a_commit_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -141,12 +143,12 @@ async def test_a_commit_that_is_none_is_refused(tmp_path: Path) -> None:
         for commit in ("", "two words", "x" * 101, "-x", "a\nb"):
             with pytest.raises(BadCommand, match="names no commit"):
                 await apply(fleet, fleet.policies, commit=commit)
-        assert fleet.app.store.live_revision()[0] == 1
+        assert fleet.app.store.policy.live_revision()[0] == 1
 
 
 async def test_a_policy_that_no_longer_fits_cannot_come_back(tmp_path: Path) -> None:
     async with harness(tmp_path / "fleet", None) as fleet:
-        first = fleet.app.store.live_revision()
+        first = fleet.app.store.policy.live_revision()
         await apply(fleet, edited(tmp_path, 0))
         requests: list[str] = []
 
@@ -158,7 +160,7 @@ async def test_a_policy_that_no_longer_fits_cannot_come_back(tmp_path: Path) -> 
         stage.try_out = try_out
         back = await fleet.app.commands.policy_rollback(fleet.order("back"), 1)
         assert (back["ok"], back["revision"], requests) == (False, 2, [first[1]])
-        assert fleet.app.store.live_revision()[0] == 2
+        assert fleet.app.store.policy.live_revision()[0] == 2
         assert fleet.entries("policy.refused")[-1]["bundle"] == first[1]
 
 
@@ -176,7 +178,7 @@ async def test_a_publication_does_not_wait_for_a_shelf_that_is_away(
             done = await apply(fleet, edited(tmp_path, 0))
             assert done["ok"]
             assert "revision 2 is not on the shelf yet" in done["told"]
-            assert fleet.app.store.live_revision()[0] == 2
+            assert fleet.app.store.policy.live_revision()[0] == 2
             troubles: list[str] = []
             keeping = asyncio.create_task(
                 distributor_of(fleet).maintain(lambda: True, troubles.append)
@@ -209,7 +211,7 @@ async def test_an_older_archive_put_back_is_refused_and_replaced(
     with pytest.raises(BadPolicy, match="revision 1 lies on the shelf, and 2 was live"):
         lies(fleet, where)
     assert await distributor_of(fleet).repair() is None
-    assert lies(fleet, where) == fleet.app.store.live_revision()
+    assert lies(fleet, where) == fleet.app.store.policy.live_revision()
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "foreign", "garbage"])
@@ -234,7 +236,7 @@ async def test_what_was_not_signed_by_us_is_refused_and_replaced(tmp_path: Path,
         answer = await distributor_of(fleet).repair()
         assert answer is not None
         assert "none of ours and is replaced" in answer
-        assert lies(fleet, where) == fleet.app.store.live_revision()
+        assert lies(fleet, where) == fleet.app.store.policy.live_revision()
 
 
 async def test_a_newer_revision_is_never_overwritten_by_an_older_one(tmp_path: Path) -> None:
@@ -245,7 +247,7 @@ async def test_a_newer_revision_is_never_overwritten_by_an_older_one(tmp_path: P
         assert first is not None
         await apply(fleet, edited(tmp_path, 0))
         assert await distributor_of(fleet).upload(first) is None
-        assert lies(fleet, where) == fleet.app.store.live_revision()
+        assert lies(fleet, where) == fleet.app.store.policy.live_revision()
 
 
 async def test_after_a_restore_numbers_go_on_above_what_the_shelf_has(
@@ -264,7 +266,7 @@ async def test_after_a_restore_numbers_go_on_above_what_the_shelf_has(
         pass
     async with harness(lost, where) as fleet:
         distributor = distributor_of(fleet)
-        assert fleet.app.store.live_revision()[0] == 1
+        assert fleet.app.store.policy.live_revision()[0] == 1
         answer = await distributor.repair()
         assert answer is not None
         assert "the shelf holds revision 3" in answer
@@ -272,7 +274,7 @@ async def test_after_a_restore_numbers_go_on_above_what_the_shelf_has(
         # The same content again is a change now: it gets a number that nobody has seen.
         done = await apply(fleet, fleet.policies)
         assert (done["ok"], done["changed"], done["revision"]) == (True, True, 4)
-        assert lies(fleet, where) == fleet.app.store.live_revision() == (4, done["digest"])
+        assert lies(fleet, where) == fleet.app.store.policy.live_revision() == (4, done["digest"])
         assert not (await apply(fleet, fleet.policies))["changed"]
 
 
@@ -285,28 +287,32 @@ async def test_a_number_that_is_taken_is_refused_and_a_gap_is_not(tmp_path: Path
         bundle = read_bundle(edited(tmp_path, 0))
         for taken in (0, 1):
             with pytest.raises(WriteConflict):
-                await store.publish(bundle, [], command="c", number=taken, meta={"m": "lost"})
-        assert (store.meta("m"), store.live_revision()[0]) == (None, 1)
+                await store.commands.publish(
+                    bundle, [], command="c", number=taken, meta={"m": "lost"}
+                )
+        assert (store.meta("m"), store.policy.live_revision()[0]) == (None, 1)
         # The command was not carried out, so its id is free.
         # One made from another revision than the live one: refused, also where the number is free.
-        live = store.policy_rev
+        live = store.cluster.policy_rev
         for other in (live - 1, live + 1):
             with pytest.raises(WriteConflict):
-                await store.publish(bundle, [], command="c", number=5, expected_revision=other)
+                await store.commands.publish(
+                    bundle, [], command="c", number=5, expected_revision=other
+                )
         marks = {"m": "kept"}
-        published = store.publish(
+        published = store.commands.publish(
             bundle, [], command="c", number=5, meta=marks, expected_revision=live
         )
         assert await published == 5
-        assert (store.meta("m"), store.live_revision()) == ("kept", (5, bundle.digest))
-        assert await store.publish(bundle, []) == 6
+        assert (store.meta("m"), store.policy.live_revision()) == ("kept", (5, bundle.digest))
+        assert await store.commands.publish(bundle, []) == 6
 
 
 async def test_who_is_outrun_by_another_worker_goes_behind_it(tmp_path: Path) -> None:
     """The number stands in the archive and in what is decided, so both are made anew."""
     async with harness(tmp_path / "fleet", str(tmp_path / "shelf")) as fleet:
         store: Any = fleet.app.store
-        publish, other = store.publish, read_bundle(edited(tmp_path, 1))
+        publish, other = store.commands.publish, read_bundle(edited(tmp_path, 1))
         requests: list[int] = []
 
         async def outrun(bundle: Bundle, drafts: Any, **more: Any) -> int:
@@ -316,7 +322,7 @@ async def test_who_is_outrun_by_another_worker_goes_behind_it(tmp_path: Path) ->
             number: int = await publish(bundle, drafts, **more)
             return number
 
-        store.publish = outrun
+        store.commands.publish = outrun
         done = await apply(fleet, edited(tmp_path, 0))
         assert (requests, done["revision"]) == ([2, 3], 3)
         assert lies(fleet, str(tmp_path / "shelf")) == (3, done["digest"])
@@ -326,7 +332,7 @@ async def test_who_is_outrun_by_another_worker_goes_behind_it(tmp_path: Path) ->
         async def always(bundle: Bundle, drafts: Any, **more: Any) -> int:
             raise WriteConflict("again")
 
-        store.publish = always
+        store.commands.publish = always
         with pytest.raises(WriteConflict, match="other workers publish all the time"):
             await apply(fleet, edited(tmp_path, 2))
 
@@ -353,7 +359,7 @@ async def test_a_worker_without_the_fleet_s_key_publishes_unsigned_and_says_so(
         assert "revision 2 is not signed" in answer
         signed = await apply(fleet, edited(tmp_path, 1), new_key=True)
         assert (signed["ok"], signed["archive"] is not None) == (True, True)
-        assert lies(fleet, where) == fleet.app.store.live_revision()
+        assert lies(fleet, where) == fleet.app.store.policy.live_revision()
 
 
 async def test_a_broken_key_holds_up_no_policy(tmp_path: Path) -> None:
@@ -383,14 +389,14 @@ async def test_a_revision_from_before_there_were_archives_is_signed_at_the_next_
     async with harness(tmp_path / "fleet", None) as fleet:
         distributor = distributor_of(fleet)
         old = replace(distributor.live or Archive.from_raw(0, "", "", b""), number=0)
-        await fleet.app.store.remember("policy_archive", old.marks()["policy_archive"])
+        await fleet.app.store.commands.set_meta("policy_archive", old.marks()["policy_archive"])
         distributor.refresh()
         found = [distributor.live]
         assert await distributor.repair() is None
         found.append(distributor.live)
         assert found == [None, Archive.load_live(fleet.app.store)]
         assert found[1] is not None
-        assert (found[1].number, found[1].bundle) == fleet.app.store.live_revision()
+        assert (found[1].number, found[1].bundle) == fleet.app.store.policy.live_revision()
 
 
 async def test_a_reader_without_a_key_believes_nothing(tmp_path: Path) -> None:
@@ -450,12 +456,11 @@ async def test_history_of_an_archived_or_erased_entry_keeps_number_and_digest(
         assert first["reason"] == "found in the policy folder at start"
 
         class Archived:
-            revisions = fleet.app.store.revisions
-
             def walk(self, kinds: Any = None, after: int = 0) -> Iterator[Any]:
                 return iter(())
 
-        bare, _ = history(Archived())
+        archived: Any = SimpleNamespace(policy=fleet.app.store.policy, ledger=Archived())
+        bare, _ = history(archived)
         assert (bare["revision"], bare["by"], bare["digest"]) == (2, None, row["digest"])
 
 
@@ -471,7 +476,7 @@ def test_the_archive_that_is_kept_counts_only_for_what_is_live() -> None:
         def live_revision(self) -> tuple[int, str]:
             return self.live
 
-    record: Any = Record()
+    record = store_of(Record())
     assert Archive.load_live(record) == archive
     for other in ((4, "d" * 64), (3, "e" * 64)):
         record.live = other

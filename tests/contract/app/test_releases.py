@@ -298,7 +298,7 @@ async def test_a_release_of_another_worker_is_taken_up_or_not_run(
         new = release_digest(made.agent)
         made.say("other")
         released = Draft("agent.released", {"agent": "worker", "release": new})
-        await made.fleet.app.store.append_entries([released])
+        await made.fleet.app.store.commands.append_entries([released])
         await made.releases.follow(troubles.append)
         await made.releases.follow(troubles.append)
         (messages,) = troubles
@@ -315,12 +315,12 @@ async def test_a_release_of_another_worker_is_taken_up_or_not_run(
         # What ran here before is here still, whatever lies in the folder.
         made.say("other")
         back = Draft("agent.released", {"agent": "worker", "release": old})
-        await made.fleet.app.store.append_entries([back])
+        await made.fleet.app.store.commands.append_entries([back])
         await made.releases.follow(troubles.append)
         assert await made.judged("4") == ("old old", old)
         # Who came for one command decides nothing.
         visit = {"releases": {"worker": "0" * 64}, "what": "visit"}
-        await made.fleet.app.store.append_entries([Draft("fleet.loaded", visit)])
+        await made.fleet.app.store.commands.append_entries([Draft("fleet.loaded", visit)])
         await made.releases.follow(troubles.append)
         assert await made.judged("5") == ("old old", old)
 
@@ -333,7 +333,7 @@ async def test_a_release_made_here_is_not_undone_by_an_older_one_of_elsewhere(
         made.say("first")
         first = keep_snapshot(made.fleet.app.settings.state, made.agent).release
         fields = {"agent": "worker", "release": first, "what": "x", "actor": "person:other"}
-        await made.fleet.app.store.append_entries([Draft("agent.released", fields)])
+        await made.fleet.app.store.commands.append_entries([Draft("agent.released", fields)])
         made.say("second")
         messages: list[str] = []
         done, _ = await asyncio.gather(made.release(), made.releases.follow(messages.append))

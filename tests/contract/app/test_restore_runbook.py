@@ -247,7 +247,7 @@ async def test_the_other_ways_back(tmp_path: Path, world: World, primary: Server
         assert other.app.store.loss is not None
         assert other.app.store.loss.sentence.startswith("the server was promoted")
     async with fleet:
-        assert fleet.app.store.event_counts()[0] == 6
+        assert fleet.app.store.tables.event_counts()[0] == 6
         await nothing_happens_twice(fleet, world, later)
         assert stands(fleet, place.witness())
     copied.stop()

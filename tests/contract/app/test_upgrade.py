@@ -81,8 +81,10 @@ async def test_a_store_is_copied_before_it_is_brought_up(tmp_path: Path) -> None
     )
     async with repeat:
         store = repeat.app.store
-        assert HELD in {held.id for held in store.holds_page(after=0, limit=10)}
-        assert verify_store(store, (state / "ledger.pub").read_text(), back / "witness.log").ok
+        assert HELD in {held.id for held in store.runs.holds_page(after=0, limit=10)}
+        assert verify_store(
+            store.ledger, (state / "ledger.pub").read_text(), back / "witness.log"
+        ).ok
 
 
 def test_without_room_for_the_copy_nothing_is_changed(tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ async def test_a_live_policy_that_this_version_refuses_is_told(
     monkeypatch.setenv("VEDETTE_STATE", str(fleet.folder / "state"))
     async with fleet:
         live = fleet.app.rollout.live
-        await fleet.app.store.remember(CHECK_MARK, "{}")  # as an older version left it
+        await fleet.app.store.commands.set_meta(CHECK_MARK, "{}")  # as an older version left it
     code, answer = await asyncio.to_thread(
         said, capsys, "--config", str(tmp_path), "policy", "status"
     )
@@ -217,7 +219,7 @@ async def test_a_check_that_cannot_be_made_ends_nothing(
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     async with toy_fleet(tmp_path, world) as fleet:
-        await fleet.app.store.remember(CHECK_MARK, "{}")
+        await fleet.app.store.commands.set_meta(CHECK_MARK, "{}")
         monkeypatch.setattr(fleet.app.rollout.stage, "try_out", fails)
         running = Daemon(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())

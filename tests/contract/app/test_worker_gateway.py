@@ -32,7 +32,7 @@ from vedette.domain.ports.tokens import BadToken
 from vedette.interfaces.cli import cli
 from vedette.interfaces.http import worker_gateway
 from vedette.interfaces.http.worker_gateway import serve_workers, socket_path
-from vedette.store.store import SqlStore
+from vedette.store.command_queue import CommandQueue
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
@@ -191,16 +191,16 @@ async def test_a_change_is_recorded_once_though_it_could_not_be_marked_so(
 ) -> None:
     async with gate(tmp_path, World()) as made:
         fleet = made.fleet
-        remember = SqlStore.remember
+        set_meta = CommandQueue.set_meta
         failed: list[str] = []
 
-        async def fails(store: SqlStore, name: str, value: str) -> None:
+        async def fails(commands: CommandQueue, name: str, value: str) -> None:
             if name.startswith("identity_changes") and len(failed) < 3:
                 failed.append(value)
                 raise StoreFailed("the disk is full")
-            await remember(store, name, value)
+            await set_meta(commands, name, value)
 
-        monkeypatch.setattr(SqlStore, "remember", fails)
+        monkeypatch.setattr(CommandQueue, "set_meta", fails)
         issuer = build_issuer(fleet.app.settings, now_us)
         issuer.rotate("worker", reason="yearly")
         await wait_until(lambda: len(failed) == 3)

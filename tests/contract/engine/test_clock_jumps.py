@@ -111,9 +111,9 @@ async def test_a_stop_holds_over_a_jump_and_nothing_is_done_twice(
         world.answer = world.query = None
         await pass_time(fleet, clock, 60)
         assert len(world.calls) == calls
-        assert fleet.app.store.stop_scopes() == [("all", "")]
+        assert fleet.app.store.policy.stop_scopes() == [("all", "")]
         await dispatch(fleet.app.commands, "clock_confirm", fleet.order(), {})
-        await wait_until(lambda: bool(fleet.app.store.stop_scopes()) is (hours < 0))
+        await wait_until(lambda: bool(fleet.app.store.policy.stop_scopes()) is (hours < 0))
         if hours < 0:
             assert len(world.calls) == calls
             await fleet.app.commands.resume(fleet.order(), all=True)
@@ -121,7 +121,7 @@ async def test_a_stop_holds_over_a_jump_and_nothing_is_done_twice(
         await pass_time(fleet, clock, 60)
         assert len(world.keys()) == 8
         assert world.keys("order.place") == Counter(dict.fromkeys(world.keys("order.place"), 1))
-        assert not fleet.app.store.runs_page(agent=None, state="waiting", before=None, limit=9)
+        assert not fleet.app.store.runs.runs_page(agent=None, state="waiting", before=None, limit=9)
 
 
 async def held(fleet: FleetHarness, name: str = "h") -> str:
@@ -143,18 +143,18 @@ async def test_no_approval_expires_by_a_jump_and_all_do_in_their_time(tmp_path: 
         assert await notices_of(fleet) == ["+288000"]
         await pass_time(fleet, clock, 5)
         assert "clock" in live_status(fleet.app.commands)["clock"]
-        row = fleet.app.store.action(answered)
+        row = fleet.app.store.runs.action(answered)
         assert row is not None
         await fleet.approve(row)
         await fleet.wait_until_idle()
         assert world.effects("big.send") == 1
-        found = fleet.app.store.action(kept)
+        found = fleet.app.store.runs.action(kept)
         assert found is not None
         assert found.hold == "open"
         # In its own time it is over, though nobody has confirmed anything.
         clock.advance(73 * HOUR)
         await fleet.wait_until_idle()
-        found = fleet.app.store.action(kept)
+        found = fleet.app.store.runs.action(kept)
         assert found is not None
         assert found.hold == "expired"
 
@@ -167,13 +167,13 @@ async def test_what_is_over_by_the_confirmed_time_expires_then(tmp_path: Path) -
         clock.set_wall(clock.now_us() + 80 * HOUR)
         await notices_of(fleet)
         await run_ready_tasks()
-        assert fleet.app.store.stop_scopes() == [
+        assert fleet.app.store.policy.stop_scopes() == [
             ("tool", "bell.ring")
         ]  # it does not lift itself either
         await fleet.app.commands.clock_confirm(fleet.order())
-        await wait_until(lambda: not fleet.app.store.stop_scopes())
+        await wait_until(lambda: not fleet.app.store.policy.stop_scopes())
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "expired"
 
@@ -201,13 +201,13 @@ async def test_a_jump_that_cannot_be_recorded_is_told_as_soon_as_it_can(tmp_path
     clock = ManualClock()
     async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
         store: Any = fleet.app.store
-        note, tried = store.append_entries, []
+        note, tried = store.commands.append_entries, []
 
         async def away(drafts: Any) -> int:
             tried.append(drafts)
             raise StoreFailed("the server is away")
 
-        store.append_entries = away
+        store.commands.append_entries = away
         clock.set_wall(clock.now_us() - HOUR)
         await wait_until(lambda: bool(tried))
         clock.set_wall(clock.now_us() - 2 * HOUR)
@@ -215,7 +215,7 @@ async def test_a_jump_that_cannot_be_recorded_is_told_as_soon_as_it_can(tmp_path
             lambda: b"vedette_clock_jump_seconds -10800.0" in fleet.app.metrics.scrape()[0]
         )
         assert fleet.app.metrics.total("clock_jumps") == 0
-        store.append_entries = note
+        store.commands.append_entries = note
         # Counted a moment after it is durable.
         await wait_until(lambda: fleet.app.metrics.total("clock_jumps") == 2)
         assert await notices_of(fleet) == ["-3600", "-10800"]
@@ -240,7 +240,7 @@ async def test_a_restart_within_a_boot_goes_on_with_the_time_that_has_passed(
         await fleet.restart()  # it is not forgotten either
         assert fleet.app.services.clock.jump is not None
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "open"
 
@@ -276,7 +276,7 @@ async def test_a_start_a_day_later_lets_nothing_expire_before_a_person_has_looke
         await fleet.wait_until_idle()
         await fleet.restart()
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "open"
         if answer == "approve":
@@ -286,7 +286,7 @@ async def test_a_start_a_day_later_lets_nothing_expire_before_a_person_has_looke
             return
         await fleet.app.commands.clock_confirm(fleet.order())
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "expired"
 
@@ -315,12 +315,12 @@ async def test_nothing_expires_by_a_jump_that_was_not_confirmed_before_a_reboot(
         clock.set_wall(clock.now_us() + hours * HOUR)
         await fleet.open()
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "open"
         await fleet.app.commands.clock_confirm(fleet.order())
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "expired"
 
@@ -343,7 +343,7 @@ async def test_nothing_expires_by_entries_that_are_later_than_the_wall_clock(
         clock.set_wall(right + HOUR)
         await fleet.open()
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "open"
 
@@ -381,7 +381,7 @@ async def test_a_jump_that_comes_while_another_is_confirmed_is_not_confirmed_wit
             clock.set_wall(clock.now_us() + ahead * SECOND)
         assert await notices_of(fleet) == ["away" if away else f"+{ahead}"]
         store: Any = fleet.app.store
-        note = store.append_entries
+        note = store.commands.append_entries
 
         async def commit_slowly(drafts: Any, **more: Any) -> int:
             seq: int = await note(drafts, **more)
@@ -391,16 +391,16 @@ async def test_a_jump_that_comes_while_another_is_confirmed_is_not_confirmed_wit
                 await wait_until(lambda: len(fleet.entries("clock.jumped")) == 2)
             return seq
 
-        store.append_entries = commit_slowly
+        store.commands.append_entries = commit_slowly
         before = fleet.app.services.clock.now_us()
         done = await dispatch(fleet.app.commands, "clock_confirm", fleet.order("a look"), {})
-        store.append_entries = note
+        store.commands.append_entries = note
         (entry,) = fleet.entries("clock.confirmed")
         said = fleet.body(entry["seq"])
         assert done["by_us"] == said["by_us"] == (0 if away else ahead * SECOND)
         assert fleet.app.services.clock.now_us() == before + done["by_us"]
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == ("expired" if away else "open")
         # What is off since then is a jump of its own, to be confirmed by itself.

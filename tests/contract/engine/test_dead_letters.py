@@ -111,12 +111,12 @@ async def buried(fleet: FleetHarness, event: Event) -> Run:
     """Bury a run that waits, as a handler does that meets what it cannot handle."""
     run = only_run(fleet, event)
     assert run.state == "waiting"
-    epoch = fleet.app.store.lease_epoch(run)
+    epoch = fleet.app.store.cluster.lease_epoch(run)
     assert epoch is not None
     await dead_letter(fleet.app.services, run, epoch, "Test: buried by hand")
     fleet.app.services.parked_runs.unpark(run)
     store: Any = fleet.app.store
-    assert list(store.audit()) == []
+    assert list(store.ledger.row_mismatches()) == []
     return only_run(fleet, event)
 
 
@@ -128,7 +128,7 @@ async def redriven(
     order = replace(fleet.order("mended"), command_id=command_id)
     done = await fleet.app.commands.redrive(order, runs)
     store: Any = fleet.app.store
-    assert (list(store.audit()) == []) is stands
+    assert (list(store.ledger.row_mismatches()) == []) is stands
     await fleet.wait_until_idle()
     return done
 
@@ -143,15 +143,15 @@ def labels(fleet: FleetHarness) -> dict[str, str]:
 def view_agrees(fleet: FleetHarness) -> None:
     """What is counted from the entries is what the tables of present state say."""
     store: Any = fleet.app.store
-    assert list(store.audit()) == []
-    walked = store.walk()
+    assert list(store.ledger.row_mismatches()) == []
+    walked = store.ledger.walk()
     rows = fold_entries(to_ledger_entry(seq, json.loads(raw)) for seq, raw, _, _ in walked)
     by_place = {
         name: number
         for name, number in rows[("agent", "worker")].data.items()
         if name.startswith(("decided.", "hold.", "effect."))
     }
-    counted = fleet.app.store.counts()["worker"]
+    counted = fleet.app.store.tables.counts()["worker"]
     assert by_place == {
         name: number
         for name, number in counted.items()
@@ -194,17 +194,17 @@ async def test_a_dead_letter_is_handled_no_more_though_nobody_heard_of_its_buria
 ) -> None:
     """Its commit stands and raises; then nothing but a person's order may take it up again."""
     store: Any = fleet.app.store
-    commit = store.commit
+    commit = store.steps.commit
 
     async def unheard(step: Step) -> CommitResult:
         answer: CommitResult = await commit(step)
         if step.state != "dead":
             return answer
-        store.commit = commit
+        store.steps.commit = commit
         mend(fleet)
         raise StoreFailed("the connection broke")
 
-    store.commit = unheard
+    store.steps.commit = unheard
     dead, after = job("1", note_proposal("a"), **FAILS), job("2", note_proposal("b"))
     await fleet.send(dead, after)
     for _ in range(10):
@@ -356,13 +356,16 @@ async def test_what_waited_for_a_person_waits_for_one_again(
     await fleet.approve(held)
     run = only_run(fleet, event)
     await dead_letter(
-        fleet.app.services, run, fleet.app.store.lease_epoch(run) or 0, "Test: buried by hand"
+        fleet.app.services,
+        run,
+        fleet.app.store.cluster.lease_epoch(run) or 0,
+        "Test: buried by hand",
     )
     await fleet.restart()
     await redriven(fleet, event)
     held = next(row for row in fleet.actions(event) if row.tool == "big.send")
     assert (held.hold, held.waits, world.calls) == ("open", "approval", [])
-    texts = fleet.app.store.row("worker_notes", "k")
+    texts = fleet.app.store.runs.row("worker_notes", "k")
     assert texts == {"texts": ["kept"]}, "what was done stays done, once"
     await fleet.approve(held)
     await fleet.wait_until_idle()

@@ -430,7 +430,10 @@ async def test_a_burial_says_what_is_not_known(
         await fleet.app.dispatcher.close()
     (run,) = fleet.runs(event)
     await dead_letter(
-        fleet.app.services, run, fleet.app.store.lease_epoch(run) or 0, "Test: buried by hand"
+        fleet.app.services,
+        run,
+        fleet.app.store.cluster.lease_epoch(run) or 0,
+        "Test: buried by hand",
     )
     assert only_row(fleet, event).effect == effect
     await fleet.close()

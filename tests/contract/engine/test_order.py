@@ -85,7 +85,7 @@ async def test_an_event_that_was_not_found_in_the_store_is_not_passed_over(
         await fleet.app.commands.stop(fleet.order(), agent="worker")
         await fleet.send(*(notices.event("a") for _ in range(70)))
         store: Any = fleet.app.store
-        backlog, hidden = store.ready_runs, [3, 0]
+        backlog, hidden = store.schedule.ready_runs, [3, 0]
 
         def incomplete(after: int, limit: int, agent: str | None = None) -> list[Run]:
             runs: list[Run] = backlog(after, limit, agent)
@@ -93,7 +93,7 @@ async def test_an_event_that_was_not_found_in_the_store_is_not_passed_over(
                 del runs[hidden.pop(0)]
             return runs
 
-        store.ready_runs = incomplete
+        store.schedule.ready_runs = incomplete
         await fleet.app.commands.resume(fleet.order(), agent="worker")
         await wait_until(lambda: len(fleet.entries("turn.reasoned")) == 70, 20)
         assert not hidden, "nothing was hidden, so nothing was shown"
@@ -119,7 +119,7 @@ async def worker(
 def leases(fleet: FleetHarness) -> Leases:
     store = fleet.app.store
     assert isinstance(store, PostgresStore)
-    return store.leases
+    return store.cluster.leases
 
 
 async def test_a_key_that_has_just_come_is_read_from_its_oldest_event(

@@ -129,7 +129,7 @@ async def redriven(fleet: FleetHarness, target: Late) -> None:
 
     await answer_lost(fleet, target)
     (run,) = fleet.runs(ORDER)
-    epoch = fleet.app.store.lease_epoch(run)
+    epoch = fleet.app.store.cluster.lease_epoch(run)
     assert epoch is not None
     await dead_letter(fleet.app.services, run, epoch, "a test")
     await fleet.submit_confirmed("redrive", runs=[run.id])
@@ -285,7 +285,8 @@ async def test_another_worker_asks_no_sooner_than_the_one_that_called(
     target.lost.set()
     try:
         await wait_until(
-            lambda: all(other.app.store.lease_epoch(other.runs(each)[0]) for each in jobs), 60
+            lambda: all(other.app.store.cluster.lease_epoch(other.runs(each)[0]) for each in jobs),
+            60,
         )
         for _ in range(100):
             clock.advance(SECOND)

@@ -65,7 +65,9 @@ async def _observe(root: Path) -> None:
 def ledger(root: Path) -> list[tuple[dict[str, Any], Any]]:
     store = open_reader(load_settings(root / "vedette.toml"))
     try:
-        return [(json.loads(raw), json.loads(b) if b else None) for _, raw, _, b in store.walk()]
+        return [
+            (json.loads(raw), json.loads(b) if b else None) for _, raw, _, b in store.ledger.walk()
+        ]
     finally:
         store.close()
 

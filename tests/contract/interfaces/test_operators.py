@@ -123,13 +123,13 @@ async def test_every_role_with_every_verb(
     async with serving(tmp_path, plan) as served:
         for verb in VERBS:
             for role in ROLES:
-                head = served.fleet.app.store.last_seq()
+                head = served.fleet.app.store.ledger.last_seq()
                 status, answer = await served.command(verb, tokens[role])
                 if may_use_verb((role,), verb) != (status != 403):
                     wrong.append((role, verb, status, answer))
                 if not may_use_verb((role,), verb):
                     assert answer["error"]["code"] == "forbidden"
-                    assert served.fleet.app.store.last_seq() == head
+                    assert served.fleet.app.store.ledger.last_seq() == head
         for read in READ_VERBS:
             if read in VERBS:
                 continue
@@ -173,10 +173,10 @@ async def test_a_token_that_lives_too_long_is_refused_however_good_it_is(
 ) -> None:
     async with serving(tmp_path / "day", plan) as served:
         for who, code in (("day", None), ("morrow", "too-long"), ("decade", "too-long")):
-            head = served.fleet.app.store.last_seq()
+            head = served.fleet.app.store.ledger.last_seq()
             status, answer = await served.command("stop", provider.token(who), all=True)
             assert (status, answer.get("error", {}).get("code")) == (401 if code else 200, code)
-            assert (served.fleet.app.store.last_seq() == head) == (code is not None)
+            assert (served.fleet.app.store.ledger.last_seq() == head) == (code is not None)
     hour = replace(plan, max_token_life_us=3_600_000_000)
     async with serving(tmp_path / "hour", hour) as served:
         status, answer = await served.ask("GET", "me", provider.token("day"))
@@ -436,7 +436,7 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
         commands, upkeep, head = (
             fleet.app.commands,
             fleet.app.commands.maintenance,
-            fleet.app.store.last_seq,
+            fleet.app.store.ledger.last_seq,
         )
         assert upkeep is not None
         archived = ArchivedPrefix()

@@ -323,7 +323,7 @@ async def test_a_real_opa_has_a_revision_a_moment_after_it_is_live_and_refuses_a
         async with serving(held) as client:
             with polling_opa(str(client.base_url), public) as (port, log):
                 opa = Opa(port, log, client)
-                await opa.until(format_revision(*fleet.app.store.live_revision()))
+                await opa.until(format_revision(*fleet.app.store.policy.live_revision()))
                 lags = []
                 for number in range(3):
                     denies = policies / "denies" / "data.yaml"

@@ -180,7 +180,7 @@ async def test_a_dead_writer_ends_the_run(
     def committed() -> None:
         raise KeyError("a bug of the writer")
 
-    monkeypatch.setattr(fleet.app.store._ledger, "confirm_group", committed)
+    monkeypatch.setattr(fleet.app.store.parts.ledger, "confirm_group", committed)
     with pytest.raises(KeyError, match="a bug of the writer"):
         await run(fleet)
 
@@ -387,7 +387,7 @@ async def test_nobody_sends_without_a_name_and_a_reason(
 ) -> None:
     with pytest.raises(error):
         await fleet.app.commands.send(order, [PING])
-    assert fleet.app.store.event_counts() == (0, 0)
+    assert fleet.app.store.tables.event_counts() == (0, 0)
 
 
 # --- what a source may vouch for ---------------------------------------------------------------
@@ -397,7 +397,7 @@ async def test_nobody_sends_without_a_name_and_a_reason(
 async def test_no_source_vouches_for_data(fleet: FleetHarness, type: str) -> None:
     event = Event("custom", "1", type, "k", None, {"do": []}, vouched=ENVELOPE | {DATA})
     await fleet.app.intake.accept([event])
-    stored = fleet.app.store.event(event.key)
+    stored = fleet.app.store.runs.event(event.key)
     assert stored is not None
     assert stored.vouched == ENVELOPE
 
@@ -406,7 +406,7 @@ async def test_the_engine_vouches_for_the_data_of_its_ticks(fleet: FleetHarness)
     tick = Tick("worker", Schedule("s", every_us=MINUTE_US, data={"n": 1}), MINUTE_US, None)
     event = tick.to_event("harbour")
     await fleet.app.intake.accept([event])
-    stored = fleet.app.store.event(event.key)
+    stored = fleet.app.store.runs.event(event.key)
     assert stored is not None
     assert stored.vouched == ENVELOPE | {DATA}
 
@@ -422,4 +422,4 @@ async def test_a_line_of_a_file_that_calls_itself_a_tick_is_refused(
     path = tmp_path / "ticks.jsonl"
     path.write_text(json.dumps(line) + "\n")
     await JsonlSource("forger", str(path), fleet.app.services.clock).deliver(fleet.app.intake)
-    assert fleet.app.store.event(Event(source, "forged", "vedette.tick").key) is None
+    assert fleet.app.store.runs.event(Event(source, "forged", "vedette.tick").key) is None

@@ -116,7 +116,7 @@ async def hold_all(folder: Path, events: list[Event]) -> None:
         receipts = await fleet.app.intake.accept(events)
         assert [receipt.error for receipt in receipts if receipt.status != "accepted"] == []
         await fleet.wait_until_idle()
-        assert len(fleet.app.store.holds_page(after=0, limit=200)) == len(events)
+        assert len(fleet.app.store.runs.holds_page(after=0, limit=200)) == len(events)
 
 
 def letter_of(subject: str, text: str) -> bytes:

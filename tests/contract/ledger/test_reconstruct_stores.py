@@ -53,7 +53,7 @@ async def opened(
 
 
 async def answer(fleet: FleetHarness, verb: str) -> None:
-    (row,) = fleet.app.store.holds_page(after=0, limit=10)
+    (row,) = fleet.app.store.runs.holds_page(after=0, limit=10)
     if verb == "approve":
         await fleet.approve(row, "it is right")
     else:
@@ -84,14 +84,14 @@ async def test_all_stores_tell_the_same_story(tmp_path: Path, plan: StorePlan) -
     async with opened(tmp_path, plan, world, clock) as fleet:
         await three_hours(fleet, clock)
         store = fleet.app.store
-        account = reconstruct(store, START, START + 3 * HOUR)
+        account = reconstruct(store.ledger, START, START + 3 * HOUR)
         assert account.findings == []
         assert match(account, world.record).ok
         assert match(account, world.record).matched == 2
-        second = reconstruct(store, START + HOUR, START + 2 * HOUR)
+        second = reconstruct(store.ledger, START + HOUR, START + 2 * HOUR)
         page = report(store, START, START + 3 * HOUR)
         key = (tmp_path / "state" / "ledger.pub").read_text()
-        export(store, tmp_path / "export", verifier_key=key, witness=None, bodies=True)
+        export(store.ledger, tmp_path / "export", verifier_key=key, witness=None, bodies=True)
     (done,) = [intent for intent in second.intents.values() if intent.tool == "big.send"]
     # It was asked in the hour before, and is told from there.
     assert [one.outcome for one in done.decisions] == ["hold", "permit"]
@@ -124,7 +124,7 @@ async def test_only_the_agents_that_were_asked_for(tmp_path: Path) -> None:
     async with fleet:
         await fleet.send(job("1", note_proposal("a")), job("2", note_proposal("b"), agent="other"))
         await fleet.wait_until_idle()
-        account = reconstruct(fleet.app.store, START, START + HOUR, ["other"])
+        account = reconstruct(fleet.app.store.ledger, START, START + HOUR, ["other"])
     assert set(account.agents) == {"other"}
     assert {intent.agent for intent in account.intents.values()} == {"other"}
     assert account.findings == []
@@ -136,17 +136,17 @@ async def test_an_archive_with_the_store_behind_it(tmp_path: Path) -> None:
     async with opened(tmp_path, StorePlan(), world, clock) as fleet:
         await three_hours(fleet, clock)
         store = fleet.app.store
-        whole = reconstruct(store, START, START + 3 * HOUR)
+        whole = reconstruct(store.ledger, START, START + 3 * HOUR)
         key = (tmp_path / "state" / "ledger.pub").read_text().strip()
-        size = checkpoint_size_before(store, START + HOUR, store.first_open_entry())
-        archived = write_segment(store, tmp_path / "archive", size, key)
+        size = checkpoint_size_before(store.ledger, START + HOUR, store.ledger.first_open_entry())
+        archived = write_segment(store.ledger, tmp_path / "archive", size, key)
         upkeep = fleet.app.commands.maintenance
         assert upkeep is not None
         order = fleet.order("old")
         await upkeep.prune_archived(order.principal, order.reason, archived)
-        joined = JoinedLedger(Archive(tmp_path / "archive"), store)
+        joined = JoinedLedger(Archive(tmp_path / "archive"), store.ledger)
         repeat = reconstruct(joined, START, START + 3 * HOUR)
-        alone = reconstruct(store, START, START + 3 * HOUR)
+        alone = reconstruct(store.ledger, START, START + 3 * HOUR)
     assert repeat.intents.keys() == whole.intents.keys()
     assert repeat.findings == alone.findings == []
     assert match(repeat, world.record).ok
@@ -161,7 +161,7 @@ async def test_erased_content_is_said_to_be_erased(tmp_path: Path) -> None:
         await three_hours(fleet, clock)
         first = job("1", send_proposal("one"))
         await fleet.app.commands.erase(fleet.order("asked for"), event=first.key)
-        account = reconstruct(fleet.app.store, START, START + 3 * HOUR)
+        account = reconstruct(fleet.app.store.ledger, START, START + 3 * HOUR)
         page = report(fleet.app.store, START, START + 3 * HOUR)
     (intent,) = [i for i in account.intents.values() if i.event == first.key]
     assert intent.erased
@@ -187,7 +187,7 @@ async def test_what_is_under_way_is_flagged(tmp_path: Path) -> None:
         await fleet.send(job("1", send_proposal("ring", tool="bell.ring")))
         await asyncio.wait_for(begun.wait(), 10)
         await fleet.wait_until_idle()
-        account = reconstruct(fleet.app.store, START, START + HOUR)
+        account = reconstruct(fleet.app.store.ledger, START, START + HOUR)
     (intent,) = account.open_intents
     assert intent.state == "unknown"
     assert match(account, world.record).ok
@@ -196,10 +196,10 @@ async def test_what_is_under_way_is_flagged(tmp_path: Path) -> None:
 
 async def test_a_window_without_entries(tmp_path: Path) -> None:
     async with opened(tmp_path, StorePlan(), World(), ManualClock(START)) as fleet:
-        account = reconstruct(fleet.app.store, START + HOUR, START + 2 * HOUR)
+        account = reconstruct(fleet.app.store.ledger, START + HOUR, START + 2 * HOUR)
         page = report(fleet.app.store, START + HOUR, START + 2 * HOUR)
         key = (tmp_path / "state" / "ledger.pub").read_text()
-        export(fleet.app.store, tmp_path / "export", verifier_key=key, witness=None)
+        export(fleet.app.store.ledger, tmp_path / "export", verifier_key=key, witness=None)
     assert (account.agents, account.intents, account.findings) == ({}, {}, [])
     assert (
         reconstruct(LedgerExport(tmp_path / "export"), START + HOUR, START + 2 * HOUR).agents == {}

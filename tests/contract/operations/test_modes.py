@@ -71,7 +71,7 @@ async def test_the_one_word_is_changed_published_and_recorded_with_who_and_why(
         last = published(fleet)[-1]
         assert last["actor"] == "person:tester"
         assert fleet.body(last["seq"])["reason"] == "start safely"
-        live = fleet.app.store.bundle_files(done["digest"]) or {}
+        live = fleet.app.store.policy.bundle_files(done["digest"]) or {}
         assert live[modes.GRANTS].decode() == grants(policies)
         await mode(fleet, "act")
         assert grants(policies) == before
@@ -112,7 +112,7 @@ async def test_what_the_watcher_read_before_an_order_does_not_undo_it(
         await mode(fleet, "observe")
         await offering
         assert len(published(fleet)) == 2
-        live = fleet.app.store.bundle_files(fleet.app.rollout.live.digest)
+        live = fleet.app.store.policy.bundle_files(fleet.app.rollout.live.digest)
         assert live is not None
         assert modes.read_grant(live, AGENT)["mode"] == "observe"
 
@@ -169,14 +169,14 @@ async def test_a_crash_half_way_is_taken_up_by_the_next_start_and_the_same_order
         with pytest.raises(Crash):
             await mode(fleet, "observe")
         failpoint.hook = None
-        number, digest = fleet.app.store.live_revision()
+        number, digest = fleet.app.store.policy.live_revision()
         await fleet.restart()
         # It was published, so it stays in force, whatever the folder says.
-        assert fleet.app.store.live_revision() == (number, digest) == (2, digest)
+        assert fleet.app.store.policy.live_revision() == (number, digest) == (2, digest)
         done = await mode(fleet, "observe")
         assert not done["changed"]
         assert (
-            modes.read_grant((fleet.app.store.bundle_files(digest) or {}), AGENT)["mode"]
+            modes.read_grant((fleet.app.store.policy.bundle_files(digest) or {}), AGENT)["mode"]
             == "observe"
         )
         assert "mode: observe" in grants(policies).partition(AGENT)[2]
@@ -196,7 +196,7 @@ async def test_a_repeat_of_what_was_so_already_does_not_change_it_back(
         assert (await repeat("observe", "second"))["changed"]
         with pytest.raises(AlreadyDone, match="first"):
             await repeat("act", "first")
-        assert fleet.app.store.live_revision()[0] == 2
+        assert fleet.app.store.policy.live_revision()[0] == 2
 
 
 async def test_before_it_is_published_a_crash_changes_nothing(
@@ -213,7 +213,7 @@ async def test_before_it_is_published_a_crash_changes_nothing(
         with pytest.raises(KeyboardInterrupt):
             await mode(fleet, "observe")
         assert grants(policies) == before
-        assert fleet.app.store.live_revision()[0] == 1
+        assert fleet.app.store.policy.live_revision()[0] == 1
 
 
 async def test_what_others_publish_during_its_trial_is_kept(
@@ -231,7 +231,7 @@ async def test_what_others_publish_during_its_trial_is_kept(
         done = await mode(fleet, "ask")
         assert (await applying)["revision"] == 2
         assert (done["ok"], done["revision"]) == (True, 3)
-        live = fleet.app.store.bundle_files(done["digest"]) or {}
+        live = fleet.app.store.policy.bundle_files(done["digest"]) or {}
         assert live["denies/data.yaml"] == denies.read_bytes()
         assert modes.read_grant(live, AGENT)["mode"] == "ask"
 
@@ -250,7 +250,7 @@ async def test_where_the_folder_is_behind_what_others_publish_meanwhile_it_is_re
         with pytest.raises(BadCommand, match="says more than the live policy"):
             await mode(fleet, "ask")
         applied = await applying
-        assert fleet.app.store.live_revision() == (2, applied["digest"])
+        assert fleet.app.store.policy.live_revision() == (2, applied["digest"])
         assert grants(policies) == before
 
 
@@ -274,7 +274,7 @@ async def test_a_file_that_somebody_saves_during_the_trial_is_left_as_it_is(
         running = Daemon(fleet.app, until_idle=True)
         await running.offer_policy()
         assert "the folder waits" in running.troubles[-1]
-        live = fleet.app.store.bundle_files(fleet.app.store.live_revision()[1]) or {}
+        live = fleet.app.store.policy.bundle_files(fleet.app.store.policy.live_revision()[1]) or {}
         assert modes.read_grant(live, AGENT)["mode"] == "observe"
 
 
@@ -294,7 +294,7 @@ async def test_where_workers_share_a_store_the_live_policy_alone_is_changed_and_
 ) -> None:
     before = grants(policies)
     async with fleet:
-        fleet.app.store.multi_worker = True
+        fleet.app.store.cluster.multi_worker = True
         done = await mode(fleet, "observe")
         assert done["changed"]
         assert "where the folder is kept" in done["folder"]

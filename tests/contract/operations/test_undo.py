@@ -117,7 +117,7 @@ async def undo(fleet: FleetHarness, row: ActionRow, reason: str = "wrong folder"
 
 
 def run_of(fleet: FleetHarness, answer: dict[str, Any]) -> list[ActionRow]:
-    return list(fleet.app.store.actions(answer["run"]))
+    return list(fleet.app.store.runs.actions(answer["run"]))
 
 
 async def test_undo_restores_folder_and_flags_exactly(fleet: FleetHarness) -> None:
@@ -139,15 +139,19 @@ async def test_erasing_the_event_takes_the_undo_and_the_undo_s_undo(fleet: Fleet
     assert [back.effect, repeat.effect] == ["done", "done"]
 
     def holding() -> list[int]:
-        return [seq for seq, _, _, data in fleet.app.store.walk() if data and NEW.encode() in data]
+        return [
+            seq
+            for seq, _, _, data in fleet.app.store.ledger.walk()
+            if data and NEW.encode() in data
+        ]
 
     assert len(holding()) > 5
     others = {one["event"] for one in fleet.entries("event.accepted")} - {event.key}
     answer = await fleet.app.commands.erase(fleet.order(), event=event.key)
     assert len(answer["erased"]) > 3
     assert holding() == []
-    assert [fleet.app.store.event(one) for one in others] == [None, None]
-    records = [fleet.app.store.action(row.id) for row in (filed, back, repeat)]
+    assert [fleet.app.store.runs.event(one) for one in others] == [None, None]
+    records = [fleet.app.store.runs.action(row.id) for row in (filed, back, repeat)]
     assert [row.record for row in records if row is not None] == [b"", b"", b""]
 
 
@@ -176,7 +180,7 @@ async def test_the_inverse_alone_would_not_restore(fleet: FleetHarness) -> None:
     row = rows["mail.flag"]
     agent = fleet.app.services.fleet.agents["inbox_triage"]
     (run,) = fleet.runs(mail(FLAGGED))
-    event = fleet.app.store.event(run.event)
+    event = fleet.app.store.runs.event(run.event)
     assert event is not None
     from vedette.domain.action import Action
 
@@ -323,7 +327,7 @@ async def test_the_judge_neither_sees_an_undo_nor_learns_of_it(fleet: FleetHarne
     answer = await undo(fleet, rows["mail.file"])
     reasoner: Any = fleet.app.services.reasoners["judge"]
     assert [briefing.event.type for briefing in reasoner.briefings] == ["mail.received"]
-    run = fleet.app.store.run(answer["run"])
+    run = fleet.app.store.runs.run(answer["run"])
     assert run is not None
     assert not run.observed
     assert run.key == NEW
@@ -340,7 +344,7 @@ async def test_it_wakes_the_effect_s_agent_alone_and_nobody_else_can_send_it(
     assert receipt.runs == ()
     made = replace(forged, type="mail.received", id="2", vouched=ENVELOPE | {DATA, UNDO_ACTION})
     (receipt,) = await fleet.app.intake.accept([made])
-    stored = fleet.app.store.event(short_id("evt", source, "2"))
+    stored = fleet.app.store.runs.event(short_id("evt", source, "2"))
     assert stored is not None
     assert stored.vouched == ENVELOPE
     with pytest.raises(BadCommand, match="the engine's own"):
@@ -447,7 +451,7 @@ async def test_what_is_erased_while_its_undo_is_accepted_leaves_no_copy(
     monkeypatch.setattr(store.writer, "submit", submit_later)
     with pytest.raises(BadCommand, match="was erased, and with it what to take back"):
         await undo(fleet, filed)
-    assert [seq for seq, _, _, body in store.walk() if body and NEW.encode() in body] == []
+    assert [seq for seq, _, _, body in store.ledger.walk() if body and NEW.encode() in body] == []
     assert [e["kind"] for e in fleet.entries()][-1] == "body.erased"
 
 
@@ -531,18 +535,18 @@ async def test_an_incident_is_withdrawn_as_if_it_had_not_been_opened(tmp_path: P
         (refused,) = run_of(fleet, await undo(fleet, first))
         assert refused.effect == "failed"
         assert fleet.app.services.keys.row("incidents", "pump") == opened
-        assert len(plot(fleet.app.store, "pump", 0, LATEST_US)["incidents"]) == 2
+        assert len(plot(fleet.app.store.ledger, "pump", 0, LATEST_US)["incidents"]) == 2
         (withdrawn,) = run_of(fleet, await undo(fleet, third))
         assert (withdrawn.tool, withdrawn.effect) == ("incident.withdraw", "done")
-        series = plot(fleet.app.store, "pump", 0, LATEST_US)
+        series = plot(fleet.app.store.ledger, "pump", 0, LATEST_US)
         assert [one["opened_by"] for one in series["incidents"]] == [first.run]
         assert series["recorded"] == 3
         assert fleet.app.services.keys.row("incidents", "pump") == closed
-        assert fleet.app.store.row("incidents", "pump") == closed
+        assert fleet.app.store.runs.row("incidents", "pump") == closed
         # What failed came to nothing, so it may be asked for again: now it is the one there.
         (repeat,) = run_of(fleet, await undo(fleet, first))
         assert repeat.effect == "done"
-        assert fleet.app.store.row("incidents", "pump") in (None, {})
+        assert fleet.app.store.runs.row("incidents", "pump") in (None, {})
 
 
 @pytest.mark.parametrize("column", ["record", "origins", "answer", "obliges"])

@@ -47,7 +47,7 @@ async def asking(tmp_path: Path) -> AsyncIterator[FleetHarness]:
 async def approve(fleet: FleetHarness, row: ActionRow) -> ActionRow:
     await fleet.approve(row, "as asked")
     await fleet.wait_until_idle()
-    found = fleet.app.store.action(row.id)
+    found = fleet.app.store.runs.action(row.id)
     assert found is not None
     return found
 
@@ -98,10 +98,10 @@ async def test_an_undo_that_nobody_knows_of_is_not_done_a_second_time(tmp_path: 
         new.rename(box / "away")
         new.write_text("in the way")
         first = await undo(fleet, row)
-        run = fleet.app.store.run(first["run"])
+        run = fleet.app.store.runs.run(first["run"])
         assert run is not None
         assert run.state == "waiting"
-        epoch = fleet.app.store.lease_epoch(run)
+        epoch = fleet.app.store.cluster.lease_epoch(run)
         assert epoch is not None
         await dead_letter(fleet.app.services, run, epoch, "Test: buried by hand")
         fleet.app.services.parked_runs.unpark(run)

@@ -54,7 +54,7 @@ def live(fleet: FleetHarness) -> int:
 
 
 def mode(fleet: FleetHarness) -> str:
-    files = fleet.app.store.bundle_files(fleet.app.rollout.live.digest)
+    files = fleet.app.store.policy.bundle_files(fleet.app.rollout.live.digest)
     assert files is not None
     return str(read_grant(files, "worker")["mode"])
 
@@ -180,7 +180,7 @@ async def test_what_loosens_the_revision_that_was_faster_is_not_published(
     denies = "denies/data.yaml"
     emergency[denies] = emergency[denies].replace(b"tools: []", b"tools: [wire.send]")
     store: Any = fleet.app.store
-    publish = store.publish
+    publish = store.commands.publish
     raced: list[int] = []
 
     async def outrun(bundle: Bundle, drafts: Any, **more: Any) -> int:
@@ -189,14 +189,14 @@ async def test_what_loosens_the_revision_that_was_faster_is_not_published(
         number: int = await publish(bundle, drafts, **more)
         return number
 
-    store.publish = outrun
+    store.commands.publish = outrun
     save(fleet, "hops: 8", "hops: 7", "limits/data.yaml")
     if how == "order":
         answer = await order(fleet, "policy_apply", folder=str(fleet.policies))
         assert (answer["ok"], answer["loosens"]) == (False, ["tool wire.send is denied no longer"])
     else:
         assert "another revision was published meanwhile" in await offer(fleet)
-    assert raced == [store.live_revision()[0]]
+    assert raced == [store.policy.live_revision()[0]]
 
 
 async def test_a_folder_brought_to_what_is_live_speaks_again(fleet: FleetHarness) -> None:

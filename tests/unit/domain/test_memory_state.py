@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.store_parts import store_of
 
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, VedetteError
 from vedette.domain.memory import Candidate
@@ -107,23 +108,23 @@ class Ledger:
 
     def __init__(self, what: str | None) -> None:
         erased: dict[str, Any] = {"kind": "body.erased", "erased": ["d1"]}
-        self.entries = [{**ENTRY, "body": "d1"}, erased | ({"what": what} if what else {})]
+        self.told = [{**ENTRY, "body": "d1"}, erased | ({"what": what} if what else {})]
 
     def last_seq(self) -> int:
-        return len(self.entries)
+        return len(self.told)
 
     def walk(
         self, kinds: tuple[str, ...] | None = None, after: int = 0
     ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]:
-        for seq, entry in enumerate(self.entries, 1):
+        for seq, entry in enumerate(self.told, 1):
             if seq > after and entry["kind"] in (kinds or ()):
                 yield seq, json.dumps(entry).encode(), None, None
 
-    def memory_entries(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]:
+    def entries(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]:
         return [(seq, raw, data) for seq, raw, _, data in self.walk(kinds)]
 
-    def memories(self) -> dict[str, LedgerMemory]:
-        return fold([(1, self.entries[0], None)])
+    def all(self) -> dict[str, LedgerMemory]:
+        return fold([(1, self.told[0], None)])
 
     def candidates(self, events: Collection[str]) -> list[Candidate]:
         return []
@@ -153,9 +154,9 @@ def test_what_a_person_erased_is_forgotten_and_what_an_archive_has_is_kept(
     what: str | None, settled: list[str], forgotten: list[str]
 ) -> None:
     bank: Any = Bank()
-    assert sync_banks(bank, Ledger(what)) == 2
+    assert sync_banks(bank, store_of(Ledger(what))) == 2
     assert (bank.settled, bank.forgotten) == (settled, forgotten)
-    assert sync_banks(bank, Ledger(what), 2) == 2
+    assert sync_banks(bank, store_of(Ledger(what)), 2) == 2
     assert (bank.settled, bank.forgotten) == (settled, forgotten), "nothing came after"
 
 

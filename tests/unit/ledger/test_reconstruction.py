@@ -9,12 +9,13 @@ import orjson
 import pytest
 
 from vedette.domain.base.canonical import SALT_BYTES, canonical_json, salted_digest
+from vedette.domain.ports.ledger_reader import RawEntry
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.counts import ReportCounts, rules_of
 from vedette.ledger.history.entry_view import read_entry
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.ledger.history.sample import Sample
-from vedette.ledger.history.time_window import RawEntry, find_window, parse_fields, read_instant
+from vedette.ledger.history.time_window import find_window, parse_fields, read_instant
 from vedette.testing.harness import checkout
 
 RUN, ACTION = "run_1", "act_1"

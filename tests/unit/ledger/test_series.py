@@ -15,9 +15,9 @@ from vedette.domain.base.clock import from_iso, utc_time
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Body, Draft, encode_entry
 from vedette.domain.event import Event
+from vedette.domain.ports.ledger_reader import RawEntry
 from vedette.interfaces.render.series_svg import picture
 from vedette.ledger.history.series import plot
-from vedette.ledger.history.time_window import RawEntry
 
 T0 = from_iso("2026-03-02T00:00:00Z")
 MINUTE = 60_000_000

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 import orjson
 from msgspec import Struct
@@ -25,28 +24,9 @@ from vedette.domain.base.clock import Clock
 from vedette.domain.base.errors import BadStore, Unavailable
 from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.ports.reasoner import Metrics
+from vedette.domain.ports.store import Store, StoreReader
 
 FIRST_US, LAST_US = 1_000_000, 300_000_000  # backoff while BigQuery does not answer
-
-
-class MetaReader(Protocol):
-    """Where marks are read."""
-
-    def meta(self, name: str) -> str | None: ...
-
-
-class MetaStore(MetaReader, Protocol):
-    """Where marks are kept, durably: the store."""
-
-    async def compare_and_set(self, name: str, was: str | None, value: str) -> bool: ...
-
-
-class LedgerReader(Protocol):
-    """A connection of its own to the ledger."""
-
-    def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]: ...
-
-    def close(self) -> None: ...
 
 
 class Mark(Struct, frozen=True):
@@ -67,7 +47,7 @@ class Shipper:
     """Ships one fleet's ledger into one dataset. For one caller at a time."""
 
     def __init__(
-        self, fleet: str, marks: MetaStore, reader: Callable[[], LedgerReader], warehouse: Warehouse
+        self, fleet: str, marks: Store, reader: Callable[[], StoreReader], warehouse: Warehouse
     ) -> None:
         """`reader` opens a connection; it is opened and closed in a thread for each batch."""
         self.warehouse = warehouse
@@ -160,7 +140,7 @@ class Shipper:
         was = self._known_marks[table]
         # In one commit: of two who read the same mark one goes on, and only a stream that a mark
         # names is written to.
-        if not await self._marks.compare_and_set(_name(table), was, value):
+        if not await self._marks.commands.compare_and_set_meta(_name(table), was, value):
             raise Unavailable("another worker ships the ledger", where=mark.to)
         self._known_marks[table] = value
         return mark
@@ -207,7 +187,7 @@ class Shipper:
         """Say whether our entry is the one that a table has, in a thread; so if it is archived."""
         reader = self._reader()
         try:
-            found = reader.entries_after(seq - 1, 1)
+            found = reader.ledger.entries_after(seq - 1, 1)
         finally:
             reader.close()
         return not found or found[0][0] != seq or sha256_hex(found[0][1]) == digest
@@ -242,7 +222,7 @@ class Shipper:
         """Read and encode what comes next, in a thread; say what was archived before it."""
         reader = self._reader()
         try:
-            entries = reader.entries_after(after, MAX_ROWS)
+            entries = reader.ledger.entries_after(after, MAX_ROWS)
         finally:
             reader.close()
         missing = None
@@ -252,7 +232,7 @@ class Shipper:
         return self._encoders[table].batch(entries, history), missing
 
 
-def read_mark(marks: MetaReader, warehouse: Warehouse, table: str) -> Mark:
+def read_mark(marks: StoreReader, warehouse: Warehouse, table: str) -> Mark:
     """Return how far a table is; a new mark where it was never shipped to this place."""
     to = warehouse.table_id(table)
     value = marks.meta(_name(table))

@@ -30,13 +30,13 @@ EntryRow = tuple[int, bytes, bytes | None, bytes | None]
 class VerifiableLedger(Protocol):
     """What can be verified: entries in order with their bodies, and signed checkpoints.
 
-    A store, an export or an archive with a store behind it. What only some have (`columns`,
-    `sized`, `tree`, `archived`, `snapshot`) is asked for where it is there.
+    A store, an export or an archive with a store behind it. What only some have (`entry_columns`,
+    `sized_checkpoints`, `frontier`, `archived`, `snapshot`) is asked for where it is there.
     """
 
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[EntryRow]: ...
 
-    def notes(self) -> Iterator[str]: ...
+    def checkpoints(self) -> Iterator[str]: ...
 
 
 def archived_part(record: VerifiableLedger) -> ArchivedPrefix:
@@ -90,7 +90,7 @@ def export(
     with snapshot(record):
         archived = archived_part(record)
         last = archived.size
-        notes = (n for n in record.notes() if upto is None or size_of(n) <= upto)
+        notes = (n for n in record.checkpoints() if upto is None or size_of(n) <= upto)
         (folder / "checkpoints").write_text(_notes_text(notes), encoding="utf-8")
         with (
             (folder / "entries.jsonl").open("wb") as entries,
@@ -230,7 +230,7 @@ class LedgerExport:
                 except (KeyError, TypeError, ValueError, AttributeError):
                     continue  # the same
 
-    def notes(self) -> Iterator[str]:
+    def checkpoints(self) -> Iterator[str]:
         """Yield the signed checkpoints of the store in order."""
         yield from read_witness(self.folder / "checkpoints")
 

@@ -49,7 +49,7 @@ class ProofTree(Struct):
         """Read a whole record. Raises BadCommand if it has no checkpoint yet."""
         with snapshot(record):
             archived = archived_part(record)
-            notes = [note for note in record.notes() if size_of(note) >= archived.size]
+            notes = [note for note in record.checkpoints() if size_of(note) >= archived.size]
             if not notes:
                 raise BadCommand("the ledger has no checkpoint yet", mend="let the fleet run once")
             end = size_of(notes[-1])

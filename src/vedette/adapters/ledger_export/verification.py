@@ -17,15 +17,13 @@ from vedette.adapters.ledger_export.files import (
     size_of,
     snapshot,
 )
+from vedette.domain.ports.ledger_reader import ENTRY_COLUMNS
 from vedette.ledger.history.action import ACTION_KINDS, ActionHistory
 from vedette.ledger.history.entry_view import view_entry
 from vedette.ledger.merkle import Frontier, ProofError
 from vedette.ledger.verify import Code, Finding, Report, verify_ledger
 
 # The typed columns that a store keeps beside the bytes, in the order in which it yields them.
-COLUMNS = (
-    "seq", "at", "kind", "about", "agent", "outcome", "rule", "policy_rev", "actor", "cause",
-)  # fmt: skip
 
 _MAX_FINDINGS = 100
 
@@ -86,7 +84,7 @@ def verify_store(
         stream = _EntryStream(record.walk(after=archived.size), stray_findings)
         report = verify_ledger(
             stream,
-            record.notes(),
+            record.checkpoints(),
             verifier_key,
             shown,
             stream if bodies else None,
@@ -118,7 +116,7 @@ def verify_store(
 
 def _check_columns(record: VerifiableLedger) -> tuple[int, list[Finding]]:
     """Return how many entries have a column that differs from their bytes, and the first ones."""
-    read: Callable[[], Iterator[tuple[Any, ...]]] | None = getattr(record, "columns", None)
+    read: Callable[[], Iterator[tuple[Any, ...]]] | None = getattr(record, "entry_columns", None)
     wrong, found = 0, []
     accepted: dict[str, int] = {}
     for row in read() if read is not None else ():
@@ -126,7 +124,7 @@ def _check_columns(record: VerifiableLedger) -> tuple[int, list[Finding]]:
         value = read_object(raw)
         if "about" not in value:
             _add_about(value, accepted)
-        bad = [n for n, c in zip(COLUMNS, columns, strict=True) if c != value.get(n)]
+        bad = [n for n, c in zip(ENTRY_COLUMNS, columns, strict=True) if c != value.get(n)]
         if bad:
             wrong += 1
             if wrong <= _MAX_FINDINGS:
@@ -153,7 +151,9 @@ def _add_about(value: dict[str, Any], accepted: dict[str, int]) -> None:
 
 def _check_sizes(record: VerifiableLedger) -> list[Finding]:
     """Return the checkpoints that a store keeps under another size than they sign."""
-    read: Callable[[], Iterator[tuple[int, str]]] | None = getattr(record, "sized", None)
+    read: Callable[[], Iterator[tuple[int, str]]] | None = getattr(
+        record, "sized_checkpoints", None
+    )
     return [
         Finding(Code.COLUMN_MISMATCH, size, f"the checkpoint kept as {size} is one of {size_of(n)}")
         for size, n in (read() if read is not None else ())
@@ -166,7 +166,7 @@ def _check_tree(record: VerifiableLedger, report: Report) -> list[Finding]:
 
     Where the entries themselves are wrong, theirs is the wrong one.
     """
-    read: Callable[[], str | None] | None = getattr(record, "tree", None)
+    read: Callable[[], str | None] | None = getattr(record, "frontier", None)
     stored = read() if read is not None else None
     if stored is None or not report.ok:
         return []
@@ -192,9 +192,9 @@ def _check_checkpoints(
 
     Nothing is said of a restored ledger, whose two histories have checkpoints of their own.
     """
-    if getattr(record, "sized", None) is None or report.restored:
+    if getattr(record, "sized_checkpoints", None) is None or report.restored:
         return
-    stored = {size_of(note) for note in record.notes()}
+    stored = {size_of(note) for note in record.checkpoints()}
     seen = {size_of(note) for note in shown}
     missing = sorted(size for size in seen - stored if archived < size <= report.size)
     if missing or (not stored and report.size > archived):
@@ -246,7 +246,7 @@ def _check_permits(record: VerifiableLedger, archived: int) -> Iterator[Finding]
 
 def _check_rows(record: VerifiableLedger) -> Iterator[Finding]:
     """Yield what a store's rows say that its entries do not."""
-    read: Callable[[], Iterator[Any]] | None = getattr(record, "audit", None)
+    read: Callable[[], Iterator[Any]] | None = getattr(record, "row_mismatches", None)
     for odd in read() if read is not None else ():
         policy = odd.table in ("policy", "bundle")
         yield Finding(Code.POLICY_MISMATCH if policy else Code.ROW_MISMATCH, None, str(odd))

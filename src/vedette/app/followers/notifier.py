@@ -38,7 +38,7 @@ from vedette.ledger.history.review import about_id
 
 if TYPE_CHECKING:
     from vedette.app.composition_root import App
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 NOTICES = "notices"
 _EVERY_US = 500_000
@@ -132,7 +132,7 @@ class Notifier:
                 self._sending[way] = asyncio.create_task(
                     self._send_notices(reader, way, found), name=way
                 )
-        return len(page) == _PAGE and app.store.is_leader
+        return len(page) == _PAGE and app.store.cluster.is_leader
 
     async def drain(self) -> None:
         """Wait until nothing is on its way. Raises StoreFailed."""
@@ -157,7 +157,7 @@ class Notifier:
         text = orjson.dumps(self.outbox.to_json()).decode()
         self._mark_us = now_us + _MARK_US
         if text != self._stored_text:
-            await self._app.store.remember(NOTICES, text)
+            await self._app.store.commands.set_meta(NOTICES, text)
             self._stored_text = text
 
     async def _send_notices(self, reader: RecordReader, way: str, found: list[Notice]) -> None:
@@ -250,7 +250,7 @@ async def follow(app: App, trouble: Callable[[str], None] = lambda message: None
             while True:
                 wait = _EVERY_US
                 try:
-                    if app.store.is_leader:
+                    if app.store.cluster.is_leader:
                         notifier = notifier or Notifier(app, trouble)
                         wait = 0 if await notifier.run_round(reader) else _EVERY_US
                     elif notifier is not None:  # whoever leads meanwhile keeps the outbox
@@ -301,7 +301,7 @@ def _page(store: StoreReader, after: int) -> list[PageEntry]:
     """Return the next entries: those that may have somebody told, and the places of the others."""
     return [
         (seq, orjson.loads(raw) if any(says in raw for says in _MARKERS) else None)
-        for seq, raw in store.entries_after(after, _PAGE)
+        for seq, raw in store.ledger.entries_after(after, _PAGE)
     ]
 
 
@@ -309,7 +309,7 @@ def _holds(store: StoreReader) -> list[ActionRow]:
     found: list[ActionRow] = []
     place, beside = 0, ""
     while len(found) < _MOST_HOLDS:
-        rows = store.holds_page(after=place, beside=beside, limit=_PAGE)
+        rows = store.runs.holds_page(after=place, beside=beside, limit=_PAGE)
         found += [row for row in rows if row.hold == "open"]
         if len(rows) < _PAGE:
             break

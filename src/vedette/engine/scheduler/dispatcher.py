@@ -235,9 +235,9 @@ class Dispatcher:
         key, store = (run.agent, run.key), self._services.store
         if self._services.stops.is_agent_stopped(run.agent):
             return "waiting"
-        if store.lease_epoch(run) is None:
+        if store.cluster.lease_epoch(run) is None:
             return "leaseless"
-        if run.id in self._failure_policy.refused_runs and store.is_ready:
+        if run.id in self._failure_policy.refused_runs and store.steps.is_ready:
             return "refused"
         if run.id not in self.buffer.loaded_runs:
             if key in self._spilled_keys:
@@ -254,7 +254,7 @@ class Dispatcher:
         at_us = self._parked_until.get(key)
         if at_us is not None:
             is_late = at_us + _OVERDUE_US < self._services.clock.now_us()
-            return "idle" if is_late and self._services.store.is_ready else "waiting"
+            return "idle" if is_late and self._services.store.steps.is_ready else "waiting"
         lane = self._lanes.get(key)
         if lane is None:
             return "idle"
@@ -400,7 +400,7 @@ class Dispatcher:
             self._unload_lane(key, lane)
             return
         run = lane.queue.popleft()
-        epoch = self._services.store.lease_epoch(run)
+        epoch = self._services.store.cluster.lease_epoch(run)
         if epoch is None:
             # Another worker has it by now.
             self._spilled_keys.discard(key)
@@ -454,7 +454,7 @@ class Dispatcher:
     async def _charge_attempt(self, lease: Lease) -> None:
         run = lease.run
         charged = Step.following(run, lease.epoch, attempts=run.attempts + 1)
-        (await self._services.store.commit(charged)).raise_for_status()
+        (await self._services.store.steps.commit(charged)).raise_for_status()
         run.steps, run.attempts = run.steps + 1, run.attempts + 1
 
     def _resume_lane(self, key: Key, lane: Lane, run: Run) -> None:
@@ -522,7 +522,7 @@ class Dispatcher:
                 self.scheduler.mark_slow(handler.key[0])
         if self.wakeups.reload_on_lease_change():
             self._drop_lost_runs()
-        if not services.store.is_ready:
+        if not services.store.steps.is_ready:
             return  # whatever went on would come back at once: it could not be committed
         for key, at_us in list(self._parked_until.items()):
             if at_us <= now and not services.stops.is_agent_stopped(key[0]):
@@ -535,7 +535,9 @@ class Dispatcher:
     def _drop_lost_runs(self) -> None:
         """Drop queued runs that are another worker's now; what is being handled is fenced."""
         for key, lane in list(self._lanes.items()):
-            lost = [run for run in lane.queue if self._services.store.lease_epoch(run) is None]
+            lost = [
+                run for run in lane.queue if self._services.store.cluster.lease_epoch(run) is None
+            ]
             for run in lost:
                 lane.queue.remove(run)
                 self._forget_run(run)

@@ -85,7 +85,7 @@ class FailurePolicy:
         services = self._services
         services.forget_key(run)
         try:
-            fresh = services.store.run(run.id)
+            fresh = services.store.runs.run(run.id)
         except StoreFailed as error:
             # It is tried as it was known; what was moved on is refused, and read again then.
             self._note_refusal(run, error)
@@ -101,8 +101,8 @@ class FailurePolicy:
         services = self._services
         services.forget_key(run)
         try:
-            fresh = services.store.run(run.id) or run
-            epoch = services.store.lease_epoch(fresh)
+            fresh = services.store.runs.run(run.id) or run
+            epoch = services.store.cluster.lease_epoch(fresh)
             if epoch is None:
                 # Another worker has it by now, and finds out for itself.
                 return services.clock.now_us()
@@ -138,26 +138,26 @@ async def dead_letter(
     """
     if run.state in ("done", "dead"):
         return
-    event = services.store.event(run.event)
+    event = services.store.runs.event(run.event)
     parts = {"why": why, "trace": trace} if trace else {"why": why}
     details = {part: text.encode("utf-8", "replace").decode() for part, text in parts.items()}
     body = Body(canonical_json(details), None if event is None else subject_of(event))
     fields = {"event": run.event, "agent": run.agent}
     drafts = [Draft("run.dead", {**fields, "what": code}, run.last, body=body)]
-    rows = [row for row in services.store.actions(run.id) if not row.is_final]
+    rows = [row for row in services.store.runs.actions(run.id) if not row.is_final]
     agent = services.fleet.agents.get(run.agent)
     tools = {} if agent is None else agent.tools
     for row in rows:
         settles = tools[row.tool].settles if row.tool in tools else None
         may_have_started = services.calls.may_have_started(
-            row, settles, others=services.store.multi_worker
+            row, settles, others=services.store.cluster.multi_worker
         )
         drafts += cancel_action(row, fields, may_have_started)
     step = Step.following(
         run, epoch, drafts=drafts, state="dead", wake_us=0, waits=None, attempts=run.attempts + 1,
         actions=rows,
     )  # fmt: skip
-    (await services.store.commit(step)).raise_for_status()
+    (await services.store.steps.commit(step)).raise_for_status()
     services.metrics.count("runs", agent=run.agent, state="dead")
 
 

@@ -102,7 +102,7 @@ class Watchdog:
         if now < self._next_us:
             return
         self._next_us = now + self._bound_us // _LOOKS
-        if not self._services.store.is_ready:
+        if not self._services.store.steps.is_ready:
             self._store_away_us = now
         try:
             found = self._oldest_runs()
@@ -148,7 +148,7 @@ class Watchdog:
         """Return the oldest ready run of each key, and what else is tried: it was woken."""
         found: dict[tuple[str, str], Run] = {}
         for agent in sorted(self._services.fleet.agents):
-            for run in self._services.store.ready_runs(0, _RUNS, agent):
+            for run in self._services.store.schedule.ready_runs(0, _RUNS, agent):
                 found.setdefault((run.agent, run.key), run)
         oldest = {run.id for run in found.values()}
         refused = [run for run, _ in self._dispatcher.refused_runs().values()]

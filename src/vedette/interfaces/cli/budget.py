@@ -71,10 +71,12 @@ def _read_limits(agent_name: str | None) -> dict[str, Any]:
     agents = load_agents(settings).fleet.agents
     wanted = agents.values() if agent_name is None else [find_agent(agents, agent_name)]
     with store_reader(settings) as store:
-        limits, _ = read_bundle_budgets(store.bundle_files(store.live_revision()[1]) or {}, agents)
-        totals = {(name, unit): total for name, unit, total in store.spend_totals()}
-        raises = store.budget_raises(now)
-        waiting = store.wait_counts().get("budget", 0)
+        limits, _ = read_bundle_budgets(
+            store.policy.bundle_files(store.policy.live_revision()[1]) or {}, agents
+        )
+        totals = {(name, unit): total for name, unit, total in store.spend.totals()}
+        raises = store.spend.raises(now)
+        waiting = store.tables.wait_counts().get("budget", 0)
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for agent in wanted:
         units = UNITS if agent.asks_model else (ACTIONS,)

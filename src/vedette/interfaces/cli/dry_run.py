@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
     from vedette.domain.event import Event
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 _OUTCOME_WORDS = {
     "permit": "would be done",
@@ -79,7 +79,7 @@ def _run_trial(settings: Settings, name: str, text: str) -> dict[str, Any]:
     if not store_exists(settings):
         return {**run(None), "folder_differs": False}
     with store_reader(settings) as store, store.snapshot():
-        value, live = run(store), store.live_revision()
+        value, live = run(store), store.policy.live_revision()
     return {**value, "folder_differs": bool(live[0]) and folder_digest(settings) != live[1]}
 
 
@@ -98,7 +98,7 @@ def _find_input(settings: Settings, text: str, store: StoreReader | None) -> _Tr
     else:
         return _load_recorded_event(store, text)
     if store is not None:
-        for run in store.runs_of_event(given.event.key):
+        for run in store.runs.runs_of_event(given.event.key):
             return _TrialInput(given.event, (), run.position)
     return given
 
@@ -108,12 +108,12 @@ def _load_recorded_event(store: StoreReader, text: str) -> _TrialInput:
 
     kind, name = resolve(store, text)
     if kind not in ("event", "run"):
-        row = store.action("act_" + name.partition("_")[2])
+        row = store.runs.action("act_" + name.partition("_")[2])
         name = row.run if row is not None else name
-    run = store.run(name) if kind != "event" else None
+    run = store.runs.run(name) if kind != "event" else None
     key = run.event if run is not None else name
-    runs = store.runs_of_event(key)
-    event = store.event(key)
+    runs = store.runs.runs_of_event(key)
+    event = store.runs.event(key)
     if event is None:
         raise BadCommand(f"the content of {key} was erased", mend="try another event")
     if event.is_undo:

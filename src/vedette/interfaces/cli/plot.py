@@ -48,7 +48,7 @@ def plot(
     with store_reader(settings) as store, store.snapshot():
         if agent is not None:
             refuse_unknown_agent(settings, store, agent)
-        found = made(store, series, from_us, to_us, agent=agent, most=points)
+        found = made(store.ledger, series, from_us, to_us, agent=agent, most=points)
     if wants_json() and out is None:
         click.echo(dumps(found))
         return

@@ -17,7 +17,7 @@ from vedette.policy.compatibility import format_refusal, read_check
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 
 @click.command()
@@ -32,7 +32,7 @@ def status() -> None:
         published = _publishing_engine(store)
         folder = folder_state(settings, store)
         refused = read_check(store, str(found["bundle"]))
-        loss = store.loss_window()
+        loss = store.ledger.loss_window()
     client = LocalClient(settings.state)
     running = client.is_alive()
     live = client.status() if running else {}
@@ -71,7 +71,7 @@ def _sandbox_text(sandbox: dict[str, Any]) -> str:
 
 def _publishing_engine(store: StoreReader) -> dict[str, str] | None:
     """Return by which engine the last revision was published: no fleet says what decides now."""
-    last = store.latest_entries(("policy.published",), 0, 1)
+    last = store.ledger.latest_entries(("policy.published",), 0, 1)
     if not last:
         return None
     return {"name": json.loads(last[0][1])["engine"], "why": "as the last publication says"}

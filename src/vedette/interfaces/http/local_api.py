@@ -124,9 +124,8 @@ class _LocalApi:
             after, topics = params.get("after", ""), params.get("topics")
             if not (after.isascii() and after.isdigit() and len(after) < 19):
                 raise BadCommand("after is a place in the ledger", mend="take `head` of an answer")
-            store: Any = self._commands.services.store
             wanted = None if topics is None else frozenset(topics.split(","))
-            return changes(store, int(after), wanted)
+            return changes(self._commands.services.store.ledger, int(after), wanted)
 
         return await self._answer(request, read_changes)
 
@@ -225,7 +224,7 @@ def _health(app: OpenFleet) -> dict[str, Any]:
     return {
         "fleet": services.fleet.name,
         "pid": os.getpid(),
-        "ready": services.store.is_ready,
+        "ready": services.store.steps.is_ready,
     }
 
 
@@ -257,7 +256,7 @@ def live_status(commands: Commands) -> dict[str, Any]:
         else None,
         "stopped": [f"{scope}:{name}" for scope, name in services.stops.list_scopes()],
         "unrecorded": [f"{scope}:{name}" for scope, name in services.stops.unrecorded],
-        "store": {"ready": services.store.is_ready},
+        "store": {"ready": services.store.steps.is_ready},
         "clock": None if services.clock.jump is None else describe_jump(services.clock.jump),
         "until": {
             f"{stop.scope}:{stop.name}": stop.until_us for stop in services.stops.timed_stops

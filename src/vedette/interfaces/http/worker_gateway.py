@@ -59,7 +59,7 @@ class RefusalLog:
 
     async def _write_entry(self, draft: Draft) -> None:
         with suppress(StoreFailed):  # counted all the same; there is no one to answer
-            await self._app.store.append_entries([draft])
+            await self._app.store.commands.append_entries([draft])
 
     async def drain(self) -> None:
         """Return when what was taken is written."""
@@ -104,8 +104,8 @@ async def _record_new_changes(app: App, issuer: Issuer) -> None:
         body = Body(canonical_json({"reason": change["reason"]}))
         draft = Draft("identity.changed", fields, body=body)
         with suppress(AlreadyDone):
-            await app.store.append_entries([draft], command=f"identity:{book}:{marks[n]}")
-        await app.store.remember(CHANGES_KEY + book, marks[n])
+            await app.store.commands.append_entries([draft], command=f"identity:{book}:{marks[n]}")
+        await app.store.commands.set_meta(CHANGES_KEY + book, marks[n])
 
 
 @asynccontextmanager

@@ -15,9 +15,10 @@ from msgspec import Struct, field
 
 from vedette.domain.effect import OPEN_STATES
 from vedette.domain.entry import EFFECT_KINDS
+from vedette.domain.ports.ledger_reader import EntryLog
 from vedette.domain.target_record import INBOX, Mail, TargetEffect
 from vedette.ledger.history.entry_view import DecisionEntry, EffectEntry, view_entry
-from vedette.ledger.history.time_window import EntryLog, parse_fields
+from vedette.ledger.history.time_window import parse_fields
 
 AUDIT = "vedette.audit/1"
 

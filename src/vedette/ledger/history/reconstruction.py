@@ -15,11 +15,10 @@ import orjson
 from msgspec import Struct, field
 
 from vedette.domain.base.canonical import SALT_BYTES, salted_digest
+from vedette.domain.ports.ledger_reader import EntryLog, RawEntry
 from vedette.ledger.history.action import ActionHistory, Finding, effect_states, finding
 from vedette.ledger.history.entry_view import AcceptanceEntry, AnswerEntry, EntryView, build_view
 from vedette.ledger.history.time_window import (
-    EntryLog,
-    RawEntry,
     Window,
     earlier_entries,
     find_window,

@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from vedette.domain.base.clock import from_iso
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import metric_value
+from vedette.domain.ports.ledger_reader import EntryLog
 from vedette.ledger.history.entry_view import (
     AcceptanceEntry,
     AnswerEntry,
@@ -30,7 +31,7 @@ from vedette.ledger.history.entry_view import (
     JudgementEntry,
     view_entry,
 )
-from vedette.ledger.history.time_window import EntryLog, find_window, read_instant
+from vedette.ledger.history.time_window import find_window, read_instant
 
 PLOT = "vedette.plot/1"
 

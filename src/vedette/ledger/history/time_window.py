@@ -8,21 +8,15 @@ where that is missing the record is read from its beginning.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from msgspec import Struct
 
-RawEntry = tuple[int, bytes, bytes | None, bytes | None]
+from vedette.domain.ports.ledger_reader import EntryLog, RawEntry
 
 # More entries than any run has.
 _ALL = 1_000_000
-
-
-class EntryLog(Protocol):
-    """The entries of a ledger in order: (seq, bytes, salt, body)."""
-
-    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[RawEntry]: ...
 
 
 class Window(Struct, frozen=True):

@@ -7,21 +7,20 @@ from typing import Any
 
 import orjson
 
-from vedette.store.dialect import Database, Row
+from vedette.domain.action import hold_id
+from vedette.store.dialect import Database
 from vedette.store.readmodel.tables import find_wrong_rows
 
 
-class ReadTableQueries:
-    """Part of `Pages`."""
+class TableReader:
+    """Fits `ports.store.TableReader`."""
 
-    _database: Database
-
-    def _rows(self, sql: str, *values: Any) -> list[Row]:
-        raise NotImplementedError
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def view(self, name: str, id: str) -> Mapping[str, Any] | None:
         """Return one row's data."""
-        rows = self._rows("SELECT data FROM view WHERE name=? AND id=?", name, id)
+        rows = self._database.rows("SELECT data FROM view WHERE name=? AND id=?", (name, id))
         found: Mapping[str, Any] | None = orjson.loads(rows[0][0]) if rows else None
         return found
 
@@ -35,7 +34,7 @@ class ReadTableQueries:
         )
         return [
             (id, int(version), int(sort), orjson.loads(data))
-            for id, version, sort, data in self._rows(sql, name, *after, limit)
+            for id, version, sort, data in self._database.rows(sql, (name, *after, limit))
         ]
 
     def counts(self) -> dict[str, dict[str, int]]:
@@ -53,7 +52,7 @@ class ReadTableQueries:
             sql = (
                 f"SELECT agent, COUNT(*) FROM run WHERE state='{state}' AND agent>'' GROUP BY agent"
             )
-            for agent, number in self._rows(sql):
+            for agent, number in self._database.rows(sql):
                 table.setdefault(agent, {})[f"run.{state}"] = int(number)
         return table
 
@@ -64,7 +63,7 @@ class ReadTableQueries:
             "GROUP BY agent, waits"
         )
         table: dict[str, int] = {}
-        for _, waits, number in self._rows(sql):
+        for _, waits, number in self._database.rows(sql):
             table[waits or ""] = table.get(waits or "", 0) + int(number)
         return table
 
@@ -87,7 +86,7 @@ class ReadTableQueries:
         fleet = self.view("fleet", "") or {}
         found = {name: fleet[name] for name in ("denied", "effect") if name in fleet}
         for id, _, _, _ in self.view_page("hold", limit=1):
-            found["hold"] = id.replace("act_", "hold_")
+            found["hold"] = hold_id(id)
         return {name: found[name] for name in ("denied", "hold", "effect") if name in found}
 
     def find_wrong_rows(self) -> list[tuple[str, str]]:
@@ -98,5 +97,5 @@ class ReadTableQueries:
         return find_wrong_rows(self._database)
 
     def _agents(self) -> list[tuple[str, Mapping[str, Any]]]:
-        rows = self._rows("SELECT id, data FROM view WHERE name='agent' ORDER BY id")
+        rows = self._database.rows("SELECT id, data FROM view WHERE name='agent' ORDER BY id")
         return [(id, orjson.loads(data)) for id, data in rows]

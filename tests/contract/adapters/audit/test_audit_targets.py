@@ -267,7 +267,7 @@ def reading_of(folder: Path) -> Iterator[RecordedEffects]:
     settings, problems = read_settings(folder / "vedette.toml")
     assert settings is not None, problems
     with store_reader(settings) as store, store.snapshot():
-        yield read_effects(store, lambda agent, tool: None)
+        yield read_effects(store.ledger, lambda agent, tool: None)
 
 
 def _iso(at_us: int) -> str:
@@ -578,12 +578,12 @@ def test_which_targets_are_one_place() -> None:
 
 async def test_what_was_erased_is_found_by_its_key_alone(tmp_path: Path) -> None:
     async with _one_call(tmp_path) as fleet:
-        before = read_effects(fleet.app.store, lambda agent, tool: "oncall")
+        before = read_effects(fleet.app.store.ledger, lambda agent, tool: "oncall")
         (known,) = before.at_target("oncall")
         assert (known.erased, known.args is None) == (False, False)
         for key in {entry["event"] for entry in fleet.entries("event.accepted")}:
             await fleet.app.commands.erase(fleet.order(), event=key)
-        after = read_effects(fleet.app.store, lambda agent, tool: f"{agent}/{tool}")
+        after = read_effects(fleet.app.store.ledger, lambda agent, tool: f"{agent}/{tool}")
         claims = after.at_target("anomaly_detection/incident.notify")
         assert [(c.key, c.erased, c.args, c.state) for c in claims] == [
             (known.key, True, None, "done")

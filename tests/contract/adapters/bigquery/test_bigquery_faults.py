@@ -21,6 +21,7 @@ from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.bigquery import Client
 from tests.contract.adapters.bigquery.bigquery_child import SECOND, T0, plan_of
+from tests.store_parts import store_of
 
 from vedette.adapters.bigquery import query, reconciliation, shipper
 from vedette.adapters.bigquery import source as module
@@ -262,7 +263,7 @@ async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.Monk
     try:
         await wait_until(lambda: ids(intake) == ["a"])
         await wait_until(lambda: later() > 3)
-        store.is_leader = False
+        store.cluster.is_leader = False
         await wait_until(lambda: bool(later() and messages))
         deposed = len(service.begun)
         for _ in range(20):
@@ -278,7 +279,7 @@ async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.Monk
         assert (ids(intake), len(intake.refusals)) == (["a", "b"], 1)
         position = intake.positions["bigquery:jobs"]
 
-        store.is_leader = True
+        store.cluster.is_leader = True
         await wait_until(lambda: later() > deposed + 3)
         service.table.append(("c", clock.now_us()))
         await wait_until(lambda: bool(later() and len(intake.events) == 3))
@@ -486,8 +487,8 @@ def test_a_table_that_lags_is_not_wrong(tmp_path: Path, monkeypatch: pytest.Monk
     ledger = Ledger(12, marks)
 
     class Reading:
-        def __enter__(self) -> Ledger:
-            return ledger
+        def __enter__(self) -> Any:
+            return store_of(ledger)
 
         def __exit__(self, *details: object) -> None: ...
 
@@ -516,8 +517,11 @@ def test_the_comparison_asks_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciliation, "SLICE", 5)
     ledger = Ledger(12, {})
     repository = LaggingWarehouse(ledger, dict.fromkeys(KINDS, 12))
-    found = find_differences(repository, "f", ledger, 12)
+    found = find_differences(repository, "f", store_of(ledger).ledger, 12)
     assert found == {table: (12, []) for table in KINDS}
     assert repository.asked == [(0, 5), (5, 10), (10, 12)] * 2
     warehouse = LaggingWarehouse(ledger, {"ledger": 11, "decisions": 12})
-    assert find_differences(warehouse, "f", ledger, 12)["ledger"] == (11, ["entry 12 is not there"])
+    assert find_differences(warehouse, "f", store_of(ledger).ledger, 12)["ledger"] == (
+        11,
+        ["entry 12 is not there"],
+    )

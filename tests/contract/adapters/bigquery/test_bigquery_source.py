@@ -94,9 +94,9 @@ async def test_rows_wake_an_agent_once_each(fleet: FleetHarness, jobs: Dataset) 
     await fleet.wait_until_idle()
     woken = [entry for entry in fleet.entries("event.accepted") if entry["woke"]]
     assert len(woken) == 6
-    events = [fleet.app.store.event(entry["event"]) for entry in woken]
+    events = [fleet.app.store.runs.event(entry["event"]) for entry in woken]
     assert ids([event for event in events if event]) == ["a", "b", "c", "d", "e", "f"]
-    assert fleet.app.store.counts()["worker"]["run.done"] == 6
+    assert fleet.app.store.tables.counts()["worker"]["run.done"] == 6
 
 
 async def test_the_watermark_survives_a_kill(tmp_path: Path, jobs: Dataset) -> None:
@@ -110,14 +110,14 @@ async def test_the_watermark_survives_a_kill(tmp_path: Path, jobs: Dataset) -> N
     async with fleet:
         had = len(fleet.entries("event.accepted"))
         assert 0 < had < 12
-        position = fleet.app.store.position("bigquery:jobs")
+        position = fleet.app.store.runs.source_position("bigquery:jobs")
         assert position is not None
         assert json.loads(position)["at"] == T0 + (had - 1) * SECOND
         repeat = asking(jobs, 100, overlap="0s")
         await repeat.deliver(fleet.app.intake)
         await fleet.wait_until_idle()
         assert len(fleet.entries("event.accepted")) == 12
-        assert fleet.app.store.counts()["worker"]["run.done"] == 12
+        assert fleet.app.store.tables.counts()["worker"]["run.done"] == 12
 
 
 async def test_without_looking_back_a_late_row_is_lost(jobs: Dataset) -> None:

@@ -459,7 +459,7 @@ async def test_a_webhook_is_shown_its_token_from_a_process_that_cannot_look_it_u
             await sound(fleet)
             assert shown == ["Bearer t0ken-of-the-webhook"]
             # It is in no entry and in no body of what the ledger keeps.
-            for _, raw, _, data in fleet.app.store.walk():
+            for _, raw, _, data in fleet.app.store.ledger.walk():
                 assert b"t0ken" not in raw + (data or b"")
     finally:
         server.shutdown()

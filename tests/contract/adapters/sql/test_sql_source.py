@@ -196,7 +196,7 @@ async def test_rows_wake_an_agent_once_each(tmp_path: Path, lite: Board) -> None
 
 def _accepted(fleet: FleetHarness) -> list[str]:
     entries = fleet.entries("event.accepted")
-    events = [fleet.app.store.event(entry["event"]) for entry in entries]
+    events = [fleet.app.store.runs.event(entry["event"]) for entry in entries]
     return [event.id for event in events if event is not None]
 
 

@@ -142,13 +142,14 @@ async def test_no_content_is_in_a_span_or_a_log_line(fleet: FleetHarness) -> Non
     await fleet.wait_until_idle()
     spans = await traced(fleet)
     lines = [
-        format_entry(json.loads(raw), True) for _, raw in fleet.app.store.entries_after(0, 1000)
+        format_entry(json.loads(raw), True)
+        for _, raw in fleet.app.store.ledger.entries_after(0, 1000)
     ]
     assert spans
     assert SECRET not in repr(spans)
     assert SECRET not in "".join(lines)
     # The control: the content is there, where it may be.
-    bodies = [data for _, _, _, data in fleet.app.store.walk(("event.accepted",))]
+    bodies = [data for _, _, _, data in fleet.app.store.ledger.walk(("event.accepted",))]
     assert SECRET.encode() in b"".join(body for body in bodies if body)
 
 
@@ -200,13 +201,15 @@ async def test_what_a_collector_did_not_take_is_sent_again_and_once_only(
         fleet.app.settings = replace(fleet.app.settings, deployment=edges)
         running = Daemon(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())
-        await wait_until(lambda: running.sources is not None and fleet.app.store.last_seq() > 0)
+        await wait_until(
+            lambda: running.sources is not None and fleet.app.store.ledger.last_seq() > 0
+        )
         await fleet.app.intake.accept([job("1", send_proposal("hello"))])
         await wait_until(lambda: fleet.app.metrics.total("trace_failures") > 0)
         assert not collector.spans
         collector.refuse = False
         await wait_until(lambda: fleet.app.metrics.total("spans") > 0)
-        head = fleet.app.store.last_seq()
+        head = fleet.app.store.ledger.last_seq()
         await wait_until(lambda: int(fleet.app.store.meta(TRACES_KEY) or 0) >= head)
         running.stop()
         await task
