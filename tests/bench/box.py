@@ -1,8 +1,8 @@
 """What the box of agents' code costs: `make bench-box`.
 
 The shipped anomaly judge in a worker process, with and without a box, in turns (A B A B …): CPU of
-a worker's start (in its zygote and in itself, until its first answer), the time until then, CPU of
-a judged event (of the engine and of the worker), and what of a start is spent on entering.
+a worker's start (in its fork server and in itself, until its first answer), the time until then,
+CPU of a judged event (of the engine and of the worker), and what of a start is spent on entering.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def cpu_ms(pid: int) -> float:
 
 
 def entering(ports: tuple[int, ...]) -> float:
-    """Return how many milliseconds of CPU a process takes to enter, prepared as by a zygote."""
+    """Return how many ms of CPU a process takes to enter, as a fork server prepares it."""
     there, here = os.pipe()
     with tempfile.TemporaryDirectory() as scratch:
         box = Sandbox(scratch, read=(str(FOLDER),), ports=ports)

@@ -90,7 +90,8 @@ async def measure() -> None:
     with tempfile.TemporaryDirectory() as state:
         began = time.monotonic()
         pool = WorkerPool(Path(state))
-        print(f"starting the zygote keeps the engine for {(time.monotonic() - began) * 1e3:.1f} ms")
+        start_ms = (time.monotonic() - began) * 1e3
+        print(f"a start of the fork server keeps the engine for {start_ms:.1f} ms")
         judges = WorkerReasoner(pool, lambda _: JudgeSpec(str(FOLDER), charter))
         await judges.reason(lanes[0][0])
         print(f"first judgement after {(time.monotonic() - began) * 1e3:.0f} ms")

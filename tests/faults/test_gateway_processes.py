@@ -88,7 +88,7 @@ def look_into(fleet: GatewayProcesses, seeds: dict[str, str]) -> None:
     assert memory_of(fleet.gateway.pid, needles, there) >= there
     for agent in AGENTS:
         host, *children = family(fleet.workers[agent].pid)
-        assert len(children) == 2, "the zygote and the judge"
+        assert len(children) == 2, "the fork server and the judge"
         # It reads its key for each token; the name of that file shows that the scan can see.
         place = {"place": str(fleet.folder / f"{agent}.id")}
         held = memory_of(host, {**needles, **place})

@@ -138,7 +138,7 @@ def test_a_dropped_dead_letter_policy_fails(
     assert f'run "{run}"... fail' in found.text, found.text
 
 
-def test_open_doors_and_wide_roles_fail(environ: Mapping[str, str], tmp_path: Path) -> None:
+def test_open_ports_and_wide_roles_fail(environ: Mapping[str, str], tmp_path: Path) -> None:
     root = copy(tmp_path)
     for file, old, new in (
         ("run.tf", "INGRESS_TRAFFIC_INTERNAL_ONLY", "INGRESS_TRAFFIC_ALL"),
@@ -356,7 +356,7 @@ def test_the_processes_are_started_as_the_program_takes_it(harbour: Checked) -> 
         options("worker", ["--no-such-thing"])
 
 
-def test_the_router_knows_the_doors(harbour: Checked) -> None:
+def test_the_router_knows_the_endpoints(harbour: Checked) -> None:
     """Paths and ports of the engine, and no more paths than these."""
     text = (ROOT / "infra/terraform/modules/gateway/router.conf").read_text("utf-8")
     routes = dict(

@@ -182,7 +182,7 @@ def test_a_start_loads_no_more_than_the_first_event_needs(tmp_path: Path) -> Non
     } <= second & LATER
 
 
-def test_the_trial_of_a_policy_and_the_zygote_begin_before_the_event_loop_is_loaded() -> None:
+def test_the_trial_of_a_policy_and_the_fork_server_begin_before_the_event_loop_is_loaded() -> None:
     """What another process works on meanwhile is begun before what this one needs itself."""
     begins = """
 import vedette.interfaces.cli.run, vedette.config.settings

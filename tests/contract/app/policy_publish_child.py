@@ -1,7 +1,7 @@
 """Kills a publication at each of its crash points and looks at what is left: `... FOLDER`.
 
 A process of its own, because only one without threads may fork. Prints one JSON object: for each
-point what the store and the shelf said after the death, and again after the next start.
+point what the store and the repository said after the death, and again after the next start.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ async def test_a_leader_without_the_fleet_s_key_overwrites_nothing_newer(
 async def test_who_is_slow_with_the_old_key_does_not_overwrite_the_new_one(
     store: Store, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path
 ) -> None:
-    """As when another worker publishes with --new-key while this one reaches the shelf."""
+    """As when another worker publishes with --new-key while this one reaches the repository."""
     old, new = archive_of(bundle, 1, keys["a"]), archive_of(bundle, 2, keys["b"])
     await publish(store, bundle, old)
     where = tmp_path / "shelf"
@@ -266,7 +266,7 @@ def restored(folder: Path, where: Path, bundle: Bundle, number: int) -> Path:
     return folder
 
 
-async def test_a_publication_goes_above_the_shelf_though_no_fleet_runs(
+async def test_a_publication_goes_above_the_repository_though_no_fleet_runs(
     tmp_path: Path, bundle: Bundle
 ) -> None:
     """As `vedette policy publish` does it: open the store, publish, close."""
@@ -308,7 +308,7 @@ async def test_who_is_told_to_publish_again_may_do_so_in_another_process(
     assert not made().is_behind(8)
 
 
-async def test_a_look_at_the_shelf_sees_what_the_record_does_not_know(
+async def test_a_look_at_the_repository_sees_what_the_record_does_not_know(
     store: Any, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path
 ) -> None:
     where = tmp_path / "shelf"

@@ -1,4 +1,4 @@
-"""Publishing: signed, recorded with who and why, on the shelf; and back again by one command."""
+"""A publication: signed, recorded with who and why, in the repository; and its way back."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def distributor_of(fleet: FleetHarness) -> BundleDistributor:
 
 
 def lies(fleet: FleetHarness, where: str) -> tuple[int, str] | None:
-    """Return what lies on the shelf, verified; refused if it is older than what was live."""
+    """Return what lies in the repository, verified; refused if it is older than what was live."""
     state = fleet.folder / "state"
     return read_repository(
         open_repository(where), NAME, FolderSigner(state), fleet.app.store.policy.live_revision()[0]
@@ -164,10 +164,10 @@ async def test_a_policy_that_no_longer_fits_cannot_come_back(tmp_path: Path) -> 
         assert fleet.entries("policy.refused")[-1]["bundle"] == first[1]
 
 
-# --- the shelf ---------------------------------------------------------------------------------
+# --- the repository ----------------------------------------------------------------------------
 
 
-async def test_a_publication_does_not_wait_for_a_shelf_that_is_away(
+async def test_a_publication_does_not_wait_for_a_repository_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving("policies") as gcs:
@@ -240,7 +240,7 @@ async def test_what_was_not_signed_by_us_is_refused_and_replaced(tmp_path: Path,
 
 
 async def test_a_newer_revision_is_never_overwritten_by_an_older_one(tmp_path: Path) -> None:
-    """As when two workers publish, and the first of them is slow to reach the shelf."""
+    """As when two workers publish, and the first of them is slow to reach the repository."""
     where = str(tmp_path / "shelf")
     async with harness(tmp_path / "fleet", where) as fleet:
         first = distributor_of(fleet).live
@@ -250,7 +250,7 @@ async def test_a_newer_revision_is_never_overwritten_by_an_older_one(tmp_path: P
         assert lies(fleet, where) == fleet.app.store.policy.live_revision()
 
 
-async def test_after_a_restore_numbers_go_on_above_what_the_shelf_has(
+async def test_after_a_restore_numbers_go_on_above_what_the_repository_has(
     tmp_path: Path,
 ) -> None:
     where = str(tmp_path / "shelf")
@@ -410,7 +410,7 @@ async def test_a_reader_without_a_key_believes_nothing(tmp_path: Path) -> None:
     )
 
 
-async def test_somebody_who_keeps_changing_the_shelf_is_told_of(
+async def test_somebody_who_keeps_changing_the_repository_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with harness(tmp_path / "fleet", str(tmp_path / "shelf")) as fleet:

@@ -388,7 +388,7 @@ async def test_a_part_that_is_a_sink_or_was_drawn_is_shown_by_itself(
 
 
 @pytest.mark.parametrize("digest", [None, "", "abcdef1", "x" * 64, "0" * 64, "0" * 65, "action"])
-async def test_no_door_takes_an_approval_of_what_was_not_shown(
+async def test_no_endpoint_takes_an_approval_of_what_was_not_shown(
     tmp_path: Path, digest: str | None
 ) -> None:
     event = Event("shop", "1", "berth.free", "s", None, {"berth": "seven"})

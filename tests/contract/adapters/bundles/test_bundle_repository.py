@@ -1,4 +1,4 @@
-"""The Shelf port's contract, on a folder and on a bucket behind real HTTP with preconditions."""
+"""The contract of BundleRepository, on a folder and on a bucket over HTTP with preconditions."""
 
 from __future__ import annotations
 
@@ -78,16 +78,16 @@ def test_a_file_changes_only_from_the_version_that_was_seen(shelf: DirectoryRepo
 
 def test_of_many_writers_one_succeeds_each_time(where: str) -> None:
     rounds, writers = 5, 4
-    shelves = [open_repository(where) for _ in range(writers)]
+    repositories = [open_repository(where) for _ in range(writers)]
     gate = threading.Barrier(writers)
 
     def write(at: int) -> int:
         won = 0
         for turn in range(rounds):
-            found = shelves[at].get("harbour.tar.gz")
+            found = repositories[at].get("harbour.tar.gz")
             gate.wait(10)  # all have seen the same version
             version = found[1] if found else None
-            won += shelves[at].replace("harbour.tar.gz", b"%d by %d" % (turn, at), version)
+            won += repositories[at].replace("harbour.tar.gz", b"%d by %d" % (turn, at), version)
             gate.wait(10)
         return won
 

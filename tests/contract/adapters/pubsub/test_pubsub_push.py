@@ -245,7 +245,7 @@ async def test_bodies_are_bounded_one_by_one_and_together(pushing: Pushing) -> N
     assert (await first).status_code == 204
 
 
-async def test_strangers_do_not_keep_the_door_shut(pushing: Pushing) -> None:
+async def test_strangers_do_not_keep_others_out(pushing: Pushing) -> None:
     """What they announce takes no room: eight times 14 MB is more than there is."""
     await pushing.open()
     for _ in range(8):

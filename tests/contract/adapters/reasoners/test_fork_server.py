@@ -95,7 +95,7 @@ async def test_an_answer_that_breaks_us_breaks_its_own_question_only(tmp_path: P
 
 
 async def test_a_word_that_was_taken_is_not_waited_for_again(tmp_path: Path) -> None:
-    """The loop plans to hear the zygote; a judge that must not await may hear it before that."""
+    """The loop plans to hear the fork server; a judge that must not await may hear it sooner."""
     async with crew(tmp_path) as there:
         await there.judges.reason(brief(key="early"))
         await there.born()

@@ -1,6 +1,6 @@
-"""A zygote that was started before its pool: it serves nobody until it has the lock.
+"""A fork server that was started before its pool: it serves nobody until it has the lock.
 
-Real processes. What a pool does with its zygote is in test_worker_judges.py.
+Real processes. What a pool does with its fork server is in test_worker_judges.py.
 """
 
 from __future__ import annotations

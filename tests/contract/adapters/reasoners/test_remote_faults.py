@@ -158,13 +158,13 @@ def _server(tmp_path: Path, host: str) -> WorkerServer:
 
 
 @pytest.mark.parametrize("host", ["x" * 64, "no\0host"])
-def test_a_door_that_cannot_be_opened_says_so_whatever_it_is(tmp_path: Path, host: str) -> None:
+def test_a_server_that_cannot_be_opened_says_so_whatever_it_is(tmp_path: Path, host: str) -> None:
     """A name that cannot be looked up is no OSError."""
     with pytest.raises(BadFleet, match=r"workers cannot be let in: (UnicodeError|ValueError)"):
         _server(tmp_path, host).open()
 
 
-def test_a_door_that_breaks_later_is_its_threads_end(
+def test_a_server_that_breaks_later_is_its_threads_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runner minds threads; `open` has returned by then."""

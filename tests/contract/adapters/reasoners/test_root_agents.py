@@ -245,7 +245,7 @@ async def test_two_releases_at_once_are_both_told_and_leave_nothing(tmp_path: Pa
 STOPS = "import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)\n"
 
 
-async def test_a_worker_s_zygote_that_does_not_end_keeps_nobody(
+async def test_a_worker_s_fork_server_that_does_not_end_keeps_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outside a box, code can stop the process that started it; the loop turns on meanwhile."""

@@ -443,7 +443,7 @@ async def test_workers_die_with_an_engine_that_is_killed(tmp_path: Path, do: str
             engine.stdout.close()
 
 
-async def test_a_killed_zygote_is_replaced(tmp_path: Path) -> None:
+async def test_a_killed_fork_server_is_replaced(tmp_path: Path) -> None:
     async with crew(tmp_path) as there:
         await there.judges.reason(brief())
         pid = await there.born()
@@ -453,7 +453,7 @@ async def test_a_killed_zygote_is_replaced(tmp_path: Path) -> None:
         assert await there.born() != pid
 
 
-async def test_who_kills_the_zygote_is_charged(tmp_path: Path) -> None:
+async def test_who_kills_the_fork_server_is_charged(tmp_path: Path) -> None:
     """So it is not tried for ever; what else was being judged then may be charged once as well.
 
     In a box it could not.
@@ -465,7 +465,7 @@ async def test_who_kills_the_zygote_is_charged(tmp_path: Path) -> None:
         assert (await there.judges.reason(brief(key="n"))).label == "seen 1"
 
 
-async def test_a_zygote_that_never_comes_up_charges_nobody(tmp_path: Path) -> None:
+async def test_a_fork_server_that_never_comes_up_charges_nobody(tmp_path: Path) -> None:
     async with crew(tmp_path, command=(sys.executable, "-c", "raise SystemExit(1)")) as there:
         task = asyncio.create_task(there.judges.reason(brief()))
         await until(lambda: len(there.deaths) >= 2)
