@@ -47,7 +47,7 @@ class Reader:
     def meta(self, name: str) -> str | None:
         return self.marks.get(name)
 
-    async def compare_and_set(self, name: str, was: str | None, value: str) -> bool:
+    async def compare_and_set_meta(self, name: str, was: str | None, value: str) -> bool:
         held = self.marks.get(name) == was
         if held:
             self.marks[name] = value

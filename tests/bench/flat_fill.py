@@ -21,13 +21,14 @@ from tests.bench.bench_fleet import AGENT
 from tests.bench.flat_fleet import SOURCE, TYPE, asking, keeper
 from tests.bench.stencil import Stencil
 
-from vedette.app.stores import FleetStore
 from vedette.domain.action import action_id
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import ENVELOPE, Event, subject_of
 from vedette.domain.ports.run_store import Arrival
 from vedette.domain.run import ActionRow, CommitResult, CommitStatus, Run, Step
+from vedette.store.postgres import PostgresStore
+from vedette.store.sqlite import SqliteStore
 from vedette.testing.harness import FleetHarness
 
 BATCH = 512
@@ -115,7 +116,13 @@ class Copy:
     """One event's steps after a pattern."""
 
     def __init__(
-        self, pattern: Pattern, cut: Stencils, store: FleetStore, agent: str, name: str, key: str
+        self,
+        pattern: Pattern,
+        cut: Stencils,
+        store: PostgresStore | SqliteStore,
+        agent: str,
+        name: str,
+        key: str,
     ) -> None:
         self._of, self._cut, self._store = pattern, cut, store
         self._agent, self._key = agent, key
@@ -194,7 +201,9 @@ class Copy:
 class Filler:
     """Fills the store of an opened fleet whose dispatcher does nothing any more."""
 
-    def __init__(self, store: FleetStore, agents: int, done: Pattern, asks: Pattern) -> None:
+    def __init__(
+        self, store: PostgresStore | SqliteStore, agents: int, done: Pattern, asks: Pattern
+    ) -> None:
         self._store, self._agents, self._done, self._asks = store, agents, done, asks
 
     @classmethod

@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from vedette.app.stores import FleetStore
     from vedette.config.fleet import LoadedFleet
     from vedette.config.settings import Settings
+    from vedette.domain.ports.run_store import SpendReader
+    from vedette.domain.ports.store import Store
     from vedette.store.banks import SqliteBank
 
 
@@ -241,7 +243,7 @@ async def _open_app(
     )  # fmt: skip
 
 
-def _begin_clock(clock: FleetClock, store: FleetStore) -> Jump | None:
+def _begin_clock(clock: FleetClock, store: Store) -> Jump | None:
     """Let fleet time begin after what the ledger saw; return what is to be confirmed."""
     last = store.ledger.entry(store.ledger.last_seq())
 
@@ -256,7 +258,7 @@ def _begin_clock(clock: FleetClock, store: FleetStore) -> Jump | None:
     return clock.begin(int(orjson.loads(last[1])["at"]) if last else 0, expires)
 
 
-async def _store_displays(settings: Settings, store: FleetStore) -> None:
+async def _store_displays(settings: Settings, store: Store) -> None:
     """Keep with the record what people are shown of events, for all who read it or answer."""
     displays = canonical_json([display.to_json() for display in settings.displays]).decode()
     if displays != (store.meta(DISPLAYS_KEY) or "[]"):
@@ -300,7 +302,7 @@ def _find_dead_letters(settings: Settings) -> BrokerDeadLetters | None:
 def _build_services(
     settings: Settings,
     fleet: Fleet,
-    store: FleetStore,
+    store: Store,
     banks: SqliteBank,
     reasoners: dict[str, Reasoner],
     clock: FleetClock,
@@ -330,7 +332,7 @@ def _build_services(
         # There is one lease, and this worker holds it from here on.
         calls.note_lease(store.cluster.epoch, clock.monotonic_us())
     calls.start_seq = store.ledger.last_seq()
-    _restore_counts(services, store)
+    _restore_counts(services, store.spend)
     return services
 
 
@@ -340,11 +342,9 @@ def _judge_agents(loaded: LoadedFleet) -> dict[str, Agent]:
     return {name: agent for name, agent in agents.items() if agent.has_judge}
 
 
-def _restore_counts(services: Services, store: FleetStore) -> None:
+def _restore_counts(services: Services, spend: SpendReader) -> None:
     now = services.clock.now_us()
-    for agent, unit, minute, amount in store.spend.by_minute(
-        window_start(now, DAY_US) // MINUTE_US
-    ):
+    for agent, unit, minute, amount in spend.by_minute(window_start(now, DAY_US) // MINUTE_US):
         services.gateway.counts.add(agent, unit, minute * MINUTE_US, amount)
 
 

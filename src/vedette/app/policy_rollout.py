@@ -34,8 +34,8 @@ from vedette.policy.rollout import PublishRequest, Rollout
 from vedette.policy.second_opinion import SecondOpinion, SecondOpinionFactory
 
 if TYPE_CHECKING:
-    from vedette.app.stores import FleetStore
     from vedette.config.settings import Settings
+    from vedette.domain.ports.store import Store
 
 # How many recorded questions are answered again to show what a bundle loosens.
 EVIDENCE_LIMIT = 200
@@ -53,7 +53,7 @@ class NoPolicy:
 
 async def open_rollout(
     settings: Settings,
-    store: FleetStore,
+    store: Store,
     services: Services,
     embedded_stage: PolicyStage | None,
     second_engine: Callable[[Bundle], PolicyEngine | None] | None,
@@ -132,7 +132,7 @@ async def open_rollout(
     return rollout, troubles
 
 
-async def _live_bundle(settings: Settings, store: FleetStore, digest: str) -> Bundle:
+async def _live_bundle(settings: Settings, store: Store, digest: str) -> Bundle:
     """Return the live bundle as it was recorded.
 
     Where its row was edited or is gone the policy folder's bytes make it right again, if they are
@@ -155,9 +155,7 @@ async def _live_bundle(settings: Settings, store: FleetStore, digest: str) -> Bu
     return found
 
 
-async def _offer_policy_folder(
-    settings: Settings, store: FleetStore, rollout: Rollout
-) -> list[str]:
+async def _offer_policy_folder(settings: Settings, store: Store, rollout: Rollout) -> list[str]:
     """Offer the policy folder if it says something new; return why it was refused, if it was.
 
     Raises BadPolicy if no revision is live then.
@@ -188,7 +186,7 @@ async def _offer_policy_folder(
     return []
 
 
-def find_live_loosening(store: FleetStore, bundle: Bundle) -> Loosening:
+def find_live_loosening(store: Store, bundle: Bundle) -> Loosening:
     """Return what a bundle loosens against the live one; nothing is loosened by the first."""
     from vedette.policy.bundle_data import mount
 
@@ -202,7 +200,7 @@ def find_live_loosening(store: FleetStore, bundle: Bundle) -> Loosening:
     return find_loosening(live, bundle, mount)
 
 
-def evidence(store: FleetStore, live: PolicyEngine, other: PolicyEngine) -> tuple[str, ...]:
+def evidence(store: Store, live: PolicyEngine, other: PolicyEngine) -> tuple[str, ...]:
     """Say how the last recorded questions would be answered under another bundle."""
     requests = []
     for seq, _ in store.ledger.entries_page(
@@ -214,7 +212,7 @@ def evidence(store: FleetStore, live: PolicyEngine, other: PolicyEngine) -> tupl
     return find_looser_decisions(live, other, requests)
 
 
-def read_engine_data(store: FleetStore, digest: str) -> tuple[dict[str, Any], BudgetPolicy]:
+def read_engine_data(store: Store, digest: str) -> tuple[dict[str, Any], BudgetPolicy]:
     """Return what an admitted bundle carries for the engine: the registry, and the budgets."""
     from vedette.policy.bundle_data import mount
 

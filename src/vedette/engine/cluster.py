@@ -1,6 +1,6 @@
 """The cluster: how a worker takes up what another worker published or stopped.
 
-From the moment the store has seen it, no call starts here under anything older (`Store.holds`),
+From the moment the store has seen it, no call starts here under anything older (`is_lease_valid`),
 and no step of an older revision commits. Here the new revision and the stops become live, and
 the store is told, so that calls may start again.
 """

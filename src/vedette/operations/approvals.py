@@ -74,7 +74,7 @@ async def answer_hold(
 ) -> dict[str, Any]:
     """Approve or deny one hold; `claimed_by` tells whose claim was passed over.
 
-    Raises NotShown for an approval without the digest of what was shown.
+    Raises DisplayMismatch for an approval without the digest of what was shown.
     """
     claimed = _current_claim(commands, _action_id(hold))
     if verb == "deny":

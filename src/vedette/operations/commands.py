@@ -141,7 +141,8 @@ class Commands(Struct):
         """Approve exactly the action that is held. It is decided again before it is done.
 
         `digest` is the beginning, at least 8 digits, of the `shown_digest` that came with what the
-        person was shown (`vedette.ledger.history.lists.hold_item`). Raises NotShown for any other.
+        person was shown (`vedette.ledger.history.lists.hold_item`). Raises DisplayMismatch for
+        any other.
         """
         return await self._answer(order, hold, "approved", digest)
 
@@ -453,7 +454,8 @@ class Commands(Struct):
 
         What agents proposed to remember out of it leaves the banks too. With `deny_holds` what
         waits on it is denied by the same person for the same reason, and its runs end. With
-        `digest`, the beginning of a survey's, nothing but what that survey found: else NotShown.
+        `digest`, the beginning of a survey's, nothing but what that survey found:
+        else DisplayMismatch.
         """
         self._authorize(order, "erase")
         if deny_holds:

@@ -191,7 +191,7 @@ class Maintenance(Struct):
             # It may have ended by an order whose commit stood unheard.
             self.services.loss_window = self.services.store.ledger.loss_window()
             raise
-        if self.services.loss_window is not None:  # as `store.loss_window` says now, which may fail
+        if self.services.loss_window is not None:  # as the ledger says now, which may fail
             self.services.loss_window = replace(self.services.loss_window, until=seq)
         return {"seq": seq}
 

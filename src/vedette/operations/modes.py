@@ -42,7 +42,7 @@ async def dispatch(commands: Commands, order: Order, args: Mapping[str, Any]) ->
     Returns what a publication tells, with `agent`, `was`, `mode`, `requested`, `effective_mode`
     and, as `folder`, what became of the file. Raises Forbidden for another role; NotFound for what
     is no agent; BadCommand for what is no mode, for a folder that says more than what is live, and
-    for grants that cannot be edited by lines; Outrun if others publish all the time.
+    for grants that cannot be edited by lines; WriteConflict if others publish all the time.
     """
     require_role(order.principal, order.principal.roles, "mode")
     agent, mode = args["agent"], args.get("mode")

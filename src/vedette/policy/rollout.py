@@ -132,7 +132,7 @@ class Rollout(Struct):
     ) -> PublishResult:
         """Make `bundle` live, or say why not; the last good one stays.
 
-        Raises Outrun if it was made from another revision than the one that is live.
+        Raises WriteConflict if it was made from another revision than the one that is live.
         """
         async with self._publish_lock:
             done, upload = await self._retry_publish(bundle, request, command)
@@ -280,7 +280,7 @@ class Rollout(Struct):
         """Make the revision durable under its number, with its archive and what it decides.
 
         `live` is the number of the revision that it was compared with, `load_releases` the entry up
-        to which releases were. Raises Outrun if another is live by now.
+        to which releases were. Raises WriteConflict if another is live by now.
         """
         details = {"loosens": list(loosening.statements)} if loosening.statements else {}
         body = Body(canonical_json({"reason": request.reason, **details}))

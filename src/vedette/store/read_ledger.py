@@ -160,43 +160,54 @@ class LedgerReader:
     # --- what verification, archives and recovery ask -----------------------------------------
 
     def snapshot(self) -> AbstractContextManager[None]:
+        """Let all reads inside see one state of the store."""
         return self._database.snapshot()
 
     def checkpoints(self) -> Iterator[str]:
+        """Yield the signed checkpoints in order."""
         for (note,) in self._database.iterate_rows("SELECT note FROM checkpoint ORDER BY size"):
             yield note
 
     def sized_checkpoints(self) -> Iterator[tuple[int, str]]:
+        """Yield the signed checkpoints, each with the size it is kept under."""
         rows: Iterator[Any] = self._database.iterate_rows(
             "SELECT size, note FROM checkpoint ORDER BY size"
         )
         yield from rows
 
     def last_checkpoint(self) -> str | None:
+        """Return the last signed checkpoint; None before the first."""
         rows = self._database.rows("SELECT note FROM checkpoint ORDER BY size DESC LIMIT 1")
         return str(rows[0][0]) if rows else None
 
     def archived(self) -> bytes | None:
+        """Return what was archived, as `vedette.ledger.pruned_log.ArchivedPrefix` reads it."""
         kept = read_meta(self._database, ARCHIVED)
         return kept.encode() if kept is not None else None
 
     def archived_bodies(self) -> dict[int, tuple[bytes, bytes]]:
+        """Return (salt, body) of archived entries whose content is kept here, by their seq."""
         return read_salted_bodies(self._database)
 
     def frontier(self) -> str | None:
+        """Return the tree that the store goes on with, in hexadecimal."""
         return read_meta(self._database, FRONTIER)
 
     def entry_columns(self) -> Iterator[tuple[Any, ...]]:
+        """Yield every entry's ENTRY_COLUMNS and its bytes, so that they can be compared."""
         sql = f"SELECT {','.join(ENTRY_COLUMNS)},bytes FROM entry ORDER BY seq"
         yield from self._database.iterate_rows(sql)
 
     def row_mismatches(self) -> Iterator[RowMismatch]:
+        """Yield every column of a row that the entries contradict. Reads the whole ledger."""
         return find_mismatches(self._database)
 
     def key_in_force(self) -> str | None:
+        """Return the verifier key that the last rotation named; None if there was none."""
         return read_meta(self._database, KEY)
 
     def first_open_entry(self) -> int | None:
+        """Return the first entry of the oldest run that has not ended; None if all have."""
         rows = self._database.rows(
             "SELECT MIN(position) FROM run WHERE state='ready' UNION ALL "
             "SELECT MIN(position) FROM run WHERE state='waiting' AND state IN ('waiting', 'dead')"

@@ -19,7 +19,6 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from vedette.app.stores import FleetStore
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.decision import Decision
@@ -35,6 +34,7 @@ from vedette.ledger.history.projection import (
     bucket,
     fold_entries,
 )
+from vedette.store.postgres import PostgresStore
 from vedette.store.sqlite import SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import (
@@ -54,7 +54,7 @@ PERMIT = Decision("permit", "permit.small", ("p",))
 HOLD = Decision("hold", "impact.high", ("h",), "approval")
 DENY = Decision("deny", "mode.observe", ("d",), would="permit")
 
-Opener = Callable[..., FleetStore]
+Opener = Callable[..., PostgresStore | SqliteStore]
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def clock() -> ManualClock:
 
 @pytest.fixture(params=["postgres", "sqlite"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Opener]:
-    opened: list[FleetStore] = []
+    opened: list[PostgresStore | SqliteStore] = []
 
-    def again(worker: str = "one") -> FleetStore:
+    def again(worker: str = "one") -> PostgresStore | SqliteStore:
         names: dict[str, Any] = {"fleet": "harbour", "key": KEY, "key_name": "vedette/harbour"}
         if request.param == "sqlite":
             opened.append(SqliteStore(tmp_path, now_us=clock.now_us, synchronous="OFF", **names))
@@ -95,11 +95,11 @@ def _url(folder: Path) -> str:
 
 
 @pytest.fixture
-def store(opener: Opener) -> FleetStore:
+def store(opener: Opener) -> PostgresStore | SqliteStore:
     return opener()
 
 
-def fresh(store: FleetStore, run: Run) -> Run:
+def fresh(store: PostgresStore | SqliteStore, run: Run) -> Run:
     found = store.runs.run(run.id)
     assert found is not None
     return found
@@ -108,7 +108,7 @@ def fresh(store: FleetStore, run: Run) -> Run:
 ALL = "SELECT name, id, version, sort, data FROM view ORDER BY name, id"
 
 
-def stored(store: FleetStore) -> list[tuple[Any, ...]]:
+def stored(store: PostgresStore | SqliteStore) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in store.database.rows(ALL)]
 
 
@@ -122,7 +122,11 @@ def by_person(kind: str, **fields: Any) -> Draft:
 
 
 async def wander(
-    store: FleetStore, clock: ManualClock, seed: int, steps: int = 60, base: int = 0
+    store: PostgresStore | SqliteStore,
+    clock: ManualClock,
+    seed: int,
+    steps: int = 60,
+    base: int = 0,
 ) -> None:
     """Let runs of a few agents take random steps; some are refused or rolled back."""
     dice = random.Random(seed)
@@ -156,7 +160,7 @@ async def wander(
                 open_runs.append(run)
 
 
-async def both_ways(store: FleetStore, dice: random.Random) -> None:
+async def both_ways(store: PostgresStore | SqliteStore, dice: random.Random) -> None:
     name = dice.choice(["watcher", "sorter"])
     on = ("agent", name) not in store.policy.stop_scopes()
     kind = "stop.set" if on else "stop.lifted"
@@ -165,7 +169,7 @@ async def both_ways(store: FleetStore, dice: random.Random) -> None:
         await store.commands.stop(by_person(kind, what=f"agent:{name}"), "agent", name, on)
 
 
-async def onward(store: FleetStore, dice: random.Random, run: Run) -> bool:
+async def onward(store: PostgresStore | SqliteStore, dice: random.Random, run: Run) -> bool:
     """Take a run one step on; say whether it goes on."""
     if run.state in ("done", "dead"):
         return False
@@ -218,7 +222,11 @@ async def onward(store: FleetStore, dice: random.Random, run: Run) -> bool:
 
 
 async def bring_about(
-    store: FleetStore, dice: random.Random, run: Run, row: Any, about: Mapping[str, Any]
+    store: PostgresStore | SqliteStore,
+    dice: random.Random,
+    run: Run,
+    row: Any,
+    about: Mapping[str, Any],
 ) -> bool:
     to = dice.choice(["done", "failed", "unknown", "dead"])
     if to == "dead":
@@ -255,7 +263,9 @@ async def test_the_tables_are_what_the_entries_come_to(
     assert repeat.tables.find_wrong_rows() == []
 
 
-async def test_rebuilt_tables_have_equal_bytes(store: FleetStore, clock: ManualClock) -> None:
+async def test_rebuilt_tables_have_equal_bytes(
+    store: PostgresStore | SqliteStore, clock: ManualClock
+) -> None:
     await wander(store, clock, 5)
     before = stored(store)
     assert await store.maintenance.rebuild_views() == len(before)
@@ -263,7 +273,9 @@ async def test_rebuilt_tables_have_equal_bytes(store: FleetStore, clock: ManualC
     assert len(before) > 10
 
 
-async def test_a_spoilt_row_is_found_and_mended(store: FleetStore, clock: ManualClock) -> None:
+async def test_a_spoilt_row_is_found_and_mended(
+    store: PostgresStore | SqliteStore, clock: ManualClock
+) -> None:
     """The negative control: comparing would say so if the tables were anything else."""
     await wander(store, clock, 6)
     before = stored(store)
@@ -283,7 +295,9 @@ async def test_a_spoilt_row_is_found_and_mended(store: FleetStore, clock: Manual
     assert stored(store) == before
 
 
-async def test_what_was_rolled_back_left_nothing(store: FleetStore, clock: ManualClock) -> None:
+async def test_what_was_rolled_back_left_nothing(
+    store: PostgresStore | SqliteStore, clock: ManualClock
+) -> None:
     (run,) = await accept_events(store, event(1))
     before = stored(store)
 
@@ -330,7 +344,7 @@ async def test_several_workers_keep_one_set_of_tables(opener: Opener, clock: Man
 
 
 async def test_archived_entries_are_not_counted_again(
-    store: FleetStore, clock: ManualClock
+    store: PostgresStore | SqliteStore, clock: ManualClock
 ) -> None:
     for number in range(4):
         (run,) = await accept_events(store, event(number))
@@ -348,7 +362,7 @@ async def test_archived_entries_are_not_counted_again(
 # --- equal to what the tables of the line say, over a real line ----------------------------------
 
 
-def by_tables(store: FleetStore) -> dict[str, dict[str, int]]:
+def by_tables(store: PostgresStore | SqliteStore) -> dict[str, dict[str, int]]:
     """Count the slow way, over the tables themselves."""
     table: dict[str, dict[str, int]] = {}
     for name, of, column in (

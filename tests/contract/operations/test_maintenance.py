@@ -81,7 +81,7 @@ async def test_rotate_archive_and_verify(adapter: Any, tmp_path: Path) -> None:
     joined = JoinedLedger(Archive(tmp_path / "archive"), store.ledger)
     assert verify_store(joined, LINE, witness).findings == ()
     assert (
-        verify_inclusion_proof(prove_inclusion(store, store.ledger.last_seq()), LINE).size
+        verify_inclusion_proof(prove_inclusion(store.ledger, store.ledger.last_seq()), LINE).size
         == store.ledger.last_seq()
     )
     store.close()

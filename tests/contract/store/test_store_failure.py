@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import apsw
 import pytest
@@ -157,7 +157,8 @@ async def test_new_work_takes_nothing_of_the_room_for_stops_and_outcomes(tmp_pat
         store: Any = fleet.app.store
         intercept_commits(fleet, hold_back)
         await fleet.send(*(job(f"n{n}", note_proposal(HEAVY), key=f"k{n}") for n in range(5)))
-        hold, store._spare.reserve = store._spare.reserve, lambda: False  # no room for the file
+        spare = store.writer._hooks._spare
+        hold, spare.reserve = spare.reserve, lambda: False  # no room for the file
         grow(fleet, 0)
         with pytest.raises(StoreFailed):
             await fleet.send(job("late", note_proposal(10 * HEAVY), key="late"))
@@ -166,14 +167,14 @@ async def test_new_work_takes_nothing_of_the_room_for_stops_and_outcomes(tmp_pat
         await wait_until(lambda: fleet.app.metrics.total("store_failures") >= 5)
         assert not fleet.entries("turn.reasoned")
         assert (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
-        store._spare.reserve = hold
+        spare.reserve = hold
         await wait_until(lambda: len(fleet.entries("run.closed")) == 5)
 
 
 async def test_a_commit_that_stands_although_it_raises_parts_nothing(tmp_path: Path) -> None:
     """Memory was behind the file from then on: every later group took numbers that were given."""
     async with toy_fleet(tmp_path, World()) as fleet:
-        database: Any = cast(Any, fleet.app.store)._write
+        database: Any = fleet.app.store.parts.database
         commit = database.commit
 
         def stands() -> None:

@@ -156,7 +156,7 @@ async def test_its_own_successor_takes_a_worker_s_leases_over_at_once(worker: Op
     (run,) = await accept_events(one, event(1))
     old = closing_step(one, run)
     hang(one)
-    one._open.close()  # what the end of a process does
+    one._lock.close()  # what the end of a process does
     again = worker("one")
     assert held(again) == [SHARDS]
     assert (await one.steps.commit(old)).status is CommitStatus.FENCED_LEASE

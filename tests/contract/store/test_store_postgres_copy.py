@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -120,8 +121,9 @@ async def test_everything_is_there_and_the_proof_goes_on(settings: Settings, url
     action, erased = await filled(settings)
     done = await copied(settings, url)
     old, new = SqliteReader(settings.state), PostgresReader(url)
+    target: Any = new.database
     for name in tables():
-        columns = ", ".join(f'"{column}"' for column in new._database.columns_of(name))  # type: ignore[attr-defined]
+        columns = ", ".join(f'"{column}"' for column in target.columns_of(name))
         beyond = {"entry": f" WHERE seq<={done.size}", "body": f" WHERE seq<={done.size}"}
         beyond |= {"checkpoint": f" WHERE size<={done.size}"}
         beyond |= {"view": " WHERE name NOT IN ('minute', 'fleet')"}

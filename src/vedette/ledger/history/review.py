@@ -109,7 +109,7 @@ def shown_digest(
 
 
 def refuse_unseen(item: Mapping[str, Any], digest: str) -> None:
-    """Raise NotShown unless `digest` begins the digest of what is shown of a hold now."""
+    """Raise DisplayMismatch unless `digest` begins the digest of what is shown of a hold now."""
     hold, mend = item["hold"], f"look at it again: vedette hold {item['hold']}"
     if not DIGEST_PREFIX.fullmatch(digest):
         what = f"{digest[:20]!r} is no digest: it has 8 to 64 hexadecimal digits"
@@ -122,7 +122,7 @@ def refuse_unseen(item: Mapping[str, Any], digest: str) -> None:
 
 
 def refuse_erased(item: Mapping[str, Any]) -> None:
-    """Raise NotShown for a hold of which nobody can see any more what it is for."""
+    """Raise DisplayMismatch for a hold of which nobody can see any more what it is for."""
     if item["erased"] or item["about"]["erased"]:
         what = f"what hold {item['hold']} is about was erased: nobody can see what they approve"
         raise DisplayMismatch(what, mend="deny it")

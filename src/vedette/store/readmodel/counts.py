@@ -38,11 +38,8 @@ class TableReader:
         ]
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return, for each agent, runs by state, decisions by outcome, effects and holds by state.
-
-        What has ended is counted as it ends; what is ready or waits is counted by an index that
-        has nothing else.
-        """
+        # What has ended is counted as it ends; what is ready or waits is counted by an index that
+        # has nothing else.
         table: dict[str, dict[str, int]] = {}
         for agent, found in self._agents():
             counted = {name: n for name, n in found.items() if "." in name and name[:6] != "would."}
@@ -57,7 +54,6 @@ class TableReader:
         return table
 
     def wait_counts(self) -> dict[str, int]:
-        """Return how many runs wait, by what they wait for."""
         sql = (
             "SELECT agent, waits, COUNT(*) FROM run WHERE state='waiting' AND agent>'' "
             "GROUP BY agent, waits"
@@ -68,7 +64,6 @@ class TableReader:
         return table
 
     def would(self) -> dict[str, dict[str, int]]:
-        """Return, for each agent, what its denials in mode observe would have been."""
         table = {}
         for agent, found in self._agents():
             would = {name[6:]: n for name, n in found.items() if name.startswith("would.")}
@@ -77,7 +72,6 @@ class TableReader:
         return table
 
     def event_counts(self) -> tuple[int, int]:
-        """Return (events accepted, of which woke nobody)."""
         fleet = self.view("fleet", "") or {}
         return fleet.get("events", 0), fleet.get("woke_nobody", 0)
 
