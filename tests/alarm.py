@@ -25,6 +25,6 @@ async def sound(fleet: FleetHarness) -> None:
     """Send the series and approve all that is held."""
     await fleet.send(*series())
     await fleet.wait_until_idle()
-    for row in fleet.app.store.holds_page(after=0, limit=200):
+    for row in fleet.app.store.runs.holds_page(after=0, limit=200):
         await fleet.approve(row)
     await fleet.wait_until_idle()

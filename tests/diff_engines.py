@@ -47,11 +47,11 @@ class Compared:
 def compare(
     oracle: Callable[[Sequence[Any]], Sequence[Decision]],
     others: Mapping[str, PolicyEngine],
-    asked: Iterable[Any],
+    requests: Iterable[Any],
 ) -> Compared:
     """Ask `oracle` a batch at a time and every other engine one by one; count what differs."""
     found = Compared()
-    todo = iter(asked)
+    todo = iter(requests)
     while batch := list(islice(todo, _BATCH)):
         for question, right in zip(batch, oracle(batch), strict=True):
             found.asked += 1

@@ -53,7 +53,7 @@ class Counts:
     examples: list[str] = field(default_factory=list)
 
 
-def batch(counts: Counts, *, size: int = BATCH, asked: int = ASKED) -> None:
+def batch(counts: Counts, *, size: int = BATCH, questions_each: int = ASKED) -> None:
     """Compare one more batch, and count what came of it."""
     began = time.monotonic()
     number = counts.batches
@@ -64,20 +64,20 @@ def batch(counts: Counts, *, size: int = BATCH, asked: int = ASKED) -> None:
             texts[len(texts)] = text
             if len(texts) == size:
                 break
-    all_asked = questions(random.Random(counts.seed - number - 1), asked)
+    all_questions = questions(random.Random(counts.seed - number - 1), questions_each)
     with server(texts) as opa, Engines() as engines:
-        right = {number: opa.answers(number, all_asked) for number in texts}
+        right = {number: opa.answers(number, all_questions) for number in texts}
         compiled = {number: text for number, text in texts.items() if number not in opa.refused}
-        wasm = by_wasm(engines, compiled, all_asked)
+        wasm = by_wasm(engines, compiled, all_questions)
     said = {
-        "regorus": {number: by_regorus(text, all_asked) for number, text in texts.items()},
+        "regorus": {number: by_regorus(text, all_questions) for number, text in texts.items()},
         "wasm": wasm,
     }
     for refused, words in opa.refused.items():
         _example(counts, f"opa does not compile it: {words}\n{texts[refused]}")
     counts.refused_by_opa += len(opa.refused)
     for name, answers in said.items():
-        _count(counts, name, answers, right, texts, all_asked)
+        _count(counts, name, answers, right, texts, all_questions)
     for number in compiled:
         counts.undefined += right[number].count(UNDEFINED)
         counts.failed += right[number].count(FAILED)
@@ -93,7 +93,7 @@ def _count(
     said: Mapping[int, list[Any]],
     right: Mapping[int, list[Any]],
     texts: Mapping[int, str],
-    asked: list[dict[str, Any]],
+    requests: list[dict[str, Any]],
 ) -> None:
     for number, answers in said.items():
         if right[number][0] == REFUSED:
@@ -106,7 +106,7 @@ def _count(
             _example(
                 counts,
                 f"{name} says {answers[first]}\nopa says {right[number][first]}\n"
-                f"asked {asked[first]!r}\n{texts[number]}",
+                f"asked {requests[first]!r}\n{texts[number]}",
             )
 
 
@@ -125,9 +125,9 @@ def _read(path: Path, seed: int) -> Counts:
 
 def _write(path: Path, counts: Counts) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_suffix(".new")
-    beside.write_bytes(orjson.dumps(asdict(counts), option=orjson.OPT_INDENT_2))
-    beside.replace(path)
+    part_path = path.with_suffix(".new")
+    part_path.write_bytes(orjson.dumps(asdict(counts), option=orjson.OPT_INDENT_2))
+    part_path.replace(path)
 
 
 def _conditions() -> Iterator[str]:
@@ -152,10 +152,10 @@ def main() -> int:
         batch(counts)
         _write(args.state, counts)
         if counts.batches % 10 == 0 or counts.admitted >= args.modules:
-            told = sum(counts.differed.values()) + counts.refused_by_opa
+            count = sum(counts.differed.values()) + counts.refused_by_opa
             print(
                 f"{counts.admitted:,} of {args.modules:,} modules, {counts.decisions['wasm']:,} "
-                f"decisions each, {told} differ; {counts.seconds:.0f} s",
+                f"decisions each, {count} differ; {counts.seconds:.0f} s",
                 flush=True,
             )
     print(

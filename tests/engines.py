@@ -57,7 +57,7 @@ class Engines:
             self._links[digest] = link
         return OpaEngine(NullPolicyEngine(), self._links[digest], PrometheusMetrics(), digest)
 
-    def opa_says(self, bundle: Bundle, asked: Sequence[Any]) -> list[Decision]:
+    def opa_says(self, bundle: Bundle, questions: Sequence[Any]) -> list[Decision]:
         """Return what the server decides of many questions, several on their way at a time.
 
         Beside the engine, which asks one at a time and waits for each.
@@ -67,8 +67,8 @@ class Engines:
         found: list[Decision] = []
 
         async def all_of_them() -> None:
-            for start in range(0, len(asked), _AT_A_TIME):
-                part = [orjson.dumps(one) for one in asked[start : start + _AT_A_TIME]]
+            for start in range(0, len(questions), _AT_A_TIME):
+                part = [orjson.dumps(one) for one in questions[start : start + _AT_A_TIME]]
                 for answer in await asyncio.gather(*(link._ask(one) for one in part)):
                     assert answer.digest == engine.digest
                     found.append(parse_decision(answer.result))

@@ -97,16 +97,16 @@ class _Handler(BaseHTTPRequestHandler):
         if query.get("alt") != ["media"] or found is None:
             self._answer(404, b'{"error": {"code": 404}}')
             return
-        told = {"x-goog-generation": str(found.generation)}
+        fields = {"x-goog-generation": str(found.generation)}
         if self.store.breaking:
-            self._break_off(found.raw, told)
+            self._break_off(found.raw, fields)
         else:
-            self._answer(200, found.raw, told)
+            self._answer(200, found.raw, fields)
 
-    def _break_off(self, raw: bytes, told: dict[str, str]) -> None:
+    def _break_off(self, raw: bytes, headers: dict[str, str]) -> None:
         """Send the half of an answer."""
         self.close_connection = True
-        self._head(200, len(raw), told)
+        self._head(200, len(raw), headers)
         self.wfile.write(raw[: len(raw) // 2])
         if self.store.breaking == "stall":
             self.connection.settimeout(5)
@@ -143,13 +143,13 @@ class _Handler(BaseHTTPRequestHandler):
         assert body.startswith(mark)
         assert body.rstrip().endswith(mark + b"--")
         first, second = body[len(mark) + 2 :].rstrip()[: -len(mark) - 2].split(b"\r\n" + mark, 1)
-        told, content = first.split(b"\r\n\r\n", 1)[1], second.split(b"\r\n\r\n", 1)[1]
-        return json.loads(told), content.removesuffix(b"\r\n")
+        headers, content = first.split(b"\r\n\r\n", 1)[1], second.split(b"\r\n\r\n", 1)[1]
+        return json.loads(headers), content.removesuffix(b"\r\n")
 
     def _asked(self) -> tuple[str, dict[str, list[str]]]:
         self.store.requests += 1
-        asked = urlsplit(self.path)
-        return asked.path, parse_qs(asked.query)
+        parts = urlsplit(self.path)
+        return parts.path, parse_qs(parts.query)
 
     def _refused(self) -> bool:
         token = self.store.token

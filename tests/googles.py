@@ -84,8 +84,8 @@ class FakeGoogle:
         if self.status != 200:
             return web.Response(status=self.status, headers=headers)
         if what == "token":
-            told = {"access_token": MASTER, "expires_in": 3599, "token_type": "Bearer"}
-            return web.json_response(told, headers=headers)
+            fields = {"access_token": MASTER, "expires_in": 3599, "token_type": "Bearer"}
+            return web.json_response(fields, headers=headers)
         return web.Response(text=self.token(self.own, request.query["audience"]), headers=headers)
 
     async def _mint(self, request: web.Request) -> web.Response:

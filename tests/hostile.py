@@ -112,7 +112,7 @@ def engine_memory(d):
         assert memory.read(len(d["marker"])) == d["marker"].encode()
 
 def own_parent_memory(d):
-    """The zygote's."""
+    """The fork server's."""
     Path(f"/proc/{os.getppid()}/environ").read_bytes()
     os.close(os.open(f"/proc/{os.getppid()}/mem", os.O_RDWR))
 
@@ -130,7 +130,7 @@ def stop(d):
     os.kill(d["victim"], signal.SIGSTOP)
     os.kill(d["victim"], signal.SIGCONT)
 
-def signal_zygote(d):
+def signal_fork_server(d):
     os.kill(os.getppid(), signal.SIGWINCH)
 
 def signal_group(d):
@@ -185,7 +185,7 @@ def program_from_memory(d):
     assert subprocess.run([f"/proc/self/fd/{fd}"], pass_fds=(fd,)).returncode == 0
 
 def outlive(d):
-    """Be killed no more when the zygote ends."""
+    """Be killed no more when the fork server ends."""
     if LIBC.prctl(1, 0, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 

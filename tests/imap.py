@@ -197,8 +197,8 @@ class Mailbox:
                 client.create(f'"{folder}"')
             date = imaplib.Time2Internaldate(at) if at else ""
             for mail in mails:
-                kind, told = client.append(f'"{folder}"', flags, date, mail)
-                assert kind == "OK", told
+                kind, answer = client.append(f'"{folder}"', flags, date, mail)
+                assert kind == "OK", answer
 
     def create(self, folder: str) -> None:
         """Make a folder."""
@@ -226,8 +226,8 @@ class Mailbox:
     def raw(self, folder: str) -> list[bytes]:
         """Return the bytes of the mails of a folder, in order."""
         with self.client(folder) as client:
-            told = client.uid("FETCH", "1:*", "(BODY.PEEK[])")[1]
-            return [part[1] for part in told if isinstance(part, tuple)]
+            answer = client.uid("FETCH", "1:*", "(BODY.PEEK[])")[1]
+            return [part[1] for part in answer if isinstance(part, tuple)]
 
     def renumber(self) -> None:
         """Have the server number the mails of the INBOX anew, under another UIDVALIDITY."""
@@ -239,9 +239,9 @@ class Mailbox:
 def _kept(client: imaplib.IMAP4) -> set[Kept]:
     found: set[Kept] = set()
     # By UID, for which an empty folder is no error.
-    asked = "(UID FLAGS BODY.PEEK[HEADER.FIELDS (MESSAGE-ID)])"
-    kind, told = client.uid("FETCH", "1:*", asked)
-    for part in told if kind == "OK" else ():
+    attributes = "(UID FLAGS BODY.PEEK[HEADER.FIELDS (MESSAGE-ID)])"
+    kind, answer = client.uid("FETCH", "1:*", attributes)
+    for part in answer if kind == "OK" else ():
         if not isinstance(part, tuple):
             continue
         uid, flags = _UID.search(part[0]), _FLAGS.search(part[0])

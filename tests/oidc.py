@@ -42,12 +42,12 @@ def new_key(algorithm: str = "RS256") -> dict[str, Any]:
     from joserfc.jwk import ECKey, RSAKey
 
     kid = secrets.token_hex(6)
-    told: Any = {"kid": kid, "use": "sig", "alg": algorithm}
+    fields: Any = {"kid": kid, "use": "sig", "alg": algorithm}
     if algorithm == "ES256":
-        made: Any = ECKey.generate_key("P-256", told)
+        made: Any = ECKey.generate_key("P-256", fields)
     else:
-        made = RSAKey.generate_key(2048, told)
-    return {**made.as_dict(private=True), **told}
+        made = RSAKey.generate_key(2048, fields)
+    return {**made.as_dict(private=True), **fields}
 
 
 class Provider:
@@ -62,7 +62,7 @@ class Provider:
             self.port = int(probe.getsockname()[1])
         self.key: Mapping[str, Any] = key or new_key()
         self._secret = secrets.token_urlsafe(24)
-        self._clients = {name: {"secret": self._secret, **told} for name, told in clients.items()}
+        self._clients = {name: {"secret": self._secret, **value} for name, value in clients.items()}
         self._start()
 
     @property
@@ -88,12 +88,12 @@ class Provider:
 
     def token(self, client: str, audience: str = "urn:vedette") -> str:
         """Return a new access token of a client (RFC 6749 section 4.4, RFC 8707)."""
-        asked = {
+        question = {
             "grant_type": "client_credentials", "client_id": client,
             "client_secret": self._secret, "scope": "fleet", "resource": audience,
         }  # fmt: skip
         request = urllib.request.Request(
-            f"{self.issuer}/token", urllib.parse.urlencode(asked).encode()
+            f"{self.issuer}/token", urllib.parse.urlencode(question).encode()
         )
         with urllib.request.urlopen(request, timeout=10) as answer:
             return str(json.load(answer)["access_token"])

@@ -61,10 +61,10 @@ def _folders(environ: Mapping[str, str]) -> Iterator[Path]:
         return
     path = environ.get("PATH", "")
     if config := shutil.which("pg_config", path=path):
-        told = subprocess.run(
+        result = subprocess.run(
             [config, "--bindir"], capture_output=True, text=True, timeout=30, check=False
         )
-        yield Path(told.stdout.strip())
+        yield Path(result.stdout.strip())
     if found := shutil.which("postgres", path=path):
         yield Path(found).resolve().parent
     if path:
@@ -161,10 +161,10 @@ class Server:
 
         end = time.monotonic() + 60
         pid = self.folder / "data" / "postmaster.pid"
-        begun = False
+        has_started = False
         while time.monotonic() < end:
-            begun = begun or pid.exists()
-            if begun and not pid.exists():
+            has_started = has_started or pid.exists()
+            if has_started and not pid.exists():
                 break
             try:
                 psycopg.connect(self.url("postgres"), connect_timeout=5).close()
@@ -176,8 +176,8 @@ class Server:
     @property
     def pid(self) -> int:
         """Return the process id of the server itself."""
-        told = (self.folder / "data" / "postmaster.pid").read_text()
-        return int(told.splitlines()[0])
+        text = (self.folder / "data" / "postmaster.pid").read_text()
+        return int(text.splitlines()[0])
 
     def url(self, database: str) -> str:
         """Return the connection URL of a database."""

@@ -54,11 +54,11 @@ class Prometheus(Guarded):
     def command(self) -> list[str]:
         """Return what runs it."""
         config = self._folder / "prometheus.yml"
-        told = "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
+        text = "global: {scrape_interval: 200ms, scrape_timeout: 200ms}\n"
         if self._scrape:
             target = f"static_configs: [{{targets: ['{self._scrape}']}}]"
-            told += f"scrape_configs: [{{job_name: here, {target}}}]\n"
-        config.write_text(told)
+            text += f"scrape_configs: [{{job_name: here, {target}}}]\n"
+        config.write_text(text)
         return [
             find("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={self.data}",
             f"--web.listen-address=127.0.0.1:{self.ports[0]}", "--storage.tsdb.retention.time=100y",

@@ -46,8 +46,8 @@ class Issuer:
         """Return what serves its discovery document and its keys."""
 
         async def discovery(request: Request) -> Response:
-            told = {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
-            return JSONResponse(told if self.up else {}, 200 if self.up else 503)
+            fields = {"issuer": self.url, "jwks_uri": f"{self.url}/keys"}
+            return JSONResponse(fields if self.up else {}, 200 if self.up else 503)
 
         async def keys(request: Request) -> Response:
             self.fetched += 1

@@ -154,9 +154,9 @@ def _put(one: dict[str, Any], path: list[str], value: object) -> None:
         at[path[-1]] = value
 
 
-def decide(engine: PolicyEngine, asked: object) -> Decision:
+def decide(engine: PolicyEngine, question: object) -> Decision:
     """Decide as the gateway does: an engine that fails denies."""
     try:
-        return parse_decision(engine.decide(orjson.dumps(asked)))
+        return parse_decision(engine.decide(orjson.dumps(question)))
     except EngineFailed:
         return build_denial("engine.failed")

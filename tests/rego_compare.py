@@ -58,16 +58,18 @@ def refusals(text: str) -> list[Finding]:
     return [each for each in found if each.file == PATH and each.what != "no tests beside it"]
 
 
-def by_regorus(text: str, asked: Sequence[Any]) -> Answers:
+def by_regorus(text: str, questions: Sequence[Any]) -> Answers:
     """Return what the compiled program answers."""
     try:
         engine = RegorusEngine(bundle_of(text), DATA)
     except BadPolicy:
-        return [REFUSED] * len(asked)
-    return [_answer(engine, one) for one in asked]
+        return [REFUSED] * len(questions)
+    return [_answer(engine, one) for one in questions]
 
 
-def by_wasm(engines: Engines, texts: Mapping[int, str], asked: Sequence[Any]) -> dict[int, Answers]:
+def by_wasm(
+    engines: Engines, texts: Mapping[int, str], questions: Sequence[Any]
+) -> dict[int, Answers]:
     """Return what one Wasm of all the modules answers; `m` in a question names the module."""
     files = {f"b/m{number}/t.rego": _named(number, text) for number, text in texts.items()}
     choice = "".join(
@@ -76,7 +78,9 @@ def by_wasm(engines: Engines, texts: Mapping[int, str], asked: Sequence[Any]) ->
     files["vedette/gateway/choice.rego"] = f"package {PACKAGE}\n\n{choice}".encode()
     files["probe/data.json"] = orjson.dumps(DATA["probe"])
     engine = engines.wasm(Bundle.of(files))
-    return {number: [_answer(engine, {**one, "m": number}) for one in asked] for number in texts}
+    return {
+        number: [_answer(engine, {**one, "m": number}) for one in questions] for number in texts
+    }
 
 
 def _answer(engine: Any, question: Any) -> Any:
@@ -127,18 +131,18 @@ class Server:
             if not done.returncode:
                 return refused
 
-    def answers(self, number: int, asked: Sequence[Any]) -> Answers:
+    def answers(self, number: int, questions: Sequence[Any]) -> Answers:
         """Return what a module answers, all questions in one request where none of them fails."""
         if number in self.refused:
-            return [REFUSED] * len(asked)
+            return [REFUSED] * len(questions)
         rule = f"data.b.m{number}.decision"
         query = f"x := [y | some i in input.asked; y := [v | v := {rule} with input as i]]"
         try:
-            found = self._post("/v1/query", {"query": query, "input": {"asked": list(asked)}})
+            found = self._post("/v1/query", {"query": query, "input": {"asked": list(questions)}})
             each = found["result"][0]["x"]
             return [plain(one[0]) if one else UNDEFINED for one in each]
         except urllib.error.HTTPError:
-            return [self._one(number, question) for question in asked]
+            return [self._one(number, question) for question in questions]
 
     def _one(self, number: int, question: Any) -> Any:
         try:

@@ -251,9 +251,9 @@ class Grammar:
             fields.append(f'"has_{name}": has_{name}')
         has = []
         for name in anything:
-            told = self._name()
-            asked = f"{told} := {name}\n\t{told} != null"
-            has.append(f'has_{name} := {told} if {{\n\t{asked}\n}}\n\nelse := "none"')
+            variable = self._name()
+            rule = f"{variable} := {name}\n\t{variable} != null"
+            has.append(f'has_{name} := {variable} if {{\n\t{rule}\n}}\n\nelse := "none"')
         nots = [f"no_{name} if not {name}" for name in anything]
         for name in anything:
             fields.append(f'"not_{name}": [1 | no_{name}]')

@@ -60,7 +60,7 @@ class Host:
         state: Path,
         release: str | None = None,
     ) -> None:
-        self.told: list[str] = []
+        self.reports: list[str] = []
         self.relay: Relay | None = None
         self.loop = asyncio.new_event_loop()
         self._made = (agent, folder, gateway, mint, state, release)
@@ -84,7 +84,8 @@ class Host:
 
         try:
             self.relay = Relay(
-                agent, gateway, mint=mint, take_snapshot=keep, pool=pool, report=self.told.append,
+                agent, gateway, mint=mint, take_snapshot=keep, pool=pool,
+                report=self.reports.append,
             )  # fmt: skip
             await self.relay.run()
         finally:
@@ -113,12 +114,12 @@ class Gateway:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.issuer, self.tokens = svid_tokens(folder / "state", life_us=life_us)
         self.pool = RemotePool(
-            on_worker_lost=lambda *told: self.deaths.append(told),
-            on_refusal=lambda *told: self.refused.append(told),
+            on_worker_lost=lambda *details: self.deaths.append(details),
+            on_refusal=lambda *details: self.refused.append(details),
         )
         self.judges = RemoteReasoner(self.pool, self._make)
         self.path = folder / "w.sock"
-        self.door: WorkerServer
+        self.server: WorkerServer
 
     def _make(self, agent: str) -> JudgeSpec:
         # The folder of the gateway's is nothing to a worker elsewhere.
@@ -134,12 +135,12 @@ class Gateway:
         self.pool.attach_loop()
         # As in a gateway, the door has tokens of its own: it runs on another thread.
         _, own = svid_tokens(self.folder / "state")
-        self.door = WorkerServer(
+        self.server = WorkerServer(
             tokens=tokens or own, releases=releases, notify=self.pool.notify, now_us=now_us,
             path=self.path, listen=("127.0.0.1", 0),
         )  # fmt: skip
-        self.door.open()
-        self.pool.attach_server(self.door)
+        self.server.open()
+        self.pool.attach_server(self.server)
 
     def host(self, agent: str = "worker", url: str | None = None, **more: Any) -> Host:
         """Start a worker host on a thread."""
@@ -161,7 +162,7 @@ class Gateway:
             self.issuer.issue(agent, file)
         process = subprocess.Popen(
             [
-                *VEDETTE, "worker", "--agent", agent, "--gateway", str(self.door.address),
+                *VEDETTE, "worker", "--agent", agent, "--gateway", str(self.server.address),
                 "--identity", str(file), "--agents", str(self.agents),
             ],
             env=env, stderr=subprocess.DEVNULL,
@@ -179,7 +180,7 @@ class Gateway:
             process.wait()
         for host in self.hosts:
             await asyncio.to_thread(host.stop)
-        await asyncio.to_thread(self.door.close)
+        await asyncio.to_thread(self.server.close)
         self.pool.close()
 
 

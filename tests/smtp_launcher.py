@@ -44,13 +44,13 @@ class Keep:
         if "rejected" in names:
             return "554 5.7.1 not this"
         number = next(_NUMBERS)
-        told = {
+        fields = {
             "from": envelope.mail_from, "to": envelope.rcpt_tos,
             "tls": session.ssl is not None, "user": (session.auth_data or b"") and "known",
             "content": envelope.content.decode("latin-1"),
         }  # fmt: skip
         partial = self._folder / f".{number}"
-        partial.write_text(json.dumps(told))
+        partial.write_text(json.dumps(fields))
         partial.rename(self._folder / f"{number:05}.json")
         if "lost" in names:
             server.transport.abort()

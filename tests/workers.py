@@ -204,7 +204,9 @@ class Crew:
         self.made: list[str] = []
         self.limits = limits
         self.pool = WorkerPool(
-            folder / "state", on_worker_lost=lambda *told: self.deaths.append(told), **settings
+            folder / "state",
+            on_worker_lost=lambda *details: self.deaths.append(details),
+            **settings,
         )
         self.judges = WorkerReasoner(self.pool, self._make)
 

@@ -166,10 +166,14 @@ async def trace_mail(work: Path, message: str = MESSAGE) -> EventPath:
 async def follow(fleet: FleetHarness, batch: ListIntake, profiler: PathProfiler) -> None:
     """Hand a batch over under the profiler, until an entry says that its run was closed."""
     store, closed = fleet.app.store, asyncio.Event()
-    start = store.last_seq()
+    start = store.ledger.last_seq()
 
     def kinds() -> list[str]:
-        return [orjson.loads(bytes(raw))["kind"] for seq, raw, _, _ in store.walk() if seq > start]
+        return [
+            orjson.loads(bytes(raw))["kind"]
+            for seq, raw, _, _ in store.ledger.walk()
+            if seq > start
+        ]
 
     def committed() -> None:
         sys.setprofile(None)

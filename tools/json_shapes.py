@@ -85,19 +85,19 @@ def read(text: str) -> dict[str, Shape]:
     return found
 
 
-def broken(told: Shape, seen: Shape) -> Iterator[str]:
+def broken(written: Shape, seen: Shape) -> Iterator[str]:
     """Yield what of a written shape an answer does not keep, and what of it is not written.
 
     A list that is empty and a value that is null this time keep what is told of their inside.
     """
-    for path, kinds in told.items():
+    for path, kinds in written.items():
         if path in seen:
             # Of what was never more than null nothing is promised yet but the key.
             if kinds != {"null"} and not seen[path] <= kinds:
                 yield f"`{path}` was {', '.join(kinds)} and is {', '.join(seen[path])}"
         elif _parent(path) in seen and not _hollow(path, seen):
             yield f"`{path}` is gone"
-    yield from (f"`{path}` is not written: run it with UPDATE=1" for path in seen.keys() - told)
+    yield from (f"`{path}` is not written: run it with UPDATE=1" for path in seen.keys() - written)
 
 
 def _hollow(path: str, seen: Shape) -> bool:

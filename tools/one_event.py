@@ -45,7 +45,7 @@ _FRACTION = re.compile(r"\b(\d+\.\d{4})\d+")
 
 
 @dataclass
-class Told:
+class Story:
     """What happened to one run: its entries (raw, in order) and their bodies, parsed."""
 
     run: str
@@ -88,19 +88,21 @@ async def page(work: Path) -> str:
             source = MaildirSource("sample", work / "mailbox", clock=clock, copy_from=mailbox)
             await source.deliver(fleet.app.intake)
             await fleet.wait_until_idle()
-            mail = tell(fleet, 'agent="inbox_triage"')
+            mail = read_story(fleet, 'agent="inbox_triage"')
             note = checkpoint(fleet)
             rows = await series(fleet, clock)
-            incident = tell(fleet, "incident.open")
+            incident = read_story(fleet, "incident.open")
             if incident.body("event.accepted")["id"] != ALARM:
                 raise ValueError(f"ALARM is {incident.body('event.accepted')['id']} now")
-            row = fleet.app.store.row("incidents", SERIES)
+            row = fleet.app.store.runs.row("incidents", SERIES)
     calls = [json.loads(line) for line in (work / "receiver.jsonl").read_text().splitlines()]
     outbox = len(list((work / "mailbox" / ".Outbox").rglob("*.*")))
-    lies = sorted(p.relative_to(work / "mailbox") for p in (work / "mailbox").rglob("*harbour*"))
+    mail_path = sorted(
+        p.relative_to(work / "mailbox") for p in (work / "mailbox").rglob("*harbour*")
+    )
     return "\n".join(
         (
-            mail_part(mail, note, str(lies[0]), outbox),
+            mail_part(mail, note, str(mail_path[0]), outbox),
             incident_part(incident, dict(row or {}), calls, rows),
             reflow(REST),
         )
@@ -123,25 +125,25 @@ async def series(fleet: FleetHarness, clock: ManualClock) -> int:
     return len(rows.events)
 
 
-def tell(fleet: FleetHarness, what: str) -> Told:
+def read_story(fleet: FleetHarness, what: str) -> Story:
     """Collect the first run that decided about a tool (or the only one of an agent)."""
-    walked = [(seq, bytes(raw)) for seq, raw, _, _ in fleet.app.store.walk()]
+    walked = [(seq, bytes(raw)) for seq, raw, _, _ in fleet.app.store.ledger.walk()]
     parsed = {seq: json.loads(raw) for seq, raw in walked}
     decided = [e for e in parsed.values() if e["kind"] == "action.decided"]
     first = next(e for e in decided if e["tool"] == what or f'agent="{e["agent"]}"' == what)
-    told = Told(first["run"])
+    story = Story(first["run"])
     for seq, raw in walked:
         entry = parsed[seq]
-        mine = entry.get("run") == told.run or (
+        mine = entry.get("run") == story.run or (
             entry["kind"] == "event.accepted" and entry.get("event") == first["event"]
         )
-        read = entry["kind"] == "recall.decided" and entry.get("run") == told.run
+        read = entry["kind"] == "recall.decided" and entry.get("run") == story.run
         if mine or read:
-            told.entries.append(entry)
-            told.raw[seq] = raw.decode()
+            story.entries.append(entry)
+            story.raw[seq] = raw.decode()
             if "body" in entry:
-                told.bodies[seq] = fleet.body(seq)
-    return told
+                story.bodies[seq] = fleet.body(seq)
+    return story
 
 
 def checkpoint(fleet: FleetHarness) -> str:
@@ -154,63 +156,63 @@ def checkpoint(fleet: FleetHarness) -> str:
 # --- the page --------------------------------------------------------------------------------
 
 
-def mail_part(told: Told, note: str, lies: str, outbox: int) -> str:
+def mail_part(story: Story, note: str, mail_path: str, outbox: int) -> str:
     """Return the first part: the mail that is filed and not forwarded."""
-    event = told.body("event.accepted")
-    turn = told.body("turn.reasoned")
-    permit, deny = told.body("action.decided"), told.body("action.decided", 1)
-    asked, forward = permit["question"], deny["question"]
+    event = story.body("event.accepted")
+    turn = story.body("turn.reasoned")
+    permit, deny = story.body("action.decided"), story.body("action.decided", 1)
+    permitted, forward = permit["question"], deny["question"]
     detail = turn["detail"]
     return reflow(
         MAIL,
         message=MESSAGE,
-        run=told.run,
+        run=story.run,
         event=compact({**event, "data": cut(event["data"])}),
-        accepted=told.line("event.accepted"),
-        recalled=told.line("recall.decided"),
-        reasoned=told.line("turn.reasoned"),
+        accepted=story.line("event.accepted"),
+        recalled=story.line("recall.decided"),
+        reasoned=story.line("turn.reasoned"),
         memories=", ".join(f"`{cite}`" for cite in dict.fromkeys(turn["memories"])),
         label=turn["label"],
         confidence=mask(turn["confidence"]),
         nearest=detail["nearest"][0]["id"],
         words=detail["requests"][0]["words"],
         proposals="\n".join(compact(proposal) for proposal in turn["proposals"]),
-        question=members(asked),
+        question=members(permitted),
         decision=compact(permit["decision"]),
-        permitted=told.line("action.decided"),
+        permitted=story.line("action.decided"),
         args=compact(forward["action"]["args"]),
         origins=compact(forward["action"]["origins"]),
         denial=compact(deny["decision"]),
-        denied=told.line("action.decided", 1),
-        intended=told.line("effect.intended"),
-        done=told.line("effect.done"),
-        outcome=compact(told.body("effect.done")),
-        lies=lies,
+        denied=story.line("action.decided", 1),
+        intended=story.line("effect.intended"),
+        done=story.line("effect.done"),
+        outcome=compact(story.body("effect.done")),
+        path=mail_path,
         outbox=f"{outbox or 'no'} mails",
-        closed=told.line("run.closed"),
+        closed=story.line("run.closed"),
         note=note,
     )
 
 
-def incident_part(told: Told, row: dict[str, Any], calls: list[dict[str, Any]], rows: int) -> str:
-    """Return the second part: the incident that is opened and told to whoever is on call."""
-    event, turn = told.body("event.accepted"), told.body("turn.reasoned")
-    transactional = told.body("effect.done")["data"]["rows"][0]
-    key = next(e["effect_key"] for e in told.entries if e["kind"] == "effect.intended")
+def incident_part(story: Story, row: dict[str, Any], calls: list[dict[str, Any]], rows: int) -> str:
+    """Return the second part: the incident that is opened and sent to whoever is on call."""
+    event, turn = story.body("event.accepted"), story.body("turn.reasoned")
+    transactional = story.body("effect.done")["data"]["rows"][0]
+    key = next(e["effect_key"] for e in story.entries if e["kind"] == "effect.intended")
     call = next(call for call in calls if call["key"] == key)
     return reflow(
         INCIDENT,
         series=SERIES,
         rows=f"{rows:,}",
-        run=told.run,
+        run=story.run,
         event=compact(event),
         why=turn["proposals"][0]["why"],
         confidence=mask(turn["confidence"]),
-        reasoned=told.line("turn.reasoned"),
-        opened=told.line("action.decided"),
-        written=told.line("effect.done"),
+        reasoned=story.line("turn.reasoned"),
+        opened=story.line("action.decided"),
+        written=story.line("effect.done"),
         row=compact(transactional),
-        done=told.line("effect.done", 1),
+        done=story.line("effect.done", 1),
         call=compact({name: call[name] for name in ("key", "effect") if name in call}),
         state=row["state"],
         closed_at=row["closed_at"],
@@ -219,10 +221,10 @@ def incident_part(told: Told, row: dict[str, Any], calls: list[dict[str, Any]], 
 
 def cut(data: dict[str, Any]) -> dict[str, Any]:
     """Return a mail's data with what is empty left out and its text cut."""
-    kept = {name: value for name, value in data.items() if value not in (None, [], False, "")}
-    kept["facts"] = {name: value for name, value in kept["facts"].items() if value != 0}
-    kept["text"] = kept["text"][:62] + "…"
-    return kept
+    part = {name: value for name, value in data.items() if value not in (None, [], False, "")}
+    part["facts"] = {name: value for name, value in part["facts"].items() if value != 0}
+    part["text"] = part["text"][:62] + "…"
+    return part
 
 
 def compact(value: Any) -> str:

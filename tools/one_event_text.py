@@ -128,7 +128,7 @@ far only intended:
 stops once more, immediately before the call, and
 [`file_mail`](../agents/inbox_triage/tools.py) moves the mail. Its key is a function of (run, turn,
 ordinal): a repeat after a crash finds the mail where it should be and does nothing. The outcome is
-the entry's body, and the mailbox agrees: the mail lies at `{lies}`, and {outbox} lie in `.Outbox`.
+the entry's body, and the mailbox agrees: the mail lies at `{path}`, and {outbox} lie in `.Outbox`.
 
 ```json
 {outcome}

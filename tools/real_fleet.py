@@ -32,8 +32,8 @@ def data_folder() -> Path | None:
     given = os.environ.get("VEDETTE_DATA")
     if given:
         return Path(given)
-    beside = ROOT.parent / "shared" / "data"
-    return beside if beside.is_dir() else None
+    shared = ROOT.parent / "shared" / "data"
+    return shared if shared.is_dir() else None
 
 
 def lay_out(
@@ -93,16 +93,16 @@ def unpack_mails(data: Path, mailbox: Path, limit: int | None = None) -> None:
     for part in ("new", "cur", "tmp"):
         (mailbox / part).mkdir(parents=True, exist_ok=True)
     archive = data / "spamassassin" / "mails-first-half.tar.xz"
-    taken = 0
+    count = 0
     with tarfile.open(archive) as tar:
         for member in tar:
-            if not member.isfile() or (limit is not None and taken >= limit):
+            if not member.isfile() or (limit is not None and count >= limit):
                 continue
             source = tar.extractfile(member)
             if source is not None:
                 name = member.name.replace("/", "-").removesuffix(".txt")
                 (mailbox / "new" / name).write_bytes(source.read())
-                taken += 1
+                count += 1
 
 
 @contextmanager

@@ -120,7 +120,7 @@ def shown(step: Step, said: str) -> list[str]:
         lines.pop()
     if not step.parts:
         return lines[:MOST]
-    kept: list[str] = []
+    chosen: list[str] = []
     taking, skipped = False, False
     for line in lines:
         bare = _COLOUR.sub("", line)
@@ -128,10 +128,10 @@ def shown(step: Step, said: str) -> list[str]:
             taking = bare.startswith(tuple(step.parts))
         if taking and bare.strip() and not _PLACED.match(bare):
             if skipped:
-                kept.append("\x1b[2m…\x1b[0m")
-            kept.append(line)
+                chosen.append("\x1b[2m…\x1b[0m")
+            chosen.append(line)
         skipped = not taking and bool(bare.strip())
-    return kept
+    return chosen
 
 
 def steady(line: str, home: str, began: datetime) -> str:
@@ -140,7 +140,7 @@ def steady(line: str, home: str, began: datetime) -> str:
     Instants of the session are moved to that of its samples, to the minute.
     """
 
-    def moved(found: re.Match[str]) -> str:
+    def shift(found: re.Match[str]) -> str:
         at = datetime.fromisoformat(found[0])
         if at < began:
             return found[0]
@@ -149,7 +149,7 @@ def steady(line: str, home: str, began: datetime) -> str:
 
     line = re.sub(r"\bshown as  [0-9a-f]{16}", "shown as  5c0ffee15900d5ea", line)
     line = re.sub(r"\bopen for \d+ s\b", "open for 3 s", line.replace(home, "~"))
-    return _TIME.sub(moved, line)
+    return _TIME.sub(shift, line)
 
 
 def session() -> Iterator[tuple[str, list[str]]]:
@@ -179,7 +179,7 @@ _STYLE = """\
     .u { fill: #8fb8f6 } .c { fill: #7fcfdd }
   }
 """
-_TOLD = (
+_DESCRIPTION = (
     "A terminal. A fleet is made and works through eighty mails. One of them gives the agent"
     " orders: it wants all invoices forwarded; the policy denies it, because an address that"
     " stands in a mail is not one that a mail may choose. Another waits for a person, who sees"
@@ -208,7 +208,7 @@ def picture(steps: Sequence[tuple[str, Sequence[str]]]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}"'
         f' height="{height}" role="img" aria-labelledby="title told">',
         '<title id="title">Five commands of vedette, as a terminal shows them</title>',
-        f'<desc id="told">{escape(_TOLD)}</desc>',
+        f'<desc id="told">{escape(_DESCRIPTION)}</desc>',
         f"<style>\n{_STYLE}</style>",
         f'<rect class="page" x="0.5" y="0.5" width="{width - 1}" height="{height - 1}" rx="8"/>',
         f'<path class="bar" d="M1 28V9a8 8 0 0 1 8-8h{width - 18}a8 8 0 0 1 8 8v19z"/>',

@@ -44,8 +44,8 @@ def pages() -> dict[str, str]:
     }
 
 
-def _page(title: str, told: str, schema: Mapping[str, Any]) -> str:
-    parts = [f"# {title}\n", f"{_WRITTEN}\n", f"{told}\n", *_object(schema, None)]
+def _page(title: str, introduction: str, schema: Mapping[str, Any]) -> str:
+    parts = [f"# {title}\n", f"{_WRITTEN}\n", f"{introduction}\n", *_object(schema, None)]
     for name, shape in schema.get("$defs", {}).items():
         parts += _object(shape, _name(name))
     return "\n".join(parts)

@@ -40,10 +40,10 @@ def main() -> int:
         series = None if options.only == "mails" else data / "nab" / "data"
         with receiver(work / "receiver.jsonl") as hook:
             laid = lay_out(work, series=series, mailbox=mailbox, hook=hook)
-            told = asyncio.run(replay(laid))
+            result = asyncio.run(replay(laid))
         calls = received(work / "receiver.jsonl")
-        missing = account(told, laid)
-        print(json.dumps(told, indent=2) if options.json else report(told, laid, calls))
+        missing = account(result, laid)
+        print(json.dumps(result, indent=2) if options.json else report(result, laid, calls))
         for line in missing:
             print(f"NOT ACCOUNTED FOR: {line}", file=sys.stderr)
         return 1 if missing else 0
@@ -76,15 +76,15 @@ async def replay(laid: Laid) -> dict[str, object]:
 
     await running.run(progress)
     print(file=sys.stderr)
-    told = summary(running)
+    result = summary(running)
     await app.close()
-    return told
+    return result
 
 
-def account(told: dict[str, object], laid: Laid) -> list[str]:
+def account(result: dict[str, object], laid: Laid) -> list[str]:
     """Return what is not accounted for: events that were not accepted, runs that vanished."""
-    agents: dict[str, dict[str, int]] = told["agents"]  # type: ignore[assignment]
-    events: dict[str, int] = told["events"]  # type: ignore[assignment]
+    agents: dict[str, dict[str, int]] = result["agents"]  # type: ignore[assignment]
+    events: dict[str, int] = result["events"]  # type: ignore[assignment]
     missing = []
     expected = laid.metrics + laid.mails
     if events["accepted"] + events["refused"] != expected:
@@ -110,9 +110,9 @@ def received(record: Path) -> tuple[int, int]:
     return len(calls), sum(1 for call in calls if call["effect"])
 
 
-def report(told: dict[str, object], laid: Laid, calls: tuple[int, int]) -> str:
+def report(result: dict[str, object], laid: Laid, calls: tuple[int, int]) -> str:
     """Return the closing table."""
-    agents: dict[str, dict[str, int]] = told["agents"]  # type: ignore[assignment]
+    agents: dict[str, dict[str, int]] = result["agents"]  # type: ignore[assignment]
     columns = (
         "runs",
         "actions",
@@ -127,15 +127,15 @@ def report(told: dict[str, object], laid: Laid, calls: tuple[int, int]) -> str:
     lines = [f"{'agent':<20}" + "".join(f"{name:>9}" for name in columns)]
     for name, counts in agents.items():
         lines.append(f"{name:<20}" + "".join(f"{counts[column]:>9,}" for column in columns))
-    events: dict[str, int] = told["events"]  # type: ignore[assignment]
+    events: dict[str, int] = result["events"]  # type: ignore[assignment]
     lines += [
         "",
         f"events      {events['accepted']:,} accepted of {laid.metrics:,} rows"
         f" and {laid.mails:,} mails, {events['refused']} refused,"
         f" {events['woke_nobody']} woke nobody",
         f"webhook     {calls[0]:,} calls, {calls[1]:,} effects by its own record",
-        f"speed       {told['events_per_second']:,} events/s end to end, "
-        f"{told['cpu_us_per_event']:,} us CPU per event ({told['seconds']} s)",
+        f"speed       {result['events_per_second']:,} events/s end to end, "
+        f"{result['cpu_us_per_event']:,} us CPU per event ({result['seconds']} s)",
         f"machine     {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
         f"Python {platform.python_version()}, fdatasync p50 {fsync_p50_us():.0f} us",
     ]

@@ -33,9 +33,9 @@ class Signals:
         self.fleet: subprocess.Popen[bytes] | None = None
         self.first: int | None = None
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._hand_on)
+            signal.signal(number, self._forward_signal)
 
-    def _hand_on(self, number: int, _frame: FrameType | None) -> None:
+    def _forward_signal(self, number: int, _frame: FrameType | None) -> None:
         self.first = self.first or number
         # A terminal sends Ctrl-C to the whole foreground group, the fleet included; sent twice
         # it would mean "at once".

@@ -68,13 +68,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0, help="which quiz")
     parser.add_argument("--answers", action="store_true", help="print where the definitions lie")
     options = parser.parse_args(arguments)
-    asked = draw(options.seed)
+    questions = draw(options.seed)
     if options.answers:
-        for number, each in enumerate(asked, start=1):
+        for number, each in enumerate(questions, start=1):
             print(f"{number:2}. {each.room:<12} {each.module}:{each.name}")
         return
     print("In which room does each of these lie?\n")
-    for number, each in enumerate(asked, start=1):
+    for number, each in enumerate(questions, start=1):
         print(f"{number:2}. {each.name}\n    {each.about}")
     print("\nRooms:\n")
     for room, about in sorted(rooms().items()):

@@ -77,7 +77,7 @@ class Judge(Base):
         summary = f"{briefing.event.subject} left its history: {why}{_known(briefing)}"
         proposals = (
             Proposal("incident.open", {**_facts(seen), "summary": summary}, why, confidence),
-            _tell("open", summary, why, confidence),
+            _to_proposal("open", summary, why, confidence),
         )
         return self._say(seen, briefing, "alarm", confidence, proposals)
 
@@ -98,7 +98,7 @@ class Judge(Base):
         )
         proposals = (
             Proposal("incident.close", _facts(seen), why, self.over),
-            _tell("closed", summary, why, self.over),
+            _to_proposal("closed", summary, why, self.over),
         )
         return self._say(seen, briefing, "over", self.over, proposals)
 
@@ -150,7 +150,7 @@ def _facts(seen: Reading) -> dict[str, Any]:
     return {"series": SERIES, "score": f"{seen.score:.3f}", "value": repr(seen.value), "at": AT}
 
 
-def _tell(state: str, summary: str, why: str, confidence: float) -> Proposal:
+def _to_proposal(state: str, summary: str, why: str, confidence: float) -> Proposal:
     args = {"series": SERIES, "state": state, "summary": summary, "endpoint": ONCALL}
     return Proposal("incident.notify", args, why, confidence)
 
@@ -158,12 +158,12 @@ def _tell(state: str, summary: str, why: str, confidence: float) -> Proposal:
 def _known(briefing: Briefing) -> str:
     """Return what reviewed memories say of this kind of series, cited: for people to read."""
     words = set(re.split(r"[^a-z0-9]+", str(briefing.event.subject).lower()))
-    told = [
+    texts = [
         f" [{memory.cite()}: {' '.join(memory.text.split())[:200]}]"
         for memory in briefing.memories
         if words.intersection(memory.topics)
     ]
-    return "".join(told[:2])
+    return "".join(texts[:2])
 
 
 def _unreadable(seen: Reading | None, event: Event) -> str:

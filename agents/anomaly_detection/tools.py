@@ -127,12 +127,12 @@ def _post(url: str, body: bytes, headers: Mapping[str, str], call: Call) -> tupl
 
 def _outcome(status: int, answer: bytes) -> Outcome:
     if 200 <= status < 300 or status == 409:
-        told = _json_object(answer)
+        answer_object = _json_object(answer)
         data: dict[str, Any] = {"status": status, "duplicate": status == 409}
-        if told.get("duplicate") is True:
+        if answer_object.get("duplicate") is True:
             data["duplicate"] = True
-        if isinstance(told.get("id"), str | int):
-            data["id"] = str(told["id"])[:200]
+        if isinstance(answer_object.get("id"), str | int):
+            data["id"] = str(answer_object["id"])[:200]
         return Outcome("done", data)
     error = f"the webhook answered {status}"
     if status >= 500 or status in _LATER:
@@ -142,10 +142,10 @@ def _outcome(status: int, answer: bytes) -> Outcome:
 
 def _json_object(answer: bytes) -> Mapping[str, Any]:
     try:
-        told = json.loads(answer)
+        value = json.loads(answer)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _write(call: Call, row: Mapping[str, Any]) -> RowWrite:

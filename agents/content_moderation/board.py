@@ -243,10 +243,10 @@ class Board:
         db: sqlite3.Connection,
         comment: str,
         action: str,
-        moved: tuple[str, str, str | None],
+        change: tuple[str, str, str | None],
         body: str,
     ) -> None:
-        before, after, was = moved
+        before, after, was = change
         db.execute(
             f"INSERT INTO statement VALUES (?,?,?,?,?,?,{_NOW},?)",  # noqa: S608 - a constant
             (self.key, comment, action, before, after, was, body),

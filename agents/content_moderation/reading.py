@@ -122,7 +122,7 @@ def read(text: str, normalise: Callable[[str], str] = fold) -> Reading:
     endorses = _ENDORSES.search(outside) is not None
     orders = _ORDERS.search(folded) is not None
     terms = find_terms(folded)
-    told = _told(terms, spans, rejects)
+    reports = _report_flags(terms, spans, rejects)
     story = any(term.group == "fiction" for term in terms)
     share = 1.0 if endorses else 0.0 if rejects else 0.15 if story else 0.4
     own = _ORDERS.sub(" ", outside) if orders else outside
@@ -132,9 +132,9 @@ def read(text: str, normalise: Callable[[str], str] = fold) -> Reading:
         text=folded,
         own=" ".join(own.split()) or folded,
         terms=tuple(terms),
-        weights=tuple(share if other else 1.0 for other in told),
+        weights=tuple(share if other else 1.0 for other in reports),
         quotes=any(
-            other and term.group in _GROUPS for term, other in zip(terms, told, strict=True)
+            other and term.group in _GROUPS for term, other in zip(terms, reports, strict=True)
         ),
         rejects=rejects and not endorses,
         orders=orders,
@@ -143,7 +143,9 @@ def read(text: str, normalise: Callable[[str], str] = fold) -> Reading:
     )
 
 
-def _told(terms: Sequence[Term], spans: Sequence[tuple[int, int]], rejects: bool) -> list[bool]:
+def _report_flags(
+    terms: Sequence[Term], spans: Sequence[tuple[int, int]], rejects: bool
+) -> list[bool]:
     """Say which terms are told of somebody else: in quotation marks, or reported and rejected.
 
     Without marks only a rejection tells a report from an insult with "said" in it.

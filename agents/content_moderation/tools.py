@@ -109,7 +109,7 @@ def alert(call: Call) -> Outcome:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return Outcome("failed", error="the target has no http address; set url in vedette.toml")
-    told = {
+    message = {
         "type": "comment.alert",
         "endpoint": call.args["endpoint"],
         "comment": _id(call.args["comment"]),
@@ -129,7 +129,7 @@ def alert(call: Call) -> Outcome:
             return Outcome("failed", error="a token is not sent over plain HTTP; use https")
         headers["Authorization"] = f"Bearer {token}"
     try:
-        status = _post(url, json.dumps(told).encode(), headers, call)
+        status = _post(url, json.dumps(message).encode(), headers, call)
     except (OSError, http.client.HTTPException) as error:
         return Outcome("retry", error=f"{type(error).__name__}: {error}")
     if 200 <= status < 300 or status == 409:

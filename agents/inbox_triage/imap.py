@@ -37,7 +37,7 @@ _ALIKE = 50  # mails of one size that are compared
 _REMEMBERED = 1000
 # Where mails were put that are no longer where they came to: what is done to them next looks there
 # first. Only a guess, so nothing is lost with the process.
-_lies: dict[str, str] = {}
+_last_folders: dict[str, str] = {}
 _lock = threading.Lock()
 
 
@@ -81,7 +81,7 @@ class Mailbox:
 
     def find(self, at: MailAddress) -> Found:
         """Return where a mail lies, and open that folder. Raises Refused if it is nowhere."""
-        looked = dict.fromkeys((at.folder, _lies.get(at.digest, at.folder)))
+        looked = dict.fromkeys((at.folder, _last_folders.get(at.digest, at.folder)))
         for folder in looked:
             if (found := self._look(folder, at)) is not None:
                 return found
@@ -119,16 +119,16 @@ class Mailbox:
         if marked:
             self._session.flag(found.uid, [_FILED], on=True)
         try:
-            moved = self._with_folder(folder, lambda: self._session.move(found.uid, folder))
+            uid = self._with_folder(folder, lambda: self._session.move(found.uid, folder))
         except Refused:
             if marked:
                 self._session.flag(found.uid, [_FILED], on=False)
             raise
         with _lock:
-            _lies[at.digest] = folder
-            if len(_lies) > _REMEMBERED:
-                del _lies[next(iter(_lies))]
-        return moved is not None
+            _last_folders[at.digest] = folder
+            if len(_last_folders) > _REMEMBERED:
+                del _last_folders[next(iter(_last_folders))]
+        return uid is not None
 
     def unmark(self, at: MailAddress, folder: str) -> None:
         """Take the mark of a move from the mail in a folder that has it."""
@@ -199,7 +199,7 @@ class Mailbox:
         if uid is not None:
             self._session.remove(uid)
 
-    def hand_on(self, message_id: str, folder: str, to: str) -> None:
+    def move_own(self, message_id: str, folder: str, to: str) -> None:
         """Move our own mail from one folder to another."""
         uid = self.holds(folder, message_id)
         if uid is not None:
@@ -226,8 +226,10 @@ class Mailbox:
     def _among(self, uids: Sequence[int], folder: str, at: MailAddress, ours: bool) -> Found | None:
         mails = self._session.beginnings(uids)
         for mail in mails.values():
-            gone = "\\Deleted" in mail.flags or (ours and self.marks and _FILED not in mail.flags)
-            if not gone and mail.content is not None and at.is_of(mail.content):
+            is_removed = "\\Deleted" in mail.flags or (
+                ours and self.marks and _FILED not in mail.flags
+            )
+            if not is_removed and mail.content is not None and at.is_of(mail.content):
                 return Found(folder, mail.uid, mail.flags)
         return None
 
@@ -293,7 +295,7 @@ class _Out:
     def is_sent(self) -> bool:
         return self._box.holds(self._sent, self._id) is not None
 
-    def is_begun(self) -> bool:
+    def has_started(self) -> bool:
         return self._box.holds(self._sending, self._id) is not None
 
     def original(self) -> bytes | None:
@@ -310,7 +312,7 @@ class _Out:
         self._box.remove(self._sending, self._id)
 
     def finish(self) -> None:
-        self._box.hand_on(self._id, self._sending, self._sent)
+        self._box.move_own(self._id, self._sending, self._sent)
 
 
 def _lent(call: Call, act: Callable[[Mailbox], Outcome]) -> Outcome:
@@ -329,14 +331,14 @@ def _move(box: Mailbox, call: Call, source: str | None, target: str | None) -> O
     at, was = box.address(), found_before(call)
     # A mail has one folder that it came to, so the other one of the two is that.
     filing, source, target = source is None, source or at.folder, target or at.folder
-    told = {"message": call.args["message"], "folder": target}
+    data = {"message": call.args["message"], "folder": target}
     for _ in range(_TRIES):
         found = box.between(at, source, target, filing=filing)
         flags = found.flags - {_FILED}
         before = {"folder": source, "flags": " ".join(sorted(flags))}
         if was is not None and was.get("folder") == source:
             # What is taken back found the mail where it was to put it, and left it there.
-            return Outcome("done", {**told, "folder": source, "was": before})
+            return Outcome("done", {**data, "folder": source, "was": before})
         if found.folder == target:
             if filing and box.marks and _FILED not in found.flags:
                 # Somebody had put it there before us.
@@ -349,7 +351,7 @@ def _move(box: Mailbox, call: Call, source: str | None, target: str | None) -> O
             continue
         if not filing:
             box.unmark(at, target)
-        return Outcome("done", {**told, "was": before})
+        return Outcome("done", {**data, "was": before})
     return Outcome("retry", error="the message keeps moving")
 
 
@@ -373,11 +375,11 @@ def _flag(box: Mailbox, call: Call, *, on: bool) -> Outcome:
         if not back:
             # The first look counts: a later one sees what we did. With our mark the flag is ours,
             # of a call that was cut short.
-            gone = both if was is None and on and _OURS[name] in has else frozenset()
-            back = {"folder": found.folder, "flags": " ".join(sorted(found.flags - gone))}
+            own_flags = both if was is None and on and _OURS[name] in has else frozenset()
+            back = {"folder": found.folder, "flags": " ".join(sorted(found.flags - own_flags))}
         if box.change(found, wanted - has, has - wanted):
-            told = {"message": call.args["message"], "flag": name, "set": flag in wanted}
-            return Outcome("done", {**told, "was": back})
+            data = {"message": call.args["message"], "flag": name, "set": flag in wanted}
+            return Outcome("done", {**data, "was": back})
     return Outcome("retry", error="the message keeps moving")
 
 

@@ -104,8 +104,8 @@ class Judge(BaseJudge):
                 )
             )
         contact = contacts.get(sender.lower())
-        answering = contact is not None and label != "spam" and asks(body)
-        if contact is not None and answering:
+        needs_answer = contact is not None and label != "spam" and asks(body)
+        if contact is not None and needs_answer:
             proposals.append(self._answer(contact, subject, sure))
         # One question is enough for a person: the rest follows from the folder.
         if sure * 1000 < int(self.charter.get("ask_below", 800)):
@@ -119,7 +119,7 @@ class Judge(BaseJudge):
                     confidence=sure,
                 )
             )
-        if label in _ANSWERED and sender and not answering:
+        if label in _ANSWERED and sender and not needs_answer:
             proposals.append(self._draft(label, subject, briefing, sure))
         return proposals
 
@@ -170,10 +170,10 @@ class Judge(BaseJudge):
 
 def _spam_bank(examples: Sequence[Memory], lexicon: Lexicon) -> SpamBank | None:
     """Return the bank that asks for spam only, or None without an example of either kind."""
-    told = [Example(one.id, one.label or "", one.text) for one in examples]
-    if len({one.label == SPAM for one in told}) < 2:
+    labelled = [Example(one.id, one.label or "", one.text) for one in examples]
+    if len({one.label == SPAM for one in labelled}) < 2:
         return None
-    return SpamBank(told, lexicon)
+    return SpamBank(labelled, lexicon)
 
 
 def _contacts(registry: Mapping[str, Any]) -> dict[str, str]:

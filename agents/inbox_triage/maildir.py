@@ -26,7 +26,7 @@ _FOLDER = re.compile(r"[A-Za-z0-9_-](?:[A-Za-z0-9 _-]{0,62}[A-Za-z0-9_-])?")
 _UNIQUE = re.compile(r"[^/:\x00-\x1f\x7f.][^/:\x00-\x1f\x7f]{0,239}")
 _INFO = ":2,"
 _NOTES = "vedette-was"
-_KEPT_S = 7 * 86_400
+_LIFE_S = 7 * 86_400
 MAX_MAIL = 32 * 1024 * 1024  # bytes
 
 
@@ -297,7 +297,7 @@ def _is_empty(path: Path) -> bool:
 
 
 def _drop_old(notes: Path) -> None:
-    oldest = time.time() - _KEPT_S
+    oldest = time.time() - _LIFE_S
     for entry in os.scandir(notes):
         with suppress(FileNotFoundError):
             if entry.stat(follow_symlinks=False).st_mtime < oldest:

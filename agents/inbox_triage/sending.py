@@ -30,7 +30,7 @@ class Out(Protocol):
 
     def is_sent(self) -> bool: ...
 
-    def is_begun(self) -> bool: ...
+    def has_started(self) -> bool: ...
 
     def original(self) -> bytes | None: ...
 
@@ -60,7 +60,7 @@ def send(out: Out, call: Call, write: Callable[[Call, bytes], bytes]) -> Outcome
     done = Outcome("done", {"message": compose.message_id(call), "to": to})
     if out.is_sent():
         return done
-    if out.is_begun():
+    if out.has_started():
         return Outcome("unknown", error=_ASK)
     original = out.original()
     if original is None:
@@ -92,4 +92,4 @@ def sent(out: Out, call: Call) -> Outcome | None:
     """Say what came of a mail: done, unknown, or None if it was never handed over."""
     if out.is_sent():
         return Outcome("done", {"message": compose.message_id(call), "to": str(call.args["to"])})
-    return Outcome("unknown", error=_ASK) if out.is_begun() else None
+    return Outcome("unknown", error=_ASK) if out.has_started() else None

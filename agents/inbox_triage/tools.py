@@ -92,8 +92,8 @@ def sent_mail(call: Call) -> Outcome | None:
             found.append(sending.sent(_Out(box, call), call))
         else:
             name = f"{call.key}.vedette"
-            told = {"message": name, "folder": "Outbox", "to": call.args["to"]}
-            found.append(Outcome("done", told) if box.find(name) else None)
+            data = {"message": name, "folder": "Outbox", "to": call.args["to"]}
+            found.append(Outcome("done", data) if box.find(name) else None)
         return Outcome("done")
 
     said = _guarded(ask, call)
@@ -124,11 +124,11 @@ class _Out:
         self._box, self._call, self._name = box, call, f"{call.key}.vedette"
 
     def is_sent(self) -> bool:
-        return any(found.folder == _SENT for found in self._kept())
+        return any(found.folder == _SENT for found in self._copies())
 
-    def is_begun(self) -> bool:
+    def has_started(self) -> bool:
         # Also what is among the sent by now: a person may have moved it since `is_sent` was asked.
-        return bool(self._kept())
+        return bool(self._copies())
 
     def original(self) -> bytes | None:
         return self._box.read(_find(self._box, self._call))
@@ -156,13 +156,13 @@ class _Out:
         """Return the mail where it lies among those that are being sent."""
         return [found for found in self._box.every(self._name) if found.folder == _SENDING]
 
-    def _kept(self) -> list[Found]:
+    def _copies(self) -> list[Found]:
         """Return the mail wherever it lies, but where it was removed."""
         # Twice: it may move from a folder not yet looked at to one that was.
         for _ in range(2):
-            kept = [found for found in self._box.every(self._name) if not _is_removed(found)]
-            if kept:
-                return kept
+            copies = [found for found in self._box.every(self._name) if not _is_removed(found)]
+            if copies:
+                return copies
         return []
 
 
@@ -202,7 +202,7 @@ def _shown(folder: str) -> str:
     return folder or "INBOX"
 
 
-def _told(before: Mapping[str, str]) -> dict[str, str]:
+def _to_state(before: Mapping[str, str]) -> dict[str, str]:
     return {**before, "folder": _shown(before["folder"])}
 
 
@@ -220,8 +220,8 @@ def _move(box: Maildir, call: Call, source: str, target: str) -> Outcome:
             raise Refused(f"message lies in {_shown(found.folder)}, not in {_shown(source)}")
         elif not box.move(found, target):
             continue
-        told = {"message": call.args["message"], "folder": _shown(source if stays else target)}
-        return Outcome("done", {**told, "was": _told(before)})
+        data = {"message": call.args["message"], "folder": _shown(source if stays else target)}
+        return Outcome("done", {**data, "was": _to_state(before)})
     return Outcome("retry", error="the message keeps moving")
 
 
@@ -244,8 +244,8 @@ def _flag(box: Maildir, call: Call, *, on: bool) -> Outcome:
             box.sync(found)
         elif not box.flag(found, wanted, new=new):
             continue
-        told = {"message": call.args["message"], "flag": name, "set": on}
-        return Outcome("done", {**told, "was": _told(before)})
+        data = {"message": call.args["message"], "flag": name, "set": on}
+        return Outcome("done", {**data, "was": _to_state(before)})
     return Outcome("retry", error="the message keeps moving")
 
 

@@ -18,8 +18,8 @@ from tests.acceptance.virtual_day import DAY_US, START_US
 from tests.said import ROOT, environment
 
 from vedette.adapters.ledger_export import LedgerExport, export
+from vedette.domain.ports.ledger_reader import RawEntry
 from vedette.ledger.history.reconstruction import Reconstruction, reconstruct
-from vedette.ledger.history.time_window import RawEntry
 from vedette.store.sqlite import SqliteReader
 
 EVENTS, KILLS, SEED = 10_000, 52, 1
@@ -72,7 +72,7 @@ class Played:
     def rebuilt(self) -> Reconstruction:
         store = SqliteReader(self.state)
         try:
-            return reconstruct(store, START_US, END_US)
+            return reconstruct(store.ledger, START_US, END_US)
         finally:
             store.close()
 
@@ -117,7 +117,7 @@ def played(folder: Path) -> Played:
     try:
         key = (folder / "state" / "ledger.pub").read_text()
         witness = folder / "state" / "witness.log"
-        export(store, folder / "export", verifier_key=key, witness=witness, bodies=True)
+        export(store.ledger, folder / "export", verifier_key=key, witness=witness, bodies=True)
     finally:
         store.close()
     return Played(folder, json.loads(done.stdout))

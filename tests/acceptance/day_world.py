@@ -108,10 +108,10 @@ def _event(draw: random.Random, name: str) -> Event:
     number, more = draw.random(), {"value": draw.randrange(9)}
     if number < 0.003:
         return job(name, key=key, agent=agent, **{**more, "raise": True})
-    return job(name, *_proposals(draw, name), key=key, agent=agent, **more, **_doubt(draw))
+    return job(name, *_proposals(draw, name), key=key, agent=agent, **more, **_unclear_mail(draw))
 
 
-def _doubt(draw: random.Random) -> dict[str, Any]:
+def _unclear_mail(draw: random.Random) -> dict[str, Any]:
     return {"confidence": 0.5} if draw.random() < 0.04 else {}
 
 

@@ -101,7 +101,7 @@ async def _show(root: Path, mails: int, more: int, workers: bool) -> Shown:
         await _take(fleet, box)
         _count(fleet, shown, "ask")
         waiting = next(
-            row for row in store.holds_page(after=0, limit=99) if row.tool == "mail.file"
+            row for row in store.runs.holds_page(after=0, limit=99) if row.tool == "mail.file"
         )
         await fleet.approve(waiting)
         await fleet.wait_until_idle()
@@ -111,7 +111,7 @@ async def _show(root: Path, mails: int, more: int, workers: bool) -> Shown:
         _limit(root / "policies" / GRANTS)
         assert (await fleet.apply_policy(root / "policies"))["ok"]
         await _mode(fleet, "act")
-        since = store.last_seq()
+        since = store.ledger.last_seq()
         box.fill(letters(more, "third"))
         await _take(fleet, box)
         _count(fleet, shown, "act")

@@ -70,5 +70,5 @@ def test_what_a_raise_cannot_be_is_said(
     fleet = tmp_path_factory.getbasetemp() / "budget_verbs"
     if not fleet.exists():
         subprocess.run([*_START, "init", str(fleet)], capture_output=True, check=True)
-    told = vedette(fleet, "budget", *words, "--reason", "why", "--json", code=2)
-    assert said in json.dumps(told, ensure_ascii=False)
+    answer = vedette(fleet, "budget", *words, "--reason", "why", "--json", code=2)
+    assert said in json.dumps(answer, ensure_ascii=False)

@@ -74,5 +74,5 @@ def test_dead_letters_from_list_to_drop(tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [(), ("run_0", "--all")])
 def test_which_must_be_said(tmp_path: Path, words: tuple[str, ...]) -> None:
     (tmp_path / "vedette.toml").write_text('fleet = "harbour"\n')
-    told = vedette(tmp_path, "redrive", *words, "--reason", "why", code=2)
-    assert told["error"]["what"] == "say which"
+    answer = vedette(tmp_path, "redrive", *words, "--reason", "why", code=2)
+    assert answer["error"]["what"] == "say which"

@@ -141,14 +141,14 @@ def test_what_is_labelled_goes_to_its_readers_only(fleet: Visited) -> None:
 
 def waiting(fleet: Visited, name: str) -> dict[str, Any]:
     """Return the one hold that an event waits at."""
-    items = fleet.told("hold", "--limit", "200")["items"]
+    items = fleet.read_json("hold", "--limit", "200")["items"]
     (found,) = [item for item in items if name in json.dumps(item)]
     return dict(found)
 
 
 def label_of(fleet: Visited, run: dict[str, Any]) -> str:
-    (told,) = fleet.told("explain", run["id"])["runs"]
-    return str(told["judgements"][0]["label"])
+    (story,) = fleet.read_json("explain", run["id"])["runs"]
+    return str(story["judgements"][0]["label"])
 
 
 def need_a_box() -> None:
@@ -178,9 +178,9 @@ def test_a_judge_in_observe_gets_at_nothing_of_the_fleet(fleet: Visited) -> None
     for attack in ATTACKS:
         fleet.job(attack, "spy", attack=attack, **given)
     runs = fleet.settle(before + len(ATTACKS))
-    told = {run["key"]: label_of(fleet, run) for run in runs if run["agent"] == "spy"}
-    assert set(told) == set(ATTACKS)
-    assert [name for name, label in told.items() if not label.startswith("refused")] == []
+    labels = {run["key"]: label_of(fleet, run) for run in runs if run["agent"] == "spy"}
+    assert set(labels) == set(ATTACKS)
+    assert [name for name, label in labels.items() if not label.startswith("refused")] == []
     assert waiting(fleet, "approved by a judge")["state"] == "open"
     assert "approved by a judge" not in fleet.written()
     assert not (fleet.policies / "planted.md").exists()
@@ -205,9 +205,9 @@ def test_an_approval_names_what_was_shown(fleet: Visited) -> None:
 
 def test_erasing_shows_and_asks(fleet: Visited) -> None:
     event = next(r for r in fleet.settle(1) if r["agent"] == "late")["event"]
-    asked = said(fleet.root, "erase", f"event:{event}", "--reason", "by mistake", "--json")
-    assert asked.code != 0
-    assert fleet.told("verify")["erased"] == 0
+    prompt = said(fleet.root, "erase", f"event:{event}", "--reason", "by mistake", "--json")
+    assert prompt.code != 0
+    assert fleet.read_json("verify")["erased"] == 0
 
 
 def test_whoever_sent_what_waits_does_not_keep_it_from_being_erased(fleet: Visited) -> None:
@@ -215,7 +215,7 @@ def test_whoever_sent_what_waits_does_not_keep_it_from_being_erased(fleet: Visit
     why = ("--reason", "asked for it")
     erased = said(fleet.root, "erase", f"event:{event}", *why, "--deny-holds", "--yes")
     assert erased.code == 0, erased.err
-    assert fleet.told("verify")["erased"] > 0
+    assert fleet.read_json("verify")["erased"] > 0
     assert "to be erased" not in said(fleet.root, "hold", "--limit", "200").out
 
 
@@ -256,7 +256,7 @@ def published(fleet: Visited, *arguments: str) -> None:
 
 
 def live(fleet: Visited) -> int:
-    return int(fleet.told("policy", "status")["revision"])
+    return int(fleet.read_json("policy", "status")["revision"])
 
 
 def test_a_rollback_that_arms_an_agent_again_asks(fleet: Visited) -> None:
@@ -306,8 +306,8 @@ def test_it_can_be_stopped_while_slow_headers_take_all_connections(fleet: Visite
 
 def test_a_fleet_whose_state_is_moved_away_ends(fleet: Visited) -> None:
     assert fleet.child is not None
-    moved = fleet.state.with_name("moved")
-    fleet.state.rename(moved)
+    new_path = fleet.state.with_name("moved")
+    fleet.state.rename(new_path)
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
             fleet.child.wait(15)
@@ -315,7 +315,7 @@ def test_a_fleet_whose_state_is_moved_away_ends(fleet: Visited) -> None:
     finally:
         fleet.stop()
         shutil.rmtree(fleet.state, ignore_errors=True)
-        moved.rename(fleet.state)
+        new_path.rename(fleet.state)
     assert ended not in (None, 0)
 
 
@@ -407,8 +407,8 @@ def test_check_names_what_lets_text_decide_a_sink(tmp_path: Path) -> None:
     """A sink that takes what was read, and a source whose rows are trusted in every column."""
     visited = Visited(tmp_path / "fleet")
     sinks = visited.policies / "sinks" / "data.yaml"
-    taken = "tools:\n  book.write:\n    /to: {accepts: [trusted, derived], otherwise: deny}\n"
-    sinks.write_text(sinks.read_text().replace("tools:\n", taken, 1))
+    grant = "tools:\n  book.write:\n    /to: {accepts: [trusted, derived], otherwise: deny}\n"
+    sinks.write_text(sinks.read_text().replace("tools:\n", grant, 1))
     toml = visited.root / "vedette.toml"
     toml.write_text(toml.read_text().replace('kind = "sql"', 'kind = "sql"\nvouches = "envelope"'))
     problems = json.loads(said(visited.root, "check", "--json").out)["problems"]
@@ -473,10 +473,10 @@ def test_what_opa_denies_is_not_done(tmp_path: Path) -> None:
         for word, said_as in words.items():
             rules = rules.replace(word, said_as)
         (denies / f"house{number}.rego").write_text(f"package vedette.denies\n{rules}")
-    asked = {"action": {"tool": "book.write", "args": {"to": "desk@example.org"}}}
+    question = {"action": {"tool": "book.write", "args": {"to": "desk@example.org"}}}
     for name in FORMS:
-        asked["action"]["args"]["text"] = name  # type: ignore[index]
-        (tmp_path / "input.json").write_text(json.dumps(asked))
+        question["action"]["args"]["text"] = name  # type: ignore[index]
+        (tmp_path / "input.json").write_text(json.dumps(question))
         answer = subprocess.run(
             [find_opa(), "eval", "--data", str(visited.policies), "--input",
              str(tmp_path / "input.json"), "data.vedette.denies.deny"],

@@ -164,11 +164,11 @@ async def test_a_reasoner_that_obeys_to_the_letter_sends_nothing(tmp_path: Path,
             assert argument["value"] in (EVIL, SENDER)
             assert argument["sink"] is True
             assert action["effect"] is None
-        told = "\n".join(
+        text = "\n".join(
             line for _, line in explain_text(explain(fleet.app.store, mail().key), 200)
         )
-        assert rule in told
-        assert "/to" in told
+        assert rule in text
+        assert "/to" in text
         # The requested mode is in force: nothing was stopped by a cautious mode.
         assert {d["requested_mode"] for a in stopped for d in a["decisions"]} == {"act"}
 
@@ -190,10 +190,10 @@ async def test_the_shipped_judge_asks_and_is_denied(tmp_path: Path) -> None:
     async with fleet_of(tmp_path) as fleet:
         run = await receive(fleet)
         assert outgoing(tmp_path) == []
-        asked = leaving(run)
-        assert [action["tool"] for action in asked] == ["mail.forward"]
-        assert (asked[0]["outcome"], asked[0]["rule"]) == ("deny", "origins.derived")
-        assert "origins.derived:/to" in asked[0]["decisions"][0]["reasons"]
+        hold = leaving(run)
+        assert [action["tool"] for action in hold] == ["mail.forward"]
+        assert (hold[0]["outcome"], hold[0]["rule"]) == ("deny", "origins.derived")
+        assert "origins.derived:/to" in hold[0]["decisions"][0]["reasons"]
 
 
 LYING = '''\
@@ -253,7 +253,7 @@ async def test_a_registered_address_by_value_is_held_and_a_person_decides(tmp_pa
             argument = next(a for a in action["arguments"] if a["pointer"] == "/to")
             assert argument["origin"] == "registered"
         forward = leaving(run)[0]
-        held = fleet.app.store.action(forward["id"])
+        held = fleet.app.store.runs.action(forward["id"])
         assert held is not None
         await fleet.approve(held, "he needs it")
         await fleet.wait_until_idle()
@@ -295,9 +295,9 @@ async def test_a_hold_of_before_does_not_keep_the_trust_that_promoted_labels_had
         return sending(Ref(f"/memory/{found}/label"))
 
     async def order(fleet: FleetHarness, verb: str, **args: Any) -> dict[str, Any]:
-        told = await dispatch(fleet.app.commands, verb, fleet.order(f"it is right: {verb}"), args)
+        answer = await dispatch(fleet.app.commands, verb, fleet.order(f"it is right: {verb}"), args)
         await fleet.wait_until_idle()
-        return told
+        return answer
 
     async with fleet_of(tmp_path, obeys(by_promoted)) as fleet:
         args = {"text": MAIL[-180:], "kind": "fact", "label": known, "topics": ["terms"]}
@@ -312,12 +312,12 @@ async def test_a_hold_of_before_does_not_keep_the_trust_that_promoted_labels_had
         argument = next(a for a in forward["arguments"] if a["pointer"] == "/to")
         assert argument["origin"] == "trusted"
         await fleet.restart()
-        held = fleet.app.store.action(forward["id"])
+        held = fleet.app.store.runs.action(forward["id"])
         assert held is not None
         await fleet.approve(held, "he needs it")
         await fleet.wait_until_idle()
         assert outgoing(tmp_path) == []
-        ended = fleet.app.store.action(forward["id"])
+        ended = fleet.app.store.runs.action(forward["id"])
         assert ended is not None
         assert (ended.decided, ended.rule) == ("deny", "engine.changed")
 

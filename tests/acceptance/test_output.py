@@ -131,24 +131,24 @@ def berlin() -> Iterator[pytest.MonkeyPatch]:
 
 @pytest.fixture(scope="module")
 def scene(berlin: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Scene:
-    told: list[Any] = []
+    results: list[Any] = []
 
     def say(value: Any, text: str) -> None:
-        told.append(value)
+        results.append(value)
         output.print_result(value, text)
 
     for module in every_module():
         if module is not output and getattr(module, "print_result", None) is output.print_result:
             berlin.setattr(module, "print_result", say)
     folder = tmp_path_factory.mktemp("output") / "harbour"
-    begun = Scene(folder.parent, told)
-    begun.do("init", str(folder))
-    made = Scene(folder, told, begun.said)
+    parent_scene = Scene(folder.parent, results)
+    parent_scene.do("init", str(folder))
+    made = Scene(folder, results, parent_scene.said)
     prune(folder)
     made.do("run --until-idle --plain")
     reads(made)
     writes(made)
-    dead(Scene(folder.parent / "toy", told, begun.said))
+    dead(Scene(folder.parent / "toy", results, parent_scene.said))
     return made
 
 
@@ -263,8 +263,8 @@ def jump(state: Path) -> None:
 def done_effect(made: Scene) -> str:
     """Return the id of an effect that can be taken back."""
     for run in json.loads(made.give("runs", "--limit", "50", "--json")[1])["items"]:
-        for told in json.loads(made.give("explain", run["id"], "--json")[1])["runs"]:
-            for action in told["actions"]:
+        for handling in json.loads(made.give("explain", run["id"], "--json")[1])["runs"]:
+            for action in handling["actions"]:
                 if (action["effect"] or {}).get("state") == "done" and "mail" in action["tool"]:
                     return str(action["effect"]["id"])
     raise AssertionError("nothing was done")
@@ -310,11 +310,11 @@ def leaves(context: click.Context, path: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def test_every_verb_is_carried_out_here(scene: Scene) -> None:
-    begun = set(scene.said)
+    verbs = set(scene.said)
     missing = {
         verb
         for verb in leaves(click.Context(cli, info_name="vedette"))
-        if not any(name == verb or name.startswith(f"{verb} ") for name in begun)
+        if not any(name == verb or name.startswith(f"{verb} ") for name in verbs)
     }
     assert missing == LEFT_OUT
     failed = {name: said for name, said in scene.said.items() if said.code}
@@ -440,18 +440,18 @@ def test_json_keeps_the_shape_that_is_documented(scene: Scene) -> None:
         PAGE.write_text(json_shapes.page(found), encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
     assert text.startswith(json_shapes.HEAD)
-    told = json_shapes.read(text)
-    assert told.keys() == found.keys(), "run it again with UPDATE=1"
+    written = json_shapes.read(text)
+    assert written.keys() == found.keys(), "run it again with UPDATE=1"
     wrong = {
         name: differs
         for name, answer in found.items()
-        if (differs := list(json_shapes.broken(told[name], json_shapes.shape(answer))))
+        if (differs := list(json_shapes.broken(written[name], json_shapes.shape(answer))))
     }
     assert not wrong
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "expected"),
     [
         (lambda one: one.pop("b"), "`b` is gone"),
         (lambda one: one.update(b=1), "`b` was text and is whole number"),
@@ -459,10 +459,10 @@ def test_json_keeps_the_shape_that_is_documented(scene: Scene) -> None:
         (lambda one: one.update(d=1), "`d` is not written: run it with UPDATE=1"),
     ],
 )
-def test_a_broken_promise_is_seen(spoil: Callable[[Any], Any], told: str) -> None:
+def test_a_broken_promise_is_seen(spoil: Callable[[Any], Any], expected: str) -> None:
     answer: dict[str, Any] = {"a": [{"c": None}], "b": "x"}
     written = json_shapes.read(json_shapes.page({"it": answer}))["it"]
     assert list(json_shapes.broken(written, json_shapes.shape(answer))) == []
     assert list(json_shapes.broken(written, json_shapes.shape({"a": [], "b": "y"}))) == []
     spoil(answer)
-    assert list(json_shapes.broken(written, json_shapes.shape(answer))) == [told]
+    assert list(json_shapes.broken(written, json_shapes.shape(answer))) == [expected]

@@ -58,8 +58,8 @@ async def test_a_secret_that_was_never_read_is_not_counted_as_told(tmp_path: Pat
     assert unread != PERMISSIVE
     batch = SEEN.sample(6, 1)
     score = await play(tmp_path, batch, "by value", policy=unread)
-    told = [bad for _, bad in batch.pairs() if all(tool != "record.read" for tool, _ in bad.calls)]
-    assert 0 < len(score.hit) == len(told) < score.pairs
+    rows = [bad for _, bad in batch.pairs() if all(tool != "record.read" for tool, _ in bad.calls)]
+    assert 0 < len(score.hit) == len(rows) < score.pairs
 
 
 async def test_what_a_routine_does_itself_is_not_the_attackers(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_what_waits_for_a_person_is_told_by_a_line(fleet: SmallFleet, site: Path
         at = text.index("beacon")
         (folder / place).write_text(text[:at] + text[at:].replace("mode: act", "mode: ask", 1))
     (folder / "lamps.log").write_text("ASK north now\n")
-    told = folder / "notices.jsonl"
+    path = folder / "notices.jsonl"
     with fleet.config.open("a") as more:
         more.write('[[notify.to]]\nkind = "logfile"\npath = "notices.jsonl"\n')
     command = [sys.executable, "-m", "vedette", "--config", str(fleet.config), "run", "--plain"]
@@ -111,14 +111,14 @@ def test_what_waits_for_a_person_is_told_by_a_line(fleet: SmallFleet, site: Path
     with subprocess.Popen(command, env=environ, cwd=folder, stderr=subprocess.PIPE) as process:
         try:
             end = time.monotonic() + 90
-            while not (told.exists() and told.read_text().endswith("\n")):
+            while not (path.exists() and path.read_text().endswith("\n")):
                 assert process.poll() is None, process.stderr and process.stderr.read()
                 assert time.monotonic() < end
                 time.sleep(0.1)
         finally:
             process.terminate()
             process.communicate(timeout=60)
-    (notice,) = [json.loads(line) for line in told.read_text().splitlines()]
+    (notice,) = [json.loads(line) for line in path.read_text().splitlines()]
     assert (notice["schema"], notice["agent"], notice["tool"]) == (
         "vedette.notice/1", "beacon", "lamp.light"
     )  # fmt: skip
@@ -130,9 +130,9 @@ def test_its_table_is_checked_and_its_file_looked_at(fleet: SmallFleet, site: Pa
     text = fleet.config.read_text()
     fleet.config.write_text(text.replace("(?P<lamp>", "(?P<lamp").replace("100ms", "0s"))
     done = vedette(fleet, site, "check", "--json")
-    told = [f"{p['file']}:{p['line']} {p['what']}" for p in json.loads(done.stdout)["problems"]]
+    document = [f"{p['file']}:{p['line']} {p['what']}" for p in json.loads(done.stdout)["problems"]]
     (line,) = [n for n, row in enumerate(text.splitlines(), 1) if row.startswith("every")]
-    assert told == [f"vedette.toml:{line} '0s' is no time at all"]
+    assert document == [f"vedette.toml:{line} '0s' is no time at all"]
     fleet.config.write_text(text.replace("(?P<lamp>", "(?P<lamp"))
     done = vedette(fleet, site, "check", "--json")
     (problem,) = json.loads(done.stdout)["problems"]
@@ -197,15 +197,15 @@ def test_an_agent_of_a_wheel_s_reasoner_tool_and_target(codeless: SmallFleet, si
     # The rule proposed, policy permitted, the tool wrote; of the other line nothing came.
     assert lit(codeless) == ["north is lit"]
     audit = vedette(codeless, site, "audit", "targets", "--json")
-    (told,) = json.loads(audit.stdout)["targets"]
-    assert (audit.returncode, told["target"], told["findings"]) == (0, "lamps", [])
+    (document,) = json.loads(audit.stdout)["targets"]
+    assert (audit.returncode, document["target"], document["findings"]) == (0, "lamps", [])
 
     # What nobody intended is found in the target's own record.
     with (codeless.config.with_name("lit") / "lamps.jsonl").open("a") as more:
         more.write('{"key": "k", "text": "by hand"}\n')
     audit = vedette(codeless, site, "audit", "targets", "--json")
-    (told,) = json.loads(audit.stdout)["targets"]
-    assert [one["code"] for one in told["findings"]] == ["no-intent"]
+    (document,) = json.loads(audit.stdout)["targets"]
+    assert [one["code"] for one in document["findings"]] == ["no-intent"]
     assert vedette(codeless, site, "ledger", "verify").returncode == 0
 
 
@@ -253,5 +253,7 @@ def test_each_is_checked_with_file_line_and_mend(
 
 def test_check_live_looks_at_a_wheel_s_target(codeless: SmallFleet, site: Path) -> None:
     done = vedette(codeless, site, "check", "--live", "--json")
-    told = [one for one in json.loads(done.stdout)["live"] if one["what"] == "target lamps"]
-    assert (told[0]["state"], "can be written" in told[0]["told"]) == ("ok", True), done.stdout
+    document = [one for one in json.loads(done.stdout)["live"] if one["what"] == "target lamps"]
+    assert (document[0]["state"], "can be written" in document[0]["told"]) == ("ok", True), (
+        done.stdout
+    )

@@ -9,7 +9,7 @@ from tests.acceptance.show_imap import NEW, ONE, show
 from tests.imap import Kept
 
 
-def moved(before: dict[str, set[Kept]], after: dict[str, set[Kept]]) -> dict[str, int]:
+def count_moves(before: dict[str, set[Kept]], after: dict[str, set[Kept]]) -> dict[str, int]:
     return {
         name: len(after[name]) - len(before.get(name, ()))
         for name in after
@@ -23,24 +23,26 @@ def test_in_observe_nothing_happens_and_then_only_what_policy_says(tmp_path: Pat
     assert shown.effects["observe"] == 0
     assert shown.observed == shown.before
     assert set(shown.decided["observe"]) == {"deny"}
-    told: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     for counts in shown.would["tools"].values():
-        told.update(counts)
-    assert sum(told.values()) == shown.would["actions"] == shown.decided["observe"]["deny"] >= 60
+        outcomes.update(counts)
+    assert (
+        sum(outcomes.values()) == shown.would["actions"] == shown.decided["observe"]["deny"] >= 60
+    )
     assert shown.would["agent"] == NEW
-    assert told["permit"] > 0
+    assert outcomes["permit"] > 0
     # Ask: every action waits; the one that a person approved was done, and no other.
     assert shown.effects["ask"] == 0
     assert shown.decided["ask"]["hold"] > 0
     assert not shown.decided["ask"]["permit"]
     assert shown.approved == 1
-    gone = moved(shown.observed, shown.asked)
-    assert gone.pop("INBOX") == 12 - 1
-    assert list(gone.values()) == [1]
+    moves = count_moves(shown.observed, shown.asked)
+    assert moves.pop("INBOX") == 12 - 1
+    assert list(moves.values()) == [1]
     # Act: filed into the one folder, and all else waits.
     assert set(shown.filed) == {ONE}
     assert shown.rules["hold grant.only"] > 0
-    assert moved(shown.asked, shown.acted) == {
+    assert count_moves(shown.asked, shown.acted) == {
         ONE: shown.filed[ONE],
         "INBOX": 12 - shown.filed[ONE],
     }

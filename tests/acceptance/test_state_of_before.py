@@ -207,8 +207,8 @@ def test_decisions_and_judgements_come_out_as_they_did(
 
 def test_identities_are_as_they_were(record: dict[str, Any], answers: dict[str, Any]) -> None:
     compare(record["answers"], answers, "identities")
-    taken = {key["agent"]: key["revoked_us"] is None for key in answers["identities"]["keys"]}
-    assert taken == {"inbox_triage": True, "memory_curator": False}
+    validity = {key["agent"]: key["revoked_us"] is None for key in answers["identities"]["keys"]}
+    assert validity == {"inbox_triage": True, "memory_curator": False}
 
 
 # --- how it goes on ---------------------------------------------------------------------------
@@ -284,13 +284,13 @@ def test_an_identity_that_was_issued_is_taken_and_a_revoked_one_is_not(
                 assert time.monotonic() < end
                 time.sleep(0.2)
             assert refused.stderr is not None
-            told = refused.stderr.readline()
-            while "refused" not in told:
+            text = refused.stderr.readline()
+            while "refused" not in text:
                 assert time.monotonic() < end
-                told = refused.stderr.readline()
+                text = refused.stderr.readline()
     assert [run["agent"] for run in new] == ["inbox_triage"]
-    assert "401" in told
-    assert "revoked" in told
+    assert "401" in text
+    assert "revoked" in text
 
 
 def find_new_runs(fleet: Fleet, before: list[str]) -> list[dict[str, Any]]:

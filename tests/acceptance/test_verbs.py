@@ -160,9 +160,9 @@ def test_check_imports_the_code_of_every_agent_and_makes_its_judge(
         judge.write_text(whole[0] + judge_end)
         tools.write_text(whole[1] + tools_end)
         done = look(folder, "check", "--json")
-        told = [p for p in done.json["problems"] if not p["warning"]]
-        assert done.code == (1 if told else 0)
-        return [(p["file"], p["line"], p["field"], p["what"]) for p in told]
+        messages = [p for p in done.json["problems"] if not p["warning"]]
+        assert done.code == (1 if messages else 0)
+        return [(p["file"], p["line"], p["field"], p["what"]) for p in messages]
 
     lines = len(whole[0].splitlines())
     shown = "agents/anomaly_detection/judge.py"
@@ -221,9 +221,9 @@ def test_a_damaged_store_is_told_plainly(own: Path) -> None:
 
 def test_it_works_from_a_folder_below_and_with_config(fleet: Path, tmp_path: Path) -> None:
     below = look(fleet / "agents" / "inbox_triage", "status", "--json")
-    beside = look(tmp_path, "--config", str(fleet), "status", "--json")
-    assert below.code == beside.code == 0
-    assert below.json["head"] == beside.json["head"] > 0
+    status = look(tmp_path, "--config", str(fleet), "status", "--json")
+    assert below.code == status.code == 0
+    assert below.json["head"] == status.json["head"] > 0
 
 
 # --- a run and its reads ---------------------------------------------------------------------
@@ -363,15 +363,15 @@ def test_an_approval_is_recorded_used_once_and_acted_on(own: Path) -> None:
     done = vedette(own, *order)
     assert (done.code, done.json["state"], done.json["by"]) == (0, "approved", "here")
     assert vedette(own, *order).json["already_done"] is True
-    again = vedette(own, "approve", held["hold"], *digest, "--reason", "once more", "--json")
-    assert (again.code, again.error["code"]) == (2, "bad-command")
+    repeat = vedette(own, "approve", held["hold"], *digest, "--reason", "once more", "--json")
+    assert (repeat.code, repeat.error["code"]) == (2, "bad-command")
     assert vedette(own, "run", "--until-idle", "--json").code == 0
     story = look(own, "explain", held["hold"], "--json").json["runs"][0]
     action = next(item for item in story["actions"] if item["id"] == held["action"])
-    told = json.dumps(story)
-    assert "it fits" in told
-    assert f"person:{getpass.getuser()}" in told
-    assert action["effects"][-1]["state"] == "done" if "effects" in action else "done" in told
+    raw = json.dumps(story)
+    assert "it fits" in raw
+    assert f"person:{getpass.getuser()}" in raw
+    assert action["effects"][-1]["state"] == "done" if "effects" in action else "done" in raw
 
 
 def test_a_denial_and_a_wrong_digest(own: Path) -> None:
@@ -416,8 +416,8 @@ def test_verbs_beside_a_running_fleet(own: Path) -> None:
         assert f"sent by {person}: to see" in vedette(own, "explain", run_id).out
         applied = vedette(own, "policy", "publish", "--reason", "again", "--json").json
         assert (applied["ok"], applied["changed"]) == (True, False)
-        told = look(own, "explain", held["hold"]).out
-        assert f"person:{getpass.getuser()}" in told
+        answer = look(own, "explain", held["hold"]).out
+        assert f"person:{getpass.getuser()}" in answer
     assert not socket_of(own / ".vedette").exists()
     # The stop outlived its runner.
     assert look(own, "status", "--json").json["stops"] == [

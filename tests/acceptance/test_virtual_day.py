@@ -39,10 +39,10 @@ from tests.said import vedette
 
 from vedette.adapters.ledger_export import LedgerExport
 from vedette.domain.base.canonical import canonical_json
+from vedette.domain.ports.ledger_reader import RawEntry
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.ledger.history.report import report
 from vedette.ledger.history.target_match import match
-from vedette.ledger.history.time_window import RawEntry
 from vedette.policy.replay import replay
 from vedette.store.sqlite import SqliteReader
 from vedette.testing.harness import TrustingStage
@@ -83,10 +83,10 @@ def test_the_day_was_as_rough_as_it_is_said_to_be(day: Played) -> None:
 
 
 def test_every_effect_has_exactly_one_intent_that_tells_everything(day: Played) -> None:
-    told = day.rebuilt
-    assert told.findings == []
-    assert told.truncated_runs == set()
-    found = match(told, day.happened)
+    account = day.rebuilt
+    assert account.findings == []
+    assert account.truncated_runs == set()
+    found = match(account, day.happened)
     assert found.ok, found.to_json()
     assert found.matched == found.effects == len(day.effects)
 
@@ -94,7 +94,7 @@ def test_every_effect_has_exactly_one_intent_that_tells_everything(day: Played) 
     keys = {event.id: event.key for event in events(EVENTS, SEED)}
     published = [entry for entry in day.entries if entry["kind"] == "policy.published"]
     for line in day.effects:
-        intent = told.intents[f"act_{line['key']}"]
+        intent = account.intents[f"act_{line['key']}"]
         name = line["text"].split(" ")[0]
         if name != "last":
             assert intent.event == keys[name]
@@ -142,15 +142,15 @@ def test_every_decision_replays_to_the_same_answer(day: Played) -> None:
         found = replay(store, TrustingStage().load)
     finally:
         store.close()
-    asked = sum(1 for e in day.entries if e["kind"] in ("action.decided", "recall.decided"))
+    question = sum(1 for e in day.entries if e["kind"] in ("action.decided", "recall.decided"))
     assert found.ok, found.to_json()
-    assert found.agreed == found.decisions == asked > 5000
+    assert found.agreed == found.decisions == question > 5000
     assert sorted(found.revisions) == [1, 2, 3]
 
 
 def test_an_export_tells_the_same_as_the_store(day: Played) -> None:
-    again = reconstruct(LedgerExport(day.folder / "export"), START_US, END_US)
-    assert again.to_json() == day.rebuilt.to_json()
+    repeat = reconstruct(LedgerExport(day.folder / "export"), START_US, END_US)
+    assert repeat.to_json() == day.rebuilt.to_json()
 
 
 def test_parts_of_the_day_make_the_day(day: Played) -> None:
@@ -158,7 +158,7 @@ def test_parts_of_the_day_make_the_day(day: Played) -> None:
     store, read = SqliteReader(day.state), LedgerExport(day.folder / "export")
     edges = [START_US, START_US + DAY_US // 3, START_US + DAY_US * 4 // 5, END_US]
     try:
-        parts = [reconstruct(store, a, b) for a, b in pairwise(edges)]
+        parts = [reconstruct(store.ledger, a, b) for a, b in pairwise(edges)]
         assert parts[1].to_json() == reconstruct(read, edges[1], edges[2]).to_json()
     finally:
         store.close()
@@ -176,22 +176,22 @@ def test_the_report_of_the_day_takes_less_than_ten_seconds(day: Played) -> None:
     try:
         # (Of its own time: the machine may be busy with other tests.)
         began = time.process_time()
-        told = report(store, START_US, END_US)
+        result = report(store, START_US, END_US)
         assert time.process_time() - began < 10
-        assert report(store, START_US, END_US) == told
+        assert report(store, START_US, END_US) == result
         other = report(store, START_US, END_US, "another seed")
     finally:
         store.close()
     intents = day.rebuilt.intents
-    drawn = [one["action"] for one in told["sample"]]
+    drawn = [one["action"] for one in result["sample"]]
     assert len(set(drawn)) == 20
     assert drawn != [one["action"] for one in other["sample"]]
-    for one in told["sample"]:
+    for one in result["sample"]:
         assert one["rule"] in ("permit.tool", "permit.approved")
         assert any(d.seq == one["seq"] for d in intents[one["action"]].decisions)
-    assert told["traffic"]["events"] == EVENTS + 4
-    assert told["traffic"]["starts"] == day.told["kills"] + 1
-    never, hit = told["rules"]["never"], told["rules"]["hit"]
+    assert result["traffic"]["events"] == EVENTS + 4
+    assert result["traffic"]["starts"] == day.told["kills"] + 1
+    never, hit = result["rules"]["never"], result["rules"]["hit"]
     assert not set(never) & set(hit)
     assert {"permit.tool", "impact.high", "mode.ask", "mode.observe"} <= set(hit)
     assert {"limits.hops", "identity.spiffe"} <= set(never)
@@ -200,8 +200,8 @@ def test_the_report_of_the_day_takes_less_than_ten_seconds(day: Played) -> None:
         for entry in day.entries
         if entry["kind"] == "action.decided" and entry.get("wait") == "approval"
     }
-    assert told["questions"]["asked"] >= len(held)
-    assert [one["kind"] for one in told["changed"]] == ["policy.published"] * 3
+    assert result["questions"]["asked"] >= len(held)
+    assert [one["kind"] for one in result["changed"]] == ["policy.published"] * 3
 
 
 def test_the_verbs_say_so_too(day: Played) -> None:
@@ -214,11 +214,11 @@ def test_the_verbs_say_so_too(day: Played) -> None:
     )
     assert done.code == 0
     assert done.json["traffic"]["events"] == EVENTS + 4
-    again = ["ledger", "reconstruct", "export", "--last", "48h", "--until", "2026-01-03"]
+    repeat = ["ledger", "reconstruct", "export", "--last", "48h", "--until", "2026-01-03"]
     spoilt, number = day.folder / "spoilt.jsonl", len(day.effects)
     more = json.dumps({"tool": "wire.send", "key": "0" * 32}).encode()
     spoilt.write_bytes((day.folder / "world.jsonl").read_bytes() + more + b"\n")
-    done = vedette(day.folder, *again, "--against", str(spoilt))
+    done = vedette(day.folder, *repeat, "--against", str(spoilt))
     assert done.code == 1
     assert f"{number:,} of {number + 1:,} effects have exactly one intent" in done.out
     assert f"effect without intent: wire.send {'0' * 32}: no intent has this key" in done.out
@@ -270,19 +270,21 @@ def test_a_removed_entry_is_found_even_if_all_others_are_numbered_anew(
     day: Played, kind: str, code: str
 ) -> None:
     used = {i.id for i in day.rebuilt.intents.values() if i.outcome == "permit" and i.effects}
-    gone = next(e for e in day.entries if e["kind"] == kind and e["action"] in used)
-    told = reconstruct(Spoilt(list(renumbered(day, gone))), START_US, END_US)
-    assert {(one["code"], one.get("action")) for one in told.findings} == {(code, gone["action"])}
+    removed_entry = next(e for e in day.entries if e["kind"] == kind and e["action"] in used)
+    account = reconstruct(Spoilt(list(renumbered(day, removed_entry))), START_US, END_US)
+    assert {(one["code"], one.get("action")) for one in account.findings} == {
+        (code, removed_entry["action"])
+    }
 
 
-def renumbered(day: Played, gone: Line) -> Iterator[RawEntry]:
+def renumbered(day: Played, removed_entry: Line) -> Iterator[RawEntry]:
     """Yield all entries but one, as somebody would write them who wants nobody to see it."""
-    at = gone["seq"]
+    at = removed_entry["seq"]
     for entry, (seq, raw, salt, data) in zip(day.entries, day.walked, strict=True):
         if seq < at:
             yield seq, raw, salt, data
         elif seq > at:
-            less = entry.get("run") == gone["run"]
+            less = entry.get("run") == removed_entry["run"]
             new = {**entry, "seq": seq - 1, **({"n": entry["n"] - 1} if less else {})}
             yield seq - 1, canonical_json(new), salt, data
 
@@ -296,8 +298,8 @@ def test_an_altered_decision_is_found(day: Played, tmp_path: Path) -> None:
     salt, data = altered(path, denied["seq"])
     store = SqliteReader(tmp_path / "state")
     try:
-        told = reconstruct(store, START_US, END_US)
-        assert [one["code"] for one in told.findings] == ["body"]
+        account = reconstruct(store.ledger, START_US, END_US)
+        assert [one["code"] for one in account.findings] == ["body"]
         assert replay(store, TrustingStage().load).unreplayable == {"bad body": 1}
     finally:
         store.close()

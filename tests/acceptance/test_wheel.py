@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.acceptance import told
+from tests.acceptance import doc_page
 from tests.opa import find_opa
 
 import vedette
@@ -133,7 +133,7 @@ def test_the_wheel_owns_one_name(installed: Installed) -> None:
 
 def test_the_wheel_carries_the_content_as_a_template(installed: Installed) -> None:
     with zipfile.ZipFile(installed.wheel) as archive:
-        carried = set(archive.namelist())
+        names = set(archive.namelist())
     content = [
         path.relative_to(ROOT).as_posix()
         for folder in ("agents", "policies", "memory")
@@ -141,11 +141,11 @@ def test_the_wheel_carries_the_content_as_a_template(installed: Installed) -> No
         if path.suffix in {".yaml", ".md", ".rego", ".py"}
     ]
     assert content
-    missing = [name for name in content if f"vedette/_template/{name}" not in carried]
+    missing = [name for name in content if f"vedette/_template/{name}" not in names]
     assert missing == []
-    assert "vedette/_template/vedette.toml" in carried
+    assert "vedette/_template/vedette.toml" in names
     unwanted = (".pyc", ".db", ".sqlite", ".pem")
-    assert [name for name in carried if name.endswith(unwanted)] == []
+    assert [name for name in names if name.endswith(unwanted)] == []
 
 
 def test_it_runs_from_the_wheel_and_not_from_the_checkout(installed: Installed) -> None:
@@ -188,7 +188,7 @@ def test_init_writes_a_fleet_that_check_accepts(installed: Installed, tmp_path: 
 def test_a_fleet_without_opa_decides_by_the_wasm_of_the_wheel(
     installed: Installed, tmp_path: Path
 ) -> None:
-    """Whatever it grants. Changed rules the embedded engine decides, and that is told."""
+    """Whatever it grants. Changed rules the embedded engine decides, and that is doc_page."""
     fleet = tmp_path / "fleet"
     made = installed.run(["vedette", "init", str(fleet)], installed.neutral)
     assert made.returncode == 0, made.stdout + made.stderr
@@ -223,7 +223,7 @@ def test_a_wheel_is_not_built_without_opa(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path / "dist"],
         cwd=source,
-        env={name: told for name, told in os.environ.items() if name != "VEDETTE_OPA"}
+        env={name: value for name, value in os.environ.items() if name != "VEDETTE_OPA"}
         | {"PATH": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -259,29 +259,31 @@ def _slowness() -> float:
 
 def test_the_tutorial_word_for_word(installed: Installed, tmp_path: Path) -> None:
     """From an empty folder to an own agent that was corrected, approved and undone."""
-    steps = told.commands(ROOT / "docs" / "tutorial.md")
+    steps = doc_page.commands(ROOT / "docs" / "tutorial.md")
     assert 15 <= len(steps) <= 28
     empty = tmp_path / "empty"
     empty.mkdir()
-    shell = told.shell(empty, installed.bin, tmp_path / "home")
-    seen, gave = "", []
+    shell = doc_page.shell(empty, installed.bin, tmp_path / "home")
+    seen, outputs = "", []
     for step in steps:
         before = _slowness()
-        done = shell.give(told.filled(step, seen))
+        done = shell.give(doc_page.filled(step, seen))
         slow = max(before, _slowness())
-        gave.append(f"{done.wall_s:5.1f} s, {done.cpu_s:4.1f} s CPU, x{slow:.1f}: {step.command}")
+        outputs.append(
+            f"{done.wall_s:5.1f} s, {done.cpu_s:4.1f} s CPU, x{slow:.1f}: {step.command}"
+        )
         where = f"line {step.line}: {step.command}"
         assert done.code == 0, f"{where}\n{done.out}"
-        lost = told.missing(step, done.out)
+        lost = doc_page.missing(step, done.out)
         assert lost is None, f"{where}: not printed: {lost!r}\n{done.out}"
         # Three seconds of a machine at rest. CPU, since others may have the cores just then, and
         # twice that, since a busy neighbour costs real work more than it costs the empty loop.
-        assert done.cpu_s <= 2 * 3.0 * slow, gave
+        assert done.cpu_s <= 2 * 3.0 * slow, outputs
         seen += done.out
-    print("\n".join(gave))
-    history = shell.give(told.Shown(0, "vedette policy history --json", ())).out
-    told_by = {row["reason"]: row["by"] for row in json.loads(history)["revisions"]}
-    assert told_by["the front desk observes"].startswith("person:"), history
+    print("\n".join(outputs))
+    history = shell.give(doc_page.Shown(0, "vedette policy history --json", ())).out
+    authors = {row["reason"]: row["by"] for row in json.loads(history)["revisions"]}
+    assert authors["the front desk observes"].startswith("person:"), history
     home = shell.folder / ".vedette" / "mailbox"
     # In the inbox again; the flag was another action, and is still there.
     assert (home / "cur" / "1780000002.T2.harbour:2,F").read_bytes() == (
@@ -291,13 +293,13 @@ def test_the_tutorial_word_for_word(installed: Installed, tmp_path: Path) -> Non
 
 
 def test_a_page_that_tells_another_story_is_found_out() -> None:
-    shown = told.Shown(1, "vedette runs", ("run_1 …", "…", "done in 3 s"))
-    assert told.missing(shown, "run_1 waits\nmore\ndone in 12 ms\n") is None
-    assert told.missing(shown, "done in 12 ms\nrun_1 waits\n") == "done in 3 s"
-    assert told.missing(shown, "run_2 waits\ndone in 12 ms\n") == "run_1 …"
+    shown = doc_page.Shown(1, "vedette runs", ("run_1 …", "…", "done in 3 s"))
+    assert doc_page.missing(shown, "run_1 waits\nmore\ndone in 12 ms\n") is None
+    assert doc_page.missing(shown, "done in 12 ms\nrun_1 waits\n") == "done in 3 s"
+    assert doc_page.missing(shown, "run_2 waits\ndone in 12 ms\n") == "run_1 …"
     assert (
-        told.filled(told.Shown(1, "approve cnd_a…", ()), "cnd_b1 cnd_a1").command
+        doc_page.filled(doc_page.Shown(1, "approve cnd_a…", ()), "cnd_b1 cnd_a1").command
         == "approve cnd_a1"
     )
     with pytest.raises(ValueError, match="no cnd_…"):
-        told.filled(told.Shown(1, "approve cnd_…", ()), "nothing")
+        doc_page.filled(doc_page.Shown(1, "approve cnd_…", ()), "nothing")

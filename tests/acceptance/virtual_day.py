@@ -175,7 +175,7 @@ class Life:
     async def _answer(self) -> None:
         """Answer what waits for a person: most get a yes, some a no, some no answer at all."""
         commands = self.fleet.app.commands
-        for row in self.fleet.app.store.holds_page(after=0, limit=2000):
+        for row in self.fleet.app.store.runs.holds_page(after=0, limit=2000):
             if row.waits != "approval" or row.hold != "open" or share(f"{row.id} left") < 0.1:
                 continue
             yes = self._says_yes(row)

@@ -280,9 +280,9 @@ class Visited:
         Returns whether it runs; what may end may refuse to.
         """
         few = ("bash", "-c", 'umask 022; ulimit -n 256; exec "$@"', "bash")
-        with (self.root / "told.txt").open("ab") as told:
+        with (self.root / "told.txt").open("ab") as file:
             self.child = subprocess.Popen(
-                [*few, *START, "run", "--plain"], cwd=self.root, stdout=told, stderr=told,
+                [*few, *START, "run", "--plain"], cwd=self.root, stdout=file, stderr=file,
                 env=environment(**WORDS),
             )  # fmt: skip
         end = time.monotonic() + 60
@@ -301,7 +301,7 @@ class Visited:
             self.child.send_signal(signal.SIGTERM)
             self.child.wait(30)
 
-    def told(self, *arguments: str) -> Any:
+    def read_json(self, *arguments: str) -> Any:
         """Return what a verb that only looks says with --json."""
         return said(self.root, *arguments, "--json").json
 
@@ -318,14 +318,14 @@ class Visited:
     def job(self, name: str, agent: str = "clerk", readers: str | None = None, **data: Any) -> None:
         """Send what an agent is to do, perhaps with those who alone may read it."""
         label = {} if readers is None else {"vedettereaders": readers}
-        told = {"text": name, **data}
-        assert self.post("monitoring", f"{agent}.job", name, told, **label) == 202
+        fields = {"text": name, **data}
+        assert self.post("monitoring", f"{agent}.job", name, fields, **label) == 202
 
     def settle(self, least: int) -> list[Any]:
         """Wait until nothing is at work and so many runs are there; return these."""
         end = time.monotonic() + 60
         while True:
-            runs: list[Any] = self.told("runs", "--limit", "200")["items"]
+            runs: list[Any] = self.read_json("runs", "--limit", "200")["items"]
             if len(runs) >= least and all(run["state"] != "ready" for run in runs):
                 return runs
             assert time.monotonic() < end, runs

@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 from tests.bigquery import PROJECT, Dataset, Emulator, find_python
+from tests.store_parts import store_of
 
 from vedette.adapters.bigquery.config import BigQueryFile
 from vedette.adapters.bigquery.reconciliation import find_differences
@@ -46,7 +47,7 @@ class Reader:
     def meta(self, name: str) -> str | None:
         return self.marks.get(name)
 
-    async def compare_and_set(self, name: str, was: str | None, value: str) -> bool:
+    async def compare_and_set_meta(self, name: str, was: str | None, value: str) -> bool:
         held = self.marks.get(name) == was
         if held:
             self.marks[name] = value
@@ -60,7 +61,7 @@ async def real_entries(folder: Path) -> list[bytes]:
     async with toy_fleet(folder, World()) as fleet:
         await fleet.send(*(job(str(n), send_proposal("hello"), key=str(n)) for n in range(20)))
         await fleet.wait_until_idle()
-        return [raw for _, raw, _, _ in fleet.app.store.walk() if b"event" in raw]
+        return [raw for _, raw, _, _ in fleet.app.store.ledger.walk() if b"event" in raw]
 
 
 def ledger_of(raws: list[bytes], count: int) -> Reader:
@@ -72,12 +73,12 @@ def ledger_of(raws: list[bytes], count: int) -> Reader:
 
 
 @contextmanager
-def timed(told: dict[str, Any], name: str, count: int, emulator: Emulator) -> Iterator[None]:
+def timed(figures: dict[str, Any], name: str, count: int, emulator: Emulator) -> Iterator[None]:
     """Note the seconds, ours and the emulator's microseconds of a core for each of `count`."""
     began, cpu, theirs = time.monotonic(), time.process_time(), emulator.cpu_s()
     yield
     seconds = time.monotonic() - began
-    told[name] = {
+    figures[name] = {
         "count": count,
         "seconds": round(seconds, 2),
         "per_second": round(count / seconds),
@@ -86,7 +87,7 @@ def timed(told: dict[str, Any], name: str, count: int, emulator: Emulator) -> It
     }
 
 
-async def ship(told: dict[str, Any], emulator: Emulator, raws: list[bytes], count: int) -> None:
+async def ship(figures: dict[str, Any], emulator: Emulator, raws: list[bytes], count: int) -> None:
     """Ship a ledger, and compare what came of it."""
     data = Dataset(emulator)
     warehouse = Warehouse(PROJECT, data.short)
@@ -95,20 +96,21 @@ async def ship(told: dict[str, Any], emulator: Emulator, raws: list[bytes], coun
     encoder = Encoder("ledger", "bench")
     began = time.process_time()
     encoder.batch(reader.entries[:1000], 0)
-    told["encode_cpu_us_each"] = round((time.process_time() - began) * 1e3, 1)
-    shipper = Shipper("bench", reader, lambda: reader, warehouse)
-    with timed(told, "ship", count, emulator):
+    figures["encode_cpu_us_each"] = round((time.process_time() - began) * 1e3, 1)
+    store = store_of(reader)
+    shipper = Shipper("bench", store, lambda: store, warehouse)
+    with timed(figures, "ship", count, emulator):
         assert await shipper.ship() == count
-    with timed(told, "ship_nothing", 20, emulator):
+    with timed(figures, "ship_nothing", 20, emulator):
         for _ in range(20):
             assert await shipper.ship() == 0
-    wrong = find_differences(warehouse, "bench", reader, count)
+    wrong = find_differences(warehouse, "bench", store.ledger, count)
     assert not any(what for _, what in wrong.values()), wrong
     await shipper.close()
     data.close()
 
 
-async def poll(told: dict[str, Any], emulator: Emulator, count: int) -> None:
+async def poll(figures: dict[str, Any], emulator: Emulator, count: int) -> None:
     """Read the rows of a table, then ask again with nothing new in the overlap and with nothing."""
     data = Dataset(emulator)
     data.ask("CREATE TABLE `{d}.t` (id STRING, at_time TIMESTAMP, value INT64, note STRING)")
@@ -123,14 +125,14 @@ async def poll(told: dict[str, Any], emulator: Emulator, count: int) -> None:
     )  # fmt: skip
     intake, clock = ListIntake(), ManualClock(T0 + 60_000_000)
     source = BigQuerySource(plan, clock, watch=False)
-    with timed(told, "read_rows", count, emulator):
+    with timed(figures, "read_rows", count, emulator):
         await source.deliver(intake)
     assert len(intake.events) == count
-    with timed(told, "look_back_rows", count, emulator):
+    with timed(figures, "look_back_rows", count, emulator):
         await source.deliver(intake)
     far = plan.replace(overlap="0s", begin="now")
     idle = BigQuerySource(far, clock, watch=False)
-    with timed(told, "poll_nothing", 20, emulator):
+    with timed(figures, "poll_nothing", 20, emulator):
         for _ in range(20):
             await idle.deliver(intake)
     data.close()
@@ -144,12 +146,12 @@ def main() -> None:
     given = parser.parse_args()
     emulator = Emulator(find_python())
     os.environ.update(emulator.environ)
-    told: dict[str, Any] = {"load": os.getloadavg()[0], "cores": os.cpu_count()}
+    figures: dict[str, Any] = {"load": os.getloadavg()[0], "cores": os.cpu_count()}
     with tempfile.TemporaryDirectory() as folder:
         raws = asyncio.run(real_entries(Path(folder)))
-    asyncio.run(ship(told, emulator, raws, given.entries))
-    asyncio.run(poll(told, emulator, given.rows))
-    print(json.dumps(told, indent=2))
+    asyncio.run(ship(figures, emulator, raws, given.entries))
+    asyncio.run(poll(figures, emulator, given.rows))
+    print(json.dumps(figures, indent=2))
     emulator.close()
 
 

@@ -1,8 +1,8 @@
 """What the box of agents' code costs: `make bench-box`.
 
 The shipped anomaly judge in a worker process, with and without a box, in turns (A B A B …): CPU of
-a worker's start (in its zygote and in itself, until its first answer), the time until then, CPU of
-a judged event (of the engine and of the worker), and what of a start is spent on entering.
+a worker's start (in its fork server and in itself, until its first answer), the time until then,
+CPU of a judged event (of the engine and of the worker), and what of a start is spent on entering.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def main() -> None:
             f"(median of {ENTRIES}; {times[0]:.2f} to {times[-1]:.2f})"
         )
     charter = parse_yaml((FOLDER / "agent.yaml").read_text(), "agent.yaml")[0].value["charter"]
-    told = briefings(charter)
+    cases = briefings(charter)
     found: dict[bool, dict[str, list[float]]] = {False: {}, True: {}}
     for _ in range(ROUNDS):
         for boxed in (False, True):
-            for name, values in asyncio.run(judged(charter, told, boxed)).items():
+            for name, values in asyncio.run(judged(charter, cases, boxed)).items():
                 found[boxed].setdefault(name, []).extend(values)
     for name, without in found[False].items():
         bare, boxed_ = median(without), median(found[True][name])
@@ -63,27 +63,29 @@ def main() -> None:
 
 
 async def judged(
-    charter: Mapping[str, Any], told: list[list[Briefing]], boxed: bool
+    charter: Mapping[str, Any], cases: list[list[Briefing]], boxed: bool
 ) -> dict[str, list[float]]:
     """Start workers and judge all events once; return what was measured, by its name and unit."""
     starts, waits = [], []
     with tempfile.TemporaryDirectory() as state:
         pool = WorkerPool(Path(state), sandboxed=boxed)
         judges = WorkerReasoner(pool, lambda _: JudgeSpec(str(FOLDER), charter))
-        first = told[0][0]
+        first = cases[0][0]
         await judges.reason(first)
-        zygote = psutil.Process(pool.worker_pids["watcher", "judge"]).ppid()
+        fork_server = psutil.Process(pool.worker_pids["watcher", "judge"]).ppid()
         await asyncio.sleep(2)  # it has imported what most judges need
         for _ in range(BIRTHS):
             judges.renew("watcher")
-            before, began = cpu_ms(zygote), time.monotonic()
+            before, began = cpu_ms(fork_server), time.monotonic()
             await judges.reason(first)
             waits.append((time.monotonic() - began) * 1e3)
-            starts.append(cpu_ms(zygote) - before + cpu_ms(pool.worker_pids["watcher", "judge"]))
+            starts.append(
+                cpu_ms(fork_server) - before + cpu_ms(pool.worker_pids["watcher", "judge"])
+            )
         judges.drop_state("watcher", first.key)
-        pid, number = pool.worker_pids["watcher", "judge"], sum(map(len, told))
+        pid, number = pool.worker_pids["watcher", "judge"], sum(map(len, cases))
         there, here = cpu_ms(pid), time.process_time()
-        await all_lanes(judges, told)
+        await all_lanes(judges, cases)
         spent = (cpu_ms(pid) - there) * 1e3 + (time.process_time() - here) * 1e6
         pool.close()
     return {
@@ -98,7 +100,7 @@ def cpu_ms(pid: int) -> float:
 
 
 def entering(ports: tuple[int, ...]) -> float:
-    """Return how many milliseconds of CPU a process takes to enter, prepared as by a zygote."""
+    """Return how many ms of CPU a process takes to enter, as a fork server prepares it."""
     there, here = os.pipe()
     with tempfile.TemporaryDirectory() as scratch:
         box = Sandbox(scratch, read=(str(FOLDER),), ports=ports)

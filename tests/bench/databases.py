@@ -86,7 +86,7 @@ async def following(app: App) -> AsyncIterator[None]:
 
     Raises AssertionError if that failed meanwhile.
     """
-    if not app.store.multi_worker:
+    if not app.store.cluster.multi_worker:
         yield
         return
     await catch_up(app.services, app.rollout)

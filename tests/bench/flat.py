@@ -31,7 +31,7 @@ from tests.bench.latency import named, put_through
 from tests.bench.line import Load
 from tests.bench.machine import described
 from tests.bench.target import marks_file
-from tests.bench.verdict import Verdict, told
+from tests.bench.verdict import Verdict, print_verdicts
 
 from vedette.testing.harness import FleetHarness
 
@@ -126,7 +126,7 @@ async def measure(plan: Plan, size: int) -> dict[str, Any]:
     async with open_flat_fleet(plan.folder, plan.agents) as fleet:
         await fleet.wait_until_idle(120)
         open_s, opened_mb = time.monotonic() - began, memory_mb()
-        entries, epoch = fleet.app.store.last_seq(), fleet.app.store.epoch
+        entries, epoch = fleet.app.store.ledger.last_seq(), fleet.app.store.cluster.epoch
         waiting = _waiting(fleet)
         load = plan.load(size)
         warm = replace(load, events=2 * plan.keys)
@@ -158,7 +158,7 @@ async def _watch(peak: list[float]) -> None:
 
 
 def _waiting(fleet: FleetHarness) -> int:
-    counts = fleet.app.store.counts().values()
+    counts = fleet.app.store.tables.counts().values()
     return sum(each.get("run.waiting", 0) for each in counts)
 
 
@@ -239,7 +239,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.plot is not None:
         options.plot.write_text(plot([asdict(each) for each in found], machine), encoding="utf-8")
         print(f"drawn into {options.plot}")
-    return told(verdicts(found))
+    return print_verdicts(verdicts(found))
 
 
 if __name__ == "__main__":

@@ -25,9 +25,10 @@ from vedette.domain.action import action_id
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import ENVELOPE, Event, subject_of
-from vedette.domain.ports.store import Arrival
+from vedette.domain.ports.run_store import Arrival
 from vedette.domain.run import ActionRow, CommitResult, CommitStatus, Run, Step
-from vedette.store.store import SqlStore
+from vedette.store.postgres import PostgresStore
+from vedette.store.sqlite import SqliteStore
 from vedette.testing.harness import FleetHarness
 
 BATCH = 512
@@ -61,7 +62,7 @@ async def note(fleet: FleetHarness, events: Sequence[Event]) -> Pattern:
     await fleet.wait_until_idle()
     steps: list[Step] = []
     answers: list[asyncio.Future[CommitResult]] = []
-    onward = store.send
+    onward = store.steps.send
 
     def send(step: Step) -> asyncio.Future[CommitResult]:
         # As it is now: the store writes numbers into the rows of a step.
@@ -69,15 +70,17 @@ async def note(fleet: FleetHarness, events: Sequence[Event]) -> Pattern:
         answers.append(onward(step))
         return answers[-1]
 
-    store.send = send
+    store.steps.send = send
     try:
         await fleet.app.intake.accept([last])
         await fleet.wait_until_idle()
     finally:
-        del store.send
+        del store.steps.send
     (run,) = fleet.runs(last)
-    told = await asyncio.gather(*answers)
-    firsts = [answer.last - len(step.drafts) + 1 for answer, step in zip(told, steps, strict=True)]
+    results = await asyncio.gather(*answers)
+    firsts = [
+        answer.last - len(step.drafts) + 1 for answer, step in zip(results, steps, strict=True)
+    ]
     (action,) = fleet.actions(last)
     assert run.state in ("done", "waiting"), run
     ids = action.id, action.turn, action.ordinal
@@ -113,7 +116,13 @@ class Copy:
     """One event's steps after a pattern."""
 
     def __init__(
-        self, pattern: Pattern, cut: Stencils, store: SqlStore, agent: str, name: str, key: str
+        self,
+        pattern: Pattern,
+        cut: Stencils,
+        store: PostgresStore | SqliteStore,
+        agent: str,
+        name: str,
+        key: str,
     ) -> None:
         self._of, self._cut, self._store = pattern, cut, store
         self._agent, self._key = agent, key
@@ -151,9 +160,9 @@ class Copy:
         return replace(
             of,
             drafts=[self._draft(draft) for draft in of.drafts],
-            run=run.id, position=run.position, agent=self._agent, epoch=store.epoch,
-            policy_rev=None if of.policy_rev is None else store.policy_rev,
-            stop_epoch=None if of.stop_epoch is None else store.stop_epoch,
+            run=run.id, position=run.position, agent=self._agent, epoch=store.cluster.epoch,
+            policy_rev=None if of.policy_rev is None else store.cluster.policy_rev,
+            stop_epoch=None if of.stop_epoch is None else store.cluster.stop_epoch,
             wake_us=FAR_US if of.wake_us else 0,
             order=None if of.order is None else (self._key, -1, run.position),
             actions=[self._row(row) for row in of.actions],
@@ -192,14 +201,16 @@ class Copy:
 class Filler:
     """Fills the store of an opened fleet whose dispatcher does nothing any more."""
 
-    def __init__(self, store: SqlStore, agents: int, done: Pattern, asks: Pattern) -> None:
+    def __init__(
+        self, store: PostgresStore | SqliteStore, agents: int, done: Pattern, asks: Pattern
+    ) -> None:
         self._store, self._agents, self._done, self._asks = store, agents, done, asks
 
     @classmethod
     async def of(cls, fleet: FleetHarness, agents: int) -> Filler:
         """Note both patterns through the line, then let it handle nothing more."""
         # Other names at each opening: a repeat of an event does nothing.
-        epoch = fleet.app.store.epoch
+        epoch = fleet.app.store.cluster.epoch
         warm = [_reading(f"warm-{epoch}-{number}", SUBJECT) for number in range(20)]
         done = await note(fleet, [*warm, _reading(f"thepatternreading-{epoch}-", SUBJECT)])
         asks = await note(fleet, [asking(keeper(0), f"thepatternask-{epoch}-", SUBJECT)])
@@ -221,7 +232,7 @@ class Filler:
     async def entries(self, until: int) -> None:
         """Fill in events that are done until the ledger has so many entries."""
         each = 1 + sum(len(step.drafts) for step in self._done.steps)
-        while (missing := until - self._store.last_seq()) > 0:
+        while (missing := until - self._store.ledger.last_seq()) > 0:
             events = self.filled("done") + max(1, min(20 * BATCH, missing // each))
             await self._fill("done", self._done, events,
                              lambda n: (AGENT, f"fill-{n}", f"gauge-{n % KEYS}"))  # fmt: skip
@@ -230,7 +241,7 @@ class Filler:
         numbers, cut = iter(range(self.filled(what), until)), Stencils(pattern)
         while batch := list(itertools.islice(numbers, BATCH)):
             copies = [Copy(pattern, cut, self._store, *named(number)) for number in batch]
-            answers = await self._store.accept([copy.arrival() for copy in copies], None)
+            answers = await self._store.steps.accept([copy.arrival() for copy in copies], None)
             new = []
             for number, copy, answer in zip(batch, copies, answers, strict=True):
                 # Killed between a batch and its mark: what was accepted then is there.
@@ -238,10 +249,10 @@ class Filler:
                     copy.accepted(answer.runs[0])
                     new.append((copy, _state(number)))
             for number in range(len(pattern.steps)):
-                sent = [self._store.send(copy.step(number, state)) for copy, state in new]
+                sent = [self._store.steps.send(copy.step(number, state)) for copy, state in new]
                 for (copy, _), committed in zip(new, await asyncio.gather(*sent), strict=True):
                     copy.committed(number, committed)
-            await self._store.remember(_KEPT.format(what), str(batch[-1] + 1))
+            await self._store.commands.set_meta(_KEPT.format(what), str(batch[-1] + 1))
 
 
 def _state(number: int) -> bytes | None:

@@ -153,36 +153,36 @@ def main() -> int:
     given.add_argument("--against", type=Path)
     given.add_argument("--only", choices=("idle", "ready"))
     given.add_argument("--json", type=Path)
-    asked = given.parse_args()
-    here = {"here": ROOT} | ({"against": asked.against.resolve()} if asked.against else {})
+    options = given.parse_args()
+    here = {"here": ROOT} | ({"against": options.against.resolve()} if options.against else {})
     print(f"bench-idle: {described()}", flush=True)
     kept: dict[str, dict[str, list[float]]] = {name: {} for name in here}
 
     def keep(name: str, what: str, value: float) -> None:
         kept[name].setdefault(what, []).append(value)
 
-    for _ in range(asked.rounds):
+    for _ in range(options.rounds):
         for name, checkout in here.items():
             with tempfile.TemporaryDirectory() as made:
-                if asked.only != "ready":
-                    warm, rest = at_rest(checkout, Path(made) / "idle", asked.seconds)
+                if options.only != "ready":
+                    warm, rest = at_rest(checkout, Path(made) / "idle", options.seconds)
                     for when, one in (("after work", warm), ("at rest", rest)):
                         keep(name, f"core, {when} %", one.core * 100)
                         keep(name, f"wakeups/s, {when}", one.wakeups)
                         keep(name, f"processes, {when}", one.processes)
                         keep(name, f"PSS MiB, {when}", one.mib)
-                if asked.only != "idle":
-                    first, again = ready(checkout, Path(made) / "ready", asked.agents)
-                    keep(name, f"{asked.agents} agents ready, first start s", first)
-                    keep(name, f"{asked.agents} agents ready, restart s", again)
+                if options.only != "idle":
+                    first, repeat = ready(checkout, Path(made) / "ready", options.agents)
+                    keep(name, f"{options.agents} agents ready, first start s", first)
+                    keep(name, f"{options.agents} agents ready, restart s", repeat)
     for what in kept["here"]:
         line = f"{what:<40}"
         for name in here:
             line += f"  {name} {statistics.median(kept[name][what]):8.2f}"
         bar = next((bar for name, bar in BARS.items() if what.startswith(name)), None)
         print(line if bar is None else f"{line}  (bar {bar:g})", flush=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(kept))
+    if options.json:
+        options.json.write_text(json.dumps(kept))
     return 0
 
 

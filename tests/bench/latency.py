@@ -24,7 +24,7 @@ from tests.bench.calibrate import Calibration, calibrate
 from tests.bench.line import Load, Offer, open_bench_fleet
 from tests.bench.machine import CpuTimes, described, percentile
 from tests.bench.target import happened, marks_file
-from tests.bench.verdict import Verdict, told
+from tests.bench.verdict import Verdict, print_verdicts
 
 from vedette.domain.event import Event
 from vedette.interfaces.cli.run import GC_THRESHOLDS
@@ -84,10 +84,10 @@ async def put_through(
     await offer.all(list(events))
     seconds, spent = time.monotonic() - began, CpuTimes.now().since(cpu)
     first, repeated = happened(marks)
-    late = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
+    latencies = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
     return Through(
-        len(events), seconds, spent.total * 1e6 / len(events), tuple(late),
-        len(events) - len(late), repeated - repeats,
+        len(events), seconds, spent.total * 1e6 / len(events), tuple(latencies),
+        len(events) - len(latencies), repeated - repeats,
     )  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"agents' code in {where}, tool {options.tool}: {through.line()}")
         for each in raw:
             print(f"  {each.line()}")
-        ended = max(ended, told(held))
+        ended = max(ended, print_verdicts(held))
     return ended
 
 

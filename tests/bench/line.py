@@ -116,9 +116,9 @@ class Measured:
 
     def json(self) -> str:
         """Return it as one line of JSON."""
-        told = asdict(self) | {"of_raw": self.of_raw}
-        del told["told"]
-        return json.dumps(told)
+        fields = asdict(self) | {"of_raw": self.of_raw}
+        del fields["told"]
+        return json.dumps(fields)
 
 
 def open_bench_fleet(folder: Path, load: Load, database: Database | None = None) -> FleetHarness:
@@ -188,13 +188,13 @@ class Offer:
                 pending = self._app.dispatcher.pending
                 raise AssertionError(
                     f"nothing was done for {STALLED_S:g} s: {seen} of {runs} runs done, "
-                    f"{pending} pending, {self._app.store.counts().get(AGENT)}"
+                    f"{pending} pending, {self._app.store.tables.counts().get(AGENT)}"
                 )
 
 
 def check_all_done(fleet: FleetHarness, events: int) -> None:
     """Raise AssertionError unless every event ended in a finished run and a done effect."""
-    counts = fleet.app.store.counts()[AGENT]
+    counts = fleet.app.store.tables.counts()[AGENT]
     if counts.get("run.done") == counts.get("effect.done") == events:
         return
     dead = fleet.entries("run.dead")
@@ -220,7 +220,7 @@ async def spend(
     offer: Offer, events: list[Event], server: int, profile: str | None, writer: Any
 ) -> Spent:
     """Put the events through and measure that alone, with a profile if one is asked for."""
-    told = ""
+    text = ""
     with ExitStack() as stack:
         samples, calls = Samples(), Calls(writer) if profile == "calls" else None
         if calls is not None:
@@ -234,10 +234,10 @@ async def spend(
         served = server_cpu(server) - served
         if calls is not None:
             await calls.end()
-            told = calls.table()
+            text = calls.table()
     if profile == "sample":
-        told = samples.table()
-    return Spent(seconds, spent, served, spin.ns, told)
+        text = samples.table()
+    return Spent(seconds, spent, served, spin.ns, text)
 
 
 async def measure(
@@ -259,17 +259,15 @@ async def measure(
         # Modules, recall of each key and the first WAL pages: what a fleet has once it is up.
         await Offer(app, Load(events=len(warm))).all(warm)
         offer = Offer(app, load)
-        writer: Any = getattr(app.store, "writer", None)
-        groups, items = (writer.groups, writer.items) if writer is not None else (0, 0)
-        head = app.store.last_seq()
+        writer = app.store.writer
+        groups, items = writer.groups, writer.items
+        head = app.store.ledger.last_seq()
         spent = await spend(offer, events, server, profile, writer)
         check_all_done(fleet, load.events + len(warm))
-        groups, items = (
-            (writer.groups - groups, writer.items - items) if writer is not None else (0, 0)
-        )
-        entries = (app.store.last_seq() - head) / load.events
+        groups, items = writer.groups - groups, writer.items - items
+        entries = (app.store.ledger.last_seq() - head) / load.events
     first, repeated = happened(marks_file(folder))
-    late = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
+    latencies = sorted((first[name] - at) / 1e6 for name, at in offer.at.items() if name in first)
     per_event = 1e6 / load.events
     # A server that this process started is a child of its own, and counted by itself.
     children = 0.0 if database else spent.cpu.children
@@ -279,13 +277,13 @@ async def measure(
         server_us=spent.server_s * per_event,
         cpu_threads_us={name: each * per_event for name, each in spent.cpu.threads.items()}
         | ({"child processes": children * per_event} if children else {}),
-        p50_ms=percentile(late, 0.5),
-        p99_ms=percentile(late, 0.99),
+        p50_ms=percentile(latencies, 0.5),
+        p99_ms=percentile(latencies, 0.99),
         groups=groups,
         group_mean=items / groups if groups else 0.0,
         entries_per_event=entries,
-        effects=len(late),
-        lost=load.events - len(late),
+        effects=len(latencies),
+        lost=load.events - len(latencies),
         repeated=repeated,
         seconds=spent.seconds,
         load=load,

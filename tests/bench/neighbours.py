@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from tests.faults import test_noisy_neighbours as cases
-from tests.faults.noise import Seen, share, told
+from tests.faults.noise import Seen, latency_line, share
 
 
 def fsync_ms(folder: Path) -> float:
@@ -43,7 +43,7 @@ async def run(folder: Path) -> bool:
             quiet, noisy = await case(fleet, world)
             await fleet.wait_until_idle(120)
             cases.nothing_is_lost(fleet, world)
-        print(told(name, quiet, noisy))
+        print(latency_line(name, quiet, noisy))
         kept = kept and share(noisy, 0.99) <= 2 * share(quiet, 0.99)
     return kept
 

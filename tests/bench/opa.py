@@ -31,7 +31,7 @@ from itertools import islice
 import orjson
 import psutil
 from tests.bench.machine import described, percentile
-from tests.bench.verdict import Verdict, told
+from tests.bench.verdict import Verdict, print_verdicts
 from tests.engines import TIMEOUT_US
 from tests.fleet.deciding import NOW_US, shipped
 from tests.opa import find_opa
@@ -134,13 +134,13 @@ def recorded(engine: PolicyEngine) -> Callable[[], bytes]:
     event = Event("maildir:desk", "1", "mail.received", "m-1", None, data, vouched=ENVELOPE)
     briefing = Briefing("run", plan.name, event.id, 1, 0, 1, event, plan.charter, {}, ())
     folder = next(iter(plan.charter["folders"]))
-    asked = Proposal(
+    proposal = Proposal(
         "mail.file",
         {"message": Ref("/event/subject"), "folder": Ref(f"/charter/folders/{folder}")},
         confidence=0.99,
     )
     roots = first_roots(plan, briefing)
-    action = bind(asked, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=0.99)
+    action = bind(proposal, plan.tools, roots, run="run", turn=1, ordinal=0, confidence=0.99)
     gateway = Gateway(engine, 1)
 
     def decide() -> bytes:
@@ -234,7 +234,7 @@ def main() -> int:
         print(f"{args.calls:,} decisions each, {len(questions)} golden questions, in turn")
     for cost in costs:
         print(cost.line())
-    return told(
+    return print_verdicts(
         [
             Verdict("a recorded decision, of what the embedded engine takes", cpu / was, 0.7),
             Verdict("a decision beside a busy thread, p99", p99, 300.0, "us"),

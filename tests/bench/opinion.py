@@ -54,7 +54,7 @@ class Price:
         )
 
 
-def asked() -> tuple[Action, DecisionContext]:
+def build_question() -> tuple[Action, DecisionContext]:
     """Return an action of a shipped agent that the shipped policy permits."""
     agent, _ = shipped(AGENT, BANK, "mailbox")
     event = Event("maildir:x", "1", "mail.received", "1", None, {"text": "hello"}, vouched=ENVELOPE)
@@ -78,7 +78,7 @@ def gateway(
 
 def measure(ways: dict[str, tuple[Gateway, Samples]], rounds: int) -> list[Price]:
     """Decide in turn, `ROUND` at a time; the samples put aside are compared in their way's time."""
-    action, situation = asked()
+    action, situation = build_question()
     walls: dict[str, list[float]] = {name: [] for name in ways}
     cpu = dict.fromkeys(ways, 0.0)
 
@@ -140,12 +140,12 @@ def main() -> int:
             f"{first}, {second} on 1 in {ONE_IN}": gateway(one, other, always=False),
         }
         found.append(measure(ways, given.rounds))
-    told = {"machine": described(), "calibration_us": calibration()}
+    figures = {"machine": described(), "calibration_us": calibration()}
     if given.json:
-        print(json.dumps({**told, "prices": [asdict(one) for each in found for one in each]}))
+        print(json.dumps({**figures, "prices": [asdict(one) for each in found for one in each]}))
         return 0
-    print(told["machine"])
-    print(f"calibration: 1,000 squares in Python {told['calibration_us']:.0f} us")
+    print(figures["machine"])
+    print(f"calibration: 1,000 squares in Python {figures['calibration_us']:.0f} us")
     for prices in found:
         print()
         alone = prices[0]

@@ -26,11 +26,12 @@ import orjson
 from tests.bench.machine import described, percentile
 
 from vedette.domain.base.canonical import canonical_json
+from vedette.domain.run import Run
 from vedette.ledger.history.changes import changes, entries_page
 from vedette.store.dialect import Database
-from vedette.store.read_runs import StoreReader
+from vedette.store.reader import StoreReader
 from vedette.store.schema import tag
-from vedette.store.write_buffer import RUN_COLUMNS
+from vedette.store.write_buffer import RUN_COLUMNS, run_values
 
 BAR_MS = 5.0
 PAGE = 100
@@ -99,7 +100,8 @@ def _put(rows: Callable[[str, str, list[Entry]], None], batch: list[Entry]) -> N
             events.append((seq, tag(key), key, None))
         elif kind == "run.closed":
             run = f"run_{key[4:20]}{'0' * 16}"
-            runs.append((about, agent, run, "", "done", 1, 1, 0, seq, 0, 0, None, 1, 0))
+            row = Run(run, key, agent, "", about, "done", 1, 1, last=seq, observed=True)
+            runs.append(run_values(row, 0))
     rows("entry", _ENTRY, batch)
     rows("event", "seq,tag,key,subject", events)
     rows("run", ",".join(RUN_COLUMNS), runs)
@@ -145,7 +147,7 @@ def filled_postgres(number: int, agents: int) -> Database:
 
 def questions(record: StoreReader, number: int) -> dict[str, dict[str, Any]]:
     """Return the filters asked for, by name."""
-    near = [raw for _, raw in record.entries_after(number // 2, 200)]
+    near = [raw for _, raw in record.ledger.entries_after(number // 2, 200)]
     sample = next(e for e in map(orjson.loads, near) if e["kind"] == "run.closed")
     return {
         "none": {},
@@ -177,7 +179,7 @@ def measured(record: StoreReader, number: int, rounds: int) -> float:
                 at = max(1, int(number * (1 - depth)) - dice.randrange(number // 1000 + 1))
                 side: dict[str, Any] = {"after": at} if turn % 2 and depth else {"before": at}
                 began, cpu = time.perf_counter(), time.thread_time()
-                page = entries_page(record, 0, filters, limit=PAGE, **side)
+                page = entries_page(record.ledger, 0, filters, limit=PAGE, **side)
                 took.append((time.perf_counter() - began) * 1e3)
                 core.append((time.thread_time() - cpu) * 1e3)
                 items = max(items, len(page["items"]))
@@ -186,9 +188,9 @@ def measured(record: StoreReader, number: int, rounds: int) -> float:
             worst = max(worst, used)
             print(f"{name:<24}{depth:>10.1%}{items:>7}{shown(took[3:])}{used:>9.2f}")
     for name, work in (
-        ("at(time)", lambda: record.seq_at(_START_US + dice.randrange(number) * 400)),
-        ("changes(1,000 behind)", lambda: changes(record, number - 1000)),
-        ("counts", record.counts),
+        ("at(time)", lambda: record.ledger.seq_at(_START_US + dice.randrange(number) * 400)),
+        ("changes(1,000 behind)", lambda: changes(record.ledger, number - 1000)),
+        ("counts", record.tables.counts),
     ):
         took, core = [], []
         for _ in range(rounds):
@@ -213,20 +215,20 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--store", choices=("sqlite", "postgres"), default="sqlite")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(described())
     with tempfile.TemporaryDirectory(prefix="vedette-pages-") as folder:
         began = time.monotonic()
-        if asked.store == "sqlite":
-            database = filled_sqlite(Path(folder), asked.entries, asked.agents)
+        if options.store == "sqlite":
+            database = filled_sqlite(Path(folder), options.entries, options.agents)
         else:
-            database = filled_postgres(asked.entries, asked.agents)
+            database = filled_postgres(options.entries, options.agents)
         print(
-            f"{asked.entries:,} entries of {asked.agents:,} agents on {asked.store}, "
+            f"{options.entries:,} entries of {options.agents:,} agents on {options.store}, "
             f"filled in {time.monotonic() - began:.0f} s; pages of {PAGE}"
         )
         record = StoreReader(database)
-        worst = measured(record, asked.entries, asked.rounds)
+        worst = measured(record, options.entries, options.rounds)
         record.close()
     word = "ok" if worst <= BAR_MS else "MISSED"
     print(f"worst p99 of a core's time {worst:.2f} ms, the bar is {BAR_MS:g} ms: {word}")

@@ -101,9 +101,9 @@ class Calls:
 
     def table(self) -> str:
         """Return both tables, by own time."""
-        told = []
+        results = []
         for name, profile in self._of.items():
             out = io.StringIO()
             pstats.Stats(profile, stream=out).strip_dirs().sort_stats("tottime").print_stats(_ROWS)
-            told.append(f"--- {name} (cProfile)\n{out.getvalue()}")
-        return "\n".join(told)
+            results.append(f"--- {name} (cProfile)\n{out.getvalue()}")
+        return "\n".join(results)

@@ -35,7 +35,7 @@ from tests.bench.publish_fleet import (
     recorded,
     unfenced_calls,
 )
-from tests.bench.verdict import Verdict, told
+from tests.bench.verdict import Verdict, print_verdicts
 
 TYPED_EVERY = 10
 
@@ -112,9 +112,9 @@ def main(argv: list[str] | None = None) -> int:
         ):  # fmt: skip
             per_s = run(publisher, options.changes)
         ledger = recorded(url)
-        apart = Path(made) / "control"
-        apart.mkdir()
-        control = unfenced_calls(apart, server.fresh())
+        control_folder = Path(made) / "control"
+        control_folder.mkdir()
+        control = unfenced_calls(control_folder, server.fresh())
     changes = publisher.changes
     print(described())
     print(f"{options.workers} processes, {per_s:.0f} calls/s; {asdict(ledger)}")
@@ -127,7 +127,7 @@ def main(argv: list[str] | None = None) -> int:
     held = verdicts(changes, ledger, control)
     if options.json:
         print(json.dumps({"changes": [asdict(change) for change in changes]}))
-    return told(held)
+    return print_verdicts(held)
 
 
 if __name__ == "__main__":

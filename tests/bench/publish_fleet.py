@@ -59,8 +59,8 @@ class Worker:
     def check(self) -> None:
         """Raise RuntimeError if it has ended."""
         if self.process is not None and self.process.poll() is not None:
-            told = (self.config.parent / "said").read_text()[-2000:]
-            raise RuntimeError(f"worker {self.config.parent.name} ended: {told}")
+            text = (self.config.parent / "said").read_text()[-2000:]
+            raise RuntimeError(f"worker {self.config.parent.name} ended: {text}")
 
     def end(self, *, kill: bool = False) -> None:
         """End it by its own process id."""
@@ -79,10 +79,10 @@ class Worker:
 
     def confirmed(self, verb: str, args: dict[str, Any]) -> dict[str, Any]:
         """Give an order over the socket, and again with what it is told to loosen confirmed."""
-        asked = self.command(verb, args)
-        if not asked["confirm"]:
-            return asked
-        return self.command(verb, args | {"confirm": asked["confirm"]})
+        request = self.command(verb, args)
+        if not request["confirm"]:
+            return request
+        return self.command(verb, args | {"confirm": request["confirm"]})
 
     def typed(self, *words: str) -> dict[str, Any]:
         """Give an order as a person types it."""
@@ -237,11 +237,11 @@ def _content(folder: Path) -> None:
 
 
 def _event(number: int) -> str:
-    told = {
+    figures = {
         "specversion": "1.0", "id": f"{number:06}", "source": "bench", "type": "call.wanted",
         "data": {"number": number},
     }  # fmt: skip
-    return json.dumps(told) + "\n"
+    return json.dumps(figures) + "\n"
 
 
 # --- publications ------------------------------------------------------------------------------
@@ -393,7 +393,9 @@ def recorded(url: str) -> Recorded:
     store = PostgresReader(url)
     live = revisions = permits = denials = wrong = workers = 0
     try:
-        for _, raw, _, _ in store.walk(("policy.published", "action.decided", "store.opened")):
+        for _, raw, _, _ in store.ledger.walk(
+            ("policy.published", "action.decided", "store.opened")
+        ):
             entry = json.loads(raw)
             if entry["kind"] == "policy.published":
                 live, revisions = entry["policy_rev"], revisions + 1

@@ -12,14 +12,14 @@ import sys
 
 def without_fence() -> None:
     """Let every call start and every publication return, whatever the others do."""
-    from vedette.store.postgres import PostgresStore
+    from vedette.store.postgres.cluster import LeasedCluster
 
-    async def at_once(store: PostgresStore) -> None:
+    async def at_once(cluster: LeasedCluster) -> None:
         return None
 
-    setattr(PostgresStore, "is_lease_valid", lambda store, epoch: True)  # noqa: B010 (mypy: a method)
-    setattr(PostgresStore, "wait_for_barrier", at_once)  # noqa: B010
-    setattr(PostgresStore, "is_current", property(lambda store: True))  # noqa: B010
+    setattr(LeasedCluster, "is_lease_valid", lambda cluster, epoch: True)  # noqa: B010 (mypy: a method)
+    setattr(LeasedCluster, "wait_for_barrier", at_once)  # noqa: B010
+    setattr(LeasedCluster, "is_current", property(lambda cluster: True))  # noqa: B010
 
 
 def main() -> None:

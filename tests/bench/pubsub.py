@@ -290,8 +290,8 @@ def main(argv: list[str] | None = None) -> int:
             print(asyncio.run(_calibrated()), flush=True)
         for wake in {"nobody": [False], "agent": [True], None: [False, True]}[given.only]:
             result = asyncio.run(bench(replace(options, wake=wake), emulator))
-            told = asdict(result) | {"above_us": result.above_us}
-            print(json.dumps(told) if given.json else result.report(), flush=True)
+            fields = asdict(result) | {"above_us": result.above_us}
+            print(json.dumps(fields) if given.json else result.report(), flush=True)
             if not wake:
                 missed = result.above_us > GOAL_US or result.per_s("source") < GOAL_PER_S
         if not given.json:

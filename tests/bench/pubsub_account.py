@@ -90,10 +90,10 @@ def read_account(url: str) -> Account:
             return int(row[0])
 
         fleet = connection.execute("SELECT data FROM view WHERE name='fleet' AND id=''").fetchone()
-        told = json.loads(fleet[0]) if fleet else {}
+        document = json.loads(fleet[0]) if fleet else {}
         states = connection.execute("SELECT state, COUNT(*) FROM run GROUP BY state").fetchall()
         return Account(
             **{name: one(query) for name, query in _QUESTIONS.items()},
-            told_nobody=int(told.get("woke_nobody", 0)),
+            told_nobody=int(document.get("woke_nobody", 0)),
             runs={state: int(n) for state, n in states},
         )

@@ -37,7 +37,7 @@ from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, toy_fleet
 
 
-def told(latencies: list[float], seconds: float, cpu: float) -> dict[str, float]:
+def figures_of(latencies: list[float], seconds: float, cpu: float) -> dict[str, float]:
     """Return rate, CPU and latencies of some work."""
     cut = quantiles(latencies, n=100)
     number = len(latencies)
@@ -110,7 +110,7 @@ async def push(folder: Path, number: int, at_once: int = 32) -> dict[str, Any]:
                 began, cpu = time.perf_counter(), time.process_time()
                 await asyncio.gather(*(one_after_the_other(client) for client in opened))
                 spent = time.process_time() - cpu
-                found[name] = told(latencies, time.perf_counter() - began, spent)
+                found[name] = figures_of(latencies, time.perf_counter() - began, spent)
         return {
             "push": found["m"],
             "http_alone": found["nobody"],
@@ -131,7 +131,7 @@ async def line(fleet: FleetHarness, number: int, at_once: int) -> dict[str, floa
 
     began, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*(one_after_the_other() for _ in range(at_once)))
-    return told(latencies, time.perf_counter() - began, time.process_time() - cpu)
+    return figures_of(latencies, time.perf_counter() - began, time.process_time() - cpu)
 
 
 async def published(project: str, number: int) -> dict[str, Any]:
@@ -149,7 +149,7 @@ async def published(project: str, number: int) -> dict[str, Any]:
         with ThreadPoolExecutor(threads) as pool:
             began, cpu = time.perf_counter(), time.process_time()
             latencies = list(pool.map(one, range(number)))
-            return told(latencies, time.perf_counter() - began, time.process_time() - cpu)
+            return figures_of(latencies, time.perf_counter() - began, time.process_time() - cpu)
 
     await asyncio.to_thread(one, 0)
     return {"one": await asyncio.to_thread(work, 1), "sixteen": await asyncio.to_thread(work, 16)}

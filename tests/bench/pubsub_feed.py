@@ -2,7 +2,7 @@
 
 The emulator copies what a key still has waiting for every few messages that it hands over, so a
 backlog of 20,000 messages of one key takes it tens of minutes. A stream has no such backlog: what
-is published runs ahead of what was accepted by `AHEAD` messages at most.
+is published runs ahead of what was accepted by `MAX_UNACKED` messages at most.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SUBSCRIPTIONS, MAILS = 20, 4
 POISONED = SUBSCRIPTIONS - 1
 # Short, for what a killed process held comes again after it.
 DEADLINE_S = 10
-AHEAD = 6000
+MAX_UNACKED = 6000
 _PART = 100
 _LOOK_S = 0.05
 
@@ -109,12 +109,12 @@ class Feed:
         return message_of(connection, event, ordered=ordered(topic))
 
     async def run(self, accepted: Callable[[], Awaitable[int]]) -> None:
-        """Publish everything, `AHEAD` messages ahead of what was accepted."""
+        """Publish everything, `MAX_UNACKED` messages ahead of what was accepted."""
         parts = [
             [share[at : at + _PART] for at in range(0, len(share), _PART)] for share in self._shares
         ]
         for turn in zip_longest(*parts, fillvalue=()):
-            while self.sent - await accepted() > AHEAD:  # noqa: ASYNC110 (a database tells)
+            while self.sent - await accepted() > MAX_UNACKED:  # noqa: ASYNC110 (a database tells)
                 await asyncio.sleep(_LOOK_S)
             for n, part in enumerate(turn):
                 await self.here.publish(f"topic-{n}", *part)

@@ -175,11 +175,11 @@ async def redrive(laid: Laid) -> int:
 
     why = OrderOptions("the source says now what bare data is")
     args = {"source": f"s{POISONED}", "most": 1000}
-    told = await asyncio.to_thread(
+    answer = await asyncio.to_thread(
         submit_command, load_settings(laid.config), "pubsub_redrive", args, why
     )
-    assert told["by"] == "fleet"
-    return int(told["redriven"])
+    assert answer["by"] == "fleet"
+    return int(answer["redriven"])
 
 
 async def receive(
@@ -207,7 +207,7 @@ async def receive(
         if beside is not None and not works:
             works.append(asyncio.ensure_future(beside()))
         received = app.metrics.total("pubsub_messages")
-        state = (app.store.event_counts()[0], received, app.dispatcher.handled_count)
+        state = (app.store.tables.event_counts()[0], received, app.dispatcher.handled_count)
         if state != seen:
             seen, since = state, time.monotonic()
         elif time.monotonic() - since > STALLED_S:
@@ -265,7 +265,7 @@ async def replay(folder: Path, given: Replay, emulator: Emulator, url: str) -> C
                 # Drawn more often than needed, so that chance does not give back fewer.
                 most = 0 if given.kills else int(given.again * good)
                 with giving_back(min(0.9, 3 * given.again), most):
-                    told = await receive(laid, good, first)
+                    answer = await receive(laid, good, first)
             finally:
                 feeding.cancel()
             # The mend: what bare data is.
@@ -285,9 +285,9 @@ async def replay(folder: Path, given: Replay, emulator: Emulator, url: str) -> C
     stands = read_account(url)
     mails = sum(1 for event in events if event.type == "mail.received")
     laid = replace(laid, metrics=len(events) - mails + stands.ticks, mails=mails)
-    speed = {name: told[name] for name in ("seconds", "events_per_second", "cpu_us_per_event")}
+    speed = {name: answer[name] for name in ("seconds", "events_per_second", "cpu_us_per_event")}
     return Came(
-        len(events), feed.poison, redriven, most, told["redelivered"] + after["redelivered"],
+        len(events), feed.poison, redriven, most, answer["redelivered"] + after["redelivered"],
         after | speed, stands, laid, calls, effects, lasted,
     )  # fmt: skip
 

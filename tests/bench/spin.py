@@ -51,5 +51,5 @@ def spinning() -> Iterator[Spin]:
         yield found
     finally:
         child.kill()
-        told, _ = child.communicate()
-        found.looks += [float(line) for line in told.split() if line]
+        output, _ = child.communicate()
+        found.looks += [float(line) for line in output.split() if line]

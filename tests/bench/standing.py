@@ -22,10 +22,10 @@ from typing import Any
 
 from tests.bench.calibrate import calibrate
 from tests.bench.machine import CpuTimes, described
-from tests.bench.verdict import Verdict, told
+from tests.bench.verdict import Verdict, print_verdicts
 from tests.faults import test_noisy_neighbours as cases
 from tests.faults.noise import QUIET, Filed, Seen, measure, share
-from tests.faults.noise import told as compared
+from tests.faults.noise import latency_line as compared
 
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import job, send_proposal
@@ -56,7 +56,7 @@ def accounted(fleet: FleetHarness, world: Seen, texts: int) -> tuple[int, int]:
     unfinished = sum(
         number
         for agent in QUIET
-        for state, number in fleet.app.store.counts().get(agent, {}).items()
+        for state, number in fleet.app.store.tables.counts().get(agent, {}).items()
         if state.startswith("run.") and state != "run.done"
     )
     repeats = sum(number - 1 for number in world.keys().values())
@@ -184,7 +184,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f"  {found.note}; CPU {quiet:,.0f} and {noisy:,.0f} us per quiet event; "
                   f"load {os.getloadavg()[0]:.1f}", flush=True)  # fmt: skip
             held += verdicts(how, found)
-    return told(held)
+    return print_verdicts(held)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def installed() -> dict[str, str]:
 
     In a folder of its own, so that nothing is written into the tree that is measured.
     """
-    kept = {name: told for name, told in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return kept | {"PYTHONPYCACHEPREFIX": _bytecode().name}
 
 
@@ -78,8 +78,8 @@ def until(
     end = time.monotonic() + within_s
     while not true():
         if process.poll() is not None:
-            told = process.stderr.read().decode() if process.stderr else ""
-            raise RuntimeError(f"the fleet ended: {told[-2000:]}")
+            text = process.stderr.read().decode() if process.stderr else ""
+            raise RuntimeError(f"the fleet ended: {text[-2000:]}")
         if time.monotonic() > end:
             raise RuntimeError("nothing happened in time")
         time.sleep(0.02)
@@ -162,7 +162,7 @@ def _entries(state: Path, kind: str) -> Iterator[dict[str, int]]:
     except Exception:  # the file is there before what is in it
         return
     try:
-        for _, raw, _, _ in store.walk((kind,)):
+        for _, raw, _, _ in store.ledger.walk((kind,)):
             yield json.loads(raw)
     finally:
         store.close()
@@ -173,7 +173,7 @@ def _ready(state: Path) -> int:
         return 0
     store = SqliteReader(state)
     try:
-        return sum(found.get("run.ready", 0) for found in store.counts().values())
+        return sum(found.get("run.ready", 0) for found in store.tables.counts().values())
     finally:
         store.close()
 
@@ -211,7 +211,7 @@ def imports(most: int = 15) -> list[str]:
     return lines[:most]
 
 
-def told(name: str, measured: list[float]) -> None:
+def print_times(name: str, measured: list[float]) -> None:
     """Print what was measured of one thing."""
     bar = BARS.get(name.rpartition(" ")[2])
     middle = statistics.median(measured)
@@ -225,36 +225,36 @@ def main() -> int:
     given.add_argument("--rounds", type=int, default=5)
     given.add_argument("--backlog", type=int, default=100_000)
     given.add_argument("--only", choices=("first", "restart", "backlog", "shipped", "imports"))
-    asked = given.parse_args()
+    options = given.parse_args()
 
     def wanted(name: str) -> bool:
-        return asked.only in (None, name)
+        return options.only in (None, name)
 
     def rounds(measure: Callable[[Path], float]) -> list[float]:
         found = []
-        for _ in range(asked.rounds):
+        for _ in range(options.rounds):
             with tempfile.TemporaryDirectory() as made:
                 found.append(measure(Path(made)))
         return found
 
-    print(f"load {os.getloadavg()[0]:.2f} on {os.cpu_count()} processors; p50 of {asked.rounds}")
-    told("python -c pass", [bare() for _ in range(9)])
+    print(f"load {os.getloadavg()[0]:.2f} on {os.cpu_count()} processors; p50 of {options.rounds}")
+    print_times("python -c pass", [bare() for _ in range(9)])
     with tempfile.TemporaryDirectory() as made:
         small_first(Path(made))
     if wanted("first"):
-        told("small: first", rounds(small_first))
+        print_times("small: first", rounds(small_first))
     if wanted("restart"):
-        told("small: restart", rounds(small_restart))
+        print_times("small: restart", rounds(small_restart))
     if wanted("backlog"):
         with tempfile.TemporaryDirectory() as made:
-            told("small: backlog", [small_backlog(Path(made), asked.backlog)])
+            print_times("small: backlog", [small_backlog(Path(made), options.backlog)])
     if wanted("shipped"):
         found = []
-        for _ in range(asked.rounds):
+        for _ in range(options.rounds):
             with tempfile.TemporaryDirectory() as made:
                 found.append(shipped(Path(made)))
         for at, name in enumerate(("closed run", "decision", "effect")):
-            told(f"shipped: first start, {name}", [each[at] for each in found])
+            print_times(f"shipped: first start, {name}", [each[at] for each in found])
     if wanted("imports"):
         print("dearest imports before the first event (us of its own | with what it imports):")
         for line in imports():

@@ -25,7 +25,7 @@ from tests.bench.calibrate import calibrate
 from tests.bench.machine import described, percentile
 from tests.bench.start import VEDETTE, installed, noted, running, until
 from tests.bench.start_fleet import SmallFleet, events, small_fleet
-from tests.bench.verdict import Verdict, told
+from tests.bench.verdict import Verdict, print_verdicts
 
 from vedette.interfaces.http.local_client import LocalClient
 from vedette.store.sqlite import SqliteReader
@@ -90,7 +90,7 @@ def one_stop(fleet: SmallFleet, client: LocalClient, *, typed: bool) -> One:
     """Stop all, look for calls, and resume."""
     before = len(noted(fleet.record))
     time.sleep(BETWEEN_S)
-    asked, engine_us = time.time(), 0
+    began, engine_us = time.time(), 0
     if typed:
         _typed(fleet, "stop")
     else:
@@ -100,7 +100,7 @@ def one_stop(fleet: SmallFleet, client: LocalClient, *, typed: bool) -> One:
     calls = noted(fleet.record)
     client.send_command("resume", "bench", {"all": True})
     late = sum(at > answered for at in calls)
-    return One((answered - asked) * 1000, engine_us / 1000, len(calls) - before, late)
+    return One((answered - began) * 1000, engine_us / 1000, len(calls) - before, late)
 
 
 def _typed(fleet: SmallFleet, verb: str) -> None:
@@ -129,9 +129,9 @@ def measure(folder: Path, stops: int, typed: int, rate: float) -> Stopped:
                 found.engine_ms.append(one.engine_ms)
             found.between.append(one.between)
             found.late += one.late
-        taken = _accepted(fleet.state) - first
-        found.per_s = taken / (time.monotonic() - began)
-        found.cpu_us = 1e6 * (_cpu(process.pid) - cpu) / max(1, taken)
+        count = _accepted(fleet.state) - first
+        found.per_s = count / (time.monotonic() - began)
+        found.cpu_us = 1e6 * (_cpu(process.pid) - cpu) / max(1, count)
         client.send_command("stop", "bench", {"all": True})
         calls, accepted = len(noted(fleet.record)), _accepted(fleet.state)
         time.sleep(LOOK_S)
@@ -166,7 +166,7 @@ def _cpu(pid: int) -> float:
 def _accepted(state: Path) -> int:
     store = SqliteReader(state)
     try:
-        counts = store.counts().get("beacon", {})
+        counts = store.tables.counts().get("beacon", {})
     finally:
         store.close()
     return sum(each for name, each in counts.items() if name.startswith("run."))
@@ -175,7 +175,7 @@ def _accepted(state: Path) -> int:
 def _count(state: Path, name: str) -> int:
     store = SqliteReader(state)
     try:
-        return store.counts().get("beacon", {}).get(name, 0)
+        return store.tables.counts().get("beacon", {}).get(name, 0)
     finally:
         store.close()
 
@@ -220,7 +220,7 @@ def main(argv: list[str] | None = None) -> int:
         return int(not all(each.met for each in held))
     print(raw.line())
     print(found.line())
-    return told(held)
+    return print_verdicts(held)
 
 
 if __name__ == "__main__":

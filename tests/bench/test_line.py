@@ -41,8 +41,8 @@ async def test_the_line_bench_counts_every_effect(tmp_path: Path) -> None:
     # What was committed went through groups, and left a record of what was decided.
     assert measured.groups > 0
     assert measured.entries_per_event >= 3
-    told = json.loads(measured.json())
-    assert told["load"]["store"] == "sqlite"
+    document = json.loads(measured.json())
+    assert document["load"]["store"] == "sqlite"
     assert f"{EVENTS:,} by the target's record, 0 lost" in measured.report()
 
 
@@ -73,10 +73,10 @@ async def test_the_line_bench_runs_on_a_postgresql_that_syncs(tmp_path: Path) ->
 async def test_no_trouble_in_following_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[Callable[[str], None]] = []
+    reports: list[Callable[[str], None]] = []
 
     async def follow(*given: Any) -> None:
-        told.append(given[-1])
+        reports.append(given[-1])
 
     monkeypatch.setattr("tests.bench.databases.follow_cluster", follow)
     with fresh(server()) as database:
@@ -86,7 +86,7 @@ async def test_no_trouble_in_following_is_passed_over(
             troubled = following(fleet.app)
             await troubled.__aenter__()
             await asyncio.sleep(0)
-            told[-1]("cannot take up what another published")
+            reports[-1]("cannot take up what another published")
             with pytest.raises(AssertionError, match="what another published"):
                 await troubled.__aexit__(None, None, None)
 
@@ -240,10 +240,10 @@ def test_the_peers_do_the_same_three_steps(tmp_path: Path) -> None:
 
 
 def test_a_round_with_a_missing_or_repeated_effect_does_not_count() -> None:
-    told = {"events": 10, "events_per_s": 99.0, "cpu_us": 1.0, "p50_ms": 1.0, "p99_ms": 1.0}
-    lost = _round("peer", "a", 1, {**told, "effects": 9, "repeated": 0})
-    twice = _round("peer", "b", 1, {**told, "effects": 10, "repeated": 1})
-    slow = _round("peer", "c", 1, {**told, "effects": 10, "repeated": 0, "events_per_s": 1})
+    figures = {"events": 10, "events_per_s": 99.0, "cpu_us": 1.0, "p50_ms": 1.0, "p99_ms": 1.0}
+    lost = _round("peer", "a", 1, {**figures, "effects": 9, "repeated": 0})
+    twice = _round("peer", "b", 1, {**figures, "effects": 10, "repeated": 1})
+    slow = _round("peer", "c", 1, {**figures, "effects": 10, "repeated": 0, "events_per_s": 1})
     assert lost.wrong == "1 effects missing, 0 repeated"
     assert twice.wrong == "0 effects missing, 1 repeated"
     assert best([lost, slow, twice]) == slow
@@ -271,8 +271,8 @@ def test_like_stands_beside_like_first_and_promises_are_held_against_sqlite() ->
     lines = ratios(bests, []).splitlines()
     assert lines[0].startswith("vedette on PostgreSQL, best: 1,000")
     assert lines[1].split()[:5] == ["20.0", "x", "DBOS", "on", "PostgreSQL"]
-    begun = lines.index(next(line for line in lines if line.startswith(OURS[1])))
-    assert lines[begun + 1].split()[:5] == ["50.0", "x", "DBOS", "on", "SQLite"]
+    start = lines.index(next(line for line in lines if line.startswith(OURS[1])))
+    assert lines[start + 1].split()[:5] == ["50.0", "x", "DBOS", "on", "SQLite"]
     assert {each.value for each in verdicts(bests)} == {60.0, 50.0}
     assert all(each.met for each in verdicts(bests))
     # A slower line keeps no promise, and neither does one that nothing was measured beside.
@@ -311,23 +311,23 @@ def test_a_peer_that_breaks_off_is_told_with_the_pace_of_the_machine() -> None:
 
 
 async def test_peers_are_warm_at_the_concurrency_that_is_timed(tmp_path: Path) -> None:
-    asked = Options(tmp_path, "tasks", 12, 30, "", 0)
-    beside, most, seen = 0, 0, []
+    given = Options(tmp_path, "tasks", 12, 30, "", 0)
+    concurrent, most, seen = 0, 0, []
 
     async def handle(event: dict[str, Any]) -> None:
-        nonlocal beside, most
+        nonlocal concurrent, most
         seen.append(event["id"])
-        beside += 1
+        concurrent += 1
         if event["id"].startswith("w"):
-            most = max(most, beside)
+            most = max(most, concurrent)
         await asyncio.sleep(0)
-        beside -= 1
+        concurrent -= 1
 
-    clock = await drive_tasks(asked, handle)
+    clock = await drive_tasks(given, handle)
     assert most == 12
     assert list(clock.began) == [f"r{number}" for number in range(30)]
     # Every one that is not timed is done before the first that is.
-    assert [name[0] for name in seen] == ["w"] * warm(asked) + ["r"] * 30
+    assert [name[0] for name in seen] == ["w"] * warm(given) + ["r"] * 30
 
 
 def test_the_peers_lock_pins_by_hash_and_names_no_place() -> None:

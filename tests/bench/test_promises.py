@@ -22,7 +22,7 @@ from tests.bench.line import Load
 from tests.bench.start import noted, running, until
 from tests.bench.start_fleet import events, small_fleet
 from tests.bench.target import happened, marks_file
-from tests.bench.verdict import Verdict, told
+from tests.bench.verdict import Verdict, print_verdicts
 from tests.faults import test_noisy_neighbours as cases
 from tests.faults.noise import Seen
 
@@ -47,8 +47,8 @@ def met(verdicts: list[Verdict]) -> list[bool]:
 
 def test_a_bench_ends_with_1_if_one_promise_is_not_met(capsys: pytest.CaptureFixture[str]) -> None:
     kept, missed = Verdict("p99", 50.0, 50.0, "ms"), Verdict("p99", 50.1, 50.0, "ms")
-    assert told([kept]) == 0
-    assert told([kept, missed]) == 1
+    assert print_verdicts([kept]) == 0
+    assert print_verdicts([kept, missed]) == 1
     assert capsys.readouterr().out.split("p99")[2].startswith(": 50.00 ms")
     assert "NOT MET" in missed.line()
     assert Verdict("pace", 499.0, 500.0, least=True).met is False
@@ -106,20 +106,22 @@ async def test_a_filled_ledger_is_one_that_the_line_might_have_written(tmp_path:
     load = Load(events=8, in_flight=8, keys=4)
     async with open_flat_fleet(tmp_path, 4) as fleet:
         filler = await Filler.of(fleet, 4)
-        began = fleet.app.store.last_seq()
+        began = fleet.app.store.ledger.last_seq()
         await filler.waiting(9)
         await filler.entries(began + 200)
         assert filler.filled("waiting") == 9
-        ended = fleet.app.store.last_seq()
+        ended = fleet.app.store.ledger.last_seq()
         assert began + 200 <= ended < began + 200 + 8
         kinds = _kinds(fleet, filler._done.event.key)
         assert kinds == _kinds(fleet, _filled(filler, 3).event.key)
         assert {"event.accepted", "action.decided", "effect.done", "run.closed"} <= set(kinds)
-        for _, raw, _, body in fleet.app.store.walk(after=began):
+        for _, raw, _, body in fleet.app.store.ledger.walk(after=began):
             assert b"thepattern" not in raw + (body or b"")
     # The proof tree, the chains of causes, the typed columns and the bodies' digests.
     store, state = SqliteReader(tmp_path / "state"), tmp_path / "state"
-    report = verify_store(store, (state / "ledger.pub").read_text().strip(), state / "witness.log")
+    report = verify_store(
+        store.ledger, (state / "ledger.pub").read_text().strip(), state / "witness.log"
+    )
     store.close()
     assert report.findings == ()
     assert report.size >= ended
@@ -129,10 +131,10 @@ async def test_a_filled_ledger_is_one_that_the_line_might_have_written(tmp_path:
         assert flat._waiting(fleet) == 10
         through = await put_through(fleet, marks_file(tmp_path), named("new-", load), load)
         assert (through.events, through.lost, through.repeated) == (8, 0, 0)
-        assert fleet.app.store.counts()[AGENT].get("run.dead") is None
-        again = await Filler.of(fleet, 4)
-        await again.waiting(9)
-        assert again.filled("waiting") == 9
+        assert fleet.app.store.tables.counts()[AGENT].get("run.dead") is None
+        repeat = await Filler.of(fleet, 4)
+        await repeat.waiting(9)
+        assert repeat.filled("waiting") == 9
 
 
 def _filled(filler: Filler, number: int) -> Copy:
@@ -141,7 +143,7 @@ def _filled(filler: Filler, number: int) -> Copy:
 
 
 def _kinds(fleet: Any, event: str) -> list[str]:
-    found = fleet.app.store.entries("event", event)
+    found = fleet.app.store.ledger.entries("event", event)
     return [json.loads(raw)["kind"] for _, raw, _ in found]
 
 

@@ -29,8 +29,8 @@ def test_the_source_is_compared_with_the_line_of_its_own_round() -> None:
     def ways(name: str, *cpu_us: float) -> list[Way]:
         return [Way(name, 1, each, 1.0, 1, 1.0) for each in cpu_us]
 
-    told = Result(SMALL, {"line": ways("line", 10, 50, 30), "source": ways("source", 30, 60, 45)})
-    assert told.above_us == 15
+    result = Result(SMALL, {"line": ways("line", 10, 50, 30), "source": ways("source", 30, 60, 45)})
+    assert result.above_us == 15
 
 
 async def test_the_samples_over_twenty_subscriptions_and_postgresql(

@@ -28,7 +28,7 @@ class Verdict:
         return f"  {word:<8} {self.what}: {self.value:,.2f}{unit} {sign} {self.bar:,.2f}{unit}"
 
 
-def told(verdicts: Sequence[Verdict]) -> int:
+def print_verdicts(verdicts: Sequence[Verdict]) -> int:
     """Print the verdicts; return what the bench ends with: 0 if all are met, else 1."""
     for verdict in verdicts:
         print(verdict.line(), flush=True)

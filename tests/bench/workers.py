@@ -52,52 +52,53 @@ def briefings(charter: Mapping[str, Any]) -> list[list[Briefing]]:
     found = []
     registry: dict[str, Any] = {"webhooks": {"oncall": "https://example.org"}}
     for lane in range(LANES):
-        value, told = 100.0, []
+        value, lane_briefings = 100.0, []
         for at in range(1, EACH + 1):
             value += draw.gauss(0, 1)
             key = f"pump/{lane}"
             data = {"value": repr(value)}
             event = Event("csv:s", f"{lane}.{at}", "metric.point", key, "2026-01-01", data)
-            told.append(
+            lane_briefings.append(
                 Briefing(
                     f"run_{lane}_{at}", "watcher", key, at, at - 1, 1, event, charter, registry
                 )
             )
-        found.append(told)
+        found.append(lane_briefings)
     return found
 
 
-async def lane(judges: Any, told: list[Briefing]) -> None:
-    for briefing in told:
+async def lane(judges: Any, lane_briefings: list[Briefing]) -> None:
+    for briefing in lane_briefings:
         assert (await judges.reason(briefing)).label
 
 
-async def all_lanes(judges: Any, told: list[list[Briefing]]) -> None:
-    await asyncio.gather(*(lane(judges, one) for one in told))
+async def all_lanes(judges: Any, lanes: list[list[Briefing]]) -> None:
+    await asyncio.gather(*(lane(judges, one) for one in lanes))
 
 
 async def measure() -> None:
     """Print all of it."""
     text = (FOLDER / "agent.yaml").read_text()
     charter = parse_yaml(text, "agent.yaml")[0].value["charter"]
-    told = briefings(charter)
+    lanes = briefings(charter)
     number = LANES * EACH
     print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, {number:,} judgements")
     before, began = cpu(), time.monotonic()
-    await all_lanes(InProcessReasoner(lambda _: load_judge(FOLDER, charter, ())), told)
+    await all_lanes(InProcessReasoner(lambda _: load_judge(FOLDER, charter, ())), lanes)
     near = (cpu() - before) / number * 1e6
     print(f"in this process: {near:.1f} us CPU, {number / (time.monotonic() - began):,.0f}/s")
     with tempfile.TemporaryDirectory() as state:
         began = time.monotonic()
         pool = WorkerPool(Path(state))
-        print(f"starting the zygote keeps the engine for {(time.monotonic() - began) * 1e3:.1f} ms")
+        start_ms = (time.monotonic() - began) * 1e3
+        print(f"a start of the fork server keeps the engine for {start_ms:.1f} ms")
         judges = WorkerReasoner(pool, lambda _: JudgeSpec(str(FOLDER), charter))
-        await judges.reason(told[0][0])
+        await judges.reason(lanes[0][0])
         print(f"first judgement after {(time.monotonic() - began) * 1e3:.0f} ms")
-        judges.drop_state("watcher", told[0][0].key)
+        judges.drop_state("watcher", lanes[0][0].key)
         pid = pool.worker_pids["watcher", "judge"]
         before, there, began = cpu(), cpu(pid), time.monotonic()
-        await all_lanes(judges, told)
+        await all_lanes(judges, lanes)
         engine, worker = cpu() - before, cpu(pid) - there
         far = (engine + worker) / number * 1e6
         print(

@@ -59,7 +59,7 @@ def audit(folder: Path, plan: Plan, undisturbed: Facts | None = None) -> list[st
     entries = [json.loads(raw) for raw in raws]
     record = _lines(folder / "world.jsonl")
     wrong = [
-        *_events(plan, _told(folder / "accepted"), entries),
+        *_events(plan, _answered_keys(folder / "accepted"), entries),
         *_effects(plan.wanted, record),
         *_order(plan.wanted, record),
         *_permits(record, entries),
@@ -99,8 +99,8 @@ def at_crash(folder: Path, held: Held | None = None) -> list[str]:
         if line["effect"] and f"act_{line['key']}" not in held.permitted
     ]
     for what, lost in (
-        ("event", _told(folder / "accepted") - held.events),
-        ("command", _told(folder / "answered") - held.commands),
+        ("event", _answered_keys(folder / "accepted") - held.events),
+        ("command", _answered_keys(folder / "answered") - held.commands),
     ):
         wrong += [f"{what} {name} was answered for and is not durable" for name in sorted(lost)]
     return wrong
@@ -179,8 +179,8 @@ def _effects(wanted: Sequence[Wanted], record: Sequence[Entry]) -> list[str]:
     for want in wanted:
         times = happened.pop((want.tool, want.text), 0)
         if times != 1:
-            told = "lost" if not times else f"done {times} times"
-            wrong.append(f"effect {told}: {want.tool} {want.text!r}")
+            fate = "lost" if not times else f"done {times} times"
+            wrong.append(f"effect {fate}: {want.tool} {want.text!r}")
         if len(keys[want.tool, want.text]) > 1:
             wrong.append(f"{want.tool} {want.text!r} came under several keys")
     return wrong + [f"effect nobody permitted: {tool} {text!r}" for tool, text in happened]
@@ -213,8 +213,8 @@ def _permits(record: Sequence[Entry], entries: Sequence[Entry]) -> list[str]:
         for line in record
         if line["effect"] and f"act_{line['key']}" not in permit
     ]
-    late = [action for action, seq in done.items() if permit.get(action, seq) >= seq]
-    return wrong + [f"{action} was begun before it was permitted" for action in late]
+    unpermitted = [action for action, seq in done.items() if permit.get(action, seq) >= seq]
+    return wrong + [f"{action} was begun before it was permitted" for action in unpermitted]
 
 
 # --- the ledger -----------------------------------------------------------------------------
@@ -283,7 +283,7 @@ def _bodies(entries: Sequence[Entry], export: Path) -> list[str]:
 
     What was proposed to be remembered is kept elsewhere in the store once its entry is archived.
     """
-    told = json.loads((export / "export.json").read_text("utf-8")).get("archived", {})
+    text = json.loads((export / "export.json").read_text("utf-8")).get("archived", {})
     erased = {digest for e in entries for digest in e.get("erased", ())}
     held = {b["seq"]: b for b in _lines(export / "bodies.jsonl")}
     wrong = []
@@ -292,8 +292,8 @@ def _bodies(entries: Sequence[Entry], export: Path) -> list[str]:
         if "body" not in entry:
             continue
         if body is None:
-            moved = entry["kind"] == "memory.proposed" and entry["seq"] <= told.get("size", 0)
-            if entry["body"] not in erased and not moved:
+            is_proposal = entry["kind"] == "memory.proposed" and entry["seq"] <= text.get("size", 0)
+            if entry["body"] not in erased and not is_proposal:
                 wrong.append(f"the body of entry {entry['seq']} is missing")
             continue
         data = bytes.fromhex(body["salt"]) + body["data"].encode()
@@ -325,17 +325,17 @@ def facts_of(folder: Path, entries: Sequence[Entry] | None = None) -> Facts:
                 decisions[entry["action"]].append(said)
         elif "label" in entry:
             place = f"{entry['run']} {entry.get('turn', 1)}"
-            told = (entry["label"], entry.get("confidence_milli"), entry.get("score_milli"))
-            if judgements.setdefault(place, told) != told:
-                judgements[place] = ("judged twice", told)
+            judgement = (entry["label"], entry.get("confidence_milli"), entry.get("score_milli"))
+            if judgements.setdefault(place, judgement) != judgement:
+                judgements[place] = ("judged twice", judgement)
     fixed = {action: tuple(said) for action, said in decisions.items()}
     return Facts(fixed, judgements, json.loads((folder / "told.json").read_text("utf-8")))
 
 
-def _differences(calm: Facts, rough: Facts) -> list[str]:
+def _differences(calm: Facts, disturbed: Facts) -> list[str]:
     wrong = []
     for name in ("decisions", "judgements", "told"):
-        a, b = getattr(calm, name), getattr(rough, name)
+        a, b = getattr(calm, name), getattr(disturbed, name)
         wrong += [
             f"{name} {key}: {a.get(key)} undisturbed, {b.get(key)} after a crash"
             for key in sorted(a.keys() | b.keys())
@@ -344,7 +344,7 @@ def _differences(calm: Facts, rough: Facts) -> list[str]:
     return wrong
 
 
-def _told(path: Path) -> set[str]:
+def _answered_keys(path: Path) -> set[str]:
     return set(path.read_text("ascii").splitlines()) if path.exists() else set()
 
 

@@ -59,7 +59,7 @@ class Report:
             self.wrong += 1
             self.findings.append(f"{schedule}: {'; '.join(wrong[:4])}")
 
-    def told(self) -> dict[str, object]:
+    def to_json(self) -> dict[str, object]:
         """Return the report as JSON has it."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
@@ -139,19 +139,19 @@ class Crashes:
             self._pair(k, j)
 
     def _pair(self, k: int | str, j: int) -> None:
-        again = self.folder / f"k{k}-{j}"
-        self._copy(self.folder / f"k{k}", again)
-        died = run_in_child(lambda: play(self.stage, again, 1), die_at=j)
+        repeat = self.folder / f"k{k}-{j}"
+        self._copy(self.folder / f"k{k}", repeat)
+        died = run_in_child(lambda: play(self.stage, repeat, 1), die_at=j)
         self.report.pairs += 1
         if died.killed:
             self.report.points[died.last_point] += 1
-            wrong = at_crash(again, self._held(again))
-            self._recover(again, f"{k}, {j} {died.last_point}", 2, wrong, keep=False)
+            wrong = at_crash(repeat, self._held(repeat))
+            self._recover(repeat, f"{k}, {j} {died.last_point}", 2, wrong, keep=False)
             return
         # Commits group by chance: the recovery may have had a pass less this time.
         self.report.ended_before += 1
         self.report.note(f"{k}, {j}", broke(died))
-        self._drop(again)
+        self._drop(repeat)
 
     def _recover(
         self, left: Path, schedule: str, life: int, wrong: list[str], *, keep: bool
@@ -263,8 +263,8 @@ def run_shards(module: str, shards: int, options: Sequence[str]) -> Report:
         for n in range(shards)
     ]
     report = Report()
-    told = [process.communicate()[0] for process in running]
-    for process, text in zip(running, told, strict=True):
+    output = [process.communicate()[0] for process in running]
+    for process, text in zip(running, output, strict=True):
         if process.returncode not in (0, 1) or not text:
             raise RuntimeError(f"a shard ended with {process.returncode}")
         report.add(json.loads(text))
@@ -274,10 +274,10 @@ def run_shards(module: str, shards: int, options: Sequence[str]) -> Report:
 
 def finish(report: Report, *, whole: bool) -> int:
     """Print a report as JSON, the whole one for people; return the exit code."""
-    told = {**report.told(), "schedules": report.schedules}
+    document = {**report.to_json(), "schedules": report.schedules}
     if whole:
-        told["findings"] = report.findings[:SHOWN]
-    print(json.dumps(told, indent=2 if whole else None))
+        document["findings"] = report.findings[:SHOWN]
+    print(json.dumps(document, indent=2 if whole else None))
     return 1 if report.wrong else 0
 
 

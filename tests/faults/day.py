@@ -41,7 +41,7 @@ from tests.faults.scenario import (
     fleet_of,
     plan,
     settings_of,
-    tell,
+    tell_proposal,
 )
 from tests.faults.world import FileWorld
 
@@ -62,8 +62,8 @@ from vedette.testing.clock import ManualClock
 from vedette.testing.toy_fleet import job, note_proposal
 
 EVENING = [
-    job("e12", tell("wire.send", "e12 a"), key="k4", value=5),
-    job("e13", tell("order.place", "e13 a"), note_proposal("e13"), key="k0", value=6),
+    job("e12", tell_proposal("wire.send", "e12 a"), key="k4", value=5),
+    job("e13", tell_proposal("order.place", "e13 a"), note_proposal("e13"), key="k0", value=6),
 ]
 DAY_EVENTS = [*EVENTS, *EVENING]
 REMEMBERED = "that e2"
@@ -116,7 +116,7 @@ def play_day(stage: Stage, folder: Path, life: int, *, lasting: bool = False) ->
     `lasting`: the disk fails for good, so nothing is tried again.
     """
     day = _Day(stage, folder, life, lasting=lasting)
-    threading.excepthook = lambda args: day.wrong(_told_trace("a thread ended", args.exc_value))
+    threading.excepthook = lambda args: day.wrong(_trace_text("a thread ended", args.exc_value))
     with suppress(TakesNoMore):
         asyncio.run(day.live())
 
@@ -129,14 +129,16 @@ def dump_day(stage: Stage, folder: Path) -> None:
     store = open_reader(settings)
     try:
         key = (state / "ledger.pub").read_text(encoding="ascii")
-        begun = archived_part(store).size
-        whole = JoinedLedger(Archive(state / "archive"), store) if begun else store
+        first_size = archived_part(store.ledger).size
+        whole = (
+            JoinedLedger(Archive(state / "archive"), store.ledger) if first_size else store.ledger
+        )
         report = verify_store(whole, key, state / "witness.log")
         assert report.ok, report.findings
     finally:
         store.close()
     for name in ("entries.jsonl", "checkpoints"):
-        parts = [(one / name).read_bytes() for one in segments(folder, begun)]
+        parts = [(one / name).read_bytes() for one in segments(folder, first_size)]
         own = (export / name).read_bytes()
         if name == "checkpoints" and parts:
             # That at the end of the archived part is in both.
@@ -199,11 +201,11 @@ def names_in(state: Path) -> frozenset[str]:
 def _backup_wrong(manifest: Path) -> list[str]:
     """Return what is wrong with a folder that bears a manifest: it says that it is whole."""
     try:
-        told = json.loads(manifest.read_text("utf-8"))
+        text = json.loads(manifest.read_text("utf-8"))
     except ValueError as error:
         return [f"the manifest of a backup is not whole: {error}"]
     found = []
-    for name, value in told["files"].items():
+    for name, value in text["files"].items():
         raw = (manifest.parent / name).read_bytes()
         if sha256(raw).hexdigest() != value["sha256"]:
             found.append(f"the backup's {name} is not what its manifest says")
@@ -214,8 +216,8 @@ def _backup_wrong(manifest: Path) -> list[str]:
                 found.append(f"the backup's {name} is damaged")
             if name == "store.db":
                 size = copy.execute("SELECT MAX(seq) FROM entry").fetchone()[0]
-                if size != told["size"]:
-                    found.append(f"the backup holds {size} entries, not {told['size']}")
+                if size != text["size"]:
+                    found.append(f"the backup holds {size} entries, not {text['size']}")
         finally:
             copy.close()
     return found
@@ -241,7 +243,7 @@ class _Day(Script):
     async def live(self) -> None:
         """Live the day. Raises TakesNoMore if the disk stays away, AssertionError for a hang."""
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, told: self._unheard(told))
+        loop.set_exception_handler(lambda _, message: self._unheard(message))
         try:
             for name, act in [*self.acts(), ("promote", self._promote)]:
                 await self._see_to(name, act)
@@ -300,7 +302,7 @@ class _Day(Script):
         dispatcher, store = self.fleet.app.dispatcher, self.fleet.app.store
         away_s = 0.0
         while not self.broken:
-            if store.is_ready:
+            if store.steps.is_ready:
                 dispatcher.wake_due()
                 if dispatcher.is_idle:
                     return
@@ -353,11 +355,11 @@ class _Day(Script):
         store = open_reader(replace(settings_of(self.stage.content), state=state))
         try:
             before = self.clock.now_us() - DAY_US // 2
-            size = checkpoint_size_before(store, before, store.first_open_entry())
-            if size <= archived_part(store).size:
+            size = checkpoint_size_before(store.ledger, before, store.ledger.first_open_entry())
+            if size <= archived_part(store.ledger).size:
                 return
             key = (state / "ledger.pub").read_text(encoding="ascii").strip()
-            archived = write_segment(store, state / "archive", size, key)
+            archived = write_segment(store.ledger, state / "archive", size, key)
         finally:
             store.close()
         await self._order(f"let go {size}", "let_go", archived=archived.to_bytes().decode())
@@ -368,8 +370,8 @@ class _Day(Script):
         """Take down what must not be."""
         self._note("wrong", text)
 
-    def _say(self, name: str, told: dict[str, Any]) -> None:
-        self._note("said", json.dumps({"act": name, **told}))
+    def _say(self, name: str, answer: dict[str, Any]) -> None:
+        self._note("said", json.dumps({"act": name, **answer}))
 
     def _note(self, file: str, text: str) -> None:
         with (self.folder / file).open("ab", buffering=0) as to:
@@ -379,16 +381,16 @@ class _Day(Script):
         """Judge what a person is told of an error: what, where and the mend, or it is wrong."""
         if isinstance(error, AlreadyDone | RestartedError):
             return
-        told = describe_error(error) if not isinstance(error, TimeoutError) else None
-        if told is None:
-            self.wrong(_told_trace(name, error))
+        report = describe_error(error) if not isinstance(error, TimeoutError) else None
+        if report is None:
+            self.wrong(_trace_text(name, error))
             return
-        self._say(name, told)
-        lacks = [word for word in ("what", "where", "mend") if not told[word]]
+        self._say(name, report)
+        lacks = [word for word in ("what", "where", "mend") if not report[word]]
         if lacks:
-            self.wrong(f"{name}: without {' and '.join(lacks)}: {told} {_where(error)}")
+            self.wrong(f"{name}: without {' and '.join(lacks)}: {report} {_where(error)}")
         if not isinstance(error, VedetteError):
-            self.wrong(f"{name}: {type(error).__name__} comes out: {told} {_where(error)}")
+            self.wrong(f"{name}: {type(error).__name__} comes out: {report} {_where(error)}")
 
     def _broke(self, part: str, error: BaseException | None) -> None:
         self.broken = True
@@ -397,16 +399,16 @@ class _Day(Script):
         else:
             self.wrong(f"{part} ended: {error!r}")
 
-    def _unheard(self, told: dict[str, Any]) -> None:
-        error = told.get("exception")
-        self.wrong(_told_trace(str(told.get("message")), error))
+    def _unheard(self, answer: dict[str, Any]) -> None:
+        error = answer.get("exception")
+        self.wrong(_trace_text(str(answer.get("message")), error))
 
 
 class RestartedError(Exception):
     """The fleet broke under an act, which has said so: it is begun again."""
 
 
-def _told_trace(name: str, error: BaseException | None) -> str:
+def _trace_text(name: str, error: BaseException | None) -> str:
     trace = "".join(traceback.format_exception(error)) if error is not None else ""
     return json.dumps(f"{name}: a traceback: {trace[-1500:]}")
 

@@ -31,7 +31,7 @@ from tests.said import ROOT
 from vedette.domain.base.canonical import sha256_hex
 
 KEPT = ROOT / ".tools" / "faults"
-TELL_S = 10.0
+REPORT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +86,8 @@ class Progress:
     @classmethod
     def of(cls, what: Sequence[Suite], seed: int, *, fresh: bool) -> Progress:
         """Take up what a run of the same checkout and the same suites left, unless `fresh`."""
-        asked = json.dumps([[suite.name, suite.options, suite.pieces] for suite in what])
-        path = KEPT / f"{checkout()}-{sha256_hex(asked.encode())[:8]}.jsonl"
+        plan = json.dumps([[suite.name, suite.options, suite.pieces] for suite in what])
+        path = KEPT / f"{checkout()}-{sha256_hex(plan.encode())[:8]}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         if fresh or not path.exists():
             path.write_text(json.dumps({"seed": seed}) + "\n")
@@ -95,8 +95,8 @@ class Progress:
         progress = cls(path, json.loads(head)["seed"])
         for line in lines:
             with suppress(ValueError):  # killed while it was written
-                told = json.loads(line)
-                progress.done[told["suite"], told["piece"]] = told["report"]
+                document = json.loads(line)
+                progress.done[document["suite"], document["piece"]] = document["report"]
         return progress
 
     def note(self, suite: Suite, piece: int, report: dict[str, Any]) -> None:
@@ -108,10 +108,10 @@ class Progress:
     def report(self, suite: Suite) -> Report:
         """Return what all pieces of a suite found together."""
         report = Report()
-        for (name, _), told in self.done.items():
+        for (name, _), value in self.done.items():
             if name == suite.name:
-                report.add(told)
-                report.seconds += told["seconds"]
+                report.add(value)
+                report.seconds += value["seconds"]
         return report
 
 
@@ -147,7 +147,7 @@ class Runner:
 
     def run(self) -> None:
         """Play all that is left. Raises RuntimeError if a piece breaks, and KeyboardInterrupt."""
-        told_at = time.monotonic()
+        reported_at = time.monotonic()
         try:
             while self._left or self._going:
                 while self._left and len(self._going) < self._jobs:
@@ -155,8 +155,8 @@ class Runner:
                 ended = [process for process in self._going if process.poll() is not None]
                 for process in ended:
                     self._end(process)
-                if ended or time.monotonic() - told_at > TELL_S:
-                    told_at = time.monotonic()
+                if ended or time.monotonic() - reported_at > REPORT_S:
+                    reported_at = time.monotonic()
                     self._tell()
                 time.sleep(0.1)
         finally:
@@ -164,18 +164,18 @@ class Runner:
 
     def _begin(self, suite: Suite, piece: int) -> None:
         # A file: a pipe holds 64 KiB, and a piece in which all goes wrong says more.
-        told = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (until it ends)
+        file = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (until it ends)
         process = subprocess.Popen(
-            suite.command(piece, self._progress.seed), stdout=told, stderr=self._said,
+            suite.command(piece, self._progress.seed), stdout=file, stderr=self._said,
             text=True, cwd=ROOT, start_new_session=True,
         )  # fmt: skip
-        self._going[process] = suite, piece, told
+        self._going[process] = suite, piece, file
 
     def _end(self, process: subprocess.Popen[str]) -> None:
-        suite, piece, told = self._going.pop(process)
-        with told:
-            told.seek(0)
-            text = told.read()
+        suite, piece, output = self._going.pop(process)
+        with output:
+            output.seek(0)
+            text = output.read()
         if process.returncode not in (0, 1) or not text:
             self._said.seek(0)
             what = f"piece {piece} of {suite.name} ended with {process.returncode}"
@@ -188,22 +188,22 @@ class Runner:
         for process in self._going:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGINT)
-        for process, (_, _, told) in self._going.items():
+        for process, (_, _, value) in self._going.items():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-            told.close()
+            value.close()
 
     def _tell(self) -> None:
         """Say how far it is; how long the rest takes is guessed by what the pieces took so far."""
         all_of = sum(suite.pieces for suite in self._suites)
         total = Report()
         for suite in self._suites:
-            total.add(self._progress.report(suite).told())
-        ahead = [suite for suite, _ in self._left] + [one[0] for one in self._going.values()]
-        cost_left = sum(suite.cost_s for suite in ahead)
+            total.add(self._progress.report(suite).to_json())
+        waiting = [suite for suite, _ in self._left] + [one[0] for one in self._going.values()]
+        cost_left = sum(suite.cost_s for suite in waiting)
         spent_s = time.monotonic() - self._began
         left = "…"
         if self._cost_done:

@@ -52,7 +52,7 @@ class Load:
                 (receipt,) = await self.fleet.send(event)
             except StoreFailed as error:
                 self.failures.append(str(error))
-                self.unready += not store.is_ready
+                self.unready += not store.steps.is_ready
                 if len(self.failures) == 20:
                     self.ballast.unlink()
                 await asyncio.sleep(0.02)
@@ -85,19 +85,19 @@ async def main(small: Path, outside: Path) -> None:
         async with asyncio.timeout(60):
             while unfinished(fleet):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        told = {
+        fields = {
             "failures": load.failures,
             "unready": load.unready,
-            "ready": fleet.app.store.is_ready,
+            "ready": fleet.app.store.steps.is_ready,
             "free": os.statvfs(small).f_bavail,
         }
-    (outside / "told.json").write_text(json.dumps(told), encoding="utf-8")
+    (outside / "told.json").write_text(json.dumps(fields), encoding="utf-8")
 
 
 def unfinished(fleet: FleetHarness) -> list[str]:
     """Return the runs that have not ended."""
     fleet.app.dispatcher.wake_due()
-    page = fleet.app.store.runs_page(agent=None, state=None, before=None, limit=10_000)
+    page = fleet.app.store.runs.runs_page(agent=None, state=None, before=None, limit=10_000)
     return [run.id for run in page if run.state not in ("done", "dead")]
 
 

@@ -60,7 +60,7 @@ def hold_hands(pid: int, state: Path, receiver: Path, most: int) -> None:
     it ends when the ledger has grown by `most` entries: no run is to reach its end.
     """
     engine, workers, held = psutil.Process(pid), set[psutil.Process](), set[psutil.Process]()
-    end, begun = time.monotonic() + 10, progress(state, receiver)["entries"]
+    end, start_entries = time.monotonic() + 10, progress(state, receiver)["entries"]
     while time.monotonic() < end:
         workers.update(engine.children(recursive=True))
         # Hands are forked when there is work for them, which may be only now.
@@ -70,7 +70,7 @@ def hold_hands(pid: int, state: Path, receiver: Path, most: int) -> None:
                     worker.suspend()
                     held.add(worker)
         now = progress(state, receiver)
-        if now["open"] or (now["mails"] and now["entries"] - begun >= most):
+        if now["open"] or (now["mails"] and now["entries"] - start_entries >= most):
             break
         time.sleep(0.002)
     os.kill(pid, signal.SIGKILL)
@@ -82,8 +82,8 @@ def hold_hands(pid: int, state: Path, receiver: Path, most: int) -> None:
 def run_to_end(config: Path, within_s: float = 300) -> None:
     """Run a fleet until it is idle. Raises AssertionError if it fails."""
     process = start(config)
-    _, told = process.communicate(timeout=within_s)
-    assert process.returncode == 0, told.decode()[-2000:]
+    _, output = process.communicate(timeout=within_s)
+    assert process.returncode == 0, output.decode()[-2000:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +165,11 @@ def progress(state: Path, receiver: Path) -> dict[str, int]:
     except (BadStore, apsw.Error):
         return found  # not there yet
     try:
-        found["entries"] = store.last_seq()
+        found["entries"] = store.ledger.last_seq()
         done = "SELECT COUNT(*) FROM action WHERE agent='inbox_triage' AND effect='done'"
-        found["mails"] = int(store._rows(done)[0][0])
-        begun = "SELECT COUNT(*) FROM action WHERE effect IN ('intended', 'started')"
-        found["open"] = int(store._rows(f"{begun} AND agent='inbox_triage'")[0][0])
+        found["mails"] = int(store.database.rows(done)[0][0])
+        query = "SELECT COUNT(*) FROM action WHERE effect IN ('intended', 'started')"
+        found["open"] = int(store.database.rows(f"{query} AND agent='inbox_triage'")[0][0])
     except apsw.Error:
         return found
     finally:
@@ -181,7 +181,7 @@ def open_effects(state: Path) -> list[str]:
     """Return the agents that have effects intended or started, by the store after a kill."""
     store = SqliteReader(state)
     found = "SELECT DISTINCT agent FROM action WHERE effect IN ('intended', 'started')"
-    agents = [str(agent) for (agent,) in store._rows(found)]
+    agents = [str(agent) for (agent,) in store.database.rows(found)]
     store.close()
     return agents
 
@@ -189,8 +189,8 @@ def open_effects(state: Path) -> list[str]:
 def judged_again(config: Path, env: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return what `vedette verify judgements` says of a fleet: every judgement is made again."""
     verb = [str(VEDETTE), "--config", str(config), "verify", "judgements", "--json"]
-    told = subprocess.run(verb, stdout=subprocess.PIPE, check=False, env=env, timeout=300)
-    found: dict[str, Any] = json.loads(told.stdout)
+    result = subprocess.run(verb, stdout=subprocess.PIPE, check=False, env=env, timeout=300)
+    found: dict[str, Any] = json.loads(result.stdout)
     return found
 
 
@@ -202,20 +202,20 @@ def audit(state: Path, receiver: Path) -> Audit:
     store = SqliteReader(state)
     events = frozenset(_events(store))
     judgements: dict[str, tuple[Any, ...]] = {}
-    for _, raw, _, _ in store.walk(("run.closed", "turn.reasoned")):
+    for _, raw, _, _ in store.ledger.walk(("run.closed", "turn.reasoned")):
         entry = json.loads(raw)
         if entry["event"] in events and ("score_milli" in entry or "confidence_milli" in entry):
-            told = tuple(entry.get(k) for k in ("label", "confidence_milli", "score_milli"))
+            judgement = tuple(entry.get(k) for k in ("label", "confidence_milli", "score_milli"))
             key = f"{entry['agent']} {entry['event']} {entry.get('turn', 1)}"
-            assert judgements.setdefault(key, told) == told, "one turn was reasoned twice"
+            assert judgements.setdefault(key, judgement) == judgement, "one turn was reasoned twice"
     decisions = {}
     unsettled = []
     for run in _all_runs(store):
         if run.state == "ready":
             unsettled.append(run.id)
-        for row in store.actions(run.id) if run.event in events else ():
+        for row in store.runs.actions(run.id) if run.event in events else ():
             decisions[row.id] = (row.tool, row.digest, row.decided, row.rule, row.effect)
-    entries = store.last_seq()
+    entries = store.ledger.last_seq()
     store.close()
     return Audit(
         events, judgements, decisions, effects(receiver), mails(state / "mailbox"),
@@ -224,7 +224,7 @@ def audit(state: Path, receiver: Path) -> Audit:
 
 
 def _events(store: SqliteReader) -> Iterator[str]:
-    for _, raw, _, body in store.walk(("event.accepted",)):
+    for _, raw, _, body in store.ledger.walk(("event.accepted",)):
         if json.loads(body or b"{}").get("type") != TICK_TYPE:
             yield json.loads(raw)["event"]
 
@@ -232,11 +232,11 @@ def _events(store: SqliteReader) -> Iterator[str]:
 def _all_runs(store: SqliteReader) -> list[Any]:
     found: list[Any] = []
     before: int | None = None
-    while page := store.runs_page(agent=None, state=None, before=before, limit=500):
+    while page := store.runs.runs_page(agent=None, state=None, before=before, limit=500):
         # Several runs may share a position; a page never ends within one.
         last = page[-1].position
         found += [run for run in page if run.position != last]
-        found += store.runs_of_event(page[-1].event)
+        found += store.runs.runs_of_event(page[-1].event)
         before = last
     return found
 

@@ -145,7 +145,7 @@ async def measure(
     return pace.took_ms()
 
 
-def told(what: str, quiet: list[float], noisy: list[float]) -> str:
+def latency_line(what: str, quiet: list[float], noisy: list[float]) -> str:
     """Return one line: p50 and p99 of both, and their ratio."""
     return (
         f"{what}: quiet p50 {share(quiet, 0.5):.1f} p99 {share(quiet, 0.99):.1f} ms, "

@@ -71,36 +71,42 @@ REMEMBERING = (
 CONTROLS = ("early", "repeating")
 
 
-def tell(tool: str, text: str) -> dict[str, Any]:
+def tell_proposal(tool: str, text: str) -> dict[str, Any]:
     """Return the proposal to do something that the target knows by its text."""
     return propose(tool, to=DESK, text=text)
 
 
 FIRST = [
-    job("e1", tell("wire.send", "e1 a"), key="k0"),
+    job("e1", tell_proposal("wire.send", "e1 a"), key="k0"),
     job(
         "e2",
-        tell("order.place", "e2 a"),
+        tell_proposal("order.place", "e2 a"),
         note_proposal("e2"),
         key="k0",
         value=1,
         remember="that e2",
     ),
-    job("e3", tell("bell.ring", "e3 a"), key="k1", agent="other"),
+    job("e3", tell_proposal("bell.ring", "e3 a"), key="k1", agent="other"),
     job("e4", key="k0", value=2),
-    job("e5", tell("big.send", "e5 a"), note_proposal("e5"), key="k2"),
+    job("e5", tell_proposal("big.send", "e5 a"), note_proposal("e5"), key="k2"),
 ]
 STOPPED = [
-    job("e6", tell("wire.send", "e6 a"), tell("order.place", "e6 b"), key="k1", agent="other"),
-    job("e7", tell("wire.send", "later e7 a"), key="k3"),
+    job(
+        "e6",
+        tell_proposal("wire.send", "e6 a"),
+        tell_proposal("order.place", "e6 b"),
+        key="k1",
+        agent="other",
+    ),
+    job("e7", tell_proposal("wire.send", "later e7 a"), key="k3"),
 ]
 CHANGED = [
-    job("e8", tell(DENIED, "e8 a"), tell("wire.send", "e8 b"), key="k0", value=3),
-    job("e9", tell("bell.ring", "e9 a"), note_proposal("e9"), key="k0", value=4),
+    job("e8", tell_proposal(DENIED, "e8 a"), tell_proposal("wire.send", "e8 b"), key="k0", value=3),
+    job("e9", tell_proposal("bell.ring", "e9 a"), note_proposal("e9"), key="k0", value=4),
 ]
 LAST = [
-    job("e10", tell("order.place", "e10 a"), key="k3"),
-    job("e11", tell("bell.ring", "e11 a"), key="k1", agent="other"),
+    job("e10", tell_proposal("order.place", "e10 a"), key="k3"),
+    job("e11", tell_proposal("bell.ring", "e11 a"), key="k1", agent="other"),
 ]
 EVENTS = [*FIRST, *STOPPED, *CHANGED, *LAST]
 # Only these can come to wait for a person.
@@ -203,7 +209,7 @@ async def following(fleet: FleetHarness) -> AsyncIterator[None]:
 def call_early(fleet: FleetHarness, world: FileWorld) -> None:
     """Break the engine on purpose: make the calls of a step before the step is committed."""
     line: Any = fleet.app.services
-    send, hands = line.store.send, line.tool_executor
+    send, tools = line.store.steps.send, line.tool_executor
     made: dict[str, Outcome] = {}
 
     def too_early(step: Step) -> Any:
@@ -215,24 +221,24 @@ def call_early(fleet: FleetHarness, world: FileWorld) -> None:
         return send(step)
 
     class Remembering:
-        compute_rows, query, close = hands.compute_rows, hands.query, hands.close
+        compute_rows, query, close = tools.compute_rows, tools.query, tools.close
 
         async def perform(self, tool: Tool, call: Call, may_start: Any) -> Outcome | None:
             known: Outcome | None = made.get(f"act_{call.key}")
             if known is not None and known.state == "done":
                 return known
-            answer: Outcome | None = await hands.perform(tool, call, may_start)
+            answer: Outcome | None = await tools.perform(tool, call, may_start)
             return answer
 
-    line.store.send, line.tool_executor = too_early, Remembering()
+    line.store.steps.send, line.tool_executor = too_early, Remembering()
 
 
 async def publish(commands: Commands, order: Order, folder: Path) -> dict[str, Any]:
     """Make a policy folder live as a person who confirms what it loosens."""
-    told = await commands.policy_apply(order, folder)
-    if not told["confirm"]:
-        return told
-    return await commands.policy_apply(order, folder, confirm=told["confirm"])
+    answer = await commands.policy_apply(order, folder)
+    if not answer["confirm"]:
+        return answer
+    return await commands.policy_apply(order, folder, confirm=answer["confirm"])
 
 
 Act = Callable[[], Awaitable[object]]
@@ -327,22 +333,22 @@ class Script:
         """Give an order as a person who confirms what it loosens."""
 
         async def act(order: Order) -> dict[str, Any]:
-            told = await dispatch(self.commands, verb, order, args)
-            if told.get("confirm"):
-                confirmed = {**args, "confirm": told["confirm"]}
-                told = await dispatch(self.commands, verb, order, confirmed)
-            return told
+            answer = await dispatch(self.commands, verb, order, args)
+            if answer.get("confirm"):
+                confirmed = {**args, "confirm": answer["confirm"]}
+                answer = await dispatch(self.commands, verb, order, confirmed)
+            return answer
 
         await self._once(name, act)
 
     async def _once(self, name: str, act: Callable[[Any], Any]) -> None:
         order = replace(self.fleet.order("as the script says"), command_id=name)
         try:
-            told = await act(order)
+            answer = await act(order)
         except AlreadyDone:
-            told = {}
+            answer = {}
         # (A stop that could not be recorded is told to hold in this process alone.)
-        if told.get("changed", True) and told.get("recorded", True):
+        if answer.get("changed", True) and answer.get("recorded", True):
             with (self.fleet.folder / "answered").open("ab", buffering=0) as file:
                 file.write(name.encode() + b"\n")
 
@@ -350,7 +356,9 @@ class Script:
         """Answer holds: what may have happened by what the target says, all others with a yes."""
         store = self.fleet.app.store
         for event in HOLDING:
-            for row in [r for run in store.runs_of_event(event.key) for r in store.actions(run.id)]:
+            for row in [
+                r for run in store.runs.runs_of_event(event.key) for r in store.runs.actions(run.id)
+            ]:
                 if row.hold != "open" or row.waits != "approval":
                     continue
                 if which == "unknown" and row.effect != "unknown":
@@ -367,7 +375,7 @@ class Script:
         events = [event for event in self.events if event not in but]
         for _ in range(50):
             await self._settle()
-            runs = [run for event in events for run in store.runs_of_event(event.key)]
+            runs = [run for event in events for run in store.runs.runs_of_event(event.key)]
             waiting = [run for run in runs if run.state not in ("done", "dead")]
             if not waiting:
                 return
@@ -422,27 +430,27 @@ def dump(stage: Stage, folder: Path, *, verify: bool = False, archived: bool = F
         key = (folder / "state" / "ledger.pub").read_text(encoding="ascii")
         witness = folder / "state" / "witness.log"
         if verify:
-            report = verify_store(store, key, witness)
+            report = verify_store(store.ledger, key, witness)
             assert report.ok, report.findings
         judged = rejudge_store(settings, store, ManualClock(START_US), read_content(stage.content))
         assert judged.ok, judged.to_json()
         assert judged.equal or archived, "nothing was judged"
-        export(store, folder / "export", verifier_key=key, witness=witness, bodies=True)
+        export(store.ledger, folder / "export", verifier_key=key, witness=witness, bodies=True)
         spent: dict[str, int] = {}
-        for agent, unit, _, amount in store.spend_by_minute(0):
+        for agent, unit, _, amount in store.spend.by_minute(0):
             spent[f"{agent} {unit}"] = spent.get(f"{agent} {unit}", 0) + amount
         rows = {
-            f"{name}_notes {key}": store.row(f"{name}_notes", key)
+            f"{name}_notes {key}": store.runs.row(f"{name}_notes", key)
             for name in AGENTS
             for key in ("k0", "k1", "k2", "k3")
         }
-        told = {
+        fields = {
             "spent": spent,
             "rows": rows,
-            "position": store.position(FEED),
+            "position": store.runs.source_position(FEED),
             "candidates": [[each.text, each.agent, each.event] for each in banks.candidates(BANK)],
         }
-        (folder / "told.json").write_text(json.dumps(told))
+        (folder / "told.json").write_text(json.dumps(fields))
     finally:
         banks.close()
         store.close()

@@ -54,7 +54,7 @@ _NO_NEW_PRIVS, _SET_FILTER, _NEW_LISTENER = 38, 1, 8
 _ALLOW, _NOTIFY, _KILL = 0x7FFF0000, 0x7FC00000, 0x80000000
 _LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
 _RECEIVE, _SEND = 0xC0502100, 0xC0182101
-_TOLD, _ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
+_NOTIFICATION, _ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
 _CONTINUE = 1
 _AT_CWD, _LONGEST = -100, 4096
 
@@ -123,10 +123,10 @@ class Failing:
         return partial(self._do, work)
 
     def _do(self, work: Callable[[], object]) -> object:
-        told = _install()
+        listener = _install()
         # (A call that is not filtered: a write here would wait for who does not listen yet.)
-        socket.send_fds(self._childs, [b"."], [told])
-        os.close(told)
+        socket.send_fds(self._childs, [b"."], [listener])
+        os.close(listener)
         return work()
 
     def attend(self, pid: int, heard: int) -> None:
@@ -153,12 +153,12 @@ class Failing:
             self._ours.close()
 
     def _answer_one(self) -> None:
-        told = bytearray(_TOLD.size)
+        notification = bytearray(_NOTIFICATION.size)
         try:
-            fcntl.ioctl(self._notify, _RECEIVE, told)
+            fcntl.ioctl(self._notify, _RECEIVE, notification)
         except FileNotFoundError:
             return  # whoever made the call was killed meanwhile
-        place, tid, _, number, _, _, *arguments = _TOLD.unpack(told)
+        place, tid, _, number, _, _, *arguments = _NOTIFICATION.unpack(notification)
         call = _calls()[number]
         error, value = 0, 0
         try:
@@ -279,10 +279,10 @@ def _install() -> int:
     libc = _libc()
     if libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
-    told = libc.syscall(seccomp, _SET_FILTER, _NEW_LISTENER, ctypes.c_char_p(program))
-    if told < 0:
+    result = libc.syscall(seccomp, _SET_FILTER, _NEW_LISTENER, ctypes.c_char_p(program))
+    if result < 0:
         raise OSError(ctypes.get_errno(), "seccomp")
-    return int(told)
+    return int(result)
 
 
 def _libc() -> ctypes.CDLL:
@@ -300,8 +300,8 @@ def _calls() -> dict[int, _Call]:
             if not row.strip():
                 continue
             fault, name, *numbers, by, argument = row.split()[:6]
-            beside = row.split()[6:]
+            fields = row.split()[6:]
             if numbers[column] != "-":
-                at = int(beside[0]) if beside else -1
+                at = int(fields[0]) if fields else -1
                 _found[int(numbers[column])] = _Call(fault, name, by, int(argument), at)
     return _found

@@ -54,7 +54,7 @@ def board(folder: Path) -> SqlFile:
     )  # fmt: skip
 
 
-def again(
+def replay_case(
     folder: Path,
     targets: dict[str, dict[str, object]] | None = None,
     clock: ManualClock | None = None,
@@ -67,13 +67,13 @@ def again(
 
 
 async def _take_in(folder: Path, plan: SqlFile) -> None:
-    async with again(folder) as fleet:
+    async with replay_case(folder) as fleet:
         await SqlSource(plan, ManualClock(), watch=False).deliver(fleet.app.intake)
         await fleet.wait_until_idle()
         accepted = Counter(entry["event"] for entry in fleet.entries("event.accepted"))
-        runs = fleet.app.store.counts().get("worker", {})
-        told = {"accepted": sorted(accepted.values()), "runs": runs.get("run.done", 0)}
-    (folder / "told.json").write_text(json.dumps(told))
+        runs = fleet.app.store.tables.counts().get("worker", {})
+        fields = {"accepted": sorted(accepted.values()), "runs": runs.get("run.done", 0)}
+    (folder / "told.json").write_text(json.dumps(fields))
 
 
 def test_rows_are_taken_in_once_wherever_it_is_killed(
@@ -93,8 +93,8 @@ def test_rows_are_taken_in_once_wherever_it_is_killed(
         killed = run_in_child(work, die_at=die_at)
         assert killed.killed, killed.error
         assert not run_in_child(work).error
-        told = json.loads((folder / "told.json").read_text())
-        assert told == {"accepted": [1] * ROWS, "runs": ROWS}, (die_at, killed.last_point)
+        text = json.loads((folder / "told.json").read_text())
+        assert text == {"accepted": [1] * ROWS, "runs": ROWS}, (die_at, killed.last_point)
 
 
 def _lay(folder: Path) -> tuple[Path, SqlFile]:
@@ -159,7 +159,7 @@ async def _order(folder: Path, port: int) -> None:
     }  # fmt: skip
     clock = ManualClock()
     targets: dict[str, dict[str, object]] = {"shop": shop, "world": {"kind": "world"}}
-    async with again(folder, targets, clock) as fleet:
+    async with replay_case(folder, targets, clock) as fleet:
         event = job("1", send_proposal("fair winds"))
         await fleet.send(event)
         await fleet.wait_until_idle()

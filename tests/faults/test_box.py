@@ -126,8 +126,8 @@ class Decoys:
         (mind / "attacks.py").write_text(ATTACKS_PY)
         (mind / "agent.py").write_text(AGENT_PY)
         (mind / "agent.yaml").write_text(AGENT_YAML)
-        told = self.told("model", drop, "../..")
-        plan = {"attacks": attacks, "data": told, "again": self.kept()}
+        targets = self.targets_of("model", drop, "../..")
+        plan = {"attacks": attacks, "data": targets, "again": self.kept()}
         (mind / "plan.json").write_text(json.dumps(plan))
         return mind
 
@@ -140,7 +140,7 @@ class Decoys:
         opened.setblocking(False)
         return opened
 
-    def told(self, kind: str, drop: Path, up: str) -> dict[str, Any]:
+    def targets_of(self, kind: str, drop: Path, up: str) -> dict[str, Any]:
         """Return what the attacks are told; `drop` is a folder of the worker's own."""
         victim, address = self.victims[kind]
         return {
@@ -199,7 +199,7 @@ class Attacked:
         port = decoys.own.getsockname()[1]
         target = {"path": str(decoys.target), "url": f"http://localhost:{port}/"}
         target["kind"] = "maildir"
-        hands = WorkerTools(
+        tools = WorkerTools(
             crew.pool,
             lambda name: (str(decoys.agent), None, LIMITS),
             lambda name: build_reach([target]),
@@ -208,29 +208,31 @@ class Attacked:
         found: dict[tuple[str, str], str] = {}
         try:
             # The pool has removed what lay in its folder of scratch folders once it has a worker.
-            await self._judge(crew, {**decoys.told("judge", decoys.tmp, ".."), "attack": "none"})
+            await self._judge(
+                crew, {**decoys.targets_of("judge", decoys.tmp, ".."), "attack": "none"}
+            )
             drop = decoys.state / "scratch" / "worker.judge.bare"
             for place in (drop, decoys.state / "scratch" / "other.judge"):
                 place.mkdir(parents=True)
                 (place / "notes").write_text("of another worker")
-            apart = [[name] for name in ENDS] if boxed else []
-            plans = [[name for name in ATTACKS if [name] not in apart], *apart]
+            single_attacks = [[name] for name in ENDS] if boxed else []
+            plans = [[name for name in ATTACKS if [name] not in single_attacks], *single_attacks]
             minds = [decoys.write_mind(plan, drop) for plan in plans]
             decoys.before = decoys.digest()
             for plan, mind in zip(plans, minds, strict=True):
-                told = await told_by(crew, mind, plan)
-                found |= {("model", attack): told[attack] for attack in plan}
+                answer = await outcomes_of(crew, mind, plan)
+                found |= {("model", attack): answer[attack] for attack in plan}
                 decoys.renew()
             for attack in ATTACKS:
-                data = {**decoys.told("judge", drop, "../.."), "attack": attack}
+                data = {**decoys.targets_of("judge", drop, "../.."), "attack": attack}
                 decoys.renew()
                 found["judge", attack] = await self._judge(crew, data)
-                made = {**decoys.told("hands", decoys.target, "../state"), "attack": attack}
+                made = {**decoys.targets_of("hands", decoys.target, "../state"), "attack": attack}
                 decoys.renew()
                 call = Call(
                     "world.act", made, attack, "worker", "run", target, ("worker",), 1, 20_000_000
                 )
-                outcome = await hands.perform(tool, call, lambda: True)
+                outcome = await tools.perform(tool, call, lambda: True)
                 found["hands", attack] = said(outcome)
                 for place in (drop, decoys.target):
                     for name in ("link", "hard", "second", "s"):
@@ -248,7 +250,7 @@ class Attacked:
         return thought.label
 
 
-async def told_by(crew: Crew, mind: Path, attacks: Sequence[str]) -> dict[str, str]:
+async def outcomes_of(crew: Crew, mind: Path, attacks: Sequence[str]) -> dict[str, str]:
     """Return what came of the attacks that an agent.py makes when its root_agent is read."""
     try:
         root = await describe_in_worker(crew.pool, "worker", mind, None)
@@ -256,8 +258,8 @@ async def told_by(crew: Crew, mind: Path, attacks: Sequence[str]) -> dict[str, s
         if "its worker was ended by SIGSYS" not in error.what:
             raise
         return dict.fromkeys(attacks, f"ended: {error}")
-    told: dict[str, str] = json.loads(root["description"])
-    return told
+    document: dict[str, str] = json.loads(root["description"])
+    return document
 
 
 def said(outcome: Outcome | None) -> str:
@@ -283,12 +285,12 @@ def test_there_are_at_least_twenty() -> None:
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_in_a_box_it_is_refused(boxed: Attacked, kind: str, attack: str) -> None:
-    told = boxed.outcomes[kind, attack]
+    outcome = boxed.outcomes[kind, attack]
     refused = (
         "PermissionError", "OSError: [Errno 38]", "OSError: [Errno 18]", "ended: ",
         "ValueError: not allowed to raise",
     )  # fmt: skip
-    assert told.startswith(refused), told
+    assert outcome.startswith(refused), outcome
 
 
 TRIED = [pair for pair in product(KINDS, ATTACKS) if pair not in NOT_TRIED]

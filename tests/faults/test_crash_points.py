@@ -76,8 +76,10 @@ def test_a_fleet_killed_before_it_showed_any_head_and_again_at_its_next_start_go
 def test_an_engine_that_calls_before_it_commits_is_found() -> None:
     """Negative control: the effect comes before the commit of its permit."""
     report = crash.run(shards=2, seed=SEED, pairs=0, control="early", every=8)
-    assert any("without a durable permit" in told for told in report.findings), report.told()
-    assert any("done 2 times" in told for told in report.findings), report.told()
+    assert any("without a durable permit" in message for message in report.findings), (
+        report.to_json()
+    )
+    assert any("done 2 times" in message for message in report.findings), report.to_json()
 
 
 @pytest.mark.slow
@@ -85,7 +87,7 @@ def test_an_engine_that_calls_before_it_commits_is_found() -> None:
 def test_a_target_that_is_not_idempotent_though_its_tool_says_so_is_found() -> None:
     """Negative control: nothing but the target's word keeps a repeat from being a second effect."""
     report = crash.run(shards=2, seed=SEED, pairs=0, control="repeating", every=6)
-    assert any("done 2 times" in told for told in report.findings), report.told()
+    assert any("done 2 times" in message for message in report.findings), report.to_json()
 
 
 @pytest.mark.slow
@@ -101,7 +103,9 @@ def test_a_power_cut_costs_nothing_that_was_answered_for() -> None:
 def test_a_power_cut_under_a_weaker_mode_does_cost_something() -> None:
     """Negative control: synchronous=NORMAL is not synced at each commit, and this must show."""
     report = outage.run(shards=2, seed=SEED, cuts=10, synchronous="NORMAL")
-    assert any("answered for and is not durable" in told for told in report.findings), report.told()
+    assert any("answered for and is not durable" in message for message in report.findings), (
+        report.to_json()
+    )
 
 
 # --- the kit ----------------------------------------------------------------------------------
@@ -212,9 +216,9 @@ def with_an_unheard_event(folder: Path) -> None:
 
 
 def with_a_spent_budget(folder: Path) -> None:
-    told = json.loads((folder / "told.json").read_text(encoding="utf-8"))
-    told["spent"]["worker actions"] += 1
-    (folder / "told.json").write_text(json.dumps(told), encoding="utf-8")
+    text = json.loads((folder / "told.json").read_text(encoding="utf-8"))
+    text["spent"]["worker actions"] += 1
+    (folder / "told.json").write_text(json.dumps(text), encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from vedette.domain.base.errors import AlreadyDone
 from vedette.domain.effect import Call
 from vedette.store import dead_letters
+from vedette.store.row_mapper import read_run
 from vedette.testing.faults import is_single_threaded, run_in_child
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import JUDGE_PY, World, job, note_proposal, send_proposal, toy_fleet
@@ -67,7 +68,7 @@ async def redrive(folder: Path, base: Path) -> None:
 async def check(folder: Path, base: Path) -> None:
     async with fleet_at(folder, base) as fleet:
         assert [run.state for run in fleet.runs(EVENT)] == ["done"]
-        assert fleet.app.store.row("worker_notes", "k") == {"texts": ["x"]}
+        assert fleet.app.store.runs.row("worker_notes", "k") == {"texts": ["x"]}
         assert len(fleet.entries("run.redriven")) == 1
         assert len(fleet.entries("turn.reasoned")) == 1
         assert len(fleet.entries("effect.done")) == 2
@@ -110,21 +111,22 @@ def test_a_redrive_without_its_command_id_would_be_seen(
     """Negative control: a redrive of what is no dead letter happens twice, and is found."""
 
     def careless(database: Any, name: str) -> Any:
-        run, _ = found(database, name)
-        return run, ""
+        run = read_run(database, name)
+        assert run is not None
+        run.state = "dead"
+        return run
 
-    found = dead_letters._find_letter
     base = tmp_path / "base"
     assert not run_in_child(lambda: asyncio.run(die(base))).error
     folder = fresh(base, tmp_path / "twice")
     assert not forked(redrive, folder, base).error
 
-    async def again(folder: Path, base: Path) -> None:
+    async def redrive_twice(folder: Path, base: Path) -> None:
         async with fleet_at(folder, base) as fleet:
             await fleet.app.commands.redrive(
                 fleet.order("twice"), [run.id for run in fleet.runs(EVENT)]
             )
 
-    monkeypatch.setattr(dead_letters, "_find_letter", careless)
-    forked(again, folder, base)
+    monkeypatch.setattr(dead_letters, "read_run", careless)
+    forked(redrive_twice, folder, base)
     assert "AssertionError" in forked(check, folder, base).error

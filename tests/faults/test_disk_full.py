@@ -38,11 +38,11 @@ def test_a_disk_that_fills_up_under_load_costs_nothing_and_the_fleet_goes_on(
         capture_output=True, text=True, timeout=250, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    told = json.loads((outside / "told.json").read_text(encoding="utf-8"))
-    assert len(told["failures"]) >= 20, "the disk never was full"
-    assert any("full" in failure for failure in told["failures"])
-    assert told["unready"], "a fleet that could not commit said that it was ready"
-    assert told["ready"]
+    text = json.loads((outside / "told.json").read_text(encoding="utf-8"))
+    assert len(text["failures"]) >= 20, "the disk never was full"
+    assert any("full" in failure for failure in text["failures"])
+    assert text["unready"], "a fleet that could not commit said that it was ready"
+    assert text["ready"]
     audit_outcome(outside)
 
 
@@ -58,12 +58,12 @@ def audit_outcome(outside: Path) -> None:
     store = SqliteReader(outside / "state")
     try:
         for key in wanted:
-            (run,) = store.runs_of_event(key)
+            (run,) = store.runs.runs_of_event(key)
             assert run.state == "done"
-        texts = [store.row("worker_notes", f"k{n}") or {} for n in range(7)]
+        texts = [store.runs.row("worker_notes", f"k{n}") or {} for n in range(7)]
         assert sorted(text for row in texts for text in row["texts"]) == sorted(happened)
         public = (outside / "state" / "ledger.pub").read_text(encoding="ascii")
-        report = verify_store(store, public, outside / "state" / "witness.log")
+        report = verify_store(store.ledger, public, outside / "state" / "witness.log")
         assert report.ok, report.findings
     finally:
         store.close()

@@ -9,7 +9,7 @@ import pytest
 from vedette.adapters.signing_keys import KEY_FILE, PUBLIC_FILE, open_ledger_key
 from vedette.domain.base import failpoint
 from vedette.domain.run import Run
-from vedette.engine.held_actions import wake_us
+from vedette.engine.action_holds import wake_us
 from vedette.testing.sample_steps import held_action
 
 NAME = "vedette/harbour"

@@ -38,8 +38,8 @@ def play(*options: str) -> dict[str, Any]:
         [*command, *options], capture_output=True, text=True, timeout=500, check=False, cwd=ROOT
     )
     assert done.returncode in (0, 1), done.stderr[-3000:]
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
 
 
 @pytest.mark.slow
@@ -137,10 +137,10 @@ def test_each_kind_of_call_is_had_to_fail(
 
 def test_files_are_known_by_their_kind(tmp_path: Path) -> None:
     kind = kind_of(tmp_path)
-    for path, told in {
+    for path, value in {
         "state/store.db-wal": "store.db-wal", "state/.ledger.key.ab12.part": "ledger.key",
         "state/ledger.key.next.77": "ledger.key", "state/clock.json.new": "clock.json",
         "state/releases/.new-1/whole/a": "snapshots", "state": "state folder",
         "backup/0/store.db": "backup: store.db", "world.jsonl": "", "../state/store.db": "",
     }.items():  # fmt: skip
-        assert kind(os.path.normpath(tmp_path / path)) == told
+        assert kind(os.path.normpath(tmp_path / path)) == value

@@ -90,17 +90,17 @@ def test_killed_twenty_times_in_a_replay_of_real_data(tmp_path: Path) -> None:
     def laid(folder: Path, hook: str) -> Path:
         return lay_out(folder, series=series, mailbox=tmp_path / "mails", hook=hook).config
 
-    calm, rough = tmp_path / "calm", tmp_path / "rough"
+    calm, disturbed = tmp_path / "calm", tmp_path / "rough"
     with receiver(calm / "receiver.jsonl", "--delay-ms", "150") as hook:
         run_to_end(laid(calm, hook))
     undisturbed = audit(calm / "state", calm / "receiver.jsonl")
-    with receiver(rough / "receiver.jsonl", "--delay-ms", "150") as hook:
-        config = laid(rough, hook)
+    with receiver(disturbed / "receiver.jsonl", "--delay-ms", "150") as hook:
+        config = laid(disturbed, hook)
         at = moments(seed=11, entries=undisturbed.entries, calls=0)
-        killed = kill_at(config, at, rough / "state", rough / "receiver.jsonl")
+        killed = kill_at(config, at, disturbed / "state", disturbed / "receiver.jsonl")
         run_to_end(config)
     assert killed.landed == KILLS, f"{killed.ended} runs had ended before their moment"
-    wrong = compare(undisturbed, audit(rough / "state", rough / "receiver.jsonl"))
+    wrong = compare(undisturbed, audit(disturbed / "state", disturbed / "receiver.jsonl"))
     assert not wrong, "\n".join(wrong[:20])
 
 

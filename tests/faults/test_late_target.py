@@ -85,7 +85,7 @@ def shop() -> Iterator[Shop]:
     server.server_close()
 
 
-def begun(folder: Path, shop: Shop) -> subprocess.Popen[bytes]:
+def start_fleet(folder: Path, shop: Shop) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, str(CHILD), str(folder), str(shop.port)])
 
 
@@ -101,7 +101,7 @@ def test_a_call_in_flight_at_kill_9_is_done_once(tmp_path: Path, shop: Shop) -> 
     http = json.dumps(HTTP)
     mine = f"settles: queryable, http: {http}, target: shop, timeout: {TIMEOUT_S:.0f}s"
     yaml.write_text(text.replace(old, mine))
-    first = begun(tmp_path, shop)
+    first = start_fleet(tmp_path, shop)
     try:
         end = time.monotonic() + 60
         while not shop.calls:
@@ -110,7 +110,7 @@ def test_a_call_in_flight_at_kill_9_is_done_once(tmp_path: Path, shop: Shop) -> 
     finally:
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
-    second = begun(tmp_path, shop)
+    second = start_fleet(tmp_path, shop)
     try:
         assert second.wait(60) == 0
     finally:

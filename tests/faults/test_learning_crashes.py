@@ -67,7 +67,9 @@ async def look(folder: Path) -> None:
         await fleet.wait_until_idle()
         kinds = ("run.corrected", "memory.proposed", "memory.promoted", "memory.retired")
         found: dict[str, Any] = {kind: len(fleet.entries(kind)) for kind in kinds}
-        events = [fleet.app.store.event(one["event"]) for one in fleet.entries("event.accepted")]
+        events = [
+            fleet.app.store.runs.event(one["event"]) for one in fleet.entries("event.accepted")
+        ]
         found["events"] = [one.type for one in events if one is not None]
         found["states"] = [one["state"] for one in await learned(fleet)]
         curating = fleet.app.commands.curation
@@ -82,16 +84,18 @@ async def look(folder: Path) -> None:
 def found(folder: Path) -> dict[str, Any]:
     ended = run_in_child(lambda: asyncio.run(look(folder)))
     assert not ended.error, ended.error
-    told: dict[str, Any] = json.loads((folder / "found.json").read_text())
-    return told
+    text: dict[str, Any] = json.loads((folder / "found.json").read_text())
+    return text
 
 
-def whole(told: dict[str, Any]) -> None:
+def whole(answer: dict[str, Any]) -> None:
     """Check that nothing stands half."""
-    corrections = told["events"].count("vedette.correction")
-    assert told["run.corrected"] == corrections == told["memory.proposed"] == len(told["states"])
-    active = told["memory.promoted"] - told["memory.retired"]
-    assert told["taught"] == told["states"].count("active") == active
+    corrections = answer["events"].count("vedette.correction")
+    assert (
+        answer["run.corrected"] == corrections == answer["memory.proposed"] == len(answer["states"])
+    )
+    active = answer["memory.promoted"] - answer["memory.retired"]
+    assert answer["taught"] == answer["states"].count("active") == active
 
 
 @pytest.mark.forks
@@ -112,12 +116,12 @@ def test_killed_within_an_order_it_stands_whole_or_not_at_all_and_once_when_repe
             left = found(tmp_path)
             whole(left)
             stood.setdefault(verb, set()).add(bool(left[kind]))
-        again = run_in_child(lambda: asyncio.run(give(tmp_path, verb)))  # noqa: B023
-        assert not again.error, again.error
+        repeat = run_in_child(lambda: asyncio.run(give(tmp_path, verb)))  # noqa: B023
+        assert not repeat.error, repeat.error
         assert (tmp_path / "done").exists(), "the last point came after the commit"
         (tmp_path / "done").unlink()
-        told = found(tmp_path)
-        whole(told)
-        assert told[kind] == 1
+        state = found(tmp_path)
+        whole(state)
+        assert state[kind] == 1
     # Control: some died before it stood, and some after.
     assert stood == {"correct": {False, True}, "memory_approve": {True}, "memory_off": {True}}

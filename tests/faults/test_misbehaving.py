@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from tests.workers import JUDGE_PY
 
@@ -33,8 +34,8 @@ def two_agents(
     fleet = toy_fleet(folder, World(), agents=("worker", "bad"), clock=clock, workers=workers)
     bad = folder / "content" / "agents" / "bad"
     (bad / "judge.py").write_text(code)
-    with (bad / "agent.yaml").open("a") as told:
-        told.write("limits: {time: 1s, memory: 160MiB}\n")
+    with (bad / "agent.yaml").open("a") as file:
+        file.write("limits: {time: 1s, memory: 160MiB}\n")
     return fleet
 
 
@@ -93,9 +94,10 @@ async def test_an_event_that_kills_its_worker_becomes_a_dead_letter(
         for event in (*innocent, *worked):
             assert [run.state for run in fleet.runs(event)] == ["done"], event.id
         disturbed = labels(fleet, "worker")
-        assert [row["texts"] for _, row in sorted(fleet.app.store.rows("worker_notes"))] == [
-            [f"text {n}" for n in range(EACH) if n % 3 == key] for key in range(3)
-        ]
+        notes = "SELECT data FROM \"row\" WHERE collection='worker_notes' ORDER BY key"
+        assert [
+            orjson.loads(data)["texts"] for (data,) in fleet.app.store.database.rows(notes)
+        ] == [[f"text {n}" for n in range(EACH) if n % 3 == key] for key in range(3)]
         # Its key goes on as if it had never been: its state is that of the events that stood.
         assert labels(fleet, "bad")[innocent[-1].key] == "seen 3"
 
@@ -125,7 +127,7 @@ async def test_in_this_process_it_would_take_the_others_with_it(tmp_path: Path) 
 async def test_state_survives_the_workers_of_a_fleet(tmp_path: Path) -> None:
     """Workers killed between batches, and a restart: labels equal those of one process."""
     events = [job(f"e{n}", key=f"k{n % 3}", value=n) for n in range(30)]
-    told: list[dict[str, str]] = []
+    messages: list[dict[str, str]] = []
     for workers in (True, False):
         clock = ManualClock()
         fleet = toy_fleet(tmp_path / str(workers), World(), clock=clock, workers=workers)
@@ -138,6 +140,6 @@ async def test_state_survives_the_workers_of_a_fleet(tmp_path: Path) -> None:
                 elif workers:
                     assert fleet.app.pool is not None
                     os.kill(fleet.app.pool.worker_pids["worker", "judge"], signal.SIGKILL)
-            told.append(labels(fleet, "worker"))
-    assert told[0] == told[1]
-    assert len(told[0]) == 30
+            messages.append(labels(fleet, "worker"))
+    assert messages[0] == messages[1]
+    assert len(messages[0]) == 30

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.acceptance.promises.common import WIDE
-from tests.faults.noise import FILE_TOOLS, QUIET, Filed, Seen, measure, share, told
+from tests.faults.noise import FILE_TOOLS, QUIET, Filed, Seen, latency_line, measure, share
 
 from vedette.domain.effect import Call
 from vedette.domain.event import Event
@@ -139,7 +139,7 @@ async def fair_in_one_of_three(
         seen = world(folder / str(attempt))
         async with fleet_of(folder / str(attempt), seen, workers=workers) as fleet:
             quiet, noisy = await once(fleet, seen)
-        tried.append(told(what, quiet, noisy))
+        tried.append(latency_line(what, quiet, noisy))
         print(tried[-1])
         if fair(quiet, noisy):
             return
@@ -195,7 +195,7 @@ async def test_control_first_come_first_served_holds_up_the_others(
         dispatcher.buffer.memory.events = dispatcher.buffer.credits.events = 1 << 20
         # As many wait at a time as there are keys, and a fast machine is through with few at once.
         quiet, noisy = await under_storm(fleet, world, keys=1500)
-        assert not fair(quiet, noisy), told("storm, first come first served", quiet, noisy)
+        assert not fair(quiet, noisy), latency_line("storm, first come first served", quiet, noisy)
 
 
 async def hang(fleet: FleetHarness) -> None:
@@ -284,7 +284,7 @@ async def test_a_judge_that_loops_or_eats_memory_does_not_hold_up_the_others(
 
 def nothing_is_lost(fleet: FleetHarness, world: Seen) -> None:
     """Every accepted event is done, and every permitted effect came about once."""
-    states = fleet.app.store.counts()
+    states = fleet.app.store.tables.counts()
     for agent in (*QUIET, "noisy"):
         runs = {k: v for k, v in states.get(agent, {}).items() if k.startswith("run.")}
         assert set(runs) <= {"run.done"}, (agent, runs)
@@ -315,16 +315,16 @@ async def test_time_to_stop_at_500_events_a_second(tmp_path: Path, world: Seen) 
                 await asyncio.sleep(0.002)
 
         pouring = asyncio.create_task(load())
-        took_ms, late = [], 0
+        took_ms, late_calls = [], 0
         commands = fleet.app.commands
         for _ in range(20):
             await asyncio.sleep(0.2)
-            asked = time.monotonic()
+            ordered_at = time.monotonic()
             await commands.stop(fleet.order("enough"), all=True)
-            told_at = time.monotonic()
-            took_ms.append((told_at - asked) * 1000)
+            reported_at = time.monotonic()
+            took_ms.append((reported_at - ordered_at) * 1000)
             await asyncio.sleep(0.05)
-            late += sum(at > told_at for at in list(world.at.values()))
+            late_calls += sum(at > reported_at for at in list(world.at.values()))
             await commands.resume(fleet.order("go on"), all=True)
         await commands.stop(fleet.order("for the night"), all=True)
         stopping.set()
@@ -338,7 +338,7 @@ async def test_time_to_stop_at_500_events_a_second(tmp_path: Path, world: Seen) 
         took_ms.sort()
         print(f"time to stop: p50 {share(took_ms, 0.5):.1f} p99 {share(took_ms, 0.99):.1f} ms")
         assert share(took_ms, 0.99) <= 1000
-        assert late == 0
+        assert late_calls == 0
         await fleet.app.commands.resume(fleet.order("morning"), all=True)
         await fleet.wait_until_idle(90)
         nothing_is_lost(fleet, world)

@@ -53,11 +53,11 @@ async def wave(fleet: FleetHarness, name: str, many: int = WAVE) -> list[str]:
     return names
 
 
-async def answers_again(fleet: FleetHarness) -> None:
+async def wait_for_answer(fleet: FleetHarness) -> None:
     """Return when a decision was made by the server again."""
     async with asyncio.timeout(20):
         while True:
-            number = fleet.app.store.last_seq()
+            number = fleet.app.store.ledger.last_seq()
             await fleet.send(job(f"probe-{number}", send_proposal("probe"), key=f"p{number}"))
             await fleet.wait_until_idle()
             if fleet.entries("action.decided")[-1]["engine"].startswith("opa/"):
@@ -69,7 +69,7 @@ async def test_killed_in_mid_stream_the_embedded_engine_decides_under_the_same_b
     tmp_path: Path, world: World
 ) -> None:
     async with on_opa(tmp_path, world) as (fleet, opa):
-        await answers_again(fleet)
+        await wait_for_answer(fleet)
         sent = await wave(fleet, "before")
         coming = asyncio.create_task(wave(fleet, "during"))
         await asyncio.sleep(0.03)
@@ -77,7 +77,7 @@ async def test_killed_in_mid_stream_the_embedded_engine_decides_under_the_same_b
         sent += await coming
         sent += await wave(fleet, "without")
         await asyncio.to_thread(opa.start)
-        await answers_again(fleet)
+        await wait_for_answer(fleet)
         sent += await wave(fleet, "after")
 
         decided = [
@@ -105,12 +105,12 @@ async def test_where_nobody_stands_behind_everything_is_denied_until_it_is_back(
     tmp_path: Path, world: World
 ) -> None:
     async with on_opa(tmp_path, world, otherwise="deny") as (fleet, opa):
-        await answers_again(fleet)
+        await wait_for_answer(fleet)
         await wave(fleet, "before", 5)
         opa.kill()
         await wave(fleet, "without", 5)
         await asyncio.to_thread(opa.start)
-        await answers_again(fleet)
+        await wait_for_answer(fleet)
 
         texts = world.texts("wire.send")
         assert [text for text in texts if text.startswith("before")]

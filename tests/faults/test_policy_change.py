@@ -176,7 +176,7 @@ def test_no_call_starts_under_the_old_revision_once_apply_returned(
 
     def permitted_and_not_done() -> int:
         store = SqliteReader(tmp_path / "state")
-        found = store.counts().get("caller", {}).get("effect.intended", 0)
+        found = store.tables.counts().get("caller", {}).get("effect.intended", 0)
         store.close()
         return found
 
@@ -200,8 +200,8 @@ def test_no_call_starts_under_the_old_revision_once_apply_returned(
     store = SqliteReader(tmp_path / "state")
     denied = next(
         run.id
-        for run in store.runs_page(agent="caller", state="done", before=None, limit=200)
-        if store.actions(run.id)[0].decided == "deny"
+        for run in store.runs.runs_page(agent="caller", state="done", before=None, limit=200)
+        if store.runs.actions(run.id)[0].decided == "deny"
     )
     store.close()
     explained = json.dumps(vedette(config, "explain", denied))
@@ -235,7 +235,7 @@ def live_revision(state: Path) -> int:
     from vedette.store.sqlite import SqliteReader
 
     store = SqliteReader(state)
-    number, _ = store.live_revision()
+    number, _ = store.policy.live_revision()
     store.close()
     return number
 
@@ -246,7 +246,7 @@ def folder_waits(state: Path) -> bool:
     from vedette.store.sqlite import SqliteReader
 
     store = SqliteReader(state)
-    found = is_waiting(store, Revision(*store.live_revision()))
+    found = is_waiting(store, Revision(*store.policy.live_revision()))
     store.close()
     return found
 
@@ -268,7 +268,7 @@ def left(config: Path) -> int:
     from vedette.store.sqlite import SqliteReader
 
     store = SqliteReader(config.parent / "state")
-    found = store.counts().get("caller", {})
+    found = store.tables.counts().get("caller", {})
     store.close()
     return found.get("effect.intended", 0) + found.get("run.ready", 0)
 
@@ -279,7 +279,7 @@ def wrong_after(state: Path, revision: int) -> list[int]:
 
     store = SqliteReader(state)
     wrong, published = [], None
-    for seq, raw, _, _ in store.walk(("policy.published", "action.decided")):
+    for seq, raw, _, _ in store.ledger.walk(("policy.published", "action.decided")):
         entry = json.loads(raw)
         if entry["kind"] == "policy.published" and entry["policy_rev"] == revision:
             published = seq

@@ -128,14 +128,14 @@ async def test_an_emulator_that_forgot_everything_loses_and_doubles_nothing(
                 pubsub_emulator.kill()
                 before = set(accepted(fleet))
                 await asyncio.to_thread(pubsub_emulator.start)
-                async with broker(pubsub_emulator, project) as again:
-                    await made(again)
+                async with broker(pubsub_emulator, project) as repeat:
+                    await made(repeat)
                     first = [event for event in events if event.key in before]
                     rest = [event for event in events if event.key not in before]
                     assert len(before) < len(events), "it was not killed in mid-stream"
                     republished = [*rest, *first[:1000]]
-                    await again.publish(
-                        "jobs", *[message_of(again.connection, event) for event in republished]
+                    await repeat.publish(
+                        "jobs", *[message_of(repeat.connection, event) for event in republished]
                     )
                     await wait_until(lambda: known() == len(events), 60)
                     await wait_until(lambda: metrics.total("pubsub_redelivered") >= 1000, 60)

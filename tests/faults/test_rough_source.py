@@ -38,7 +38,9 @@ async def come_to(
             clock.advance(HOUR_US)
         entries = fleet.entries("event.accepted", "action.decided", "turn.reasoned", "run.closed")
         accepted = [e["event"] for e in entries if e["kind"] == "event.accepted"]
-        rows = {key: fleet.app.store.row("worker_notes", key) for key in ("k0", "k1", "k2", "k3")}
+        rows = {
+            key: fleet.app.store.runs.row("worker_notes", key) for key in ("k0", "k1", "k2", "k3")
+        }
         came = {
             "accepted": sorted(accepted),
             "closed": sorted(e["event"] for e in entries if e["kind"] == "run.closed"),
@@ -149,9 +151,9 @@ def test_a_stopped_runner_keeps_its_store_and_goes_on_when_it_wakes(tmp_path: Pa
         answers += [runner.stdout.readline() for _ in range(400)]
     finally:
         runner.kill()
-        rest, told = runner.communicate()
+        rest, output = runner.communicate()
     answers += rest.splitlines(keepends=True)
-    assert "Error" not in told
+    assert "Error" not in output
     durable = durable_runs(tmp_path)
     for line in answers:
         if line.endswith("\n"):
@@ -164,7 +166,7 @@ def durable_runs(folder: Path) -> dict[str, int]:
 
     store = SqliteReader(folder)
     try:
-        page = store.runs_page(agent=None, state="done", before=None, limit=100_000)
+        page = store.runs.runs_page(agent=None, state="done", before=None, limit=100_000)
         return {run.id: run.last for run in page}
     finally:
         store.close()

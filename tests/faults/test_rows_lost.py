@@ -62,7 +62,7 @@ def only_row(fleet: FleetHarness, event: Event) -> ActionRow:
 
 
 def texts(fleet: FleetHarness) -> list[str]:
-    row: Any = fleet.app.store.row("worker_notes", "k") or {}
+    row: Any = fleet.app.store.runs.row("worker_notes", "k") or {}
     return list((row.get("row") or row).get("texts", []))
 
 

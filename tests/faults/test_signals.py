@@ -56,8 +56,8 @@ def on_their_way(state: Path) -> int:
         return 0  # it is still being opened
     store = SqliteReader(state)
     try:
-        told = [json.loads(raw) for _, raw, _, _ in store.walk(("effect.intended",))]
-        return sum(entry["tool"] == "incident.notify" for entry in told)
+        document = [json.loads(raw) for _, raw, _, _ in store.ledger.walk(("effect.intended",))]
+        return sum(entry["tool"] == "incident.notify" for entry in document)
     finally:
         store.close()
 
@@ -71,12 +71,12 @@ def test_the_first_signal_waits_for_no_call_and_closes_the_store(tmp_path: Path)
             until_calls_are_out(state, process)
             began = time.monotonic()
             process.send_signal(signal.SIGTERM)
-            _, told = process.communicate(timeout=30)
+            _, output = process.communicate(timeout=30)
             took = time.monotonic() - began
         finally:
             process.kill()
-        assert (process.returncode, took < SOON_S) == (0, True), (took, told.decode())
-        assert b"Traceback" not in told
+        assert (process.returncode, took < SOON_S) == (0, True), (took, output.decode())
+        assert b"Traceback" not in output
         # SQLite takes its log away when the last connection is closed, and not before.
         assert not (state / "store.db-wal").exists()
         run_to_end(config)

@@ -34,9 +34,9 @@ class Zombie:
         self.process, self.record = process, record
 
     def line(self) -> list[str]:
-        told: IO[str] | None = self.process.stdout
-        assert told is not None
-        return told.readline().split()
+        output: IO[str] | None = self.process.stdout
+        assert output is not None
+        return output.readline().split()
 
     def say(self) -> None:
         ear: IO[str] | None = self.process.stdin
@@ -65,8 +65,8 @@ def zombie(mode: str, url: str, folder: Path) -> Iterator[Zombie]:
 
 async def wait_for(store: PostgresStore, shards: int, within_s: float = 30) -> None:
     end = time.monotonic() + within_s
-    while len(store.leases.epochs) != shards:
-        assert time.monotonic() < end, f"{len(store.leases.epochs)} shards, not {shards}"
+    while len(store.cluster.leases.epochs) != shards:
+        assert time.monotonic() < end, f"{len(store.cluster.leases.epochs)} shards, not {shards}"
         await asyncio.sleep(0.005)
 
 
@@ -75,16 +75,16 @@ def url() -> str:
     return server(fsync=False).fresh()
 
 
-async def begun(child: Zombie, url: str, folder: Path) -> tuple[PostgresStore, Run]:
+async def begin_run(child: Zombie, url: str, folder: Path) -> tuple[PostgresStore, Run]:
     """Open the other worker beside a child and let the child begin to call; return its run."""
     assert child.line() == ["joined"]
     other = open_worker(url, folder / "other")
-    other.adopt(0, 0)
+    other.cluster.adopt(0, 0)
     await wait_for(other, 32)
     child.say()
     word, name = await asyncio.to_thread(child.line)
     assert word == "calling"
-    run = other.run(name)
+    run = other.runs.run(name)
     assert run is not None
     return other, run
 
@@ -94,28 +94,30 @@ async def test_a_zombie_starts_no_call_and_commits_nothing(
     mode: str, url: str, tmp_path: Path
 ) -> None:
     with zombie(mode, url, tmp_path) as child:
-        other, run = await begun(child, url, tmp_path)
+        other, run = await begin_run(child, url, tmp_path)
         try:
             await asyncio.sleep(0.2)
             child.process.send_signal(signal.SIGSTOP)
             assert child.calls(), "it must have called while the lease was its own"
             await wait_for(other, 64)
-            taken_us = boot_us()
+            elapsed_us = boot_us()
             # The successor does the work; then the zombie wakes up.
-            assert (await other.commit(closing_step(other, run))).status is CommitStatus.COMMITTED
+            assert (
+                await other.steps.commit(closing_step(other, run))
+            ).status is CommitStatus.COMMITTED
             child.process.send_signal(signal.SIGCONT)
             child.say()
             assert await asyncio.to_thread(child.line) == ["answer", "fenced:", "lease"]
             end = time.monotonic() + (0.2 if mode == "careful" else 10)
-            late: list[int] = []
-            while time.monotonic() < end and not late:
+            late_calls: list[int] = []
+            while time.monotonic() < end and not late_calls:
                 await asyncio.sleep(0.02)
-                late = [at for at in child.calls() if at > taken_us + MOMENT_US]
+                late_calls = [at for at in child.calls() if at > elapsed_us + MOMENT_US]
             if mode == "careful":
-                assert late == []
+                assert late_calls == []
             else:
-                assert late, "the control must call, or the test could not fail"
-            after = other.run(run.id)
+                assert late_calls, "the control must call, or the test could not fail"
+            after = other.runs.run(run.id)
             assert after is not None
             assert (after.state, after.steps) == ("done", 1)
         finally:
@@ -127,33 +129,37 @@ async def test_a_zombie_with_the_fleet_s_lock_holds_nobody_up_for_long(
 ) -> None:
     """Stopped in the middle of a group: the server ends its session, and with it the lock."""
     with zombie("group", url, tmp_path) as child:
-        other, run = await begun(child, url, tmp_path)
+        other, run = await begin_run(child, url, tmp_path)
         try:
             began = time.monotonic()
             await asyncio.wait_for(accept_events(other, event(1000)), 30)
             assert time.monotonic() - began < 10
             await wait_for(other, 64)
-            assert (await other.commit(closing_step(other, run))).status is CommitStatus.COMMITTED
+            assert (
+                await other.steps.commit(closing_step(other, run))
+            ).status is CommitStatus.COMMITTED
             child.process.send_signal(signal.SIGCONT)
             child.say()
             assert await asyncio.to_thread(child.line) == ["answer", "fenced:", "lease"]
-            assert [seq for seq, *_ in other.walk()] == list(range(1, other.last_seq() + 1))
+            assert [seq for seq, *_ in other.ledger.walk()] == list(
+                range(1, other.ledger.last_seq() + 1)
+            )
         finally:
             other.close()
 
 
 async def test_a_killed_worker_s_keys_go_over_and_nothing_is_lost(url: str, tmp_path: Path) -> None:
     with zombie("careful", url, tmp_path) as child:
-        other, _ = await begun(child, url, tmp_path)
+        other, _ = await begin_run(child, url, tmp_path)
         try:
             child.process.kill()
             await wait_for(other, 64)
-            left = other.ready_runs(0, 1000)
+            left = other.schedule.ready_runs(0, 1000)
             assert len(left) == 200
             answers = await asyncio.gather(
-                *(other.commit(closing_step(other, run)) for run in left)
+                *(other.steps.commit(closing_step(other, run)) for run in left)
             )
             assert {answer.status for answer in answers} == {CommitStatus.COMMITTED}
-            assert other.ready_runs(0, 1000) == []
+            assert other.schedule.ready_runs(0, 1000) == []
         finally:
             other.close()

@@ -58,14 +58,14 @@ def lay(folder: Path, series: Path, hook: str, like: Path | None = None) -> Path
 
 
 def run(config: Path, url: str) -> subprocess.Popen[bytes]:
-    with (config.parent / "told").open("wb") as told:
+    with (config.parent / "told").open("wb") as file:
         return subprocess.Popen(
             [str(VEDETTE), "--config", str(config), "run", "--until-idle", "--plain"],
-            stdout=told, stderr=told, env={**os.environ, "WORKERS_URL": url},
+            stdout=file, stderr=file, env={**os.environ, "WORKERS_URL": url},
         )  # fmt: skip
 
 
-def taken(record: Path) -> Counter[str]:
+def count_calls(record: Path) -> Counter[str]:
     """Return how often each idempotency key took effect at the target, by its own record."""
     counts: Counter[str] = Counter()
     if record.exists():
@@ -96,7 +96,7 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path, serie
         second = run(lay(tmp_path / "two", series, hook, tmp_path / "one"), url)
         try:
             # In the thick of it: calls are on their way, of either worker.
-            wait_for("calls", lambda: len(taken(record)) >= 2, second)
+            wait_for("calls", lambda: len(count_calls(record)) >= 2, second)
             first.send_signal(signal.SIGKILL)
             second.wait(200)
         finally:
@@ -105,11 +105,11 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path, serie
                 process.wait()
     assert second.returncode == 0, (tmp_path / "two" / "told").read_text()[-2000:]
     store = PostgresReader(url)
-    assert store.event_counts()[0] == SERIES * ROWS
-    assert store.ready_runs(0, 10) == []
+    assert store.tables.event_counts()[0] == SERIES * ROWS
+    assert store.schedule.ready_runs(0, 10) == []
     done = {
-        run.id: store.actions(run.id)
-        for run in store.runs_page(agent=None, state="done", before=None, limit=10**5)
+        run.id: store.runs.actions(run.id)
+        for run in store.runs.runs_page(agent=None, state="done", before=None, limit=10**5)
     }
     called = {
         row.id.removeprefix("act_")
@@ -119,13 +119,13 @@ def test_a_killed_worker_loses_nothing_and_repeats_nothing(tmp_path: Path, serie
     }
     line = (tmp_path / "two" / "state" / "ledger.pub").read_text().strip()
     for name in ("one", "two"):
-        report = verify_store(store, line, tmp_path / name / "state" / "witness.log")
+        report = verify_store(store.ledger, line, tmp_path / name / "state" / "witness.log")
         assert report.findings == ()
     store.close()
     judged = judged_again(tmp_path / "two" / "vedette.toml", {**os.environ, "WORKERS_URL": url})
     assert judged["ok"], judged["differences"]
     assert judged["equal"] == SERIES * ROWS
-    counts = taken(record)
+    counts = count_calls(record)
     assert called, "the test needs calls"
     assert counts.keys() == called
     assert set(counts.values()) == {1}

@@ -39,14 +39,14 @@ def keep_content() -> None:
     These are: the loaded fleet, the policy folders, the data that a bundle carries, and where two
     engines differ on the questions that its rules make.
     """
-    keep("vedette.config.fleet", "load_fleet", lambda root, settings, **_: root, again)
+    keep("vedette.config.fleet", "load_fleet", lambda root, settings, **_: root, reload)
     keep("vedette.policy.bundle_data", "mount", lambda files: frozenset(files.items()))
     keep("vedette.adapters.policy_engines.regorus.stage", "read_bundle", lambda folder: folder)
     stage = import_module("vedette.adapters.policy_engines.opa_wasm.stage").WasmStage
     keep(stage, "_compare_engines", lambda _, bundle: bundle.digest)
 
 
-def again(loaded: Any) -> Any:
+def reload(loaded: Any) -> Any:
     """Return a loaded fleet for one more life: each has its agents run out of its own snapshots."""
     fleet = loaded.fleet
     return replace(loaded, fleet=replace(fleet, agents=dict(fleet.agents), _match_cache={}))

@@ -38,7 +38,7 @@ def open_worker(url: str, folder: Path) -> PostgresStore:
     )  # fmt: skip
 
 
-def tell(*words: object) -> None:
+def report(*words: object) -> None:
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
@@ -46,7 +46,7 @@ def call(
     store: PostgresStore, epoch: int, record: int, careful: bool, end: threading.Event
 ) -> None:
     while not end.is_set():
-        if not careful or store.is_lease_valid(epoch):
+        if not careful or store.cluster.is_lease_valid(epoch):
             os.write(record, f"{boot_us()}\n".encode())
         end.wait(0.0005)
 
@@ -55,9 +55,9 @@ async def main(mode: str, url: str, folder: Path, record: Path) -> None:
     store = open_worker(url, folder)
     runs = await accept_events(store, *(event(n, subject=f"k{n}") for n in range(200)))
     # The other worker must be there before a run is chosen, or its key may be given away.
-    tell("joined")
+    report("joined")
     sys.stdin.readline()
-    mine = next(run for run in runs if store.lease_epoch(run) is not None)
+    mine = next(run for run in runs if store.cluster.lease_epoch(run) is not None)
     made = closing_step(store, mine)
     end = threading.Event()
     with record.open("ab", buffering=0) as file:
@@ -65,17 +65,17 @@ async def main(mode: str, url: str, folder: Path, record: Path) -> None:
             target=call, args=(store, made.epoch, file.fileno(), mode == "careful", end)
         )
         calls.start()
-        tell("calling", mine.id)
+        report("calling", mine.id)
         if mode == "group":
             store.writer.enqueue(lambda: os.kill(os.getpid(), signal.SIGSTOP), in_savepoint=True)
         await asyncio.to_thread(sys.stdin.readline)
         answers: list[str] = []
         while len(answers) < 10 and (not answers or "failed" in answers[-1]):
             try:
-                answers.append((await store.commit(made)).status.value)
+                answers.append((await store.steps.commit(made)).status.value)
             except StoreFailed:
                 answers.append("failed")
-        tell("answer", answers[-1])
+        report("answer", answers[-1])
         sys.stdin.readline()
         end.set()
         calls.join()

@@ -88,8 +88,8 @@ def decided(
             proposal, plan.tools, roots, run="run", turn=1, ordinal=ordinal,
             confidence=judgement.confidence,
         )  # fmt: skip
-        asked = DecisionContext(plan, seen, 1, NOW_US, cited, actions_in_run=ordinal)
-        decision = gateway.decide(action, asked).decision
+        question = DecisionContext(plan, seen, 1, NOW_US, cited, actions_in_run=ordinal)
+        decision = gateway.decide(action, question).decision
         if decision.outcome == "permit":
             gateway.counts.add(plan.name, ACTIONS, NOW_US)
         verdicts.append((proposal.tool, decision.outcome, asks(action, decision)))

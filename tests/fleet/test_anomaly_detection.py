@@ -271,14 +271,14 @@ def test_a_memory_is_cited_and_moves_no_threshold() -> None:
         reviewed_on="2026-01-05",
     )
     values = generate({"n": 1001, "seed": 6, "base": 20, "shift_at": 1000, "shift": 40})
-    plain, told = Line(), Line(memories=(known,))
+    plain, lessons = Line(), Line(memories=(known,))
     for row, value in enumerate(values):
         plain.take(point(row, value))
-        told.take(point(row, value))
-    assert [j.score for j in told.judgements] == [j.score for j in plain.judgements]
-    assert told.permitted == plain.permitted == ["incident.open", "incident.notify"]
-    assert "operations/pump-test@3" in told.sent[0]["summary"]
-    assert told.judgements[-1].detail["memories"] == ["operations/pump-test@3"]
+        lessons.take(point(row, value))
+    assert [j.score for j in lessons.judgements] == [j.score for j in plain.judgements]
+    assert lessons.permitted == plain.permitted == ["incident.open", "incident.notify"]
+    assert "operations/pump-test@3" in lessons.sent[0]["summary"]
+    assert lessons.judgements[-1].detail["memories"] == ["operations/pump-test@3"]
     assert "operations/" not in plain.sent[0]["summary"]
 
 
@@ -341,14 +341,14 @@ def test_an_incident_opens_strengthens_and_closes() -> None:
     assert (closed["state"], closed["incident"]) == ("closed", row["incident"])
     assert tools_module.close_incident(call("incident.close", ARGS), closed) == []
     assert tools_module.update_incident(stronger, closed) == []
-    again = tools_module.open_incident(call("incident.open", ARGS | {"summary": "s"}, "z"), closed)
-    assert again[0].row["before"] == row["incident"]
+    repeat = tools_module.open_incident(call("incident.open", ARGS | {"summary": "s"}, "z"), closed)
+    assert repeat[0].row["before"] == row["incident"]
 
 
 def test_an_approved_opening_joins_the_incident_that_opened_meanwhile() -> None:
     first = tools_module.open_incident(call("incident.open", ARGS | {"summary": "s"}), None)
-    late = call("incident.open", ARGS | {"summary": "s", "score": "4.0"}, "late")
-    assert tools_module.open_incident(late, first[0].row) == []
+    second_call = call("incident.open", ARGS | {"summary": "s", "score": "4.0"}, "late")
+    assert tools_module.open_incident(second_call, first[0].row) == []
 
 
 @pytest.fixture
@@ -373,21 +373,21 @@ def test_notify_is_done_and_a_repeat_is_a_duplicate(target: Any) -> None:
     assert first == Outcome("done", {"status": 200, "duplicate": False, "id": "msg-1"})
     assert tools_module.notify(notification(target)).data["duplicate"] is True
     assert target.record.counts() == {"calls": 2, "effects": 1, "duplicates": 1}
-    told = target.record.all()[0]
-    assert told["key"] == "key-1"
-    assert told["lineage"] == "other,anomaly_detection"
-    assert told["body"]["series"] == "pump"
+    effect = target.record.all()[0]
+    assert effect["key"] == "key-1"
+    assert effect["lineage"] == "other,anomaly_detection"
+    assert effect["body"]["series"] == "pump"
 
 
 @pytest.mark.parametrize(
-    ("readers", "told"),
+    ("readers", "expected"),
     [
         (None, None),
         (frozenset(), "-"),
         (frozenset({"b@x.example", "a@x.example"}), "a@x.example,b@x.example"),
     ],
 )
-def test_a_notice_says_who_may_read_it(target: Any, readers: Readers, told: str | None) -> None:
+def test_a_notice_says_who_may_read_it(target: Any, readers: Readers, expected: str | None) -> None:
     seen: list[str | None] = []
     take = target.record.take
 
@@ -397,7 +397,7 @@ def test_a_notice_says_who_may_read_it(target: Any, readers: Readers, told: str 
 
     target.record.take = look
     assert tools_module.notify(replace(notification(target), readers=readers)).state == "done"
-    assert seen == [told]
+    assert seen == [expected]
 
 
 def test_what_the_receiver_writes_is_its_owner_s_alone(tmp_path: Path) -> None:

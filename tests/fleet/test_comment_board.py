@@ -125,11 +125,11 @@ def test_a_person_who_approved_stands_in_the_statement(tools: ModuleType, board:
 
 
 def test_what_is_no_board_knows_of_nothing(tools: ModuleType, board: Path, tmp_path: Path) -> None:
-    other, gone = tmp_path / "other.db", tmp_path / "gone.db"
+    other, missing = tmp_path / "other.db", tmp_path / "gone.db"
     other.touch()
-    for path in (other, gone):
-        told = tools.known(call(path, "hide", "k1"))
-        assert (told.state, bool(told.error)) == ("unknown", True)
+    for path in (other, missing):
+        outcome = tools.known(call(path, "hide", "k1"))
+        assert (outcome.state, bool(outcome.error)) == ("unknown", True)
     assert tools.known(call(board, "hide", "k1")) is None
 
 
@@ -139,9 +139,9 @@ def test_what_was_done_is_taken_back_exactly_and_once(tools: ModuleType, board: 
     tools.hide(call(board, "hide", "k2"))
     assert tools.show(call(board, "show", "k3")).state == "done"
     assert state(board) == approved
-    again = tools.show(call(board, "show", "k4"))
-    assert (again.state, state(board)) == ("failed", approved)
-    assert "nothing to take back" in again.error
+    repeat = tools.show(call(board, "show", "k4"))
+    assert (repeat.state, state(board)) == ("failed", approved)
+    assert "nothing to take back" in repeat.error
     assert tools.reopen(call(board, "reopen", "k5")).state == "failed"
 
 
@@ -154,9 +154,9 @@ def test_an_approval_is_taken_back(tools: ModuleType, board: Path) -> None:
 
 def test_an_edited_comment_is_not_approved_unseen(tools: ModuleType, board: Path) -> None:
     ask(board, "UPDATE comment SET text = 'Buy my watches' WHERE id = 'c004'")
-    told = tools.approve(call(board, "approve", "k1"))
-    assert (told.state, told.data["action"]) == ("done", "edited: queued for a person")
-    assert told == tools.approve(call(board, "approve", "k1"))
+    outcome = tools.approve(call(board, "approve", "k1"))
+    assert (outcome.state, outcome.data["action"]) == ("done", "edited: queued for a person")
+    assert outcome == tools.approve(call(board, "approve", "k1"))
     # It is as it says: somebody has it before them, and nothing else happened to it.
     assert state(board) == ("new", None)
     rows = ask(board, "SELECT comment, label, state FROM queue")
@@ -230,9 +230,9 @@ def test_an_upheld_comment_stays_hidden_and_says_so(tools: ModuleType, board: Pa
     hidden, stated = state(board)
     assert (hidden, stated["appeal"]["outcome"]) == ("hidden", "upheld")
     # What a person decided is not overridden by an undo of what came before.
-    told = tools.show(call(board, "show", "k4"))
-    assert told.state == "failed"
-    assert "a person decided an appeal" in told.error
+    outcome = tools.show(call(board, "show", "k4"))
+    assert outcome.state == "failed"
+    assert "a person decided an appeal" in outcome.error
     assert state(board) == (hidden, stated)
     assert tools.restore(appeal(board, "restore", "k3")).state == "failed"
 
@@ -240,16 +240,16 @@ def test_an_upheld_comment_stays_hidden_and_says_so(tools: ModuleType, board: Pa
 @pytest.mark.parametrize("tool", ["approve", "hide", "show", "reopen", "escalate"])
 def test_a_comment_or_board_that_is_not_there(tools: ModuleType, board: Path, tool: str) -> None:
     more: dict[str, Any] = {"to": "x", "label": "threat"}
-    gone = call(board, tool, "k1", comment="comment/none", **more)
+    missing = call(board, tool, "k1", comment="comment/none", **more)
     function = getattr(tools, tool)
-    assert function(gone).state == "failed"
-    nowhere = replace(gone, target={"path": str(board.parent / "none.db")})
+    assert function(missing).state == "failed"
+    nowhere = replace(missing, target={"path": str(board.parent / "none.db")})
     assert function(nowhere).state == "retry"
     assert not (board.parent / "none.db").exists()
-    assert function(replace(gone, target={})).state == "failed"
+    assert function(replace(missing, target={})).state == "failed"
     broken = board.parent / "broken.db"
     broken.write_bytes(b"this is no database, and long enough to look at" * 40)
-    assert function(replace(gone, target={"path": str(broken)})).state == "failed"
+    assert function(replace(missing, target={"path": str(broken)})).state == "failed"
 
 
 def test_a_board_without_our_tables_gets_them(tools: ModuleType, tmp_path: Path) -> None:
@@ -292,17 +292,17 @@ def test_an_alert_sends_the_id_and_not_the_comment(
         return 503 if len(sent) == 1 else 409
 
     monkeypatch.setattr(tools, "_post", post)
-    asked = call(board, "alert", "k1", endpoint="oncall", label="threat", summary="Look now.")
-    asked = replace(asked, target={"url": "http://127.0.0.1:9/hook"})
-    assert tools.alert(asked).state == "retry"
-    assert tools.alert(asked).state == "done"
+    alert = call(board, "alert", "k1", endpoint="oncall", label="threat", summary="Look now.")
+    alert = replace(alert, target={"url": "http://127.0.0.1:9/hook"})
+    assert tools.alert(alert).state == "retry"
+    assert tools.alert(alert).state == "done"
     assert {headers["Idempotency-Key"] for _, headers in sent} == {"k1"}
     assert not any("vedettereaders" in headers for _, headers in sent)
-    assert tools.alert(replace(asked, readers=frozenset({"ann@x.example"}))).state == "done"
+    assert tools.alert(replace(alert, readers=frozenset({"ann@x.example"}))).state == "done"
     assert sent.pop()[1]["vedettereaders"] == "ann@x.example"
     assert json.loads(sent[0][0])["comment"] == "c004"
     assert b"idiot" not in sent[0][0]
-    secret = replace(asked, target={"url": "http://example.org/hook", "token": "t"})
+    secret = replace(alert, target={"url": "http://example.org/hook", "token": "t"})
     assert tools.alert(secret).state == "failed"
     assert len(sent) == 2
 
@@ -374,14 +374,14 @@ def holds(fleet: FleetHarness) -> dict[str, ActionRow]:
     """Return the open holds by tool; a test has one of each."""
     found: dict[str, ActionRow] = {}
     for entry in fleet.entries("action.decided"):
-        row = fleet.app.store.action(entry["action"])
+        row = fleet.app.store.runs.action(entry["action"])
         if row is not None and row.hold == "open":
             found[row.tool] = row
     return found
 
 
 def effects(fleet: FleetHarness, tool: str) -> list[ActionRow]:
-    rows = [fleet.app.store.action(e["action"]) for e in fleet.entries("action.decided")]
+    rows = [fleet.app.store.runs.action(e["action"]) for e in fleet.entries("action.decided")]
     return [row for row in rows if row is not None and row.tool == tool and row.effect == "done"]
 
 
@@ -395,10 +395,10 @@ async def test_a_fleet_judges_a_board_and_answers_appeals(tmp_path: Path) -> Non
         found = dict(ask(board, "SELECT id, state FROM comment"))
         assert found == {"c001": "approved", "c004": "hidden", "c012": "new", "c033": "new"}
         assert ask(board, "SELECT comment, label FROM queue") == [("c012", "self_harm")]
-        run = fleet.app.store.action(effects(fleet, "comment.hide")[0].id)
+        run = fleet.app.store.runs.action(effects(fleet, "comment.hide")[0].id)
         assert run is not None
-        told = json.dumps(explain(fleet.app.store, run.run), ensure_ascii=False)
-        assert "moderation/house-respect@1" in told
+        raw = json.dumps(explain(fleet.app.store, run.run), ensure_ascii=False)
+        assert "moderation/house-respect@1" in raw
         # A person reads what was not certain, and says so.
         unsure = holds(fleet)["comment.hide"]
         await fleet.approve(unsure, "quoted to insult")
@@ -408,14 +408,14 @@ async def test_a_fleet_judges_a_board_and_answers_appeals(tmp_path: Path) -> Non
         await deliver(fleet, "appealed")
         await fleet.wait_until_idle()
         assert state(board)[0] == "hidden"
-        asked = holds(fleet)
-        assert set(asked) == {"comment.restore", "comment.uphold"}
-        shown = json.loads(asked["comment.restore"].record)["args"]
+        open_holds = holds(fleet)
+        assert set(open_holds) == {"comment.restore", "comment.uphold"}
+        shown = json.loads(open_holds["comment.restore"].record)["args"]
         assert (shown["comment_text"], shown["appeal_text"]) == (TEXT, "Sorry.")
         commands = fleet.app.commands
-        await commands.deny(fleet.order("he is right"), asked["comment.uphold"].id)
+        await commands.deny(fleet.order("he is right"), open_holds["comment.uphold"].id)
         assert state(board)[0] == "hidden"
-        await fleet.approve(asked["comment.restore"], "he is right")
+        await fleet.approve(open_holds["comment.restore"], "he is right")
         await fleet.wait_until_idle()
         assert state(board)[0] == "approved"
         assert state(board)[1]["appeal"]["outcome"] == "reversed"

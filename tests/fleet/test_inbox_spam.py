@@ -16,9 +16,9 @@ def test_no_reviewed_kind_of_mail_is_lost_to_junk() -> None:
         LABELS[unique]["label"] == "spam" for unique in junk if judged[unique].confidence >= 0.8
     )
     for unique in junk:
-        told = judged[unique].detail["spam"]
-        assert judged[unique].confidence <= max(told["chance"] + 1e-3, 0.0)
-        if told["chance"] < told["bar"]:
+        share = judged[unique].detail["spam"]
+        assert judged[unique].confidence <= max(share["chance"] + 1e-3, 0.0)
+        if share["chance"] < share["bar"]:
             assert judged[unique].confidence <= 0.5
 
 

@@ -158,13 +158,13 @@ def test_without_a_charter_folder_nothing_is_filed() -> None:
 
 
 def test_the_judge_is_deterministic_and_survives_odd_data() -> None:
-    again = build_judge(agent()[0], tuple(reversed(lessons())))
+    repeat = build_judge(agent()[0], tuple(reversed(lessons())))
     event = mail(max(LABELS))
-    assert decide(event, again) == decide(event)
+    assert decide(event, repeat) == decide(event)
     strange: list[Any] = [None, [], "text", {}, {"from": None, "subject": 3, "text": None}]
     for data in strange:
         odd = replace(event, data=data)
-        assert decide(odd, again).judgement.proposals == ()
+        assert decide(odd, repeat).judgement.proposals == ()
 
 
 def test_without_examples_it_knows_nothing_and_proposes_nothing() -> None:

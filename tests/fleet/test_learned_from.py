@@ -20,9 +20,9 @@ __all__ = ["clock", "fleet"]
 
 async def give(fleet: FleetHarness, who: str, verb: str, **args: Any) -> dict[str, Any]:
     by = Order(Principal.owner(who), "because", f"{who}-{verb}-{sorted(args.items())}")
-    told = await dispatch(fleet.app.commands, verb, by, args)
+    answer = await dispatch(fleet.app.commands, verb, by, args)
     await fleet.wait_until_idle()
-    return told
+    return answer
 
 
 async def proposed(fleet: FleetHarness, who: str, text: str, promoted_by: str) -> str:
@@ -36,7 +36,7 @@ async def corrected(fleet: FleetHarness, who: str, name: str, should: str) -> st
     """Have somebody correct a mail; return the candidate that the curator makes of it."""
     known = {one["id"] for one in await learned(fleet)}
     run = (
-        fleet.app.store.run(name)
+        fleet.app.store.runs.run(name)
         if name.startswith("run_")
         else await labelled(fleet, name, f"mail {name}")
     )

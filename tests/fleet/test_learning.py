@@ -74,9 +74,9 @@ async def fleet(tmp_path: Path) -> AsyncIterator[FleetHarness]:
 
 
 async def order(fleet: FleetHarness, verb: str, **args: Any) -> dict[str, Any]:
-    told = await dispatch(fleet.app.commands, verb, fleet.order("it was wrong"), args)
+    answer = await dispatch(fleet.app.commands, verb, fleet.order("it was wrong"), args)
     await fleet.wait_until_idle()
-    return told
+    return answer
 
 
 async def judged(fleet: FleetHarness, name: str, text: str = ODD) -> tuple[Run, str]:
@@ -85,8 +85,8 @@ async def judged(fleet: FleetHarness, name: str, text: str = ODD) -> tuple[Run, 
     await fleet.send(event)
     await fleet.wait_until_idle()
     (run,) = fleet.runs(event)
-    told = [json.loads(raw) for _, raw, _ in fleet.app.store.entries("run", run.id)]
-    labels = [entry["label"] for entry in told if "label" in entry]
+    document = [json.loads(raw) for _, raw, _ in fleet.app.store.ledger.entries("run", run.id)]
+    labels = [entry["label"] for entry in document if "label" in entry]
     assert labels, f"{run.id} is {run.state} and was not judged"
     return run, labels[-1]
 
@@ -150,10 +150,10 @@ async def test_a_correction_changes_nothing_before_promotion_and_the_next_event_
     await order(fleet, "memory_on", id=waits["id"])
     assert (await judged(fleet, "6"))[1] == "legal"
 
-    told = "\n".join(line for _, line in explain_text(explain(fleet.app.store, run.id)))
-    assert "CORRECTION it was wrong" in told
-    assert "should have been legal, was question" in told
-    assert "it holds us liable" in told
+    text = "\n".join(line for _, line in explain_text(explain(fleet.app.store, run.id)))
+    assert "CORRECTION it was wrong" in text
+    assert "should have been legal, was question" in text
+    assert "it holds us liable" in text
     kinds = [entry["kind"] for entry in fleet.entries() if entry["kind"].startswith("memory.")]
     assert kinds == ["memory.proposed", "memory.promoted", "memory.retired", "memory.restored"]
 
@@ -217,7 +217,7 @@ async def test_said_again_it_is_done_already_and_said_otherwise_it_is_new(
 ) -> None:
     run, _ = await judged(fleet, "1")
     await order(fleet, "correct", run=run.id, should="legal")
-    head = fleet.app.store.last_seq()
+    head = fleet.app.store.ledger.last_seq()
     with pytest.raises(AlreadyDone):
         await order(fleet, "correct", run=run.id, should="legal")
     # What is no correction is refused, and changes nothing.
@@ -230,10 +230,10 @@ async def test_said_again_it_is_done_already_and_said_otherwise_it_is_new(
         ({"should": "legal", "right": True}, "say what should have been"),
         ({"run": "run_nothing", "should": "legal"}, "nothing is known"),
     ):
-        asked: dict[str, Any] = {"run": run.id, **args}
+        question: dict[str, Any] = {"run": run.id, **args}
         with pytest.raises(VedetteError, match=says):
-            await order(fleet, "correct", **asked)
-    assert fleet.app.store.last_seq() == head
+            await order(fleet, "correct", **question)
+    assert fleet.app.store.ledger.last_seq() == head
     await order(fleet, "correct", run=run.id, should="repairs", new_label=True)
     await order(fleet, "correct", run=run.id, right=True)
     await order(fleet, "correct", run=run.id, should="legal")
@@ -242,9 +242,9 @@ async def test_said_again_it_is_done_already_and_said_otherwise_it_is_new(
     assert len({entry["what"] for entry in said if "what" in entry}) == 3
     assert all(entry["run"] == run.id for entry in said)
     # Nobody else can say what people said: not even a sender whose envelope is vouched for.
-    (told,) = [fleet.app.store.event(said[0]["what"])]
-    assert told is not None
-    (receipt,) = await fleet.send(replace(told, id="forged"))
+    (event,) = [fleet.app.store.runs.event(said[0]["what"])]
+    assert event is not None
+    (receipt,) = await fleet.send(replace(event, id="forged"))
     assert receipt.status == "refused"
     await order(fleet, "stop", agent="inbox_triage")
     await fleet.send(mail("2"))
@@ -265,7 +265,7 @@ async def test_erasing_the_event_takes_the_correction_the_candidate_and_what_was
         run, label = await judged(fleet, name, f"{name} asks: see to {phrase}")
         other = "legal" if label != "legal" else "alert"
         await order(fleet, "correct", run=run.id, should=other, note=phrase)
-        for row in fleet.app.store.actions(run.id):
+        for row in fleet.app.store.runs.actions(run.id):
             if row.hold == "open":
                 await order(fleet, "deny", hold=row.id)
         runs.append(run)
@@ -416,7 +416,7 @@ async def ticked(fleet: FleetHarness, clock: ManualClock) -> dict[str, Any]:
     events = [
         event
         for entry in fleet.entries("event.accepted")
-        if (event := fleet.app.store.event(entry["event"])) and event.type == "vedette.tick"
+        if (event := fleet.app.store.runs.event(entry["event"])) and event.type == "vedette.tick"
     ]
     return dict(events[-1].data) if events else {}
 
@@ -431,22 +431,22 @@ async def test_what_people_answer_alike_three_times_is_proposed_once_as_a_proced
         for number in range(3):
             run, label = await judged(fleet, f"{number}", f"{ODD} ({number})")
             assert label == "question"
-            for row in fleet.app.store.actions(run.id):
+            for row in fleet.app.store.runs.actions(run.id):
                 if row.hold == "open":
                     await order(fleet, "deny", hold=row.id)
             if number == 1:
-                told = await ticked(fleet, clock)
-                assert told["gathered"]["patterns"]
+                answer = await ticked(fleet, clock)
+                assert answer["gathered"]["patterns"]
                 assert await learned(fleet) == [], "two are no pattern"
-        told = await ticked(fleet, clock)
-        (answered,) = [p for p in told["gathered"]["patterns"] if p["what"] == "answered"]
+        answer = await ticked(fleet, clock)
+        (answered,) = [p for p in answer["gathered"]["patterns"] if p["what"] == "answered"]
         assert (answered["tool"], answered["label"]) == ("mail.file", "question")
         (waits,) = await learned(fleet)
         assert (waits["kind"], waits["state"]) == ("procedure", "candidate")
         assert len(waits["evidence"]) == 3
         assert "People denied mail.file 3 times" in waits["text"]
         run, _ = await judged(fleet, "9")
-        for row in fleet.app.store.actions(run.id):
+        for row in fleet.app.store.runs.actions(run.id):
             if row.hold == "open":
                 await order(fleet, "deny", hold=row.id)
         await ticked(fleet, clock)

@@ -61,9 +61,9 @@ async def watch(folder: Path) -> None:
 def said(capsys: Any, *words: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as ended:
         main(list(words))
-    told = capsys.readouterr()
+    text = capsys.readouterr()
     assert isinstance(ended.value.code, int)
-    return ended.value.code, told.out, told.err
+    return ended.value.code, text.out, text.err
 
 
 def test_a_series_is_drawn_from_the_record(tmp_path: Path, capsys: Any) -> None:
@@ -71,16 +71,16 @@ def test_a_series_is_drawn_from_the_record(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "vedette.toml").write_text(TOML.format(root=ROOT, state=tmp_path / "state"))
     config = ("--config", str(tmp_path), "--utc")
     out = tmp_path / "pump.svg"
-    code, told, _ = said(capsys, *config, "plot", "pump", "--out", str(out))
+    code, output, _ = said(capsys, *config, "plot", "pump", "--out", str(out))
     assert code == 0
-    assert "320 events recorded" in told
-    assert "bar" in told
-    assert "\x1b" not in told
+    assert "320 events recorded" in output
+    assert "bar" in output
+    assert "\x1b" not in output
     root = ET.parse(out).getroot()
     assert "incident" in "".join(root.itertext())
 
-    code, told, _ = said(capsys, *config, "plot", "pump", "--json")
-    value = json.loads(told)
+    code, output, _ = said(capsys, *config, "plot", "pump", "--json")
+    value = json.loads(output)
     assert value["schema"] == "vedette.plot/1"
     assert (value["unit"], value["agent"], len(value["points"])) == (
         UNIT,
@@ -100,14 +100,14 @@ def test_a_series_is_drawn_from_the_record(tmp_path: Path, capsys: Any) -> None:
     rung = [point for point in value["points"] if point["label"] == "alarm"]
     assert rung[0]["score"] >= rung[0]["threshold"]
 
-    code, _, told = said(capsys, *config, "plot", "pumps")
+    code, _, output = said(capsys, *config, "plot", "pumps")
     assert code == 2
-    assert "subject" in told
+    assert "subject" in output
     nowhere = str(tmp_path / "none" / "x.svg")
-    code, _, told = said(capsys, *config, "plot", "pump", "--out", nowhere)
+    code, _, output = said(capsys, *config, "plot", "pump", "--out", nowhere)
     assert code == 2
-    assert "--out" in told
+    assert "--out" in output
     mark = next(mark for mark in value["marks"] if mark["tool"])
-    code, _, told = said(capsys, *config, "explain", mark["run"], "--html", nowhere)
+    code, _, output = said(capsys, *config, "explain", mark["run"], "--html", nowhere)
     assert code == 2
-    assert "--html" in told
+    assert "--html" in output

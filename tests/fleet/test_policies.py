@@ -75,10 +75,10 @@ def test_policy_grants_what_the_shipped_agents_request(shipped: dict[str, bytes]
         agent = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
         grant = data["grants"][agent["name"]]
         assert grant["owner"] == agent["owner"]
-        asked = {f"{m['bank']}/{m['scope']}" for m in agent["memory"]}
+        requested = {f"{m['bank']}/{m['scope']}" for m in agent["memory"]}
         if any(trigger.get("data", {}).get("gather") for trigger in agent["triggers"]):
-            asked.add("ledger/outcomes")
-        assert set(grant["memory"]) == asked
+            requested.add("ledger/outcomes")
+        assert set(grant["memory"]) == requested
         assert set(grant["tools"]) == {tool["name"] for tool in agent["tools"]}
         for tool in agent["tools"]:
             given = grant["tools"][tool["name"]]

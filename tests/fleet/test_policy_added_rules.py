@@ -50,8 +50,8 @@ def added(path: str, name: str, body: str = "") -> Bundle:
     return Bundle.of({**SHIPPED.files, path: SHIPPED.files[path] + rule.encode()})
 
 
-def decide(bundle: Bundle, asked: dict[str, Any]) -> Decision:
-    return parse_decision(RegorusEngine(bundle).decide(orjson.dumps(asked)))
+def decide(bundle: Bundle, question: dict[str, Any]) -> Decision:
+    return parse_decision(RegorusEngine(bundle).decide(orjson.dumps(question)))
 
 
 def test_the_sets_are_found_and_the_questions_permitted() -> None:
@@ -70,8 +70,8 @@ def test_an_added_rule_takes_the_permit_away(path: str, name: str) -> None:
     """Of an action and of a memory read; with a condition that holds, and as a bare fact."""
     for body in ("", 'if input.subject.agent == "inbox_triage"'):
         changed = added(path, name, body)
-        for asked in (FILE, READ):
-            decision = decide(changed, asked)
+        for request in (FILE, READ):
+            decision = decide(changed, request)
             assert decision.outcome != "permit", (path, name, body)
     other = added(path, name, 'if input.subject.agent == "anomaly_detection"')
     assert decide(other, FILE).outcome == decide(other, READ).outcome == "permit"

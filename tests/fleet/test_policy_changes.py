@@ -36,7 +36,7 @@ Question = dict[str, Any]
 Edit = tuple[str, str, str]  # file; what is replaced, "" for an added end; by what
 
 
-def asked(tool: str, agent: str = "inbox_triage") -> Question:
+def question_of(tool: str, agent: str = "inbox_triage") -> Question:
     """Return what the shipped policy permits: the tool with every sink trusted."""
     grant = DATA["grants"][agent]
     sinks = sorted(DATA["sinks"]["tools"][tool])
@@ -53,10 +53,10 @@ def having(one: Question, path: str, value: object) -> Question:
     return found
 
 
-FILE = asked("mail.file")
-FLAG = asked("mail.flag")
-OPEN = asked("incident.open", "anomaly_detection")
-DRAFT = having(asked("mail.draft"), "action.origins./to", "untrusted")
+FILE = question_of("mail.file")
+FLAG = question_of("mail.flag")
+OPEN = question_of("incident.open", "anomaly_detection")
+DRAFT = having(question_of("mail.draft"), "action.origins./to", "untrusted")
 READ = build_read_request("inbox_triage", DATA["grants"]["inbox_triage"]["owner"], "inbox/inbox")
 
 
@@ -65,7 +65,7 @@ class Change:
     """A change, what it is for (a question and its new outcome and rule), and what it leaves."""
 
     edits: tuple[Edit, ...]
-    asked: Question
+    question: Question
     outcome: str
     rule: str
     before: str = "permit"
@@ -320,8 +320,8 @@ async def test_change_is_admitted_and_takes_effect(
     assert await stage.try_out(bundle) == []
     assert says(opa, folder).startswith("PASS: ")
     engine = stage.load(bundle)
-    assert decide(shipped, change.asked).outcome == change.before
-    after = decide(engine, change.asked)
+    assert decide(shipped, change.question).outcome == change.before
+    after = decide(engine, change.question)
     assert (after.outcome, after.rule) == (change.outcome, change.rule)
     if change.untouched is not None:
         assert decide(engine, change.untouched) == decide(shipped, change.untouched)

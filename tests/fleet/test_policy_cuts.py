@@ -33,7 +33,7 @@ def shipped() -> dict[str, bytes]:
     return dict(read_bundle(POLICIES).files)
 
 
-def asked(agent: str, tool: str, sinks: Mapping[str, str], **action: Any) -> Question:
+def question_of(agent: str, tool: str, sinks: Mapping[str, str], **action: Any) -> Question:
     """Return a question that the shipped policy grants but for the origins given."""
     grant = mount(read_bundle(POLICIES).files)["grants"][agent]
     found = build_request(
@@ -47,11 +47,13 @@ def asked(agent: str, tool: str, sinks: Mapping[str, str], **action: Any) -> Que
 def bases() -> dict[str, Question]:
     """Return questions that the whole policy permits (the second only once approved)."""
     return {
-        "file": asked("inbox_triage", "mail.file", {"/message": "trusted", "/folder": "trusted"}),
-        "send": approved(
-            asked("inbox_triage", "mail.send", {"/message": "trusted", "/to": "trusted"})
+        "file": question_of(
+            "inbox_triage", "mail.file", {"/message": "trusted", "/folder": "trusted"}
         ),
-        "open": asked("anomaly_detection", "incident.open", {"/series": "trusted"}),
+        "send": approved(
+            question_of("inbox_triage", "mail.send", {"/message": "trusted", "/to": "trusted"})
+        ),
+        "open": question_of("anomaly_detection", "incident.open", {"/series": "trusted"}),
     }
 
 
@@ -81,7 +83,9 @@ def must_be_denied() -> dict[str, Question]:
         found["context"]["event"].update(values)
         return found
 
-    forward = asked("inbox_triage", "mail.forward", {"/message": "trusted", "/to": "untrusted"})
+    forward = question_of(
+        "inbox_triage", "mail.forward", {"/message": "trusted", "/to": "untrusted"}
+    )
     exhausted = copy.deepcopy(bases()["file"])
     exhausted["context"]["counters"]["run"] = exhausted["context"]["budget"]["run"] = 8
     found = {
@@ -202,10 +206,10 @@ decision := {
 
 @pytest.mark.usefixtures("quick_mount")
 def test_control_a_policy_of_denies_alone_does_permit_when_cut(shipped: dict[str, bytes]) -> None:
-    head, _, tail = NAIVE.partition("outcome :=")
+    head, _, rest = NAIVE.partition("outcome :=")
     files = {
         "vedette/gateway/rules.rego": head.encode(),
-        "vedette/gateway/answer.rego": ("package vedette.gateway\n\noutcome :=" + tail).encode(),
+        "vedette/gateway/answer.rego": ("package vedette.gateway\n\noutcome :=" + rest).encode(),
         **{path: raw for path, raw in shipped.items() if is_data(path)},
     }
     wanted = ("send to an address out of the mail", "an unknown agent", "too many hops")

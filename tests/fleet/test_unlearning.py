@@ -130,10 +130,10 @@ async def let_go(fleet: FleetHarness, to: Path) -> int:
     store, line = fleet.app.store, fleet.app.services
     name = f"vedette/{line.fleet.name}"
     key = open_ledger_key(fleet.folder / "state", name, lambda: None)
-    size = [size for size, _ in store.sized()][-1]
-    archived = write_segment(store, to, size, format_verifier_key(name, key))
+    size = [size for size, _ in store.ledger.sized_checkpoints()][-1]
+    archived = write_segment(store.ledger, to, size, format_verifier_key(name, key))
     await order(fleet, "let_go", archived=archived.to_bytes().decode())
-    assert [seq for seq, *_ in store.walk() if seq <= size] == []
+    assert [seq for seq, *_ in store.ledger.walk() if seq <= size] == []
     return size
 
 
@@ -144,18 +144,18 @@ async def let_go(fleet: FleetHarness, to: Path) -> int:
 async def test_a_bank_that_takes_nothing_is_brought_up_and_nobody_is_briefed_before(
     fleet: FleetHarness, clock: ManualClock, verb: str
 ) -> None:
-    gone = await by_hand(fleet, clock, HAND, "memory_approve")
-    seq = next(e["seq"] for e in fleet.entries("memory.proposed") if e["what"] == gone)
+    erased = await by_hand(fleet, clock, HAND, "memory_approve")
+    seq = next(e["seq"] for e in fleet.entries("memory.proposed") if e["what"] == erased)
     file = apsw.Connection(str(fleet.folder / "state" / "memory.db"))
     for what in ("UPDATE", "DELETE"):
         file.execute(
             f"CREATE TRIGGER no_{what} BEFORE {what} ON memory "
             "BEGIN SELECT RAISE(FAIL, 'the disk takes no more'); END"
         )
-    given = {"id": gone} if verb == "memory_off" else {"entry": seq}
-    told = await order(fleet, verb, **given)
-    assert not told.get("scrubbed")
-    assert recalled(fleet, HAND) == [gone]
+    given = {"id": erased} if verb == "memory_off" else {"entry": seq}
+    answer = await order(fleet, verb, **given)
+    assert not answer.get("scrubbed")
+    assert recalled(fleet, HAND) == [erased]
     await fleet.send(mail("late", HAND))
     await fleet.wait_until_idle()
     (run,) = fleet.runs(mail("late"))
@@ -174,16 +174,17 @@ async def test_a_bank_that_takes_nothing_is_brought_up_and_nobody_is_briefed_bef
 
 def once_durable(fleet: FleetHarness, commit: str, then: Callable[[], None]) -> None:
     """Let something happen, which may raise, as soon as the next commit of a kind stands."""
-    store: Any = fleet.app.store
-    onward = getattr(store, commit)
+    store = fleet.app.store
+    part: Any = store.maintenance if commit == "forget_memories" else store.commands
+    onward = getattr(part, commit)
 
-    async def first(*asked: Any, **more: Any) -> Any:
-        answer = await onward(*asked, **more)
-        delattr(store, commit)
+    async def first(*arguments: Any, **more: Any) -> Any:
+        answer = await onward(*arguments, **more)
+        delattr(part, commit)
         then()
         return answer
 
-    setattr(store, commit, first)
+    setattr(part, commit, first)
 
 
 def refuse() -> None:
@@ -198,39 +199,39 @@ ERASURES: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(
     ("verb", "read"),
-    [(verb, read) for verb in ERASURES for read in ("memories", "walk")]
-    + [("erase", "candidates")],
+    [(verb, read) for verb in ERASURES for read in ("all", "walk")] + [("erase", "candidates")],
 )
 async def test_what_was_erased_is_not_recalled_where_the_store_cannot_be_read_after_it(
     fleet: FleetHarness, clock: ManualClock, verb: str, read: str
 ) -> None:
-    gone = await by_hand(fleet, clock, HAND, "memory_approve")
+    erased = await by_hand(fleet, clock, HAND, "memory_approve")
     commit, given = ERASURES[verb]
     if verb == "erase":
         given = {"entry": fleet.entries("memory.proposed")[-1]["seq"]}
     else:
         clock.advance(366 * DAY)
-    store: Any = fleet.app.store
+    store = fleet.app.store
+    part: Any = store.ledger if read == "walk" else store.memories
 
-    def broken(*asked: Any, **more: Any) -> Any:
+    def broken(*arguments: Any, **more: Any) -> Any:
         refuse()
 
-    once_durable(fleet, commit, lambda: setattr(store, read, broken))
-    told = await order(fleet, verb, **given)
-    assert told["erased"], "it stands"
-    assert not told.get("scrubbed")
+    once_durable(fleet, commit, lambda: setattr(part, read, broken))
+    answer = await order(fleet, verb, **given)
+    assert answer["erased"], "it stands"
+    assert not answer.get("scrubbed")
     assert "Input/output error" in fleet.app.services.recall.lag_reason
     await fleet.send(mail("late", HAND))
     await fleet.wait_until_idle()
     (run,) = fleet.runs(mail("late"))
     assert (run.state, run.turn, run.attempts) == ("ready", 0, 0), "nobody is briefed out of it"
-    delattr(store, read)
+    delattr(part, read)
     for _ in range(3):
         clock.advance(5_000_000)
         await asyncio.sleep(0.3)
     await fleet.wait_until_idle()
     assert fleet.runs(mail("late"))[0].state == "done"
-    assert gone not in await states(fleet)
+    assert erased not in await states(fleet)
     assert recalled(fleet, HAND) == []
     if verb == "erase":
         with pytest.raises(BadCommand, match="no body is found"):
@@ -242,12 +243,12 @@ async def test_an_order_whose_commit_stood_unheard_reaches_the_bank(
     fleet: FleetHarness, clock: ManualClock, verb: str
 ) -> None:
     """The second order finds nothing left to do, so it cannot be left to that."""
-    gone = await by_hand(fleet, clock, HAND, "memory_approve")
+    erased = await by_hand(fleet, clock, HAND, "memory_approve")
     seq = fleet.entries("memory.proposed")[-1]["seq"]
     orders: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
         "erase": ("erase", {"entry": seq}, {}),
         "expire": ("forget_memories", {"before_us": 0}, {}),
-        "memory_off": ("move_memories", {"id": gone}, {gone: "off"}),
+        "memory_off": ("move_memories", {"id": erased}, {erased: "off"}),
         "memory_propose": (
             "propose_memory",
             {"into": "inbox/inbox", "text": "x", "kind": "fact"},
@@ -263,7 +264,7 @@ async def test_an_order_whose_commit_stood_unheard_reaches_the_bank(
         await order(fleet, verb, **given)
     if verb == "memory_propose":
         made = fleet.entries("memory.proposed")[-1]["what"]
-        stands = {gone: "active", made: "candidate"}
+        stands = {erased: "active", made: "candidate"}
     await wait_until(lambda: not fleet.app.services.recall.lag_reason)
     assert await states(fleet) == stands
 
@@ -273,7 +274,7 @@ async def test_a_candidate_whose_step_stood_unheard_reaches_the_bank(
     fleet: FleetHarness, clock: ManualClock
 ) -> None:
     store: Any = fleet.app.store
-    onward, lost = store.send, list[str]()
+    onward, lost = store.steps.send, list[str]()
 
     def send(step: Any) -> Any:
         async def unheard() -> Any:
@@ -285,7 +286,7 @@ async def test_a_candidate_whose_step_stood_unheard_reaches_the_bank(
 
         return asyncio.ensure_future(unheard())
 
-    store.send = send
+    store.steps.send = send
     run = await labelled(fleet, "1", PHRASE)
     await order(fleet, "correct", run=run.id, should="legal", new_label=True)
     await wait_until(lambda: len(lost) == 1)
@@ -308,16 +309,16 @@ async def test_a_bank_that_cannot_be_read_is_told_and_no_event_is_lost_to_it(
                 await wait_until(lambda: fleet.runs(mail("before"))[0].state == "done")
                 disk.fail(tmp_path / "state" / "memory.db")
                 await fleet.app.intake.accept([mail("late", HAND)])
-                await wait_until(lambda: told(running) != [])
+                await wait_until(lambda: bank_troubles(running) != [])
                 for _ in range(5):
                     clock.advance(5_000_000)
                     await asyncio.sleep(0.1)
                 (run,) = fleet.runs(mail("late", HAND))
                 assert (run.state, run.turn, run.attempts) == ("ready", 0, 0)
-                assert len(told(running)) == 1
-                assert "the disk failed" in told(running)[0]
+                assert len(bank_troubles(running)) == 1
+                assert "the disk failed" in bank_troubles(running)[0]
                 disk.broken = False
-                while len(told(running)) == 1:
+                while len(bank_troubles(running)) == 1:
                     clock.advance(5_000_000)
                     await asyncio.sleep(0.1)
                 await wait_until(lambda: fleet.runs(mail("late", HAND))[0].state == "done")
@@ -327,8 +328,8 @@ async def test_a_bank_that_cannot_be_read_is_told_and_no_event_is_lost_to_it(
                 await task
 
 
-def told(running: Daemon) -> list[str]:
-    return [told for told in running.troubles if "the memory bank" in told]
+def bank_troubles(running: Daemon) -> list[str]:
+    return [message for message in running.troubles if "the memory bank" in message]
 
 
 # --- by its entry ---------------------------------------------------------------------------------
@@ -338,8 +339,8 @@ async def test_what_a_person_proposed_is_erased_by_its_entry(
     fleet: FleetHarness, clock: ManualClock
 ) -> None:
     kept = await by_hand(fleet, clock, "a fact that stays", "memory_approve")
-    gone = await by_hand(fleet, clock, HAND, "memory_approve")
-    assert set(recalled(fleet, HAND)) == {kept, gone}
+    erased = await by_hand(fleet, clock, HAND, "memory_approve")
+    assert set(recalled(fleet, HAND)) == {kept, erased}
     assert "memory.db-wal" in holding(fleet, HAND)
     seq = fleet.entries("memory.proposed")[-1]["seq"]
     await order(fleet, "erase", entry=seq)
@@ -347,7 +348,7 @@ async def test_what_a_person_proposed_is_erased_by_its_entry(
     assert await states(fleet) == {kept: "active"}
     assert holding(fleet, HAND) == []
     with pytest.raises(NotFound):
-        await order(fleet, "memory_off", id=gone)
+        await order(fleet, "memory_off", id=erased)
 
 
 # --- copies of copies -----------------------------------------------------------------------------
@@ -357,14 +358,16 @@ async def test_a_copy_of_a_copy_goes_with_the_original(fleet: FleetHarness) -> N
     mailed, _ = await candidate(fleet, "1", PHRASE)
     other, stays = await candidate(fleet, "2", "something else")
     # The curator's own run is corrected: its event holds the mail, and now another one does, too.
-    (woken,) = fleet.app.store.runs_of_event(fleet.entries("run.corrected")[0]["what"])
+    (woken,) = fleet.app.store.runs.runs_of_event(fleet.entries("run.corrected")[0]["what"])
     await order(fleet, "correct", run=woken.id, should="nothing to learn", new_label=True)
-    copies = [data for _, _, _, data in fleet.app.store.walk() if data and PHRASE.encode() in data]
+    copies = [
+        data for _, _, _, data in fleet.app.store.ledger.walk() if data and PHRASE.encode() in data
+    ]
     assert len(copies) >= 4
     await order(fleet, "erase", event=mailed.event)
     assert holding(fleet, PHRASE) == []
     assert set(await states(fleet)) == {stays}
-    assert fleet.app.store.event(other.event) is not None
+    assert fleet.app.store.runs.event(other.event) is not None
 
 
 # --- age ------------------------------------------------------------------------------------------
@@ -379,7 +382,7 @@ async def test_a_memory_outlives_its_mail_and_neither_its_bank_s_retention_nor_a
     _, third = await candidate(fleet, "3", f"thirdly {PHRASE}", "memory_approve")
     clock.advance(100 * DAY)
     assert await expire(fleet, clock.now_us()) > 0
-    assert fleet.app.store.event(mailed.event) is None
+    assert fleet.app.store.runs.event(mailed.event) is None
     assert set(recalled(fleet, PHRASE)) == {id, other, third}, "the control: it is young enough"
     # Nothing is left of the mail itself, and the way from it to what was learned is.
     (second,) = fleet.runs(mail("2"))
@@ -405,20 +408,20 @@ async def test_a_memory_outlives_its_mail_and_neither_its_bank_s_retention_nor_a
 async def test_what_is_promoted_while_retention_is_at_work_stays(
     fleet: FleetHarness, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, late = await candidate(fleet, "1", PHRASE)
+    _, promoted = await candidate(fleet, "1", PHRASE)
     await candidate(fleet, "2", f"again {PHRASE}")
     clock.advance(400 * DAY)
     store: Any = fleet.app.store
-    forget = store.forget_memories
+    forget = store.maintenance.forget_memories
 
     async def forget_later(*given: Any) -> Any:
-        await order(fleet, "memory_approve", id=late)
+        await order(fleet, "memory_approve", id=promoted)
         return await forget(*given)
 
-    monkeypatch.setattr(store, "forget_memories", forget_later)
+    monkeypatch.setattr(store.maintenance, "forget_memories", forget_later)
     await expire(fleet, clock.now_us())
-    assert recalled(fleet, PHRASE) == [late]
-    assert await states(fleet) == {late: "active"}, "the control: what nobody promoted is gone"
+    assert recalled(fleet, PHRASE) == [promoted]
+    assert await states(fleet) == {promoted: "active"}, "the control: what nobody promoted is gone"
 
 
 # --- an archive -----------------------------------------------------------------------------------
@@ -430,7 +433,7 @@ async def test_what_was_learned_is_governed_after_its_entries_are_archived(
     _, off = await candidate(fleet, "1", f"one {PHRASE}", "memory_approve", "memory_off")
     second, on = await candidate(fleet, "2", f"two {PHRASE}", "memory_approve")
     third, waits = await candidate(fleet, "3", f"three {PHRASE}")
-    hand = await by_hand(fleet, clock, HAND)
+    own = await by_hand(fleet, clock, HAND)
     before = await states(fleet)
     await let_go(fleet, tmp_path / "archive")
     await fleet.restart()
@@ -439,25 +442,25 @@ async def test_what_was_learned_is_governed_after_its_entries_are_archived(
         await order(fleet, "memory_on", id=on)
     await order(fleet, "memory_on", id=off)
     await order(fleet, "memory_off", id=off)
-    await order(fleet, "memory_approve", id=hand)
+    await order(fleet, "memory_approve", id=own)
     await order(fleet, "memory_off", source=second.event)
-    assert await states(fleet) == {off: "off", on: "off", waits: "candidate", hand: "active"}
+    assert await states(fleet) == {off: "off", on: "off", waits: "candidate", own: "active"}
     # Once more, so that what came since joins what was kept before; and the bank is lost.
     await let_go(fleet, tmp_path / "archive")
     await fleet.close()
     for path in (fleet.folder / "state").glob("memory.db*"):
         path.unlink()
     await fleet.open()
-    assert await states(fleet) == {off: "off", on: "off", waits: "candidate", hand: "active"}
+    assert await states(fleet) == {off: "off", on: "off", waits: "candidate", own: "active"}
     story = (await order(fleet, "memory_show", id=off))["story"]
     assert [one["kind"] for one in story] == [
         "memory.proposed", "memory.promoted", "memory.retired", "memory.restored", "memory.retired",
     ]  # fmt: skip
     await order(fleet, "erase", event=third.event)
     await order(fleet, "erase", subject=who("2"))
-    assert set(await states(fleet)) == {off, hand}
+    assert set(await states(fleet)) == {off, own}
     assert holding(fleet, f"three {PHRASE}") == holding(fleet, f"two {PHRASE}") == []
-    seq = next(one.seq for one in fleet.app.store.memories().values() if one.id == hand)
+    seq = next(one.seq for one in fleet.app.store.memories.all().values() if one.id == own)
     await order(fleet, "erase", entry=seq)
     assert await states(fleet) == {off: "off"}
     assert holding(fleet, HAND) == []
@@ -480,20 +483,20 @@ async def test_taking_back_what_came_from_a_source_is_one_commit(
 
     taught = await by_hand(fleet, clock, "a fact", "memory_approve")
     waits = await by_hand(fleet, clock, "another")
-    asked = {"id": None, "source": "person:tester"}
+    question = {"id": None, "source": "person:tester"}
     curating = fleet.app.commands.curation
     assert curating is not None
     person = fleet.order().principal
     monkeypatch.setattr(failpoint, "hook", die)
     with pytest.raises(Dead):
-        await curating.apply_order("memory_off", person, "wrong", "once", asked)
+        await curating.apply_order("memory_off", person, "wrong", "once", question)
     monkeypatch.setattr(failpoint, "hook", None)
     await fleet.restart()
     assert await states(fleet) == {taught: "off", waits: "rejected"}
     curating = fleet.app.commands.curation
     assert curating is not None
     with pytest.raises(AlreadyDone):
-        await curating.apply_order("memory_off", person, "wrong", "once", asked)
+        await curating.apply_order("memory_off", person, "wrong", "once", question)
     assert len(fleet.entries("memory.retired")) == len(fleet.entries("memory.rejected")) == 1
 
 

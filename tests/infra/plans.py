@@ -49,15 +49,15 @@ def stand_in(folder: Path) -> Iterator[Mapping[str, str]]:
     command: list[str | Path] = [
         home / "env/bin/python", "-I", serve, folder / "schema.json", folder / "provider.sock",
     ]  # fmt: skip
-    told = folder / "reattach"
-    with told.open("wb") as out, subprocess.Popen(command, stdout=out) as server:
+    path = folder / "reattach"
+    with path.open("wb") as out, subprocess.Popen(command, stdout=out) as server:
         try:
             end = time.monotonic() + _START_S
-            while not told.read_bytes().endswith(b"\n"):
+            while not path.read_bytes().endswith(b"\n"):
                 assert server.poll() is None, "the stand-in ended"
                 assert time.monotonic() < end, "the stand-in does not start"
                 time.sleep(0.05)
-            yield {**environ, "TF_REATTACH_PROVIDERS": told.read_text("utf-8").strip()}
+            yield {**environ, "TF_REATTACH_PROVIDERS": path.read_text("utf-8").strip()}
         finally:
             server.kill()
 
@@ -69,7 +69,7 @@ def cut(schema: Path, to: Path) -> None:
     for file in (ROOT / "infra/terraform").rglob("*.tf"):
         used.update(re.findall(r'"(google_[a-z0-9_]+)"', file.read_text("utf-8")))
     for kind in ("resources", "data"):
-        whole[kind] = {name: told for name, told in whole[kind].items() if name in used}
+        whole[kind] = {name: value for name, value in whole[kind].items() if name in used}
     to.write_text(json.dumps(whole), "utf-8")
 
 

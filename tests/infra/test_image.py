@@ -240,8 +240,8 @@ def test_it_is_not_root_and_holds_no_secret() -> None:
     assert user == f"{USER}:{USER}"
     assert words.index("USER") > max(n for n, word in enumerate(words) if word in ("RUN", "COPY"))
     assert "HEALTHCHECK" in words
-    told = " ".join(rest for word, rest in DOCKERFILE if word in ("ENV", "ARG", "COPY"))
-    assert not re.search(r"(?i)secret|token|password|\.key|\.vedette|\.git", told)
+    text = " ".join(rest for word, rest in DOCKERFILE if word in ("ENV", "ARG", "COPY"))
+    assert not re.search(r"(?i)secret|token|password|\.key|\.vedette|\.git", text)
 
 
 def test_the_base_is_named_and_can_be_pinned() -> None:
@@ -284,6 +284,6 @@ def test_the_health_check_asks_whoever_serves() -> None:
 
 def test_the_image_compiles_its_policies_by_the_opa_that_is_pinned(built: Built) -> None:
     (version,) = re.findall(r"(?m)^version=(\S+)$", (ROOT / "tools/opa").read_text("utf-8"))
-    taken = [rest for word, rest in BUILD if word == "COPY" and rest.startswith("--from=")]
-    assert taken == [f"--from=openpolicyagent/opa:{version}-static /opa /usr/local/bin/opa"]
+    copies = [rest for word, rest in BUILD if word == "COPY" and rest.startswith("--from=")]
+    assert copies == [f"--from=openpolicyagent/opa:{version}-static /opa /usr/local/bin/opa"]
     assert list((built.target / "venv").rglob("vedette/_wasm/*.wasm"))

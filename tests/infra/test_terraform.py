@@ -138,7 +138,7 @@ def test_a_dropped_dead_letter_policy_fails(
     assert f'run "{run}"... fail' in found.text, found.text
 
 
-def test_open_doors_and_wide_roles_fail(environ: Mapping[str, str], tmp_path: Path) -> None:
+def test_open_ports_and_wide_roles_fail(environ: Mapping[str, str], tmp_path: Path) -> None:
     root = copy(tmp_path)
     for file, old, new in (
         ("run.tf", "INGRESS_TRAFFIC_INTERNAL_ONLY", "INGRESS_TRAFFIC_ALL"),
@@ -356,7 +356,7 @@ def test_the_processes_are_started_as_the_program_takes_it(harbour: Checked) -> 
         options("worker", ["--no-such-thing"])
 
 
-def test_the_router_knows_the_doors(harbour: Checked) -> None:
+def test_the_router_knows_the_endpoints(harbour: Checked) -> None:
     """Paths and ports of the engine, and no more paths than these."""
     text = (ROOT / "infra/terraform/modules/gateway/router.conf").read_text("utf-8")
     routes = dict(
@@ -452,19 +452,19 @@ def test_a_subscription_is_of_the_stream_that_carries_all_types(grown: Checked) 
 
 def test_monitoring_asks_for_metrics_that_exist(harbour: Checked) -> None:
     """Every metric in an alarm or on the dashboard stands in docs/telemetry.md."""
-    told = (ROOT / "docs/telemetry.md").read_text("utf-8")
-    known = set(re.findall(r"^\| `(vedette_[a-z0-9_]+)` \|", told, re.MULTILINE))
-    asked = set()
+    text = (ROOT / "docs/telemetry.md").read_text("utf-8")
+    known = set(re.findall(r"^\| `(vedette_[a-z0-9_]+)` \|", text, re.MULTILINE))
+    metrics = set()
     for one in values_of(harbour, "google_monitoring_alert_policy"):
         for condition in one["conditions"]:
             for query in condition["condition_prometheus_query_language"]:
-                asked.update(re.findall(r"vedette_[a-z0-9_]+", query["query"]))
+                metrics.update(re.findall(r"vedette_[a-z0-9_]+", query["query"]))
     for one in values_of(harbour, "google_monitoring_dashboard"):
-        asked.update(re.findall(r"vedette_[a-z0-9_]+", one["dashboard_json"].replace("\\", " ")))
+        metrics.update(re.findall(r"vedette_[a-z0-9_]+", one["dashboard_json"].replace("\\", " ")))
     for one in values_of(harbour, "google_monitoring_slo"):
-        asked.update(re.findall(r"vedette_[a-z0-9_]+", str(one["request_based_sli"])))
-    assert len(asked) > 12
-    assert {name.removesuffix("_bucket") for name in asked} - known == set()
+        metrics.update(re.findall(r"vedette_[a-z0-9_]+", str(one["request_based_sli"])))
+    assert len(metrics) > 12
+    assert {name.removesuffix("_bucket") for name in metrics} - known == set()
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -472,8 +472,8 @@ def test_monitoring_asks_for_metrics_that_exist(harbour: Checked) -> None:
 
 def test_the_page_names_what_there_is() -> None:
     """APIs that a plan asks before it can enable any; and variables that the example has."""
-    told = (ROOT / "docs/deploy.md").read_text("utf-8").partition("## Google Cloud")[2]
-    enabled = set(re.findall(r"([a-z]+)\.googleapis\.com", told))
+    text = (ROOT / "docs/deploy.md").read_text("utf-8").partition("## Google Cloud")[2]
+    enabled = set(re.findall(r"([a-z]+)\.googleapis\.com", text))
     # data.google_project and google_project_service are these two.
     assert {"cloudresourcemanager", "serviceusage"} <= enabled
     main = (ROOT / "infra/terraform" / HARBOUR / "main.tf").read_text("utf-8")
@@ -483,7 +483,7 @@ def test_the_page_names_what_there_is() -> None:
         (ROOT / "infra/terraform" / folder / "variables.tf").read_text("utf-8")
         for folder in (HARBOUR, "modules/gateway", "modules/agent")
     )
-    named = re.findall(r"`([a-z_]+) = ", told)
+    named = re.findall(r"`([a-z_]+) = ", text)
     assert "availability_type" in named
     for name in named:
         assert f'variable "{name}"' in known, name

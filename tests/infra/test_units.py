@@ -70,8 +70,8 @@ def test_the_backup_has_the_fleet_s_secrets_and_is_not_for_postgresql() -> None:
     """A setting may name a secret; and with PostgreSQL the timer would fail every night."""
     of_fleet = unit("vedette.service")["Service"]["EnvironmentFile"]
     assert unit("vedette-backup.service")["Service"]["EnvironmentFile"] == of_fleet
-    told = (UNITS.parents[1] / "docs/deploy.md").read_text("utf-8")
-    host = told[told.index("## One host") : told.index("## Google Cloud")]
+    text = (UNITS.parents[1] / "docs/deploy.md").read_text("utf-8")
+    host = text[text.index("## One host") : text.index("## Google Cloud")]
     (line,) = re.findall(r"(?ms)^- \*\*PostgreSQL\*\*.*?(?=^- |^\n)", host)
     assert "systemctl disable --now vedette-backup.timer" in line
     assert "pg_dump" in line

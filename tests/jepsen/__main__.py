@@ -49,12 +49,12 @@ async def run_trial(trial: Trial) -> Seen:
 
 def keep_history(history: History, path: Path) -> None:
     """Write a history as JSON, for whoever looks for a cause."""
-    told = asdict(history)
-    told["rows"] = [[*key, texts] for key, texts in history.rows.items()]
-    path.write_text(json.dumps(told))
+    fields = asdict(history)
+    fields["rows"] = [[*key, texts] for key, texts in history.rows.items()]
+    path.write_text(json.dumps(fields))
 
 
-def tell(seen: Seen, wrong: list[Violation]) -> None:
+def print_result(seen: Seen, wrong: list[Violation]) -> None:
     """Print what a trial came to."""
     history = seen.history
     kinds = Counter(fault.what for fault in history.faults)
@@ -69,8 +69,8 @@ def tell(seen: Seen, wrong: list[Violation]) -> None:
     )
     for look in seen.looks:
         say(look)
-    for told, times in seen.refusals.most_common(SHOWN):
-        say(f"people were told {times} times: {told}")
+    for reason, times in seen.refusals.most_common(SHOWN):
+        say(f"people were told {times} times: {reason}")
     live = f"{seen.live_after_s:.1f} s" if seen.live_after_s < LIVE_S else f"not in {LIVE_S:.0f} s"
     say(f"live after the last fault: {live}; calls may seem {history.grace_s:.2f} s late")
     for waits in seen.waiting[:SHOWN]:
@@ -118,7 +118,7 @@ def main() -> int:
     try:
         seen = asyncio.run(run_trial(trial))
         wrong = judge(seen.history)
-        tell(seen, wrong)
+        print_result(seen, wrong)
         if wrong and keep is None:
             keep = Path(".tools/jepsen") / f"{given.store}-{given.seed}"
         if keep is not None:

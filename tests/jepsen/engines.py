@@ -61,10 +61,10 @@ class Worker:
         if self.alive:
             return
         self.starts += 1
-        with self.told.open("ab") as told:
+        with self.told.open("ab") as file:
             self._process = subprocess.Popen(
                 [str(VEDETTE), "--config", str(self._laid.config), "run", "--plain"],
-                stdin=subprocess.DEVNULL, stdout=told, stderr=told, env=self._environment,
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=self._environment,
                 start_new_session=True,  # Ctrl-C is for us
             )  # fmt: skip
         self._frozen = False

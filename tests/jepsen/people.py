@@ -62,13 +62,13 @@ class People:
         order = Order("publish", self._now(), denies=(DENIED,) if strict else ())
         self.orders.append(order)
         args = {"folder": str(folder)}
-        told: Mapping[str, Any] | None = {"confirm": ""}
-        while told is not None and (confirm := told.get("confirm")) is not None:
-            told = await self._command(
+        fields: Mapping[str, Any] | None = {"confirm": ""}
+        while fields is not None and (confirm := fields.get("confirm")) is not None:
+            fields = await self._command(
                 "policy_apply", args | ({"confirm": confirm} if confirm else {})
             )
-        if told is not None:
-            order.revision, order.told_s = told["revision"], self._now()
+        if fields is not None:
+            order.revision, order.told_s = fields["revision"], self._now()
 
     async def go_on(self, deliver_again: Callable[[], Awaitable[None]]) -> None:
         """Do what the runbook says of a restored store that came up stopped, and was looked at."""
@@ -89,7 +89,7 @@ class People:
         try:
             rows = [
                 row
-                for row in store.holds_page(after=0, limit=2000)
+                for row in store.runs.holds_page(after=0, limit=2000)
                 if row.waits == "approval" and row.hold == "open"
             ]
             due = [row for row in rows if self._due(row)][:50]
@@ -118,12 +118,12 @@ class People:
     async def _give(self, verb: str, args: dict[str, Any], order: Order) -> bool:
         """Give an order; return whether nothing more is to come of it: recorded, or refused."""
         self.orders.append(order)
-        told = await self._command(verb, args)
-        if told is None:
+        answer = await self._command(verb, args)
+        if answer is None:
             return True
-        recorded = order.recorded = bool(told.get("recorded", True))
+        recorded = order.recorded = bool(answer.get("recorded", True))
         if not recorded:
-            self.refusals[f"{verb}: it holds here, and is not recorded: {told['why']}"] += 1
+            self.refusals[f"{verb}: it holds here, and is not recorded: {answer['why']}"] += 1
         if recorded or len(self._workers) == 1:  # else the others may not have heard of it
             order.told_s = self._now()
         return recorded

@@ -15,7 +15,7 @@ from tests.simulation.history import NEVER, Event, Want
 
 ANSWERS_S = 5.0  # how long an answer is waited for before the same is sent to somebody else
 BURST = 80
-_AGAIN = 20  # events that are delivered again together
+_MOST_REPEATS = 20  # events that are delivered again together
 
 
 class Producers:
@@ -64,9 +64,11 @@ class Producers:
     async def deliver_again(self, since_s: float) -> None:
         """Send again what was told since an instant, which a restore's sentence names."""
         draw = random.Random(f"{self._seed} again")
-        told = [event for event in self.events if since_s <= event.told_s < NEVER]
-        for at in range(0, len(told), _AGAIN):
-            await self._deliver(draw, [(event, _text(event)) for event in told[at : at + _AGAIN]])
+        events = [event for event in self.events if since_s <= event.told_s < NEVER]
+        for at in range(0, len(events), _MOST_REPEATS):
+            await self._deliver(
+                draw, [(event, _text(event)) for event in events[at : at + _MOST_REPEATS]]
+            )
 
     def _make(self, draw: random.Random, key: str) -> tuple[Event, str]:
         from vedette.domain.event import Event as Sent
@@ -125,19 +127,19 @@ async def post_events(port: int, body: bytes) -> tuple[int, Any]:
 
 async def ask_ready(port: int) -> str:
     """Return what a worker answers at /readyz, or that it does not."""
-    asked = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    request = b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     try:
         async with asyncio.timeout(ANSWERS_S):
-            status, told = await _ask(port, asked)
+            status, answer = await _ask(port, request)
     except (OSError, EOFError, ValueError, TimeoutError) as error:
         return f"is not answered ({type(error).__name__})"
-    return f"{status} {json.dumps(told)}"
+    return f"{status} {json.dumps(answer)}"
 
 
-async def _ask(port: int, asked: bytes) -> tuple[int, Any]:
+async def _ask(port: int, request: bytes) -> tuple[int, Any]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
-        writer.write(asked)
+        writer.write(request)
         head, _, said = (await reader.read()).partition(b"\r\n\r\n")
     finally:
         writer.transport.abort()

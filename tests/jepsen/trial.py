@@ -87,10 +87,10 @@ class Trial:
         """Run to the end, or until `enough` is set; heal everything, wait, and take it all down."""
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(32))
         await self._targets.open()
-        beside = [asyncio.create_task(self._measure_lag())]
+        tasks = [asyncio.create_task(self._measure_lag())]
         try:
             await self._start()
-            beside += [
+            tasks += [
                 asyncio.create_task(self._people.answer_for_ever()),
                 asyncio.create_task(self._watch()),
                 asyncio.create_task(self._tell()),
@@ -100,7 +100,7 @@ class Trial:
             await self._heal()
             await self._come_to_an_end(sources, self._last_fault_s())
         finally:
-            for task in beside:
+            for task in tasks:
                 task.cancel()
             await asyncio.gather(*(worker.end() for worker in getattr(self, "_workers", [])))
             self._targets.close()
@@ -161,9 +161,9 @@ class Trial:
     # --- faults and orders ------------------------------------------------------------------------
 
     async def _follow_schedule(self, sources: asyncio.Future[Any]) -> None:
-        begun = self.now()
+        start = self.now()
         for planned in [*self.schedule, Planned(self.seconds, "", 0, "")]:
-            left_s = begun + planned.at_s - self.now()
+            left_s = start + planned.at_s - self.now()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.enough.wait(), max(0.001, left_s))
             if sources.done():
@@ -301,8 +301,8 @@ class Trial:
             asyncio.to_thread(vedette, self.config, worker.environment, "status"),
             ask_ready(worker.port),
         )
-        told = (status.stdout + status.stderr).strip().replace("\n", "\n    ")
-        return f"{worker.name}: /readyz {ready}\n    {told}"
+        output = (status.stdout + status.stderr).strip().replace("\n", "\n    ")
+        return f"{worker.name}: /readyz {ready}\n    {output}"
 
     async def _watch(self) -> None:
         """Start again who ended by itself: without a database, for one."""
@@ -349,8 +349,8 @@ class Trial:
                     break
             await asyncio.sleep(0.5)
         else:
-            told = "; ".join(self.seen.waiting) or "what a source sent is not answered for"
-            self.seen.history.errors.append(f"not live within {LIVE_S:.0f} s: {told}")
+            text = "; ".join(self.seen.waiting) or "what a source sent is not answered for"
+            self.seen.history.errors.append(f"not live within {LIVE_S:.0f} s: {text}")
         self.seen.history.end_s = self.now()
         sources.cancel()
         with suppress(asyncio.CancelledError):
@@ -359,12 +359,12 @@ class Trial:
     def _waiting(self) -> list[str]:
         store = self._opened()
         try:
-            ready = [f"{run.id} is ready" for run in store.ready_runs(0, 50)]
-            runs = store.runs_page(agent=None, state="waiting", before=None, limit=50)
+            ready = [f"{run.id} is ready" for run in store.schedule.ready_runs(0, 50)]
+            runs = store.runs.runs_page(agent=None, state="waiting", before=None, limit=50)
             return ready + [
                 f"{run.id}: {row.tool} {row.effect} {row.hold} waits for {row.waits}"
                 for run in runs
-                for row in store.actions(run.id)
+                for row in store.runs.actions(run.id)
                 if row.waits
             ]
         finally:
@@ -380,7 +380,7 @@ class Trial:
         self.seen.refusals = self._people.refusals
         store = self._opened()
         try:
-            for seq, raw, _, data in store.walk():
+            for seq, raw, _, data in store.ledger.walk():
                 history.entries.append(json.loads(raw))
                 if data is not None:
                     history.bodies[seq] = json.loads(data)
@@ -409,9 +409,9 @@ class Trial:
         while True:
             await asyncio.sleep(5)
             events = self._producers.events
-            told = sum(event.told_s < NEVER for event in events)
+            count = sum(event.told_s < NEVER for event in events)
             done = sum(act.what == "done" for act in self._targets.acts)
             kinds = Counter(fault.what for fault in self.seen.history.faults)
             faults = ", ".join(f"{number} {what}" for what, number in sorted(kinds.items()))
-            sent = f"{told} of {len(events)} events told, {done} effects"
+            sent = f"{count} of {len(events)} events told, {done} effects"
             self.told(f"{self.now():5.0f} s  {sent}; {faults}")

@@ -28,8 +28,8 @@ def verify(
                 f"{name} ends with {done.returncode}: {(done.stdout + done.stderr)[:1500]}"
             )
             continue
-        told = json.loads(done.stdout)
-        left_out = told.get("unreplayable") or told.get("unrecomputable")
-        if left_out or told.get("judgements") == 0 or told.get("decisions") == 0:
+        document = json.loads(done.stdout)
+        left_out = document.get("unreplayable") or document.get("unrecomputable")
+        if left_out or document.get("judgements") == 0 or document.get("decisions") == 0:
             found.append(f"{name} leaves out {left_out}: {done.stdout[:1500]}")
     return found

@@ -45,9 +45,9 @@ def load() -> list[Mutant]:
     """Return all mutants, by promise and in the order of their files."""
     mutants = []
     for path in sorted(FOLDER.glob("promise_*.toml")):
-        told = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = tomllib.loads(path.read_text(encoding="utf-8"))
         promise = int(path.stem.rpartition("_")[2])
-        mutants += [Mutant(promise, **each) for each in told["mutant"]]
+        mutants += [Mutant(promise, **each) for each in text["mutant"]]
     return mutants
 
 

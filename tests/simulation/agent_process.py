@@ -22,10 +22,10 @@ from vedette.domain.tool import Tool
 
 
 class AgentProcesses:
-    """When the processes of one engine's agents die; `hands` and `judges` take its ports' place."""
+    """When the processes of one engine's agents die; `tools` and `judges` take its ports' place."""
 
-    def __init__(self, hands: Any, judges: Any) -> None:
-        self.hands, self.judges = Hands(self, hands), Judges(self, judges)
+    def __init__(self, tools: Any, judges: Any) -> None:
+        self.tools, self.judges = ProcessTools(self, tools), Judges(self, judges)
         self.calls: dict[str, dict[asyncio.Future[None], None]] = defaultdict(dict)
         self._asked: Counter[str] = Counter()
         self._dies_at: dict[str, int] = {}
@@ -61,33 +61,35 @@ class Judges:
         return getattr(self._judges, name)
 
 
-class Hands:
+class ProcessTools:
     """The Performer port."""
 
-    def __init__(self, processes: AgentProcesses, hands: Any) -> None:
-        self._processes, self._hands = processes, hands
+    def __init__(self, processes: AgentProcesses, tools: Any) -> None:
+        self._processes, self._tools = processes, tools
 
     def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:
         """Return what a transactional tool writes. Raises WorkerLost."""
         self._processes.ask(call.agent)
-        rows: list[RowWrite] = self._hands.compute_rows(tool, call, row)
+        rows: list[RowWrite] = self._tools.compute_rows(tool, call, row)
         return rows
 
     async def perform(
         self, tool: Tool, call: Call, may_start: Callable[[], bool]
     ) -> Outcome | None:
         """Call a tool; unknown if the process dies meanwhile."""
-        return await self._call(call, self._hands.perform(tool, call, may_start))
+        return await self._call(call, self._tools.perform(tool, call, may_start))
 
     async def query(self, tool: Tool, call: Call) -> Outcome | None:
         """Ask what came of a call; unknown if the process dies meanwhile."""
-        return await self._call(call, self._hands.query(tool, call))
+        return await self._call(call, self._tools.query(tool, call))
 
-    async def _call(self, call: Call, asked: Coroutine[Any, Any, Outcome | None]) -> Outcome | None:
+    async def _call(
+        self, call: Call, attempt: Coroutine[Any, Any, Outcome | None]
+    ) -> Outcome | None:
         calls = self._processes.calls[call.agent]
         lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         calls[lost] = None
-        work = asyncio.ensure_future(asked)
+        work = asyncio.ensure_future(attempt)
         try:
             await asyncio.sleep(0)  # what may not start is not begun
             with suppress(WorkerLost):
@@ -102,4 +104,4 @@ class Hands:
             work.cancel()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._hands, name)
+        return getattr(self._tools, name)

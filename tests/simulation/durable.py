@@ -9,7 +9,7 @@ from typing import Any
 import apsw
 import orjson
 from tests.simulation.clock import SimClock
-from tests.simulation.founding import machine_of
+from tests.simulation.fleet_images import machine_of
 from tests.simulation.history import History
 from tests.simulation.proof import check_proof
 from tests.simulation.server import Server

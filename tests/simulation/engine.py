@@ -139,9 +139,9 @@ class Life:
             self.processes = AgentProcesses(
                 app.services.tool_executor, app.services.reasoners["judge"]
             )
-            app.services.tool_executor = self.processes.hands
+            app.services.tool_executor = self.processes.tools
             app.services.reasoners = {**app.services.reasoners, "judge": self.processes.judges}
-        if app.services.store.multi_worker:
+        if app.services.store.cluster.multi_worker:
             await catch_up(app.services, app.rollout)
             task = asyncio.create_task(
                 follow_cluster(
@@ -190,8 +190,8 @@ class Life:
 
     def kill(self) -> None:
         """End it as SIGKILL does. From inside (a crash point) this does not return."""
-        asked, self._asked = list(self._asked), {}
-        for answer in asked:
+        pending, self._asked = list(self._asked), {}
+        for answer in pending:
             if not answer.done():
                 answer.set_exception(ConnectionError(f"{self.owner.name} was killed"))
         self.owner.kept.append(self._app)
@@ -268,10 +268,10 @@ def _read_files(folder: Path) -> dict[str, bytes]:
 
 
 def _decide(engine: RegorusEngine, question: bytes) -> object:
-    asked = engine.digest, question
-    if asked not in _ANSWERS:
-        _ANSWERS[asked] = orjson.dumps(_really_decide(engine, question))
-    return orjson.loads(_ANSWERS[asked])
+    request = engine.digest, question
+    if request not in _ANSWERS:
+        _ANSWERS[request] = orjson.dumps(_really_decide(engine, question))
+    return orjson.loads(_ANSWERS[request])
 
 
 def _compile(loader: Any, data: bytes, path: str) -> CodeType:

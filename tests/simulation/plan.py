@@ -90,22 +90,24 @@ class Plan:
 
 def from_json(text: str) -> Plan:
     """Return the plan that `Plan.to_json` wrote."""
-    told = json.loads(text)
+    document = json.loads(text)
     operations = []
-    for each in told.get("operations", ()):
+    for each in document.get("operations", ()):
         events = [Delivery(**one | {"tools": tuple(one.get("tools", ()))})
                   for one in each.pop("events", ())]  # fmt: skip
         operations.append(Operation(**each, events=tuple(events)))
-    founded = told.get("founded", False)
-    return Plan(told["seed"], told["store"], told["workers"], tuple(operations), founded)
+    founded = document.get("founded", False)
+    return Plan(
+        document["seed"], document["store"], document["workers"], tuple(operations), founded
+    )
 
 
-def _short(told: Any) -> Any:
+def _short(answer: Any) -> Any:
     """Leave out what is empty."""
-    if isinstance(told, dict):
+    if isinstance(answer, dict):
         keep = ("seed", "store", "workers", "at_s", "value", "key")
-        return {name: _short(it) for name, it in told.items() if it or name in keep}
-    return [_short(it) for it in told] if isinstance(told, list | tuple) else told
+        return {name: _short(it) for name, it in answer.items() if it or name in keep}
+    return [_short(it) for it in answer] if isinstance(answer, list | tuple) else answer
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,7 @@ def make_plan(seed: int, size: Size = SHORT, store: str = "", workers: int = 0) 
 def _deliveries(draw: random.Random, size: Size) -> list[Operation]:
     """Spread the events over sources; some hand over many at once, so that there is a backlog."""
     sources, keys = draw.randint(1, 4), draw.randint(1, 5)
-    burst, again = draw.choice((1, 1, 4, 16)), draw.choice((0.0, 0.0, 0.2))
+    burst, repeat = draw.choice((1, 1, 4, 16)), draw.choice((0.0, 0.0, 0.2))
     weights = [draw.random() + 0.05 for _ in TOOLS]
     made: list[Operation] = []
     value = 0
@@ -168,7 +170,7 @@ def _deliveries(draw: random.Random, size: Size) -> list[Operation]:
             key = f"k{draw.randrange(keys)}"
             events.append(Delivery(f"e{value}", wakes, key, value, tuple(tools)))
         at_s, what = _instant(draw, size), f"s{draw.randrange(sources)}"
-        twice = draw.random() < again
+        twice = draw.random() < repeat
         made.append(Operation(at_s, "deliver", what, again=twice, events=tuple(events)))
     return made
 

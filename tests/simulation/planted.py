@@ -64,10 +64,10 @@ def planted() -> list[Bug]:
     """Return all bugs, in the order of their file."""
     known = {(one.promise, one.name): one for one in load()}
     bugs = []
-    for told in tomllib.loads(CATALOGUE.read_text("utf-8"))["bug"]:
-        finding, store = told.pop("finding", 0), told.pop("store")
-        size, also = told.pop("size", "short"), told.pop("also", ())
-        mutant = Mutant(**told) if "find" in told else known[told["promise"], told["name"]]
+    for fields in tomllib.loads(CATALOGUE.read_text("utf-8"))["bug"]:
+        finding, store = fields.pop("finding", 0), fields.pop("store")
+        size, also = fields.pop("size", "short"), fields.pop("also", ())
+        mutant = Mutant(**fields) if "find" in fields else known[fields["promise"], fields["name"]]
         rest = tuple(replace(mutant, **each) for each in also)
         bugs.append(Bug(mutant, finding, store, size, rest))
     return bugs
@@ -84,11 +84,11 @@ def find(bug: Bug, copy: Path, most: int) -> Found:
         with player() as play:
             while played < most and len(showing) < _ENOUGH:
                 number = min(_AT_ONCE, most - played)
-                for told in _searched(copy, bug, played, number):
-                    plan = make_plan(told["seed"], SIZES[bug.size], bug.store)
-                    if told["wrong"] and not play(plan).wrong:
-                        showing.append(told["seed"])
-                        kinds |= {kind for kind, _ in told["wrong"]}
+                for result in _searched(copy, bug, played, number):
+                    plan = make_plan(result["seed"], SIZES[bug.size], bug.store)
+                    if result["wrong"] and not play(plan).wrong:
+                        showing.append(result["seed"])
+                        kinds |= {kind for kind, _ in result["wrong"]}
                 played += number
                 if showing and played >= 2 * _AT_ONCE:
                     break

@@ -32,7 +32,7 @@ from tests.simulation.fleet import (
     write_content,
     write_keys,
 )  # fmt: skip
-from tests.simulation.founding import Foundings, machine_of, store_of
+from tests.simulation.fleet_images import FleetImages, machine_of, store_of
 from tests.simulation.history import NEVER, Event, Fault, History, Order, Want
 from tests.simulation.loop import BOOT_S, Deadlock, Owner, SimLoop
 from tests.simulation.model import Violation, judge
@@ -287,9 +287,9 @@ class _Play:
                     for at, tool in enumerate(each.tools)
                 )
                 agents = AGENTS if each.wakes == "all" else (each.wakes,)
-                told = Event(event.key, agents, each.key, each.value, wants, self.loop.time())
-                self.events[each.name] = told
-                self.history.events.append(told)
+                delivery = Event(event.key, agents, each.key, each.value, wants, self.loop.time())
+                self.events[each.name] = delivery
+                self.history.events.append(delivery)
         while True:
             life = await self.anybody()
             try:
@@ -298,9 +298,9 @@ class _Play:
                 await asyncio.sleep(self.draw.uniform(0.02, 0.2))
                 continue
             for each in deliveries:
-                told = self.events[each.name]
-                if told.told_s == NEVER:
-                    told.told_s, told.by = self.loop.time(), life.owner.name
+                delivery = self.events[each.name]
+                if delivery.told_s == NEVER:
+                    delivery.told_s, delivery.by = self.loop.time(), life.owner.name
                     self.trace(f"{life.owner.name} accepted {each.name}")
             return
 
@@ -315,14 +315,14 @@ class _Play:
     # --- people -------------------------------------------------------------------------
 
     async def order(
-        self, told: Order, give: Callable[[Life, product.Order], Coroutine[Any, Any, Any]]
+        self, operation: Order, give: Callable[[Life, product.Order], Coroutine[Any, Any, Any]]
     ) -> Any:
         """Give an order until it is answered; what is refused binds nobody."""
         self.commands += 1
         order = product.Order(TESTER, "the plan says so", f"cmd-{self.commands}")
-        told.asked_s = self.loop.time()
-        self.history.orders.append(told)
-        self.trace(f"person asks {told.verb} {told.what}")
+        operation.asked_s = self.loop.time()
+        self.history.orders.append(operation)
+        self.trace(f"person asks {operation.verb} {operation.what}")
         answer = None
         while True:
             life = await self.anybody()
@@ -332,15 +332,15 @@ class _Play:
             except AlreadyDone:
                 break
             except BadCommand as error:
-                self.trace(f"person is refused {told.verb} {told.what}: {error}")
-                self.history.refuse(told, str(error))
+                self.trace(f"person is refused {operation.verb} {operation.what}: {error}")
+                self.history.refuse(operation, str(error))
                 return None
             except _GONE:
                 await asyncio.sleep(self.draw.uniform(0.02, 0.2))
-        told.told_s = self.loop.time()
+        operation.told_s = self.loop.time()
         if isinstance(answer, dict) and answer.get("recorded") is False:
-            told.by, told.recorded = life.owner.name, False
-        self.trace(f"person is told {told.verb} {told.what} by {life.owner.name}")
+            operation.by, operation.recorded = life.owner.name, False
+        self.trace(f"person is told {operation.verb} {operation.what} by {life.owner.name}")
         return answer
 
     async def do_stop(self, one: Operation) -> None:
@@ -348,9 +348,9 @@ class _Play:
         args: dict[str, Any] = {scope: name or True}
         recorded = False
         while not recorded:
-            told = Order(one.do, 0.0, what=one.what)
+            order = Order(one.do, 0.0, what=one.what)
             answer = await self.order(
-                told, lambda life, by: getattr(life.app.commands, one.do)(by, **args)
+                order, lambda life, by: getattr(life.app.commands, one.do)(by, **args)
             )
             # One that holds in its worker's memory alone is ordered anew, as its answer says.
             recorded = answer is None or answer["recorded"]
@@ -361,8 +361,8 @@ class _Play:
 
     async def do_publish(self, one: Operation) -> None:
         folder = self.content / POLICIES[one.what]
-        told = Order("publish", 0.0, what=one.what)
-        told.denies = ("wire.send",) if one.what == "strict" else ()
+        order = Order("publish", 0.0, what=one.what)
+        order.denies = ("wire.send",) if one.what == "strict" else ()
 
         async def give(life: Life, by: product.Order) -> Any:
             said = await life.app.commands.policy_apply(by, folder)
@@ -370,9 +370,9 @@ class _Play:
                 said = await life.app.commands.policy_apply(by, folder, confirm=said["confirm"])
             return said
 
-        answer = await self.order(told, give)
+        answer = await self.order(order, give)
         if answer:
-            told.revision = answer["revision"]
+            order.revision = answer["revision"]
 
     async def do_answer(self, one: Operation) -> None:
         """Answer every open hold; one whose outcome is unknown by what the target's record says."""
@@ -386,7 +386,7 @@ class _Play:
             async def give(
                 life: Life, by: product.Order, name: str = name, verb: str = verb
             ) -> Any:
-                row = life.app.store.action(name)
+                row = life.app.store.runs.action(name)
                 if row is None:
                     raise BadCommand("the store went back, and knows nothing of it")
                 shown = hold_item(life.app.store, row, life.app.services.clock.now_us())
@@ -398,9 +398,9 @@ class _Play:
         event = self.events.get(one.what)
         if event is None or event.told_s == NEVER:
             return
-        told = Order("erase", 0.0, what=event.ref)
+        order = Order("erase", 0.0, what=event.ref)
         await self.order(
-            told, lambda life, by: life.app.commands.erase(by, event=event.ref, deny_holds=True)
+            order, lambda life, by: life.app.commands.erase(by, event=event.ref, deny_holds=True)
         )
 
     async def do_rotate(self, one: Operation) -> None:
@@ -418,12 +418,12 @@ class _Play:
             store, upkeep = life.app.store, life.app.commands.maintenance
             assert upkeep is not None
             size = checkpoint_size_before(
-                store, life.app.services.clock.now_us(), store.first_open_entry()
+                store.ledger, life.app.services.clock.now_us(), store.ledger.first_open_entry()
             )
-            if size <= archived_part(store).size:
+            if size <= archived_part(store.ledger).size:
                 raise BadCommand("nothing is closed that is not archived")
             key = (life.settings.state / "ledger.pub").read_text(encoding="utf-8").strip()
-            archived = write_segment(store, self.durable.segments, size, key)
+            archived = write_segment(store.ledger, self.durable.segments, size, key)
             return await upkeep.prune_archived(by.principal, by.reason, archived, by.command_id)
 
         await self.order(Order("archive", 0.0), give)
@@ -443,8 +443,8 @@ class _Play:
             return
         since_s, image = self.image
         self.image = None
-        told = Order("restore", self.loop.time(), what="failover", since_s=since_s)
-        self.history.orders.append(told)
+        order = Order("restore", self.loop.time(), what="failover", since_s=since_s)
+        self.history.orders.append(order)
         self.trace(f"failover to a copy that is {self.loop.time() - since_s:.3f} s old")
         slots = [slot for slot, life in enumerate(self.lives) if life and not life.owner.dead]
         for slot in slots:
@@ -453,7 +453,7 @@ class _Play:
         put_back = self.durable.put_back(image, settings, SimClock(self.loop))
         async with self.restoring:
             await self.loop.spawn(Owner("restore"), put_back)
-            told.told_s = self.loop.time()  # the store knows from here on what is done
+            order.told_s = self.loop.time()  # the store knows from here on what is done
         self.disk.forget(self.machine(0))
         await asyncio.gather(*(self.rise(slot) for slot in slots))
 
@@ -544,9 +544,9 @@ class _Play:
 
     async def do_duplicate(self, one: Operation) -> None:
         """Deliver once more what was delivered before."""
-        told = [each for each in self.plan.deliveries if each.name in self.events]
-        if told:
-            each = self.draw.choice(told)
+        events = [each for each in self.plan.deliveries if each.name in self.events]
+        if events:
+            each = self.draw.choice(events)
             sources = (o.what for o in self.plan.operations if each in o.events)
             await self.deliver(next(sources), [each])
 
@@ -577,7 +577,7 @@ def player() -> Iterator[Callable[[Plan], Played]]:
     with tempfile.TemporaryDirectory(prefix="vedette-simulation-", dir=where) as name:
         base = Path(name)
         write_content(base / "content")
-        foundings = Foundings(base / "content", base / "founded")
+        images = FleetImages(base / "content", base / "founded")
         count = itertools.count()
         # A machine of a simulation has little room, and there are many.
         spare, spare_space.SPARE_BYTES = spare_space.SPARE_BYTES, _SPARE
@@ -590,7 +590,7 @@ def player() -> Iterator[Callable[[Plan], Played]]:
             folder = base / f"history{number}"
             folder.mkdir()
             if plan.founded:
-                foundings.copy(plan.store, plan.workers, folder)
+                images.copy(plan.store, plan.workers, folder)
             try:
                 return play(plan, base / "content", folder)
             finally:

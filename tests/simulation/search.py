@@ -148,9 +148,9 @@ class Kept:
 
 def _read(path: Path) -> Iterator[Result]:
     for line in path.read_text("utf-8").splitlines() if path.exists() else ():
-        told = json.loads(line)
-        wrong = tuple((kind, what) for kind, what in told.pop("wrong"))
-        yield Result(**told, wrong=wrong)
+        document = json.loads(line)
+        wrong = tuple((kind, what) for kind, what in document.pop("wrong"))
+        yield Result(**document, wrong=wrong)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -179,7 +179,7 @@ def main(words: Sequence[str] | None = None) -> int:
     seeds = [s for s in range(given.first, given.first + given.histories) if s not in known]
     print(_conditions(given, len(seeds)), flush=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nobody is left behind
-    began = told = time.monotonic()
+    began = reported_at = time.monotonic()
     done = 0
     try:
         for result in search(
@@ -190,14 +190,14 @@ def main(words: Sequence[str] | None = None) -> int:
             if result.wrong:
                 kinds = ", ".join(sorted({kind for kind, _ in result.wrong}))
                 print(f"seed {result.seed} ({result.store}): {kinds}: {result.wrong[0][1]}")
-            if time.monotonic() - told > 10:
-                told = time.monotonic()
-                rate = done / (told - began)
+            if time.monotonic() - reported_at > 10:
+                reported_at = time.monotonic()
+                rate = done / (reported_at - began)
                 left = (len(seeds) - done) / rate
                 print(f"{done} of {len(seeds)}, {rate:.1f}/s, {left / 60:.0f} min left", flush=True)
     except KeyboardInterrupt:
         print("\nbroken off; a further run goes on from here", flush=True)
-    return _tell(kept, given, size, time.monotonic() - began, done)
+    return _print_result(kept, given, size, time.monotonic() - began, done)
 
 
 def _conditions(given: argparse.Namespace, left: int) -> str:
@@ -210,7 +210,9 @@ def _conditions(given: argparse.Namespace, left: int) -> str:
     )
 
 
-def _tell(kept: Kept, given: argparse.Namespace, size: Size, took_s: float, done: int) -> int:
+def _print_result(
+    kept: Kept, given: argparse.Namespace, size: Size, took_s: float, done: int
+) -> int:
     all_of = range(given.first, given.first + given.histories)
     seen = [kept.results[seed] for seed in all_of if seed in kept.results]
     wrong = [one for one in seen if one.wrong]

@@ -170,9 +170,9 @@ class Server:
             return
         self.holder = None
         while self._waiting:
-            self.holder, told = self._waiting.pop(0)
+            self.holder, event = self._waiting.pop(0)
             if self.holder.open:
-                told.set()
+                event.set()
                 return
             self.holder = None
 
@@ -294,11 +294,11 @@ class Session:
     def notifies(self, timeout: float, stop_after: int) -> Iterator[None]:
         """Wait for news."""
         self.listens = True
-        told = self.news.wait(timeout)
+        is_set = self.news.wait(timeout)
         self.news.clear()
         if not self.open:
             raise Lost("the session was ended")
-        return iter((None,) if told else ())
+        return iter((None,) if is_set else ())
 
 
 class SimulatedDatabase:
@@ -499,8 +499,8 @@ def _open(path: Path) -> apsw.Connection:
     database = apsw.Connection(str(path), vfs=SERVER_VFS, statementcachesize=256)
     # Else every execution of a query plans it anew for the values of that moment.
     database.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    asked = "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; PRAGMA wal_autocheckpoint=0"
-    database.execute(asked).fetchall()
+    pragmas = "PRAGMA journal_mode=WAL; PRAGMA synchronous=OFF; PRAGMA wal_autocheckpoint=0"
+    database.execute(pragmas).fetchall()
 
     def table(name: str) -> str | None:
         found = "SELECT name FROM sqlite_schema WHERE name=?"

@@ -74,8 +74,8 @@ def _simpler(plan: Plan) -> Iterator[Plan]:
     """Give plans with one thing simpler: fewer workers, a shorter fault, no second delivery."""
     if plan.workers > 1:
         fewer = plan.workers - 1
-        moved = [replace(one, worker=min(one.worker, fewer - 1)) for one in plan.operations]
-        yield replace(plan, workers=fewer, operations=tuple(moved))
+        operations = [replace(one, worker=min(one.worker, fewer - 1)) for one in plan.operations]
+        yield replace(plan, workers=fewer, operations=tuple(operations))
     for at, one in enumerate(plan.operations):
         if one.for_s > 0.1:
             yield _with(plan, at, for_s=round(one.for_s / 2, 3))

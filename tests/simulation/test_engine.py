@@ -125,14 +125,14 @@ class History:
         await self.life.open()
         await asyncio.gather(self.source(), self.nemesis())
         app = self.life.app
-        while not app.dispatcher.is_idle or app.store.due_runs(1 << 62, 9, []):  # noqa: ASYNC110
+        while not app.dispatcher.is_idle or app.store.schedule.due_runs(1 << 62, 9, []):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-        self.ledger = b"\n".join(raw for _, raw, _, _ in app.store.walk(None))
+        self.ledger = b"\n".join(raw for _, raw, _, _ in app.store.ledger.walk(None))
         self.rows = sum(len(self.notes(agent, f"k{n}")) for agent in AGENTS for n in range(4))
         await self.life.close()
 
     def notes(self, agent: str, key: str) -> list[str]:
-        row = self.life.app.store.row(f"{agent}_notes", key)
+        row = self.life.app.store.runs.row(f"{agent}_notes", key)
         return [] if row is None else list(row["texts"])
 
     def digest(self) -> str:
@@ -169,7 +169,7 @@ def test_everything_is_done_through_kills_and_power_cuts(folder: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes_in_another_process(folder: Path) -> None:
-    told = []
+    results = []
     for hash_seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-m", "tests.simulation.test_engine", "3", "4"],
@@ -181,15 +181,15 @@ def test_the_same_seed_gives_the_same_bytes_in_another_process(folder: Path) -> 
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        told.append(done.stdout.split())
-    assert told[0] == told[1]
-    assert told[0][0] != told[0][1]
+        results.append(done.stdout.split())
+    assert results[0] == results[1]
+    assert results[0][0] != results[0][1]
 
 
 def test_a_disk_that_fails_is_told_and_gone_on_from(folder: Path) -> None:
     loop = SimLoop(1)
     disk = SimDisk("vedette-sim-fails")
-    told = []
+    results = []
 
     async def main() -> int:
         state = folder / "failing"
@@ -204,18 +204,18 @@ def test_a_disk_that_fails_is_told_and_gone_on_from(folder: Path) -> None:
         disk.fail(state, "sync", 1)
         with pytest.raises(StoreFailed) as error:
             await send("1")
-        told.append(str(error.value))
+        results.append(str(error.value))
         await send("1")
         await send("2")
         disk.leave_room(state, 0)
         with pytest.raises(StoreFailed) as error:
             await send("3")
-        told.append(str(error.value))
+        results.append(str(error.value))
         disk.leave_room(state, None)
         await send("3")
-        while life.app.store.ready_counts():  # noqa: ASYNC110
+        while life.app.store.schedule.ready_counts():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
-        found = life.app.store.row("ant_notes", "k")
+        found = life.app.store.runs.row("ant_notes", "k")
         await life.close()
         return len(found["texts"]) if found else 0
 
@@ -225,7 +225,7 @@ def test_a_disk_that_fails_is_told_and_gone_on_from(folder: Path) -> None:
         finally:
             loop.close()
             disk.close()
-    assert len(told) == 2
+    assert len(results) == 2
 
 
 def test_whoever_asks_this_machine_is_told(folder: Path) -> None:

@@ -61,17 +61,17 @@ def test_what_was_found_once_is_not_found_again(path: Path) -> None:
 @pytest.mark.slow
 def test_a_seed_gives_the_same_bytes_in_another_process_under_another_hash_seed() -> None:
     """Whatever that process did before: the second plays other histories first."""
-    told = []
+    results = []
     for hash_seed, first in (("0", 40), ("4711", 39)):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        told.append(
+        results.append(
             subprocess.run(
                 [sys.executable, "-c", _BYTES.format(first=first)],
                 cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
             ).stdout.splitlines()
         )  # fmt: skip
-    assert len(told[0]) == 6
-    assert told[0] == told[1][2:]
+    assert len(results[0]) == 6
+    assert results[0] == results[1][2:]
 
 
 def test_seeds_differ() -> None:
@@ -86,13 +86,13 @@ def test_seeds_differ() -> None:
 
 def test_where_a_history_lies_is_not_in_its_bytes() -> None:
     """Of this seed a worker does not come up, on a full disk: the error names its file."""
-    told = set()
+    digests = set()
     for _ in range(2):
         with player() as play:
             played = play(make_plan(180, SHORT))
         assert any("the disk is full" in line for line in played.lines)
-        told.add(played.digest)
-    assert len(told) == 1
+        digests.add(played.digest)
+    assert len(digests) == 1
 
 
 def test_what_a_dead_agent_process_was_asked_is_not_lost() -> None:

@@ -308,19 +308,19 @@ async def _of(loop: SimLoop, owner: Owner, coro: Coroutine[Any, Any, None]) -> N
 def _locks(seen: list[Any]) -> None:
     """Every kind of waiting, on threads of one owner."""
     loop_time = Queue[float]()
-    lock, again, told, flag = Lock(), RLock(), Condition(), Event()
+    lock, repeat, condition, flag = Lock(), RLock(), Condition(), Event()
     three = Semaphore(3)
 
     def holder(n: int) -> None:
         with lock:
             current_loop().pause(1)
             seen.append(("locked", n))
-        with again, again:
+        with repeat, repeat:
             current_loop().pause(0.1)
         with three:
             current_loop().pause(0.1)
-        with told:
-            if told.wait(30):
+        with condition:
+            if condition.wait(30):
                 seen.append(("told", n))
         loop_time.put(current_loop().time())
 
@@ -330,11 +330,11 @@ def _locks(seen: list[Any]) -> None:
     assert not flag.wait(8)
     assert lock.acquire(blocking=False)
     lock.release()
-    with told:
-        told.notify(2)
+    with condition:
+        condition.notify(2)
     current_loop().pause(1)
-    with told:
-        told.notify_all()
+    with condition:
+        condition.notify_all()
     for thread in threads:
         thread.join()
         assert not thread.is_alive()

@@ -125,7 +125,7 @@ def say_old(history: History) -> None:
     entry(history, "action.decided", -1)["policy_rev"] = 1
 
 
-def call_again(history: History) -> None:
+def repeat_call(history: History) -> None:
     history.acts.append(Act(2.4, "done", "order", "k1", "e1", "a"))
 
 
@@ -133,7 +133,7 @@ def late_call(history: History) -> None:
     act(history, "begun", 1).at_s = 2.3
 
 
-def never_told(history: History) -> None:
+def withhold_answer(history: History) -> None:
     entry(history, "event.accepted", 1)["event"] = "evt_other"
 
 
@@ -157,12 +157,12 @@ def old_rules(history: History) -> None:
     history.orders[2].denies = ("big",)
 
 
-def yes_again(history: History) -> None:
+def repeat_yes(history: History) -> None:
     history.orders.append(Order("approve", 3.6, 3.7, "k3"))
     Ledger(history).add("hold.approved", action="act_k3", tool="big", actor="person:tester")
 
 
-def order_again(history: History) -> None:
+def repeat_order(history: History) -> None:
     Ledger(history).add("stop.set", what="agent:a", actor="person:tester")
 
 
@@ -198,7 +198,7 @@ def keep_content(history: History) -> None:
     history.content = '{"text":"e2"}'
 
 
-def begin_again(history: History) -> None:
+def repeat_begin(history: History) -> None:
     """Another worker begins the first call anew though the ledger says that it is done."""
     size = len(history.entries)
     history.acts.append(Act(2.65, "begun", "order", "k1", "e1", "a", "w1", size))
@@ -209,14 +209,14 @@ def ask_early(history: History) -> None:
 
 
 SPOILED: dict[str, tuple[str, Callable[[History], object]]] = {
-    "an event that was answered for": ("lost", never_told),
+    "an event that was answered for": ("lost", withhold_answer),
     "an effect": ("lost", lambda h: h.acts.remove(act(h, "done", 1))),
     "a row": ("lost", lambda h: become(h, "effect.done")),
     "a row's text": ("lost", lambda h: h.rows.clear()),
     "a dead letter": ("lost", lambda h: entry(h, "run.closed").update(kind="run.dead")),
     "a dropped run": ("lost", lambda h: entry(h, "run.closed").update(kind="run.dropped")),
     "a place of the ledger": ("lost", lambda h: h.entries.pop(4)),
-    "an effect twice": ("doubled", call_again),
+    "an effect twice": ("doubled", repeat_call),
     "a key of its own": ("doubled", lambda h: setattr(act(h, "begun"), "key", "k9")),
     "a call whose answer was heard": (
         "repeated",
@@ -291,14 +291,14 @@ SPOILED: dict[str, tuple[str, Callable[[History], object]]] = {
     ),
     "an approval that is not on record": ("forgotten", lambda h: become(h, "hold.approved")),
     "a stop that is not on record": ("forgotten", lambda h: become(h, "stop.set")),
-    "an order that is carried out twice": ("doubled", order_again),
-    "an approval that is asked for again": ("asked again", yes_again),
+    "an order that is carried out twice": ("doubled", repeat_order),
+    "an approval that is asked for again": ("asked again", repeat_yes),
     "an outcome that its target does not know": (
         "untrue",
         lambda h: h.acts.remove(act(h, "done")),
     ),
     "an outcome that was told otherwise": ("untrue", fail),
-    "a call whose outcome is on record": ("repeated", begin_again),
+    "a call whose outcome is on record": ("repeated", repeat_begin),
     "a question while the call may be under way": ("asked too early", ask_early),
     "a booking that nothing permits": ("spend", lambda h: book(h, a=5)),
     "a permit that nobody booked": ("spend", book),
@@ -378,13 +378,13 @@ def test_what_was_ended_for_its_own_reason_alone_is_not_lost(
 
 def test_rows_that_a_stop_held_are_in_the_order_in_which_they_were_written() -> None:
     history = sound()
-    late = Event("evt_0", ("a",), "k", 4, (Want("note", "n0", row=True),), 4.1, 4.2, "w0")
-    history.events.append(late)
+    last_event = Event("evt_0", ("a",), "k", 4, (Want("note", "n0", row=True),), 4.1, 4.2, "w0")
+    history.events.append(last_event)
     write = Ledger(history)
-    write.accept(late)
-    write.judge(late, "a", [1, 2, 4], "n0", "note", rev=2)
-    write.add("effect.done", action="act_n0", tool="note", **_of(late))
-    write.close(late)
+    write.accept(last_event)
+    write.judge(last_event, "a", [1, 2, 4], "n0", "note", rev=2)
+    write.add("effect.done", action="act_n0", tool="note", **_of(last_event))
+    write.close(last_event)
     book(history, a=5)
     history.rows["a", "k"] = ["n1", "n0"]
     assert judge(history) == []
@@ -416,12 +416,12 @@ def test_a_booking_that_a_clock_made_old_may_be_dropped_and_none_is_made_up() ->
 def proved() -> tuple[list[bytes], list[str], dict[int, bytes]]:
     """A ledger of three entries, two of them with a body, and its signed heads."""
     bodies = {1: b"salt-1one", 2: b"salt-2two"}
-    told = [
+    entries = [
         {"seq": 1, "body": hashlib.sha256(bodies[1]).hexdigest()},
         {"seq": 2, "body": hashlib.sha256(bodies[2]).hexdigest(), "cause": 1},
         {"seq": 3},
     ]
-    ledger = [json.dumps(entry).encode() for entry in told]
+    ledger = [json.dumps(entry).encode() for entry in entries]
     one, two, three = (hashlib.sha256(b"\0" + raw).digest() for raw in ledger)
     both = hashlib.sha256(b"\1" + one + two).digest()
     roots = {2: both, 3: hashlib.sha256(b"\1" + both + three).digest()}

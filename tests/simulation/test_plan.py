@@ -49,8 +49,8 @@ def test_a_failing_plan_becomes_small() -> None:
     )
 
     def fails(candidate: Plan) -> bool:
-        asked = any("bell.ring" in event.tools for event in candidate.deliveries)
-        return asked and _stop_then_kill(candidate)
+        has_ring = any("bell.ring" in event.tools for event in candidate.deliveries)
+        return has_ring and _stop_then_kill(candidate)
 
     small = shrink(plan, fails, tries=2000)
     assert fails(small)
@@ -65,8 +65,8 @@ def test_a_plan_that_does_not_fail_is_left_alone() -> None:
 
 
 def _stop_then_kill(plan: Plan) -> bool:
-    told = [one.do for one in plan.operations if one.do in ("stop", "kill")]
-    return "stop" in told and "kill" in told[told.index("stop") :]
+    rows = [one.do for one in plan.operations if one.do in ("stop", "kill")]
+    return "stop" in rows and "kill" in rows[rows.index("stop") :]
 
 
 @pytest.mark.parametrize("bug", planted(), ids=lambda bug: bug.mutant.name)

@@ -207,6 +207,6 @@ def test_a_failover_loses_what_its_copy_has_not(machine: Machine) -> None:
         machine.server.fail_over(image)
         assert one.rows("SELECT 1 FROM meta WHERE name='x'") == []
         await asyncio.sleep(0.5)
-        assert store.last_seq() == 0
+        assert store.ledger.last_seq() == 0
 
     machine.run(work)

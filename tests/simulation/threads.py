@@ -30,17 +30,17 @@ class _Waiters:
     def wait(self, timeout: float | None) -> bool:
         """Give way until woken; False if `timeout` seconds passed before."""
         loop = current_loop()
-        seat = loop.here()
-        late: Wake | None = None
+        handle = loop.here()
+        timer: Wake | None = None
         if timeout is not None:
-            late = loop.resume(*seat, max(0.0, timeout))
-        self._all.append(seat)
+            timer = loop.resume(*handle, max(0.0, timeout))
+        self._all.append(handle)
         loop.give_way()
-        if seat in self._all:
-            self._all.remove(seat)
+        if handle in self._all:
+            self._all.remove(handle)
             return False
-        if late is not None:
-            late.cancel()
+        if timer is not None:
+            timer.cancel()
         return True
 
     def wake(self, n: int = 1) -> None:
@@ -130,9 +130,9 @@ class Condition:
     def wait(self, timeout: float | None = None) -> bool:
         """Wait to be told; False if `timeout` seconds passed before."""
         depth = self._lock.give_up()
-        told = self._waiters.wait(timeout)
+        is_notified = self._waiters.wait(timeout)
         self._lock.take_up(depth)
-        return told
+        return is_notified
 
     def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
         """Wait until something is true; return what it was at the end."""

@@ -133,7 +133,7 @@ def loaded_at_effects(fleet: SmallFleet, then: str = "") -> list[set[str]]:
     """
     from vedette.interfaces.http.unix_socket import socket_of
 
-    told = fleet.record.with_name(f"{fleet.record.name}.modules")
+    path = fleet.record.with_name(f"{fleet.record.name}.modules")
     process = subprocess.Popen(
         [sys.executable, "-m", "vedette", "--config", str(fleet.config), "run", "--plain"],
         stdout=subprocess.DEVNULL,
@@ -142,7 +142,7 @@ def loaded_at_effects(fleet: SmallFleet, then: str = "") -> list[set[str]]:
 
     def until(lines: int) -> None:
         end = time.monotonic() + 60
-        while not told.exists() or told.read_text().count("\n") < lines:
+        while not path.exists() or path.read_text().count("\n") < lines:
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < end
             time.sleep(0.02)
@@ -160,7 +160,7 @@ def loaded_at_effects(fleet: SmallFleet, then: str = "") -> list[set[str]]:
     finally:
         process.kill()
         process.communicate()
-    return [set(line.split()) for line in told.read_text().splitlines()]
+    return [set(line.split()) for line in path.read_text().splitlines()]
 
 
 def test_a_start_loads_no_more_than_the_first_event_needs(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_start_loads_no_more_than_the_first_event_needs(tmp_path: Path) -> Non
     } <= second & LATER
 
 
-def test_the_trial_of_a_policy_and_the_zygote_begin_before_the_event_loop_is_loaded() -> None:
+def test_the_trial_of_a_policy_and_the_fork_server_begin_before_the_event_loop_is_loaded() -> None:
     """What another process works on meanwhile is begun before what this one needs itself."""
     begins = """
 import vedette.interfaces.cli.run, vedette.config.settings

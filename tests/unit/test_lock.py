@@ -91,8 +91,8 @@ def test_the_lock_covers_the_project() -> None:
 def test_every_runtime_dependency_has_its_reason() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     extras = project["project"]["optional-dependencies"].values()
-    asked = [*project["project"]["dependencies"], *(text for extra in extras for text in extra)]
-    stated = {canonicalize_name(Requirement(text).name) for text in asked}
+    questions = [*project["project"]["dependencies"], *(text for extra in extras for text in extra)]
+    stated = {canonicalize_name(Requirement(text).name) for text in questions}
     record = (ROOT / "docs/decisions/0002-runtime-dependencies.md").read_text("utf-8")
     rows = {canonicalize_name(name) for name in re.findall(r"^\| ([a-z][\w.-]*) \|", record, re.M)}
     assert rows == stated

@@ -108,10 +108,10 @@ def test_a_record_is_taken_up_again_without_its_torn_end(tmp_path: Path) -> None
     first.close()
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"key": "torn')
-    again = receiver.Record(path)
-    assert again.take("a", 1, {})["duplicate"] is True
-    assert again.take("b", 1, {})["effect"] is True
-    again.close()
+    repeat = receiver.Record(path)
+    assert repeat.take("a", 1, {})["duplicate"] is True
+    assert repeat.take("b", 1, {})["effect"] is True
+    repeat.close()
     assert [json.loads(line)["n"] for line in path.read_bytes().splitlines()] == [1, 2, 3]
 
 

@@ -60,8 +60,8 @@ def data_folder() -> Path | None:
     given = os.environ.get("VEDETTE_DATA")
     if given:
         return Path(given)
-    beside = ROOT.parent / "shared" / "data"
-    return beside if beside.is_dir() else None
+    shared = ROOT.parent / "shared" / "data"
+    return shared if shared.is_dir() else None
 
 
 def conditions(quick: bool, encoder: bool = False) -> list[str]:

@@ -41,7 +41,7 @@ class Vectors:
         self._home, self._path = home, home / f"vectors-{weights[:16]}.npz"
         self._known: dict[str, Singles] = {}
         self.cost: float | None = None  # CPU ms per text of what was made now
-        self._known = self._kept()
+        self._known = self._read_cache()
 
     def __call__(self, texts: Sequence[str]) -> Singles:
         """Return the pooled layers 4, 5 and 6 of each text: (texts, 3, 384)."""
@@ -51,34 +51,34 @@ class Vectors:
             rows, self.cost = call("vectors", {"texts": list(absent.values())}, self._home)
             self._known.update(zip(absent, rows.astype(np.float32), strict=True))
             # Another run may have kept vectors of its own meanwhile.
-            self._known = {**self._kept(), **self._known}
-            kept = self._path.with_suffix(f".{os.getpid()}.part.npz")
+            self._known = {**self._read_cache(), **self._known}
+            part_path = self._path.with_suffix(f".{os.getpid()}.part.npz")
             np.savez(
-                kept, names=np.array(list(self._known)), rows=np.stack([*self._known.values()])
+                part_path, names=np.array(list(self._known)), rows=np.stack([*self._known.values()])
             )
-            kept.replace(self._path)
+            part_path.replace(self._path)
         return np.stack([self._known[name] for name in names])
 
-    def _kept(self) -> dict[str, Singles]:
+    def _read_cache(self) -> dict[str, Singles]:
         if not self._path.is_file():
             return {}
-        with np.load(self._path) as kept:
-            return dict(zip(kept["names"].tolist(), kept["rows"], strict=True))
+        with np.load(self._path) as archive:
+            return dict(zip(archive["names"].tolist(), archive["rows"], strict=True))
 
 
 def call(what: str, job: dict[str, Any], home: Path = HOME) -> tuple[Floats, float]:
     """Run this file in the tool environment; return its array and the CPU ms per text."""
     with tempfile.TemporaryDirectory() as folder:
-        told, out = Path(folder) / "job.json", Path(folder) / "out.npy"
-        told.write_text(json.dumps(job), encoding="utf-8")
+        job_path, out_path = Path(folder) / "job.json", Path(folder) / "out.npy"
+        job_path.write_text(json.dumps(job), encoding="utf-8")
         done = subprocess.run(
-            [str(home / "bin" / "python"), __file__, what, str(told), str(out)],
+            [str(home / "bin" / "python"), __file__, what, str(job_path), str(out_path)],
             check=True,
             capture_output=True,
             text=True,
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src")},
         )
-        return np.load(out), float(done.stdout)
+        return np.load(out_path), float(done.stdout)
 
 
 def nearest(train: Floats, labels: Sequence[str], test: Floats) -> Floats:
@@ -94,8 +94,8 @@ def nearest(train: Floats, labels: Sequence[str], test: Floats) -> Floats:
 
 def zscored(values: Floats) -> Floats:
     """Return the decision values of each text with mean 0 and spread 1."""
-    apart = values - values.mean(axis=1, keepdims=True)
-    found: Floats = apart / np.maximum(apart.std(axis=1, keepdims=True), 1e-12)
+    difference = values - values.mean(axis=1, keepdims=True)
+    found: Floats = difference / np.maximum(difference.std(axis=1, keepdims=True), 1e-12)
     return found
 
 
@@ -103,9 +103,9 @@ def encode_with(vectors: Vectors, layers: int, texts: Sequence[str]) -> Callable
     """Return `Dense.encode`: the last layer, or all three with the mean of `texts` taken off."""
     joined = import_module("vedette.judging.encoder").joined
     if layers == 1:
-        return lambda asked: joined(vectors(asked)[:, -1:])
+        return lambda queries: joined(vectors(queries)[:, -1:])
     middle = joined(vectors(texts), unit_only=True).mean(axis=0)
-    return lambda asked: joined(vectors(asked), middle)
+    return lambda queries: joined(vectors(queries), middle)
 
 
 def main(what: str, job_path: str, out_path: str) -> None:

@@ -40,7 +40,7 @@ def scores(values: Sequence[float]) -> list[float]:
     deviation, step, level, spread = (_Ranked() for _ in range(4))
     long_run, usual_spread = _Winsorised(), _Winsorised()
     recent: deque[float] = deque(maxlen=_LONG)
-    told = []
+    result = []
     for row, value in enumerate(values):
         before = recent[-1] if recent else value
         recent.append(value)
@@ -55,8 +55,8 @@ def scores(values: Sequence[float]) -> list[float]:
             width = math.dist(recent, (mean,) * len(recent)) / math.sqrt(len(recent))
             logged = math.log(max(width, 1e-9 * abs(mean) + 1e-12))
             surprises.append(spread.above(abs(usual_spread.error(logged))))
-        told.append(sum(one**3 for one in surprises) ** (1 / 3))
-    return told
+        result.append(sum(one**3 for one in surprises) ** (1 / 3))
+    return result
 
 
 class _Winsorised:
@@ -70,14 +70,14 @@ class _Winsorised:
         if not self.rows:
             self.mean = value
         error = value - self.mean
-        taken = error
+        clipped = error
         if self.rows > 30 and self.square > 0:
             bound = 3 * math.sqrt(self.square)
-            taken = min(bound, max(-bound, error))
+            clipped = min(bound, max(-bound, error))
         self.rows += 1
         weight = max(0.001, 1 / self.rows)
-        self.mean += weight * taken
-        self.square += weight * (taken * taken - self.square)
+        self.mean += weight * clipped
+        self.square += weight * (clipped * clipped - self.square)
         return error
 
 

@@ -141,11 +141,11 @@ def with_encoder(train: Pairs, texts: Sequence[str], vectors: Vectors) -> list[t
     names = sorted({label for _, label in train})
     labels, own = [label for _, label in train], [text for text, _ in train]
     last = encode_with(vectors, 1, own)
-    known, asked = last(own), last(texts)
-    job = {"train": known.tolist(), "labels": labels, "test": asked.tolist()}
+    known, queries = last(own), last(texts)
+    job = {"train": known.tolist(), "labels": labels, "test": queries.tolist()}
     b, cost = call("regression", job)
     a, cost_a = run_baseline("svm-characters", own, labels, texts)
-    every = zscored(a) + zscored(b) + zscored(nearest(known, labels, asked))
+    every = zscored(a) + zscored(b) + zscored(nearest(known, labels, queries))
 
     def said(values: Floats, spent: float) -> Scored:
         ordered = np.sort(values, axis=1)
@@ -197,16 +197,16 @@ def _scope(said: Scored, right: npt.NDArray[np.bool_], sizes: Sequence[int]) -> 
     known, rest = said.familiar[: right.size], said.familiar[right.size :]
     first, second = rest[: sizes[0]], rest[sizes[0] :]
     half = np.arange(right.size) % 2 == 0
-    kept: list[float] = []
+    shares: list[float] = []
     caught: list[float] = []
     # The bar rejects nine in ten of one set: labelled rows in scope have no say in it.
     for tuned, scored, here in ((first, second, half), (second, first, ~half)):
         bar = float(np.quantile(tuned, 0.9))
-        kept.append(float((right[here] & (known[here] > bar)).mean()))
+        shares.append(float((right[here] & (known[here] > bar)).mean()))
         caught.append(float((scored <= bar).mean()))
     inside = np.r_[np.ones(known.size, bool), np.zeros(rest.size, bool)]
     area = below_curve(said.familiar, inside)
     return (
-        f"OOS: in scope right {100 * np.mean(kept):.1f}, recall {100 * np.mean(caught):.1f},"
+        f"OOS: in scope right {100 * np.mean(shares):.1f}, recall {100 * np.mean(caught):.1f},"
         f" AUROC {area:.3f}"
     )

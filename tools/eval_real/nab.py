@@ -77,7 +77,7 @@ def run(data: Path) -> list[str]:
         f"{'':<22}     dard     FP     FN    found  rows 1,000 (rows) a row",
     ]
     for entrant in entrants:
-        lines += _told(entrant)
+        lines += _entrant_lines(entrant)
     lines += _difference(entrants[0], entrants[1])
     lines += ["", "threshold chosen on the other folders, by the mean of the three columns:"]
     for entrant in entrants[:2]:
@@ -87,8 +87,8 @@ def run(data: Path) -> list[str]:
     lines += ["", "threshold fitted on these very files, as the published figures are:"]
     for entrant in entrants[:2]:
         best = best_threshold(entrant.judged)
-        told = _columns(columns(entrant.judged.at(best), costs))
-        lines.append(f"{entrant.name:<22}{told}  at {best:.2f}")
+        scores = _columns(columns(entrant.judged.at(best), costs))
+        lines.append(f"{entrant.name:<22}{scores}  at {best:.2f}")
     return [*lines, "", *_published(data)]
 
 
@@ -98,18 +98,18 @@ def _difference(ours: Entrant, other: Entrant) -> list[str]:
     costs = ours.judged.costs
     gains = zip(columns(rung, costs), columns(against, costs), strict=True)
     spans = interval(rung, costs, against)
-    told = [
+    differences = [
         f"{one - two:+.1f} [{low:+.0f} to {high:+.0f}]"
         for (one, two), (low, high) in zip(gains, spans, strict=True)
     ]
-    return ["", "the judge less the baseline, paired by file:", f"  {', '.join(told)}"]
+    return ["", "the judge less the baseline, paired by file:", f"  {', '.join(differences)}"]
 
 
 def _columns(scores: Sequence[float]) -> str:
     return f"{scores[0]:>9.1f}" + "".join(f"{score:>7.1f}" for score in scores[1:])
 
 
-def _told(entrant: Entrant) -> list[str]:
+def _entrant_lines(entrant: Entrant) -> list[str]:
     rung = entrant.judged.at(entrant.threshold)
     hit, windows = sum(one.hit for one in rung), sum(one.windows for one in rung)
     false = sum(one.false for one in rung)
@@ -123,8 +123,8 @@ def _told(entrant: Entrant) -> list[str]:
     ]
     if entrant.cpu_us:
         spans = interval(rung, entrant.judged.costs)
-        told = ", ".join(f"{low:.0f} to {high:.0f}" for low, high in spans)
-        lines.append(f"  threshold {entrant.threshold:g}; interval {told}")
+        interval_text = ", ".join(f"{low:.0f} to {high:.0f}" for low, high in spans)
+        lines.append(f"  threshold {entrant.threshold:g}; interval {interval_text}")
     return lines
 
 
@@ -189,9 +189,9 @@ def _published(data: Path) -> list[str]:
     """Return the anchors: what the board says over all 58 files."""
     path = data / "nab" / "published_results.json"
     try:
-        told = json.loads(path.read_text(encoding="utf-8"))
+        results = json.loads(path.read_text(encoding="utf-8"))
         rows = [
-            f"{name:<22}{_columns([told[key][profile] for profile in PROFILES])}"
+            f"{name:<22}{_columns([results[key][profile] for profile in PROFILES])}"
             for key, name in ANCHORS.items()
         ]
     except (OSError, ValueError, KeyError, TypeError):

@@ -126,9 +126,9 @@ def read(root: Path) -> tuple[tuple[Series, ...], dict[str, Costs]]:
             found.append(_series(path, name, labels[name]))
     if not found:
         raise BadCommand("no labelled series", where=str(nab / "data"), mend="set VEDETTE_DATA")
-    told = _json(nab / "profiles.json")
+    profiles = _json(nab / "profiles.json")
     try:
-        matrices = {name: told[name]["CostMatrix"] for name in PROFILES}
+        matrices = {name: profiles[name]["CostMatrix"] for name in PROFILES}
         costs = {
             name: Costs(float(m["tpWeight"]), float(m["fnWeight"]), float(m["fpWeight"]))
             for name, m in matrices.items()
@@ -259,32 +259,32 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else math.nan
 
 
-def best_threshold(judged: Judged, without: str | None = None, beside: int = 0) -> float:
+def best_threshold(judged: Judged, without: str | None = None, reach: int = 0) -> float:
     """Return the threshold with the best mean of the columns, from the files of other folders.
 
-    Thresholds go by STEP. With `beside`, that of the best mean over so many steps at either side:
+    Thresholds go by STEP. With `reach`, that of the best mean over so many steps at either side:
     the middle of a plateau rather than a lucky peak. Of equals the highest. Raises ValueError
     without any alarm.
     """
-    kept = [n for n, one in enumerate(judged.series) if one.folder != without]
-    scores = [alarm.score for n in kept for alarm in judged.alarms[n]]
+    places = [n for n, one in enumerate(judged.series) if one.folder != without]
+    scores = [alarm.score for n in places for alarm in judged.alarms[n]]
     grid = range(int(min(scores) / STEP), int(max(scores) / STEP) + 2)
     means = []
     for step in grid:
         rung = judged.at(round(step * STEP, 6))
-        means.append(sum(columns([rung[n] for n in kept], judged.costs)))
+        means.append(sum(columns([rung[n] for n in places], judged.costs)))
     smooth = [
         sum(part) / len(part)
-        for part in (means[max(0, n - beside) : n + beside + 1] for n in range(len(means)))
+        for part in (means[max(0, n - reach) : n + reach + 1] for n in range(len(means)))
     ]
     best = max(range(len(smooth)), key=lambda n: (smooth[n], n))
     return round(grid[best] * STEP, 6)
 
 
-def by_folder(judged: Judged, beside: int = 3) -> tuple[list[Rung], dict[str, float]]:
+def by_folder(judged: Judged, reach: int = 3) -> tuple[list[Rung], dict[str, float]]:
     """Return each file's score at the threshold that the other folders choose, and these."""
     chosen = {
-        folder: best_threshold(judged, folder, beside)
+        folder: best_threshold(judged, folder, reach)
         for folder in sorted({one.folder for one in judged.series})
     }
     rung = [judged.at(chosen[one.folder])[n] for n, one in enumerate(judged.series)]

@@ -27,8 +27,8 @@ def run_baseline(
     """
     with tempfile.TemporaryDirectory() as folder:
         job, out = Path(folder) / "job.json", Path(folder) / "out.npy"
-        told = {"kind": kind, "train": train, "labels": labels, "test": test}
-        job.write_text(json.dumps({k: v if k == "kind" else list(v) for k, v in told.items()}))
+        fields = {"kind": kind, "train": train, "labels": labels, "test": test}
+        job.write_text(json.dumps({k: v if k == "kind" else list(v) for k, v in fields.items()}))
         script = Path(__file__).with_name("baseline.py")
         done = subprocess.run(
             [str(PYTHON), str(script), str(job), str(out)],

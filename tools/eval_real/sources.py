@@ -52,11 +52,11 @@ def banking(folder: Path) -> Intents | None:
         return None
     test = list(dict.fromkeys(test))
     scored = {_key(text) for text, _ in test}
-    kept = {
+    fresh = {
         name: [row for row in dict.fromkeys(rows) if _key(row[0]) not in scored]
         for name, rows in train.items()
     }
-    return Intents(kept, test)
+    return Intents(fresh, test)
 
 
 def _pairs(path: Path) -> Pairs:

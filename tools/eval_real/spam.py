@@ -40,25 +40,30 @@ def run(data: Path, quick: bool) -> list[str]:
 def _cut(
     name: str, place: int, parsed: Sequence[dict[str, Any]], spam: npt.NDArray[np.bool_]
 ) -> list[str]:
-    late, truth = parsed[place:], spam[place:]
+    later, truth = parsed[place:], spam[place:]
     words = [f"{one['subject']}\n{one['text']}" for one in parsed]
     labels = ["spam" if one else "ham" for one in spam[:place]]
     values, cost = run_baseline("lr", words[:place], labels, words[place:])
-    lines = [f"cut {name}: {place} mails, then {len(late)} ({truth.sum()} spam)"]
-    lines.append("  TF-IDF words + LR    " + _told(values, truth) + f"; {cost:.2f} ms CPU/mail")
-    told = zip(labels, parsed, strict=False)
+    lines = [f"cut {name}: {place} mails, then {len(later)} ({truth.sum()} spam)"]
+    lines.append(
+        "  TF-IDF words + LR    " + _rank_error(values, truth) + f"; {cost:.2f} ms CPU/mail"
+    )
+    labelled = zip(labels, parsed, strict=False)
     bank = SpamBank(
-        [Example(str(i), label, mail_words(one), facts=one) for i, (label, one) in enumerate(told)]
+        [
+            Example(str(i), label, mail_words(one), facts=one)
+            for i, (label, one) in enumerate(labelled)
+        ]
     )
     start = time.process_time()
-    said = [bank.chance(one) for one in late]
-    cost = 1000 * (time.process_time() - start) / len(late)
+    said = [bank.chance(one) for one in later]
+    cost = 1000 * (time.process_time() - start) / len(later)
     scores = np.array([one.score for one in said])
     sure = np.array([one.chance for one in said])
     error = expected_error(np.maximum(sure, 1 - sure).tolist(), ((sure > 0.5) == truth).tolist())
     lines.append(
         "  ours, frozen         "
-        + _told(scores, truth)
+        + _rank_error(scores, truth)
         + f"; ECE {error:.3f}; {cost:.2f} ms CPU/mail"
     )
     above = sure >= bank.bar
@@ -69,7 +74,7 @@ def _cut(
     return lines
 
 
-def _told(scores: Floats, truth: npt.NDArray[np.bool_]) -> str:
+def _rank_error(scores: Floats, truth: npt.NDArray[np.bool_]) -> str:
     def off(rows: npt.NDArray[np.int64]) -> float:
         return 100 * (1 - below_curve(scores[rows], truth[rows]))
 

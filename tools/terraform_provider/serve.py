@@ -39,9 +39,9 @@ _WRITE_ONLY = b"\x58\x01"
 _WRITTEN = "_wo"
 
 
-def attribute(name: str, told: list[Any]) -> Any:
-    """Return one attribute; `told` is its type, and whether required, optional, computed."""
-    kind, required, optional, computed = told
+def attribute(name: str, description: list[Any]) -> Any:
+    """Return one attribute; `description` is its type, and whether required, optional, computed."""
+    kind, required, optional, computed = description
     made = tfplugin_pb2.Schema.Attribute(
         name=name,
         type=json.dumps(kind).encode(),
@@ -54,10 +54,12 @@ def attribute(name: str, told: list[Any]) -> Any:
     return made
 
 
-def block(told: dict[str, Any]) -> Any:
+def block(description: dict[str, Any]) -> Any:
     """Return a block with its attributes and the blocks in it."""
     return tfplugin_pb2.Schema.Block(
-        attributes=[attribute(name, one) for name, one in sorted(told["attributes"].items())],
+        attributes=[
+            attribute(name, one) for name, one in sorted(description["attributes"].items())
+        ],
         block_types=[
             tfplugin_pb2.Schema.NestedBlock(
                 type_name=name,
@@ -66,7 +68,7 @@ def block(told: dict[str, Any]) -> Any:
                 min_items=low,
                 max_items=high,
             )
-            for name, (nesting, inner, low, high) in sorted(told["blocks"].items())
+            for name, (nesting, inner, low, high) in sorted(description["blocks"].items())
         ],
     )
 
@@ -77,8 +79,8 @@ class Provider(tfplugin_pb2_grpc.ProviderServicer):  # type: ignore[misc,unused-
     def __init__(self, schema: dict[str, Any]) -> None:
         def schemas(kind: str) -> dict[str, Any]:
             return {
-                name: tfplugin_pb2.Schema(version=0, block=block(told))
-                for name, told in schema[kind].items()
+                name: tfplugin_pb2.Schema(version=0, block=block(description))
+                for name, description in schema[kind].items()
             }
 
         self._schema = tfplugin_pb2.GetProviderSchema.Response(
@@ -131,14 +133,14 @@ def main(schema: str, address: str) -> None:
     grpc_stdio_pb2_grpc.add_GRPCStdioServicer_to_server(Stdio(), server)
     server.add_insecure_port(f"unix:{address}")
     server.start()
-    told = {
+    handshake = {
         "Protocol": "grpc",
         "ProtocolVersion": 6,
         "Pid": os.getpid(),
         "Test": True,
         "Addr": {"Network": "unix", "String": address},
     }
-    print(json.dumps({SOURCE: told}), flush=True)
+    print(json.dumps({SOURCE: handshake}), flush=True)
     while os.getppid() == parent:
         time.sleep(1)
 

@@ -48,8 +48,8 @@ def read_lines(path: Path, where: str) -> Iterator[TargetEffect]:
     # What follows the last newline is being written, or was cut off: it is no line yet.
     for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
-            told = json.loads(line)
-            yield TargetEffect(told["key"], what=told["text"])
+            record = json.loads(line)
+            yield TargetEffect(record["key"], what=record["text"])
         except (ValueError, KeyError, TypeError) as error:
             raise BadFleet("is no line of ours", where=f"{path}:{number}") from error
 

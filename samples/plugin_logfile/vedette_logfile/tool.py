@@ -44,11 +44,11 @@ class LogfileTool(ToolPlugin):
         if tool.settles == "idempotent":
             yield ("settles",), "a line that is written twice is there twice", "write queryable"
         try:
-            asked = {name for _, name, _, _ in string.Formatter().parse(table.text) if name}
+            names = {name for _, name, _, _ in string.Formatter().parse(table.text) if name}
         except ValueError as error:
             yield ("logfile", "text"), str(error), "write a brace of its own twice"
             return
-        for name in sorted(asked - set(tool.args)):
+        for name in sorted(names - set(tool.args)):
             yield ("logfile", "text"), f"{name!r} is no argument of {tool.name!r}", "declare it"
 
     def queries(self, table: LogfileLine) -> bool:

@@ -46,7 +46,7 @@ class NoResponse(Exception):
 class Response(Struct, frozen=True):
     """What came back. `headers` have lower-case names; `body` is as it came over the wire.
 
-    `truncated` says that there was more of the body than is kept, or that it broke off.
+    `truncated` says that there was more of the body than is received, or that it broke off.
     """
 
     status: int
@@ -176,10 +176,10 @@ def _resolve_host(
 ) -> tuple[str, ...]:
     """Return where a host is, if that is a place to go to."""
     try:
-        told = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise SendFailure(f"{host} cannot be resolved: {error}") from error
-    found = tuple(dict.fromkeys(str(each[4][0]) for each in told))
+    found = tuple(dict.fromkeys(str(each[4][0]) for each in addresses))
     # All of them: a name that is half inside is not to be tried until it answers from there.
     for address in found:
         ip = ipaddress.ip_address(address.partition("%")[0])
@@ -223,10 +223,10 @@ def exchange(
     stream = _Stream(sock, deadline)
     try:
         drop_unsent(sock)
-        asked = httpcore.Request(method, url, headers=fields, content=body)
+        message = httpcore.Request(method, url, headers=fields, content=body)
         if read_timeout_s is not None:
-            asked.extensions["timeout"] = {"read": read_timeout_s, "write": read_timeout_s}
-        response = httpcore.HTTP11Connection(url.origin, stream).handle_request(asked)
+            message.extensions["timeout"] = {"read": read_timeout_s, "write": read_timeout_s}
+        response = httpcore.HTTP11Connection(url.origin, stream).handle_request(message)
     except (OSError, httpcore.ProtocolError) as error:
         why = f"{type(error).__name__}: {error}"[:300]
         if stream.has_written:
@@ -236,19 +236,19 @@ def exchange(
         raise SendFailure(why) from error
     deliver_unsent(sock)
     # What the server did is in its status, whatever becomes of the body.
-    kept, cut = bytearray(), False
+    received, cut = bytearray(), False
     try:
         with closing(response):
             for part in response.iter_stream():
-                kept += part
-                if cut := len(kept) > max_bytes:
+                received += part
+                if cut := len(received) > max_bytes:
                     break
     except (OSError, httpcore.ProtocolError):
         cut = True
     response_headers = {
         name.decode("latin-1").lower(): text.decode("latin-1") for name, text in response.headers
     }
-    return Response(response.status, response_headers, bytes(kept[:max_bytes]), cut)
+    return Response(response.status, response_headers, bytes(received[:max_bytes]), cut)
 
 
 class _Stream(httpcore.NetworkStream):

@@ -46,7 +46,7 @@ def audit_targets(
     # What a record forgot while it was read counts as forgotten, too.
     end_us = SystemClock().now_us()
     with store_reader(settings) as store, store.snapshot():
-        ledger = read_effects(store, _target_lookup(settings))
+        ledger = read_effects(store.ledger, _target_lookup(settings))
     if ledger.is_truncated:
         since_us = max(since_us, ledger.first_us)
     read_us = now_us - (_CLOCK_SKEW_US if settings.store.kind == "postgresql" else 0)
@@ -90,13 +90,15 @@ def _audit_target(
     times: Mapping[str, int],
 ) -> dict[str, Any]:
     given: dict[str, Any] = {**times, "names": names}
-    kept_us = 0 if record.retention_us is None else end_us + _CLOCK_SKEW_US - record.retention_us
+    retained_us = (
+        0 if record.retention_us is None else end_us + _CLOCK_SKEW_US - record.retention_us
+    )
     if record.mails is not None:
         seen = record.mails
         found = audit_mailbox(seen, ledger, name, emptied=record.drained_folders, **given)
     else:
         seen = items
-        found = audit_keys(seen, ledger, name, kept_us=kept_us, **given)
+        found = audit_keys(seen, ledger, name, retained_us=retained_us, **given)
     claims = ledger.at_target(name)
     return {
         "target": name,
@@ -105,7 +107,7 @@ def _audit_target(
         "done": sum(claim.state == "done" for claim in claims),
         "open": sum(claim.is_open for claim in claims),
         "erased": sum(claim.erased for claim in claims),
-        "kept_since": kept_us or None,
+        "kept_since": retained_us or None,
         "findings": found,
     }
 

@@ -95,7 +95,7 @@ def _build_manifest(settings: Settings, to: Path, now_us: int) -> dict[str, Any]
     store = SqliteReader(to)
     try:
         key = (to / PUBLIC).read_text(encoding="utf-8").strip()
-        report = verify_store(store, key, to / WITNESS)
+        report = verify_store(store.ledger, key, to / WITNESS)
         fleet = store.meta("fleet")
     finally:
         store.close()
@@ -229,13 +229,15 @@ def _verify_copy(source: Path, building: Path, checkpoints: list[str]) -> tuple[
     store = SqliteReader(building)
     try:
         first = (building / PUBLIC).read_text(encoding="utf-8").strip()
-        in_force = store.key_in_force() or first
-        size = store.last_seq()
+        in_force = store.ledger.key_in_force() or first
+        size = store.ledger.last_seq()
         within = [note for note in checkpoints if size_of(note) <= size]
         (building / WITNESS).write_text("".join(note + "\n" for note in within), encoding="utf-8")
-        report = verify_store(store, first, building / WITNESS)
+        report = verify_store(store.ledger, first, building / WITNESS)
         # The restored store is opened with a witness that saw all of it, and no more.
-        (building / WITNESS).write_text(f"{store.newest_note() or ''}\n", encoding="utf-8")
+        (building / WITNESS).write_text(
+            f"{store.ledger.last_checkpoint() or ''}\n", encoding="utf-8"
+        )
     finally:
         store.close()
     if not report.ok:
@@ -300,7 +302,7 @@ async def _record_restore(
     name = f"vedette/{fleet}"
     store = SqliteStore(building, fleet=fleet, key=key, key_name=name, now_us=clock.now_us)
     try:
-        await store.record_restore(loss, actor=str(who), reason=reason)
+        await store.maintenance.record_restore(loss, actor=str(who), reason=reason)
     finally:
         store.close()
 

@@ -199,7 +199,7 @@ def _folder_warnings(settings: Settings, display_path: str) -> list[Problem]:
     if not store_exists(settings):
         return []
     with store_reader(settings) as store:
-        if not store.live_revision()[0]:
+        if not store.policy.live_revision()[0]:
             return []
         state = folder_state(settings, store)
     if not state["differs"] or state["digest"] is None:

@@ -1,4 +1,4 @@
-"""Wiring: makes one fleet out of settings, content and adapters. The only place that knows all.
+"""The composition root: one fleet made of settings, content and adapters. It alone knows all.
 
 `open_app` takes the store (the runner's lock), so a second runner is refused here, before it has
 done anything. What comes out is idle: `vedette.interfaces.daemon.Daemon` sets it to work.
@@ -61,10 +61,12 @@ if TYPE_CHECKING:
     from vedette.adapters.reasoners.workers.fork_server_start import ForkServerProcess
     from vedette.adapters.reasoners.workers.supervisor import WorkerPool
     from vedette.adapters.telemetry.prometheus import PrometheusMetrics
+    from vedette.app.stores import FleetStore
     from vedette.config.fleet import LoadedFleet
     from vedette.config.settings import Settings
+    from vedette.domain.ports.run_store import SpendReader
+    from vedette.domain.ports.store import Store
     from vedette.store.banks import SqliteBank
-    from vedette.store.store import SqlStore
 
 
 @dataclass(slots=True)
@@ -82,7 +84,7 @@ class App:
     settings: Settings
     loaded_fleet: LoadedFleet
     services: Services
-    store: SqlStore
+    store: FleetStore
     banks: SqliteBank
     metrics: PrometheusMetrics
     commands: Commands
@@ -115,7 +117,7 @@ class App:
     async def close(self) -> None:
         """Stop handling, commit what is queued, and let go of the store."""
         await self.dispatcher.close()
-        await self.rollout.second_opinions.samples.finish(self.store, self.troubles.append)
+        await self.rollout.second_opinions.samples.finish(self.store.commands, self.troubles.append)
         close_stage(self.rollout.stage)
         close_remote_pools(self.services.reasoners)
         self.store.close()
@@ -203,15 +205,15 @@ async def _open_app(
         rollout, troubles = await open_rollout(
             settings, store, services, stage, second_engine, lessons
         )
-        store.adopt(rollout.live.number, services.stops.epoch)
+        store.cluster.adopt(rollout.live.number, services.stops.epoch)
         what = "visit" if settings.store.visit else None
-        opened = Draft("store.opened", {"epoch": store.epoch, "what": what})
+        opened = Draft("store.opened", {"epoch": store.cluster.epoch, "what": what})
         jumped = [] if jump is None or settings.store.visit else [jump_entry(jump)]
         loads = _fleet_loaded_draft(loaded, versions, settings.store.visit)
         await record_start(services, rollout, lessons, [opened, loads, *jumped])
         await _store_displays(settings, store)
         if not settings.store.visit:
-            await store.announce_agents(fleet.agents)
+            await store.cluster.announce_agents(fleet.agents)
     except BaseException:
         store.close()
         if pool is not None:
@@ -241,14 +243,14 @@ async def _open_app(
     )  # fmt: skip
 
 
-def _begin_clock(clock: FleetClock, store: SqlStore) -> Jump | None:
+def _begin_clock(clock: FleetClock, store: Store) -> Jump | None:
     """Let fleet time begin after what the ledger saw; return what is to be confirmed."""
-    last = store.entry(store.last_seq())
+    last = store.ledger.entry(store.ledger.last_seq())
 
     def expires(since_us: int, until_us: int) -> bool:
-        ends = [stop.until_us for stop in store.active_stops()]
+        ends = [stop.until_us for stop in store.policy.active_stops()]
         place, beside = 0, ""
-        while rows := store.holds_page(after=place, beside=beside, limit=1000):
+        while rows := store.runs.holds_page(after=place, beside=beside, limit=1000):
             ends += [row.until_us for row in rows if row.waits == "approval"]
             place, beside = rows[-1].seq, rows[-1].id
         return any(since_us < end_us <= until_us for end_us in ends)
@@ -256,17 +258,17 @@ def _begin_clock(clock: FleetClock, store: SqlStore) -> Jump | None:
     return clock.begin(int(orjson.loads(last[1])["at"]) if last else 0, expires)
 
 
-async def _store_displays(settings: Settings, store: SqlStore) -> None:
+async def _store_displays(settings: Settings, store: Store) -> None:
     """Keep with the record what people are shown of events, for all who read it or answer."""
     displays = canonical_json([display.to_json() for display in settings.displays]).decode()
     if displays != (store.meta(DISPLAYS_KEY) or "[]"):
-        await store.remember(DISPLAYS_KEY, displays)
+        await store.commands.set_meta(DISPLAYS_KEY, displays)
 
 
 async def _commands(
     settings: Settings,
     services: Services,
-    store: SqlStore,
+    store: FleetStore,
     intake: EventIntake,
     rollout: Rollout,
     lessons: Lessons,
@@ -276,12 +278,12 @@ async def _commands(
     from vedette.adapters.signing_keys import KeyFolder
 
     keys = KeyFolder(settings.state, ledger_key_name(settings.fleet))
-    upkeep = Maintenance(services, store, keys, _find_dead_letters(settings))
+    upkeep = Maintenance(services, store.maintenance, keys, _find_dead_letters(settings))
     await upkeep.finish_trimming()
     commands = Commands(services, intake, rollout, read_bundle, upkeep, settings.policies)
     commands.curation = Curation(services, lessons)
     services.recall.rebuild_banks = commands.curation.synchronize
-    if not store.multi_worker:  # else who follows the other workers does it
+    if not store.cluster.multi_worker:  # else who follows the other workers does it
         services.catch_up_policy = rollout.retry_catch_up
     upkeep.unlearn = commands.curation.unlearn
     return commands
@@ -300,7 +302,7 @@ def _find_dead_letters(settings: Settings) -> BrokerDeadLetters | None:
 def _build_services(
     settings: Settings,
     fleet: Fleet,
-    store: SqlStore,
+    store: Store,
     banks: SqliteBank,
     reasoners: dict[str, Reasoner],
     clock: FleetClock,
@@ -309,7 +311,7 @@ def _build_services(
 ) -> Services:
     """Make the engine's services, with the stops and counts that the store knows, and no policy."""
     gateway = Gateway(NoPolicy(), 0)
-    keys, calls = KeyStates(store), CallsInFlight(clock)
+    keys, calls = KeyStates(store.judge_states, store.runs), CallsInFlight(clock)
     services = Services(
         fleet=fleet,
         store=store,
@@ -324,13 +326,13 @@ def _build_services(
         keys=keys,
         calls=calls,
     )
-    store.watch_calls(calls.count_before, calls.keys_with_calls)
+    store.cluster.watch_calls(calls.count_before, calls.keys_with_calls)
     reload_stops(services)
-    if not store.multi_worker:
+    if not store.cluster.multi_worker:
         # There is one lease, and this worker holds it from here on.
-        calls.note_lease(store.epoch, clock.monotonic_us())
-    calls.start_seq = store.last_seq()
-    _restore_counts(services, store)
+        calls.note_lease(store.cluster.epoch, clock.monotonic_us())
+    calls.start_seq = store.ledger.last_seq()
+    _restore_counts(services, store.spend)
     return services
 
 
@@ -340,11 +342,9 @@ def _judge_agents(loaded: LoadedFleet) -> dict[str, Agent]:
     return {name: agent for name, agent in agents.items() if agent.has_judge}
 
 
-def _restore_counts(services: Services, store: SqlStore) -> None:
+def _restore_counts(services: Services, spend: SpendReader) -> None:
     now = services.clock.now_us()
-    for agent, unit, minute, amount in store.spend_by_minute(
-        window_start(now, DAY_US) // MINUTE_US
-    ):
+    for agent, unit, minute, amount in spend.by_minute(window_start(now, DAY_US) // MINUTE_US):
         services.gateway.counts.add(agent, unit, minute * MINUTE_US, amount)
 
 

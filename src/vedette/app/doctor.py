@@ -1,4 +1,4 @@
-"""Live: whether the world is as the settings say it is, looked at without changing any of it.
+"""The doctor: whether the world is as the settings say it is, looked at without changing any of it.
 
 Each thing that is looked at becomes one line: ok, warn or fail, with the mend. Nothing is sent,
 taken or written but a file of our own in the state folder, which goes at once. A target or source
@@ -79,11 +79,11 @@ def check_live(settings: Settings, *, is_running: bool) -> list[CheckResult]:
     try:
         if store_exists(settings):
             with store_reader(settings) as store:
-                head = store.last_seq()
-                entry = store.entry(head) if head else None
+                head = store.ledger.last_seq()
+                entry = store.ledger.entry(head) if head else None
                 last_us = int(orjson.loads(entry[1])["at"]) if entry else None
-                number, digest = store.live_revision()
-                files = store.bundle_files(digest) if number else None
+                number, digest = store.policy.live_revision()
+                files = store.policy.bundle_files(digest) if number else None
                 if files is not None:
                     bundle = Bundle.from_record(files, digest)
                     engines = list(check_engines(settings, bundle, store))
@@ -148,12 +148,12 @@ def _disk(state: Path) -> Iterator[CheckResult]:
         return
     yield CheckResult("state folder", "ok", str(state))
     free = shutil.disk_usage(there).free
-    told = f"{free >> 20:,} MiB free"
+    message = f"{free >> 20:,} MiB free"
     if free < _FULL:
-        yield CheckResult("disk", "fail", told, "make room: nothing can be committed without it")
+        yield CheckResult("disk", "fail", message, "make room: nothing can be committed without it")
         return
     yield CheckResult(
-        "disk", "ok" if free >= _LOW else "warn", told, "" if free >= _LOW else "make room"
+        "disk", "ok" if free >= _LOW else "warn", message, "" if free >= _LOW else "make room"
     )
     try:
         took = _sync_s(there)
@@ -162,10 +162,10 @@ def _disk(state: Path) -> Iterator[CheckResult]:
             "fsync", "fail", f"{error.strerror}", "use a disk of this machine for the state"
         )
         return
-    told = f"{took * 1000:.1f} ms for 4 KiB (median of {_SYNCS})"
+    message = f"{took * 1000:.1f} ms for 4 KiB (median of {_SYNCS})"
     mend = "every commit waits so long: put the state on a faster disk"
     slow = took > _SLOW_SYNC_S
-    yield CheckResult("fsync", "warn" if slow else "ok", told, mend if slow else "")
+    yield CheckResult("fsync", "warn" if slow else "ok", message, mend if slow else "")
 
 
 def _sync_s(folder: Path) -> float:
@@ -214,9 +214,9 @@ def _ports(settings: Settings, *, is_running: bool) -> Iterator[CheckResult]:
         try:
             _bind(address)
         except OSError as error:
-            told = f"{shown}: {error.strerror}"
+            message = f"{shown}: {error.strerror}"
             mend = "stop who listens there, or name another port"
-            yield CheckResult(name, "warn" if fallback else "fail", told, mend)
+            yield CheckResult(name, "warn" if fallback else "fail", message, mend)
         else:
             yield CheckResult(name, "ok", f"{shown} is free")
 
@@ -283,8 +283,8 @@ def check_zones(agents: Mapping[str, Agent], now_us: int) -> Iterator[CheckResul
     for agent in agents.values():
         try:
             for name, at in next_ticks(agent, now_us, cron_walls).items():
-                told = f"next {iso(at)[:19]}Z" if at else "never due"
-                yield CheckResult(f"schedule {agent.name}/{name}", "ok" if at else "warn", told)
+                message = f"next {iso(at)[:19]}Z" if at else "never due"
+                yield CheckResult(f"schedule {agent.name}/{name}", "ok" if at else "warn", message)
         except (ValueError, VedetteError) as error:
             yield CheckResult(f"schedules of {agent.name}", "fail", str(error), "see agent.yaml")
 
@@ -354,11 +354,11 @@ async def _probe_with_timeout(what: str, probe: Coroutine[Any, Any, CheckResult]
             what, "fail", error.what, error.mend or "see its settings in vedette.toml"
         )
     except OSError as error:
-        told = str(error.strerror or error) or type(error).__name__
-        return CheckResult(what, "fail", told, "see whether it runs and the address is right")
+        message = str(error.strerror or error) or type(error).__name__
+        return CheckResult(what, "fail", message, "see whether it runs and the address is right")
     except ValueError as error:  # a host that is no name, a secret that cannot be said
-        told = f"cannot be asked: {type(error).__name__}"
-        return CheckResult(what, "fail", told, "see its address and its secrets")
+        message = f"cannot be asked: {type(error).__name__}"
+        return CheckResult(what, "fail", message, "see its address and its secrets")
 
 
 async def _probe_target(what: str, table: Mapping[str, Any]) -> CheckResult:
@@ -442,12 +442,14 @@ def check_engines(settings: Settings, bundle: Bundle, record: Any = None) -> Ite
         what = "second opinion"
         other = second_engine_maker(settings, stage, within, read_only=True)(bundle)
         if other is None:
-            told = "there is no second policy engine: nobody finds a fault of the one that decides"
+            message = (
+                "there is no second policy engine: nobody finds a fault of the one that decides"
+            )
             mend = "put opa on PATH or name it in VEDETTE_OPA"
-            yield CheckResult(what, "warn", told, mend)
+            yield CheckResult(what, "warn", message, mend)
         elif other.name == made.name:
-            told = f"{other.name} decides itself, so nothing outward is permitted"
-            yield CheckResult(what, "fail", told, "bring the policy server back")
+            message = f"{other.name} decides itself, so nothing outward is permitted"
+            yield CheckResult(what, "fail", message, "bring the policy server back")
         else:
             yield _query_engine(what, other)
     except VedetteError as error:

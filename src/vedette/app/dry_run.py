@@ -1,4 +1,4 @@
-"""Trying: one event put to one agent, as in the line, without effect and without trace.
+"""The dry run: one event put to one agent, as in the line, without effect and without trace.
 
 Judge, briefing and gateway are the real ones under the live policy; what is left out is all that
 would write or call. The judge's state and the agent's row are taken as they were before the event
@@ -8,7 +8,7 @@ where that is on record, so a recorded event is judged as it was judged then.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from msgspec import Struct, field
@@ -23,9 +23,8 @@ from vedette.domain.decision import DecisionContext
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
 from vedette.domain.ports.reasoner import ReasonerJudgement
-from vedette.domain.ports.store import StateHistory
+from vedette.domain.ports.store import StoreReader
 from vedette.domain.readers import ReaderRule, Readers, event_readers, unpack_row
-from vedette.domain.run import ActionRow, Run
 from vedette.judging import Judge
 from vedette.memory.retrieval import Recall
 from vedette.operations.evaluation import first_briefing, first_roots, to_stored_event
@@ -35,20 +34,6 @@ SCHEMA = "vedette.try/1"
 # How far back a key's runs are looked through for the last row that one of them wrote.
 _MAX_RUNS = 400
 _LAST_POSITION = 2**62
-
-
-class KeyHistoryReader(Protocol):
-    """What is asked of a store: it is only read."""
-
-    def previous_position(self, agent: str, key: str, before: int) -> int: ...
-
-    def state_history(self, agent: str, key: str, before: int) -> StateHistory: ...
-
-    def runs_at(self, positions: Sequence[int]) -> Sequence[Run]: ...
-
-    def actions(self, run: str) -> list[ActionRow]: ...
-
-    def row(self, collection: str, key: str) -> Mapping[str, Any] | None: ...
 
 
 class PriorState(Struct, frozen=True):
@@ -192,11 +177,11 @@ def _memory(memory: Memory) -> dict[str, Any]:
 
 
 def load_prior_state(
-    history: KeyHistoryReader, agent: Agent, key: str, position: int | None
+    history: StoreReader, agent: Agent, key: str, position: int | None
 ) -> PriorState:
     """Return what an agent knew of a key before the event at a position; None: now."""
     end = _LAST_POSITION if position is None else position
-    checkpoint, at, since, _ = history.state_history(agent.name, key, end)
+    checkpoint, at, since, _ = history.judge_states.history(agent.name, key, end)
     row, is_exact = _row(history, agent, key, position, end)
     if checkpoint is None and not since and not row:
         return PriorState()
@@ -207,22 +192,22 @@ def load_prior_state(
 
 
 def _row(
-    history: KeyHistoryReader, agent: Agent, key: str, position: int | None, end: int
+    history: StoreReader, agent: Agent, key: str, position: int | None, end: int
 ) -> tuple[Mapping[str, Any], bool]:
     """Return the agent's row of a key, and whether it is as it was at that time."""
     if agent.collection is None:
         return {}, True
     if position is None:
-        return history.row(agent.collection, key) or {}, True
-    at = history.previous_position(agent.name, key, end)
+        return history.runs.row(agent.collection, key) or {}, True
+    at = history.judge_states.previous_position(agent.name, key, end)
     for _ in range(_MAX_RUNS):
         if at == 0:
             return {}, True
-        run = next((r for r in history.runs_at([at]) if r.agent == agent.name), None)
-        for action in reversed(history.actions(run.id) if run is not None else []):
+        run = next((r for r in history.runs.runs_at([at]) if r.agent == agent.name), None)
+        for action in reversed(history.runs.actions(run.id) if run is not None else []):
             answer = orjson.loads(action.answer) if action.answer else {}
             rows = (answer.get("data") or {}).get("rows") if isinstance(answer, dict) else None
             if rows:
                 return dict(rows[-1]), True
-        at = history.previous_position(agent.name, key, at)
-    return history.row(agent.collection, key) or {}, False
+        at = history.judge_states.previous_position(agent.name, key, at)
+    return history.runs.row(agent.collection, key) or {}, False

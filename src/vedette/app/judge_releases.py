@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from vedette.config.fleet import FleetContents
     from vedette.config.settings import Settings
     from vedette.domain.memory import BankPlan, Memory
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 # So that no judge makes a checkpoint by itself: those of the record are made again.
 _NO_CHECKPOINT = 2**62
@@ -133,7 +133,7 @@ class JudgeReleases:
     def _refused_scopes(self) -> dict[str, set[str]]:
         """Return the scopes, as bank/scope, that policy last refused each agent to read."""
         found: dict[str, set[str]] = {}
-        for _, raw, _, _ in self._store.walk(("recall.decided",)):
+        for _, raw, _, _ in self._store.ledger.walk(("recall.decided",)):
             entry = orjson.loads(raw)
             scopes = found.setdefault(entry["agent"], set())
             (scopes.discard if entry["outcome"] == "permit" else scopes.add)(entry["memory"])
@@ -192,5 +192,5 @@ class JudgeReleases:
         """Return the registry of a recorded bundle. Raises BadPolicy for a row that was changed."""
         from vedette.policy.bundle_data import mount
 
-        found = mount(self._store.bundle_files(bundle) or {}).get("registry")
+        found = mount(self._store.policy.bundle_files(bundle) or {}).get("registry")
         return found if isinstance(found, dict) else {}

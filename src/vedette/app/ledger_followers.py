@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 from vedette.domain.base.errors import BadFleet
 
 if TYPE_CHECKING:
-    from vedette.adapters.bigquery.shipper import MetaStore, Shipper
+    from vedette.adapters.bigquery.shipper import Shipper
     from vedette.adapters.bigquery.warehouse import Warehouse
     from vedette.app.composition_root import App
     from vedette.config.settings import Settings
+    from vedette.domain.ports.store import Store
 
 
 def build_followers(
-    app: App, trouble: Callable[[str], None] = lambda told: None
+    app: App, trouble: Callable[[str], None] = lambda message: None
 ) -> list[tuple[str, Coroutine[Any, Any, None]]]:
     """Return what follows the ledger beside the line, as (name, coroutine). Raises BadFleet.
 
@@ -42,15 +43,15 @@ def build_followers(
             services.clock,
             app.settings.deployment.audit.every_us,
             services.metrics,
-            lambda: store.is_leader,
-            store.last_seq,
+            lambda: store.cluster.is_leader,
+            store.ledger.last_seq,
             trouble,
         )
         found.append(("shipper", work))
     return found
 
 
-def build_shipper(settings: Settings, marks: MetaStore) -> Shipper:
+def build_shipper(settings: Settings, marks: Store) -> Shipper:
     """Return what ships the ledger to where [audit] says. Raises BadFleet if it says nowhere."""
     from vedette.adapters.bigquery.shipper import Shipper
     from vedette.app.stores import open_reader
@@ -82,7 +83,7 @@ async def ship_ledger(settings: Settings) -> tuple[int, int]:
     try:
         shipper = build_shipper(settings, store)
         try:
-            return await shipper.ship(), store.last_seq()
+            return await shipper.ship(), store.ledger.last_seq()
         finally:
             await shipper.close()
     finally:
@@ -101,10 +102,10 @@ def check_shipped(settings: Settings) -> dict[str, Any]:
         try:
             # The tables are shipped one after the other; what one lacks still is not wrong.
             last = min(read_mark(store, warehouse, table).seq for table in KINDS)
-            found = find_differences(warehouse, settings.fleet, store, last)
+            found = find_differences(warehouse, settings.fleet, store.ledger, last)
         finally:
             warehouse.close()
-        head = store.last_seq()
+        head = store.ledger.last_seq()
     tables = {name: {"rows": rows, "wrong": wrong} for name, (rows, wrong) in found.items()}
     ok = not any(one["wrong"] for one in tables.values())
     return {"ok": ok, "last": last, "head": head, "tables": tables}

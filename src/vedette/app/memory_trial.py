@@ -12,7 +12,7 @@ from vedette.domain.memory import Memory
 
 if TYPE_CHECKING:
     from vedette.domain.event import Event
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 
 def find_flips(
@@ -44,6 +44,6 @@ def _latest_runs(store: StoreReader, agent: str) -> list[tuple[str, Event]]:
     """Return the agent's latest runs with their events, as far as these are not erased."""
     from vedette.memory.review import MOST_EVENTS
 
-    runs = store.runs_page(agent=agent, state=None, before=None, limit=MOST_EVENTS)
-    found = [(run.id, store.event(run.event)) for run in runs]
+    runs = store.runs.runs_page(agent=agent, state=None, before=None, limit=MOST_EVENTS)
+    found = [(run.id, store.runs.event(run.event)) for run in runs]
     return [(run, event) for run, event in found if event is not None]

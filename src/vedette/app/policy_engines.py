@@ -1,4 +1,4 @@
-"""Wiring: which engine decides, as `[policy]` of vedette.toml names it, and which is asked too."""
+"""Policy engines: which decides, as `[policy]` of vedette.toml names it, and which is asked too."""
 
 from __future__ import annotations
 

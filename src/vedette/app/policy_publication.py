@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vedette.adapters.bundles import PolicyKey
     from vedette.config.settings import Settings
     from vedette.domain.ports.bundle_repository import BundleRepository
-    from vedette.policy.distribution import ArchiveStore
+    from vedette.domain.ports.store import Store
 
 
 class FolderSigner:
@@ -74,7 +74,7 @@ class FolderSigner:
 
 
 def open_bundle_repository(settings: Settings) -> BundleRepository | None:
-    """Return the shelf that the settings name, if they name one."""
+    """Return the bundle repository that the settings name, if they name one."""
     if settings.deployment.policy.bundles is None:
         return None
     from vedette.adapters.bundles.repository import open_repository
@@ -83,12 +83,12 @@ def open_bundle_repository(settings: Settings) -> BundleRepository | None:
 
 
 def bundle_name(fleet: str) -> str:
-    """Return the name under which a fleet's live bundle is found, on a shelf and over HTTP."""
+    """Return the name under which a fleet's live bundle is found, in a repository and over HTTP."""
     return f"{fleet}.tar.gz"
 
 
 def build_distributor(
-    settings: Settings, record: ArchiveStore, now_us: Callable[[], int]
+    settings: Settings, record: Store, now_us: Callable[[], int]
 ) -> BundleDistributor:
     """Return what signs this fleet's revisions and hands them to others."""
     distributor = BundleDistributor(

@@ -35,7 +35,7 @@ from vedette.policy.second_opinion import SecondOpinion, SecondOpinionFactory
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
-    from vedette.store.store import SqlStore
+    from vedette.domain.ports.store import Store
 
 # How many recorded questions are answered again to show what a bundle loosens.
 EVIDENCE_LIMIT = 200
@@ -53,7 +53,7 @@ class NoPolicy:
 
 async def open_rollout(
     settings: Settings,
-    store: SqlStore,
+    store: Store,
     services: Services,
     embedded_stage: PolicyStage | None,
     second_engine: Callable[[Bundle], PolicyEngine | None] | None,
@@ -102,7 +102,7 @@ async def open_rollout(
         services.metrics.gauge("policy_revision", live.number)
         services.metrics.gauge("policy_engine_wasm", int(engine.name.startswith("opa wasm")))
 
-    number, digest = store.live_revision()
+    number, digest = store.policy.live_revision()
     rollout = Rollout(
         store,
         stage,
@@ -132,7 +132,7 @@ async def open_rollout(
     return rollout, troubles
 
 
-async def _live_bundle(settings: Settings, store: SqlStore, digest: str) -> Bundle:
+async def _live_bundle(settings: Settings, store: Store, digest: str) -> Bundle:
     """Return the live bundle as it was recorded.
 
     Where its row was edited or is gone the policy folder's bytes make it right again, if they are
@@ -140,7 +140,7 @@ async def _live_bundle(settings: Settings, store: SqlStore, digest: str) -> Bund
     """
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
 
-    recorded = find_bundle(store.bundle_files, digest)
+    recorded = find_bundle(store.policy.bundle_files, digest)
     if recorded is not None:
         return recorded
     what = f"the recorded bundle {digest[:12]}, which is live, was changed or is gone"
@@ -151,11 +151,11 @@ async def _live_bundle(settings: Settings, store: SqlStore, digest: str) -> Bund
         raise BadPolicy(what, mend=mend) from error
     if found.digest != digest:
         raise BadPolicy(what, mend=mend)
-    await store.append_entries([], found)
+    await store.commands.append_entries([], found)
     return found
 
 
-async def _offer_policy_folder(settings: Settings, store: SqlStore, rollout: Rollout) -> list[str]:
+async def _offer_policy_folder(settings: Settings, store: Store, rollout: Rollout) -> list[str]:
     """Offer the policy folder if it says something new; return why it was refused, if it was.
 
     Raises BadPolicy if no revision is live then.
@@ -186,37 +186,37 @@ async def _offer_policy_folder(settings: Settings, store: SqlStore, rollout: Rol
     return []
 
 
-def find_live_loosening(store: SqlStore, bundle: Bundle) -> Loosening:
+def find_live_loosening(store: Store, bundle: Bundle) -> Loosening:
     """Return what a bundle loosens against the live one; nothing is loosened by the first."""
     from vedette.policy.bundle_data import mount
 
-    number, digest = store.live_revision()
+    number, digest = store.policy.live_revision()
     if not number:
         return Loosening()
-    live = find_bundle(store.bundle_files, digest)
+    live = find_bundle(store.policy.bundle_files, digest)
     if live is None:
         changes = ("the live policy's bytes are not in the store",)
         return Loosening(changes, bundle_digests=(digest, bundle.digest))
     return find_loosening(live, bundle, mount)
 
 
-def evidence(store: SqlStore, live: PolicyEngine, other: PolicyEngine) -> tuple[str, ...]:
+def evidence(store: Store, live: PolicyEngine, other: PolicyEngine) -> tuple[str, ...]:
     """Say how the last recorded questions would be answered under another bundle."""
     requests = []
-    for seq, _ in store.entries_page(
+    for seq, _ in store.ledger.entries_page(
         {"kind": "action.decided"}, before=None, after=None, limit=EVIDENCE_LIMIT
     ):
-        found = store.entry(seq)
+        found = store.ledger.entry(seq)
         if found is not None and found[2] is not None:
             requests.append(canonical_json(orjson.loads(found[2])["question"]))
     return find_looser_decisions(live, other, requests)
 
 
-def read_engine_data(store: SqlStore, digest: str) -> tuple[dict[str, Any], BudgetPolicy]:
+def read_engine_data(store: Store, digest: str) -> tuple[dict[str, Any], BudgetPolicy]:
     """Return what an admitted bundle carries for the engine: the registry, and the budgets."""
     from vedette.policy.bundle_data import mount
 
-    data = mount(store.bundle_files(digest) or {})
+    data = mount(store.policy.bundle_files(digest) or {})
     found = data.get("registry")
     return found if isinstance(found, dict) else {}, parse_budgets(data.get("budgets"))
 

@@ -11,7 +11,7 @@ from vedette.domain.bundle import Revision
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 _MAX_REFUSALS = 3
 
@@ -31,7 +31,7 @@ def folder_state(settings: Settings, store: StoreReader) -> dict[str, Any]:
     from vedette.adapters.policy_engines.regorus.stage import read_bundle
     from vedette.policy.folder import POLICY_FOLDER, POLICY_REFUSED, is_waiting, waiting_reason
 
-    live = Revision(*store.live_revision())
+    live = Revision(*store.policy.live_revision())
     waits = is_waiting(store, live)
     state: dict[str, Any] = {"path": str(settings.policies), "digest": None, "differs": True}
     try:
@@ -52,7 +52,7 @@ def folder_state(settings: Settings, store: StoreReader) -> dict[str, Any]:
 
 def policy_status(settings: Settings, store: StoreReader) -> dict[str, Any]:
     """Return the live revision, who published it and why, the folder, and the last refusals."""
-    number, digest = store.live_revision()
+    number, digest = store.policy.live_revision()
     published = _last_entries(store, "policy.published", 1)
     entry, body = published[0] if published else ({"at": 0}, {})
     return {
@@ -81,7 +81,7 @@ def policy_status(settings: Settings, store: StoreReader) -> dict[str, Any]:
 
 def _last_entries(store: StoreReader, kind: str, number: int) -> list[tuple[dict[str, Any], Any]]:
     """Return the last entries of a kind with their bodies, newest first."""
-    found = list(store.walk((kind,)))[-number:]
+    found = list(store.ledger.walk((kind,)))[-number:]
     return [
         (orjson.loads(raw), orjson.loads(data) if data else None)
         for _, raw, _, data in reversed(found)

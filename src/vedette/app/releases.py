@@ -1,4 +1,4 @@
-"""Releasing: an agent's folder, as it is now, becomes the release that runs, between two turns.
+"""Releases: an agent's folder, as it is now, becomes the release that runs, between two turns.
 
 What runs is a snapshot in the state folder (`vedette.config.snapshot`). `agent release` checks the
 folder's present content, keeps it, tries its code where it would run, lets the agent come to rest,
@@ -112,11 +112,11 @@ class Releases(Struct):
             self._read_ledger()
             before = self._wanted_releases.get(name, before)
         made = self._read_folder(name)
-        told = {"agent": name, "was": before, "release": made.release, "folder": made.folder}
+        answer = {"agent": name, "was": before, "release": made.release, "folder": made.folder}
         if made.release == current.release == before and name not in self.missing:
             if order.command_id is not None:
-                await self.services.store.append_entries([], command=order.command_id)
-            return {**told, "changed": False}
+                await self.services.store.commands.append_entries([], command=order.command_id)
+            return {**answer, "changed": False}
         self._refuse_fixed(current, made)
         place = await self._try_code(made)
         async with self._hold_idle(name):
@@ -124,7 +124,7 @@ class Releases(Struct):
             fields["actor"] = str(order.principal)
             draft = Draft("agent.released", fields, body=order.body())
             await self._install(made, place, [draft], order.command_id)
-        return {**told, "changed": True}
+        return {**answer, "changed": True}
 
     def _read_folder(self, name: str) -> Agent:
         """Return the agent that the folder holds now, as a snapshot. Raises BadCommand."""
@@ -255,7 +255,7 @@ class Releases(Struct):
     ) -> bool:
         """Make a release and its reads durable; False if another revision is live by now."""
         try:
-            await self.services.store.append_entries(
+            await self.services.store.commands.append_entries(
                 [*drafts, *reads], command=command, policy_rev=policy_rev
             )
         except WriteConflict:
@@ -301,8 +301,7 @@ class Releases(Struct):
 
     def _read_ledger(self) -> None:
         """Read off the record which releases the fleet runs. Raises StoreFailed."""
-        store: Any = self.services.store
-        for seq, raw, _, _ in store.walk(RELEASE_KINDS, self._last_seq):
+        for seq, raw, _, _ in self.services.store.ledger.walk(RELEASE_KINDS, self._last_seq):
             self._wanted_releases.update(releases_of(orjson.loads(raw)))
             self._last_seq = seq
 
@@ -464,7 +463,7 @@ async def record_start(
         refuse_unbounded_agents(services)
         live = rollout.live.number
         try:
-            await services.store.append_entries([*drafts, *read], policy_rev=live)
+            await services.store.commands.append_entries([*drafts, *read], policy_rev=live)
         except WriteConflict:
             # Another worker published: what that says of these agents is recorded instead.
             await rollout.catch_up()

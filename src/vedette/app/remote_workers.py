@@ -1,6 +1,6 @@
-"""Wiring of brain and hands apart: judges in `vedette worker`, and who vouches for them.
+"""What wires judges on other hosts: `vedette worker`, and who vouches for them.
 
-The gateway holds store, credentials and hands; an agent's judge lives where its identity does. With
+The gateway holds store, credentials and tools; an agent's judge lives where its identity does. With
 `vedette run` both are on one host, and `[gateway] agents` has no effect.
 """
 
@@ -82,7 +82,7 @@ def build_tokens(settings: Settings, now_us: Callable[[], int]) -> TokenAuthorit
 
 
 def add_google_tokens(settings: Settings, tools: ToolExecutor) -> ToolExecutor:
-    """Return hands that get a token for each call of a target that asks for one of Google's.
+    """Return tools that get a token for each call of a target that asks for one of Google's.
 
     Raises BadFleet if it is not said which service accounts the agents have.
     """
@@ -114,7 +114,7 @@ class RoutingReasoner:
     """The Reasoner port on judges here and judges elsewhere.
 
     `releases` has those that are elsewhere, with the release that their workers must have: the
-    door, on a thread of its own, looks at it for each connection, and while it lasts.
+    worker server, on a thread of its own, looks at it for each connection, and while it lasts.
     """
 
     def __init__(
@@ -187,8 +187,8 @@ def add_remote_reasoners(
             what = f"there is no agent {name!r}"
             raise BadFleet(what, where="vedette.toml: gateway.agents", mend="correct the name")
         if name != "*" and not fleet.agents[name].has_judge:
-            asked = "a model" if fleet.agents[name].asks_model else fleet.agents[name].reasoner
-            what = f"agent {name} reasons with {asked}, which only the gateway may call"
+            reasoner = "a model" if fleet.agents[name].asks_model else fleet.agents[name].reasoner
+            what = f"agent {name} reasons with {reasoner}, which only the gateway may call"
             raise BadFleet(what, where="vedette.toml: gateway.agents", mend="leave it out")
     judged = {name for name, agent in fleet.agents.items() if agent.has_judge}
     releases = {name: fleet.agents[name].release for name in judged if plan.is_remote(name)}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from vedette.config.settings import Settings
 
 # What a sample target writes there of its own: its record outlives the fleet's.
-_KEPT_PREFIX = "receiver."
+_RECEIVER_PREFIX = "receiver."
 
 
 def wipe_state(settings: Settings) -> list[str]:
@@ -29,17 +29,17 @@ def wipe_state(settings: Settings) -> list[str]:
     _check_state_folder(settings)
     mend = "stop it first; --fresh deletes what it works on"
     with acquire_lock(state / LOCK_FILE, mend=mend):
-        gone = []
+        removed = []
         # The lock itself stays: another runner may be about to take it.
         for path in sorted(state.iterdir()):
-            if path.name == LOCK_FILE or path.name.startswith(_KEPT_PREFIX):
+            if path.name == LOCK_FILE or path.name.startswith(_RECEIVER_PREFIX):
                 continue
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
-            gone.append(path.name)
-        return gone
+            removed.append(path.name)
+        return removed
 
 
 def _check_state_folder(settings: Settings) -> None:
@@ -50,7 +50,7 @@ def _check_state_folder(settings: Settings) -> None:
         if other.resolve().is_relative_to(state):
             mend = "name a state folder of its own in vedette.toml"
             raise BadCommand(f"would delete {other}", where=str(state), mend=mend)
-    found = [path.name for path in state.iterdir() if not path.name.startswith(_KEPT_PREFIX)]
+    found = [path.name for path in state.iterdir() if not path.name.startswith(_RECEIVER_PREFIX)]
     if found and not {LOCK_FILE, "store.db"} & set(found):
         raise BadCommand(
             f"does not look like a state folder (it holds {found[0]!r} and no {LOCK_FILE})",

@@ -51,10 +51,10 @@ def build_outcome_reader(app: App) -> Callable[[str, int, int], Awaitable[dict[s
         declared = services.fleet.agent(agent)
         decision_context = DecisionContext(declared, reading_event, 1, services.clock.now_us())
         decided = services.gateway.may_read(decision_context, scope.bank, scope.scope)
-        await app.store.append_entries(recall_entries(declared, scope, decided))
+        await app.store.commands.append_entries(recall_entries(declared, scope, decided))
         if decided.decision.outcome != "permit":
             return None
-        found = collect_patterns(app.store, after_us, upto_us)
+        found = collect_patterns(app.store.ledger, after_us, upto_us)
         names = {pattern["agent"] for pattern in found["patterns"]} & set(services.fleet.agents)
         reads = {
             name: [f"{one.bank}/{one.scope}" for one in services.fleet.agent(name).scopes]
@@ -86,6 +86,7 @@ def source_context(app: App, until_idle: bool = False) -> SourceContext:
     services, store = app.services, app.store
     return SourceContext(
         services.clock, services.metrics, not until_idle, app.settings.max_event_bytes,
-        lambda: store.is_leader, services.fleet, lambda event: bool(store.runs_of_event(event)),
+        lambda: store.cluster.is_leader, services.fleet,
+        lambda event: bool(store.runs.runs_of_event(event)),
         cron_walls,
     )  # fmt: skip

@@ -18,7 +18,8 @@ from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.entry import Body, Draft
 from vedette.domain.identity import Principal
-from vedette.store.read_runs import StoreReader
+from vedette.store.meta import read_meta
+from vedette.store.read_ledger import LedgerReader
 from vedette.store.schema import TABLES
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ async def copy_store(settings: Settings, url: str, who: Principal, reason: str) 
         source = open_database(path, write=False)
         stack.callback(source.close)
         key_name = f"vedette/{settings.fleet}"
-        key = open_ledger_key(settings.state, key_name, StoreReader(source).key_in_force)
+        key = open_ledger_key(settings.state, key_name, LedgerReader(source).key_in_force)
         target = PostgresDatabase(url, name="vedette copy", hold_ms=0)
         stack.callback(target.close)
         create_tables(target)
@@ -76,7 +77,7 @@ async def copy_store(settings: Settings, url: str, who: Principal, reason: str) 
     )  # fmt: skip
     try:
         body = Body(canonical_json({"reason": reason}))
-        await store.append_entries([Draft("store.copied", {"actor": str(who)}, body=body)])
+        await store.commands.append_entries([Draft("store.copied", {"actor": str(who)}, body=body)])
     finally:
         store.close()
     return copied
@@ -85,8 +86,7 @@ async def copy_store(settings: Settings, url: str, who: Principal, reason: str) 
 def _copy_all(settings: Settings, source: Database, target: PostgresDatabase) -> CopyResult:
     witness, public = settings.state / "witness.log", settings.state / "ledger.pub"
     key = public.read_text(encoding="ascii").strip()
-    old = StoreReader(source)
-    fleet = old.meta("fleet")
+    fleet = read_meta(source, "fleet")
     if fleet != settings.fleet:
         raise BadStore(
             f"this store belongs to the fleet {fleet!r}, not {settings.fleet!r}",
@@ -97,14 +97,14 @@ def _copy_all(settings: Settings, source: Database, target: PostgresDatabase) ->
     target.begin()
     try:
         _require_empty(target)
-        size, root = _verify_ledger(old, key, witness, "the store")
+        size, root = _verify_ledger(LedgerReader(source), key, witness, "the store")
         rows = {name: _copy_table(source, target, name) for name in tables()}
         target.execute(
             "UPDATE leasing SET life=COALESCE("
             "(SELECT CAST(value AS BIGINT) FROM meta WHERE name='epoch'), 0)"
         )
         hit_failpoint("store-copy:mid")
-        if _verify_ledger(StoreReader(target), key, witness, "the copy") != (size, root):
+        if _verify_ledger(LedgerReader(target), key, witness, "the copy") != (size, root):
             raise BadStore("the copy has another head than the store", where="[store]")
         target.commit()
     finally:
@@ -127,26 +127,26 @@ def _copy_table(source: Database, target: PostgresDatabase, name: str) -> int:
     names = target.columns_of(name)
     quoted = ", ".join(f'"{column}"' for column in names)
     where = " WHERE name<>'schema'" if name == "meta" else ""
-    taken = 0
+    count = 0
     batch: list[Any] = []
     for row in source.iterate_rows(f'SELECT {quoted} FROM "{name}"{where}'):  # noqa: S608
         batch.append(row)
         if len(batch) == _BATCH:
-            taken += target.copy_in(name, batch)
+            count += target.copy_in(name, batch)
             batch.clear()
     if batch:
-        taken += target.copy_in(name, batch)
+        count += target.copy_in(name, batch)
     ((there,),) = source.rows(f'SELECT COUNT(*) FROM "{name}"{where}')  # noqa: S608
-    if there != taken:
-        raise BadStore(f"{there} rows of {name} became {taken}", mend="nothing was written")
-    return taken
+    if there != count:
+        raise BadStore(f"{there} rows of {name} became {count}", mend="nothing was written")
+    return count
 
 
-def _verify_ledger(record: StoreReader, key: str, witness: Any, what: str) -> tuple[int, str]:
+def _verify_ledger(ledger: LedgerReader, key: str, witness: Any, what: str) -> tuple[int, str]:
     """Verify a ledger with its bodies; return (size, root). Raises BadStore."""
     from vedette.adapters.ledger_export import verify_store
 
-    report = verify_store(record, key, witness)
+    report = verify_store(ledger, key, witness)
     if not report.ok:
         raise BadStore(
             f"{what} does not verify: {report.findings[0].sentence}",

@@ -11,8 +11,11 @@ from vedette.domain.base.errors import BadCommand, BadStore
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
-    from vedette.store.read_runs import StoreReader
-    from vedette.store.store import SqlStore
+    from vedette.store.postgres import PostgresStore
+    from vedette.store.reader import StoreReader
+    from vedette.store.sqlite import SqliteStore
+
+    FleetStore = PostgresStore | SqliteStore
 
 
 def ledger_key_name(fleet: str) -> str:
@@ -20,7 +23,7 @@ def ledger_key_name(fleet: str) -> str:
     return f"vedette/{fleet}"
 
 
-def open_store(settings: Settings, now_us: Callable[[], int]) -> SqlStore:
+def open_store(settings: Settings, now_us: Callable[[], int]) -> FleetStore:
     """Open the store to run the fleet, with the key that signs its ledger.
 
     Raises StoreBusy, BadStore, BadFleet, Unavailable.
@@ -29,7 +32,7 @@ def open_store(settings: Settings, now_us: Callable[[], int]) -> SqlStore:
     from vedette.store.runner_lock import LOCK_FILE, acquire_lock
 
     name = ledger_key_name(settings.fleet)
-    # Under the lock: a runner that rotates the key now must not have it mended under its hands.
+    # Under the lock: a runner that rotates the key now must not have it mended meanwhile.
     # The store takes the lock again, and refuses a key that was rotated away in between.
     with acquire_lock(settings.state / LOCK_FILE):
         key = open_ledger_key(settings.state, name, lambda: _key_in_force(settings))
@@ -49,7 +52,7 @@ def open_store(settings: Settings, now_us: Callable[[], int]) -> SqlStore:
     )  # fmt: skip
 
 
-def open_idle_store(settings: Settings) -> SqlStore:
+def open_idle_store(settings: Settings) -> FleetStore:
     """Open a store that is there to write, while no fleet runs. Raises BadCommand, StoreBusy."""
     from vedette.domain.base.clock import SystemClock
     from vedette.domain.base.state_folder import secure_folder
@@ -66,7 +69,7 @@ def _key_in_force(settings: Settings) -> str | None:
         return None
     store = open_reader(settings)
     try:
-        return store.key_in_force()
+        return store.ledger.key_in_force()
     finally:
         store.close()
 

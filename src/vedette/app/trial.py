@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from vedette.domain.agent import Agent
     from vedette.domain.event import Event
     from vedette.domain.memory import Memory
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 
 def open_dry_run(
     settings: Settings, loaded: LoadedFleet, agent: Agent, store: StoreReader | None, now_us: int
 ) -> DryRun:
     """Return an agent with what is live around it; without a store the folder's policy is."""
-    number, digest = store.live_revision() if store is not None else (0, "")
-    files = store.bundle_files(digest) if store is not None and number else None
+    number, digest = store.policy.live_revision() if store is not None else (0, "")
+    files = store.policy.bundle_files(digest) if store is not None and number else None
     bundle = (
         Bundle.from_record(files, digest) if files is not None else read_bundle(settings.policies)
     )
@@ -54,9 +54,9 @@ def open_dry_run(
     stopped: frozenset[str] = frozenset()
     if store is not None:
         first = window_start(now_us, DAY_US) // MINUTE_US
-        for of, unit, minute, amount in store.spend_by_minute(first):
+        for of, unit, minute, amount in store.spend.by_minute(first):
             gateway.counts.add(of, unit, minute * MINUTE_US, amount)
-        stopped = stopped_tools(agent, store.stop_scopes())
+        stopped = stopped_tools(agent, store.policy.stop_scopes())
     banks, judge = _teach(loaded, {agent.name: agent}, gateway, now_us, store)
     return DryRun(
         agent,

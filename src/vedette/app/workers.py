@@ -1,4 +1,4 @@
-"""Wiring of agents' code in worker processes; without them it runs in the engine's own."""
+"""What wires agents' code in worker processes; without them it runs in the engine's own."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class Containment(Struct, frozen=True):
         from vedette.adapters.reasoners.workers.sandbox_probe import Protection
 
         boxed = self.protection is not None
-        told = (self.protection or Protection(0, False)).to_json()
-        return {**told, "boxed": boxed, "open": self.gaps()}
+        document = (self.protection or Protection(0, False)).to_json()
+        return {**document, "boxed": boxed, "open": self.gaps()}
 
 
 def assess_containment(settings: Settings, agents: Mapping[str, Agent]) -> Containment:
@@ -239,8 +239,8 @@ def build_root_describer(settings: Settings) -> Describe:
         )  # fmt: skip
         try:
             queries = (describe_in_worker(pool, name, *where) for name, where in wanted.items())
-            told: list[Any] = await asyncio.gather(*queries, return_exceptions=True)
-            return told
+            descriptions: list[Any] = await asyncio.gather(*queries, return_exceptions=True)
+            return descriptions
         finally:
             await pool.close_async()
 

@@ -291,11 +291,11 @@ def _performer_problems(
         what = "a request is outside of the fleet's own commit"
         found.append((("settles",), what, "write idempotent, queryable or none"))
     plugin, request = plugins(TOOLS).get(name), vars(tool)[name]
-    told = plugins(TOOLS).problems(name, tool, request)
-    if not told and tool.settles == "queryable" and not plugin.queries(request):
+    problems = plugins(TOOLS).problems(name, tool, request)
+    if not problems and tool.settles == "queryable" and not plugin.queries(request):
         # Whoever cannot be asked knows of no call, which would be taken for one that never was.
-        told = [(("settles",), "queryable needs a query", "choose another, or none")]
-    found += told
+        problems = [(("settles",), "queryable needs a query", "choose another, or none")]
+    found += problems
     kind = plugin.target_kind
     if kind is not None and tool.target is None:
         what = "it is not said which server is called"

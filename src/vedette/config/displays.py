@@ -24,8 +24,8 @@ def _pointer(text: str) -> str:
             f"{text[:60]!r} is no JSON Pointer | write for example /data/from"
         ) from error
     if parts[0] not in _ROOTS:
-        told = ", ".join(f"/{root}" for root in _ROOTS)
-        raise ValueError(f"an event has no {parts[0]!r} | begin with one of {told}")
+        names = ", ".join(f"/{root}" for root in _ROOTS)
+        raise ValueError(f"an event has no {parts[0]!r} | begin with one of {names}")
     return text
 
 

@@ -148,9 +148,9 @@ class OneOf(Kind):
         """List the values."""
         named = {str: "string", int: "integer", bool: "boolean"}
         kinds = {named[type(known)] for known in self.values}
-        told: dict[str, Any] = {"type": kinds.pop()} if len(kinds) == 1 else {}
+        schema: dict[str, Any] = {"type": kinds.pop()} if len(kinds) == 1 else {}
         only = len(self.values) == 1
-        return told | ({"const": self.values[0]} if only else {"enum": list(self.values)})
+        return schema | ({"const": self.values[0]} if only else {"enum": list(self.values)})
 
 
 class ListOf(Kind):
@@ -258,8 +258,8 @@ class Checked(Kind):
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
         """Describe the kind and its limits, which are those of what is not null."""
-        told = self.kind.schema(defs)
-        offered = told.get("anyOf", [told])
+        schema = self.kind.schema(defs)
+        offered = schema.get("anyOf", [schema])
         limited = [
             one
             if one.get("type") == "null"
@@ -269,7 +269,7 @@ class Checked(Kind):
             }
             for one in offered
         ]
-        return {"anyOf": limited} if "anyOf" in told else limited[0]
+        return {"anyOf": limited} if "anyOf" in schema else limited[0]
 
 
 def _limit_keywords(schema: Mapping[str, Any]) -> dict[str, str]:

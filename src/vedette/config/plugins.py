@@ -187,8 +187,8 @@ class PluginTable(Kind):
         try:
             table = self._table()
         except BadFleet as refused:
-            told = {"what": refused.what, "mend": refused.mend}
-            errors.append(build_error("plugin", (*loc, *self._at), value, told))
+            problem = {"what": refused.what, "mend": refused.mend}
+            errors.append(build_error("plugin", (*loc, *self._at), value, problem))
             return None
         return table.check(value, loc, errors)
 

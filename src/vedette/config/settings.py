@@ -238,8 +238,12 @@ def _problems(shape: SettingsFile, document: Document, context: TableContext) ->
             "write 10s or more",
         )
         problems.append(document.problem(("limits", "stuck"), what, mend))
-    kept = shape.retention
-    if kept.bodies and kept.entries and duration_us(kept.bodies) > duration_us(kept.entries):
+    retention = shape.retention
+    if (
+        retention.bodies
+        and retention.entries
+        and duration_us(retention.bodies) > duration_us(retention.entries)
+    ):
         what = "content would outlive the entries that prove it"
         mend = "keep bodies no longer than entries"
         problems.append(document.problem(("retention", "bodies"), what, mend))

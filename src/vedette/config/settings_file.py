@@ -80,7 +80,7 @@ class SenderFile(SettingsTable):
 
 
 class ServeFile(SettingsTable):
-    """The local HTTP door: metrics, health, ingest."""
+    """The local HTTP server: metrics, health, ingest."""
 
     http: Address = "127.0.0.1:0"
     fallback: bool = False

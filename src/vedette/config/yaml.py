@@ -267,8 +267,8 @@ class _Reader:
         try:
             return self._scalar(event.value)
         except ValueError as error:
-            told = error.args if len(error.args) == 2 else (f"is not YAML: {error}", "quote it")
-            self.add_problem(event.start_mark.line, *told)
+            problem = error.args if len(error.args) == 2 else (f"is not YAML: {error}", "quote it")
+            self.add_problem(event.start_mark.line, *problem)
             return None
 
     def _quoted_scalar(self, event: Any) -> str:

@@ -83,6 +83,11 @@ class Action(Struct, frozen=True):
         return self.id.removeprefix("act_")
 
 
+def hold_id(action: str) -> str:
+    """Return the id of an action's hold: the two share their number."""
+    return "hold_" + action.removeprefix("act_")
+
+
 def action_id(run: str, turn: int, ordinal: int) -> str:
     """Return the id of the action at this place of a run.
 

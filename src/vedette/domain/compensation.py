@@ -1,4 +1,4 @@
-"""Undo: an event of the engine's own that takes one effect back through its tool's inverse.
+"""Compensation: an event of the engine's own that takes one effect back through its tool's inverse.
 
 A person chooses which effect; every value of the inverse comes from the record. So the event says
 of each where it was from when the effect was decided, and the inverse is decided on the same: what

@@ -31,8 +31,8 @@ def format_event(about: Mapping[str, Any], width: int, indent: int = 0) -> list[
         *quote_lines(lines, width, indent),
     ]
     if (text := about["text"]) is not None:
-        told = ["", *text["value"].split("\n")]
-        output += quote_lines(told, width, indent)
+        quoted = ["", *text["value"].split("\n")]
+        output += quote_lines(quoted, width, indent)
         if text["more"]:
             output.append(f"{front}({text['more']:,} characters more)")
     # Outside the bar, where no value and no name of a stranger's can say it of itself.

@@ -194,8 +194,10 @@ def _readings(text: str) -> Iterator[str]:
     shown = text
     if not text.isascii():
         shown = unicodedata.normalize("NFKC", text)
-        kept = (c for c in shown if c in "\t\r\n" or unicodedata.category(c) not in ("Cf", "Cc"))
-        shown = _DOT.sub(".", "".join(kept))
+        characters = (
+            c for c in shown if c in "\t\r\n" or unicodedata.category(c) not in ("Cf", "Cc")
+        )
+        shown = _DOT.sub(".", "".join(characters))
     forms = [shown, text]
     if "&" in shown:
         from html import unescape  # few texts need its tables

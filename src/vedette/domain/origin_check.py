@@ -65,8 +65,8 @@ def _has_element_origins(value: Any, pointer: str, origins: Mapping[str, Origin]
 
 def _check_unchanged(root: Any, path: tuple[str, ...], value: Any, source: str) -> None:
     try:
-        today = resolve_path(root, path[1:])
+        current = resolve_path(root, path[1:])
     except BadProposal as error:
         raise Superseded(f"{source} is no longer there") from error
-    if normalize_json(today) != value:
+    if normalize_json(current) != value:
         raise Superseded(f"{source} says something else now")

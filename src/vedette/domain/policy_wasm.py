@@ -46,25 +46,28 @@ class PolicyWasm(Struct, frozen=True):
         }
 
 
-def unpack_wasm(kept: str) -> bytes:
+def unpack_wasm(text: str) -> bytes:
     """Return the bytes that the record keeps as text; none for a text that holds none."""
     try:
-        packed = base64.b64decode(kept, validate=True)
+        packed = base64.b64decode(text, validate=True)
         return zlib.decompressobj().decompress(packed, MAX_BYTES)
     except (binascii.Error, ValueError, zlib.error):
         return b""
 
 
+class WasmPublications(Protocol):
+    """A part of `ports.policy_store.PolicyReader`; the ports import this module."""
+
+    def published_wasm(self, digest: str) -> str | None: ...
+
+
 class WasmRecord(Protocol):
-    """What of a store is needed here."""
+    """A part of `ports.store.StoreReader`."""
 
-    def meta(self, name: str) -> str | None:
-        """Return a value kept under a name."""
-        ...
+    @property
+    def policy(self) -> WasmPublications: ...
 
-    def published_wasm(self, digest: str) -> str | None:
-        """Return the digest of the Wasm that was published with a bundle, if any was."""
-        ...
+    def meta(self, name: str) -> str | None: ...
 
 
 def load_wasm(record: WasmRecord, bundle: Bundle) -> tuple[str | None, PolicyWasm | None]:
@@ -72,11 +75,11 @@ def load_wasm(record: WasmRecord, bundle: Bundle) -> tuple[str | None, PolicyWas
 
     Raises BadPolicy for bytes that are not those that were published.
     """
-    named = record.published_wasm(bundle.digest)
-    kept = record.meta(META_PREFIX + named) if named else None
-    if named is None or kept is None:
+    named = record.policy.published_wasm(bundle.digest)
+    text = record.meta(META_PREFIX + named) if named else None
+    if named is None or text is None:
         return named, None
-    found = PolicyWasm.of(bundle, unpack_wasm(kept), "published with the revision")
+    found = PolicyWasm.of(bundle, unpack_wasm(text), "published with the revision")
     if found.digest != named:
         raise BadPolicy(
             "the Wasm in the store is not the one that was published",

@@ -1,4 +1,4 @@
-"""Ceilings: how many errors and effects of an agent are too many; over one, the agent is parked.
+"""Rate limits: how many errors and effects of an agent are too many; over one, the agent is parked.
 
 A window slides: what happened within the hour (errors) or the minute (effects) before now. Counts
 are this process's own and start at nothing; being parked is durable, so a restart forgives none.

@@ -30,7 +30,7 @@ DAY_US = 86_400 * MICROS
 
 # `missed: skip` still runs a tick that is late by no more than this: a busy runner is not a
 # stopped one.
-LATE_TOLERANCE_US = 60 * MICROS
+DELAY_TOLERANCE_US = 60 * MICROS
 
 # How many ticks one call returns at most; the next call goes on from there.
 MAX_TICKS = 512
@@ -96,8 +96,8 @@ def due_ticks(
             after = at
     else:
         newest = _latest_instant(calendar, after, now_us)
-        late = newest is not None and newest < now_us - LATE_TOLERANCE_US
-        skipped = late and schedule.missed == "skip"
+        is_late = newest is not None and newest < now_us - DELAY_TOLERANCE_US
+        skipped = is_late and schedule.missed == "skip"
         instants = [] if newest is None or skipped else [newest]
     zone = ZoneInfo(schedule.zone) if is_daily(schedule) else None
     return [Tick(agent, schedule, at, _local_date(zone, at) if zone else None) for at in instants]

@@ -144,10 +144,10 @@ class SpendCache:
             total = cap.used
             if cap.span != "run":
                 name = FLEET if cap.scope == "fleet" else agent
-                kept = self._totals.get((name, cap.unit)) or self.total(name, cap.unit)
-                total += kept.amount_at(cap.span, now_us)
+                totals = self._totals.get((name, cap.unit)) or self.total(name, cap.unit)
+                total += totals.amount_at(cap.span, now_us)
                 if refunds:
-                    total -= _refunded_amount(kept.window(cap.span), cap.unit, refunds, now_us)
+                    total -= _refunded_amount(totals.window(cap.span), cap.unit, refunds, now_us)
             if total + amount <= cap.limit:
                 continue
             limit = cap.limit + self.raised_amount(agent, cap, now_us)

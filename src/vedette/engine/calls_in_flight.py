@@ -57,7 +57,7 @@ class CallsInFlight:
         self._effect_locks = KeyedLocks()
         self._lease_since: dict[int, int] = {}
         # When a call began, and under which lease, by action.
-        self._begun: dict[str, tuple[int, int]] = {}
+        self._starts: dict[str, tuple[int, int]] = {}
 
     # --- on their way -----------------------------------------------------------------------
 
@@ -95,13 +95,13 @@ class CallsInFlight:
     def begin(self, action: str, epoch: int) -> None:
         """Note that the call of an action begins now, under a lease."""
         self.unrecorded.add(action)
-        self._begun[action] = (epoch, self._clock.monotonic_us())
+        self._starts[action] = (epoch, self._clock.monotonic_us())
 
     def end(self, action: str) -> None:
         """Forget when a call began: what came of it is known."""
-        self._begun.pop(action, None)
+        self._starts.pop(action, None)
 
-    def may_have_begun(self, row: ActionRow, settles: str | None, *, others: bool) -> bool:
+    def may_have_started(self, row: ActionRow, settles: str | None, *, others: bool) -> bool:
         """Say whether a call may have been made that left no mark before it.
 
         A tool that may be repeated under its key needs none, so after a crash nothing durable
@@ -110,8 +110,8 @@ class CallsInFlight:
         """
         if row.effect != "intended" or settles not in ("idempotent", None):
             return False
-        begun = row.tries > 0 or row.id in self.unrecorded or row.last <= self.start_seq
-        return begun or others
+        has_started = row.tries > 0 or row.id in self.unrecorded or row.last <= self.start_seq
+        return has_started or others
 
     def note_lease(self, epoch: int, since_us: int) -> None:
         """Say that something is handled under a lease; the first time, its quiet time begins."""
@@ -132,7 +132,7 @@ class CallsInFlight:
         """
         now = self._clock.monotonic_us()
         self.note_lease(epoch, now)
-        under, since = self._begun.get(row.id, (epoch, self._lease_since[epoch]))
+        under, since = self._starts.get(row.id, (epoch, self._lease_since[epoch]))
         if under != epoch:
             # The key was another worker's since, who may have called again.
             since = self._lease_since[epoch]

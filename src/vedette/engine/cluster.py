@@ -1,6 +1,6 @@
-"""Follow: how a worker takes up what another worker published or stopped.
+"""The cluster: how a worker takes up what another worker published or stopped.
 
-From the moment the store has seen it, no call starts here under anything older (`Store.holds`),
+From the moment the store has seen it, no call starts here under anything older (`is_lease_valid`),
 and no step of an older revision commits. Here the new revision and the stops become live, and
 the store is told, so that calls may start again.
 """
@@ -48,11 +48,13 @@ async def follow_cluster(
                 "the state folder"
             ):  # a bank's file, an agent's: tried again, too
                 await catch_up(services, rollout)
-                now, news = services.clock.monotonic_us(), services.store.change_counter
-                if (services.store.is_shared or news != fed) and now - counted_us >= _COUNT_US:
+                now, news = services.clock.monotonic_us(), services.store.cluster.change_counter
+                if (
+                    services.store.cluster.is_shared or news != fed
+                ) and now - counted_us >= _COUNT_US:
                     counted_us = now
                     sync_rate_counts(services)
-                    services.loss_window = services.store.loss_window()
+                    services.loss_window = services.store.ledger.loss_window()
                     if releases is not None:
                         await releases(trouble)
                     if news != fed:
@@ -70,14 +72,14 @@ async def follow_cluster(
 async def catch_up(services: Services, rollout: Rollout) -> None:
     """Make live here what the store says is live. Raises BadPolicy, StoreFailed, Unavailable."""
     store = services.store
-    if store.is_current:
+    if store.cluster.is_current:
         return
-    policy_rev, stop_epoch = store.policy_rev, store.stop_epoch
+    policy_rev, stop_epoch = store.cluster.policy_rev, store.cluster.stop_epoch
     if stop_epoch > services.stops.epoch:
         reload_stops(services)
     if policy_rev > services.gateway.policy_rev:
         await rollout.catch_up()
-    store.adopt(services.gateway.policy_rev, services.stops.epoch)
+    store.cluster.adopt(services.gateway.policy_rev, services.stops.epoch)
 
 
 def sync_rate_counts(services: Services) -> None:
@@ -86,10 +88,10 @@ def sync_rate_counts(services: Services) -> None:
     They lag by a second at most; budgets are compared in the store and never lag.
     """
     counts, now = services.gateway.counts, services.clock.now_us()
-    for name, unit, total in services.store.spend_totals():
+    for name, unit, total in services.store.spend.totals():
         if name != FLEET:
             counts.raise_to(name, unit, now, HOUR_US, total.amount_at("hour", now))
             counts.raise_to(name, unit, now, DAY_US, total.amount_at("day", now))
-    for agent, unit, minute, amount in services.store.spend_by_minute(now // MINUTE_US):
+    for agent, unit, minute, amount in services.store.spend.by_minute(now // MINUTE_US):
         if minute == now // MINUTE_US:
             counts.raise_to(agent, unit, now, MINUTE_US, amount)

@@ -16,7 +16,7 @@ from vedette.domain.entry import Draft
 from vedette.domain.row_proof import EntryRecord
 from vedette.domain.run import ActionRow, Superseded
 from vedette.domain.tool import Tool
-from vedette.engine import held_actions, tool_calls
+from vedette.engine import action_holds, tool_calls
 from vedette.engine.circuit_breaker import Breaker, Leave
 from vedette.engine.kill_switch import count_error, park_agent
 from vedette.engine.parked_runs import RECHECK_US
@@ -38,13 +38,13 @@ async def perform_effect(services: Services, context: RunContext, row: ActionRow
         # What could not be recorded must not happen: it would be called again, and again.
         return (
             services.gateway.policy_rev == row.policy_rev
-            and services.store.is_lease_valid(context.epoch)
-            and services.store.is_ready
+            and services.store.cluster.is_lease_valid(context.epoch)
+            and services.store.steps.is_ready
             and not services.stops.bars_call(agent.name, row.tool)
         )
 
     assert row.effect is not None
-    if not services.store.is_ready:
+    if not services.store.steps.is_ready:
         await await_store(services, context)
     # What may have happened already is not decided anew: first it is found out.
     if row.effect == "intended" and not may_start():
@@ -164,7 +164,7 @@ async def call_target(
         await commit_effect_change(context, absent, "effect.absent", now=now, what="asked")
     else:
         services.calls.unrecorded.discard(row.id)
-        if not services.store.is_ready:
+        if not services.store.steps.is_ready:
             return
         await await_pending_stop(services, context, row)
         await reauthorize(services, context, [row])
@@ -190,11 +190,11 @@ async def await_store(services: Services, context: RunContext) -> None:
     given to another worker meanwhile; a lease that has only run out may be renewed with the store
     back.
     """
-    checks_left = _LEASE_CHECKS
-    while not services.store.is_ready or (services.store.lease_epoch(context.run) != context.epoch):
+    store, checks_left = services.store, _LEASE_CHECKS
+    while not store.steps.is_ready or store.cluster.lease_epoch(context.run) != context.epoch:
         await asyncio.sleep(_RECORD_S)
-        checks_left -= services.store.is_ready
-        if services.store.lease_epoch(context.run) not in (None, context.epoch) or checks_left < 0:
+        checks_left -= store.steps.is_ready
+        if store.cluster.lease_epoch(context.run) not in (None, context.epoch) or checks_left < 0:
             raise Superseded("another worker has the run by now")
 
 
@@ -212,7 +212,7 @@ async def park_if_blocked(
 ) -> bool:
     """Park a run whose turn has not come, or whose target is to be left alone."""
     while (first := services.parked_runs.find_predecessor(context.run)) is not None:
-        found = services.store.run(first)
+        found = services.store.runs.run(first)
         if found is not None and found.state not in ("done", "dead"):
             await park_run(services, context, row, None)
             return True
@@ -300,7 +300,7 @@ async def escalate_unknown(services: Services, context: RunContext, row: ActionR
     """Leave an effect that may or may not have happened to a person: repeat it, or let it be."""
     now = services.clock.now_us()
     unknown = replace(row, effect="unknown", hold="open", waits="approval", approver=None)
-    unknown.until_us = now + held_actions.HOLD_EXPIRY_US
+    unknown.until_us = now + action_holds.HOLD_EXPIRY_US
     kind = None if row.effect == "unknown" else "effect.unknown"
     await commit_effect_change(context, unknown, kind, now=now)
 
@@ -352,7 +352,7 @@ async def record_outcome(
             wait_s = min(2 * wait_s, _LAST_RECORD_S)
             continue
         except Superseded as error:
-            if services.store.lease_epoch(context.run) != context.epoch:
+            if services.store.cluster.lease_epoch(context.run) != context.epoch:
                 # Another worker's by now: it finds out for itself what came of the call.
                 raise Superseded("another worker has the run by now") from error
             with suppress(StoreFailed):

@@ -49,7 +49,7 @@ async def handle(
     """
     if lease.run.state in ("done", "dead") and not lease.run.turn:
         return None  # ended by a commit that stood unheard, or by another worker
-    event = event or services.store.event(lease.run.event)
+    event = event or services.store.runs.event(lease.run.event)
     if event is None:
         raise Permanent("the event's body was erased before the run ended, or edited")
     context = RunContext.open(services, lease.run, lease.epoch, event)
@@ -80,7 +80,7 @@ async def run_to_completion(services: Services, context: RunContext) -> int | No
             await reauthorize(services, context, due)
         elif context.next_effect(now) is not None:
             async with services.calls.effects_lock(context.run):
-                if services.store.lease_epoch(context.run) != context.epoch:
+                if services.store.cluster.lease_epoch(context.run) != context.epoch:
                     raise Superseded("another worker is to have its key")
                 while (row := context.next_effect(services.clock.now_us())) is not None:
                     await perform_effect(services, context, row)
@@ -229,7 +229,7 @@ async def _ask_with_state(
     judgement = await reasoner.reason(briefing)
     if judgement.needs_state:
         agent, key = briefing.agent, briefing.key
-        history = services.store.state_history(agent, key, briefing.position)
+        history = services.store.judge_states.history(agent, key, briefing.position)
         state_at, later = history.checkpoint_position, history.later_events
         reasoner.restore_state(agent, key, history.checkpoint, state_at, later)
         # A commit before this one may have stood since the briefing was written, or may still be
@@ -258,6 +258,6 @@ def propose_candidates(services: Services, context: RunContext, step: Step) -> N
 
 def propose_unless_erased(services: Services, candidate: Candidate, seq: int) -> None:
     """Show a candidate to its bank if the entry that proposed it still has its content."""
-    entry = services.store.entry(seq)
+    entry = services.store.ledger.entry(seq)
     if entry is not None and entry[2] is not None:
         services.recall.banks.propose(candidate, services.clock.now_us())

@@ -20,8 +20,8 @@ from vedette.domain.event import (
     check_event,
     subject_of,
 )
+from vedette.domain.ports.run_store import AcceptResult, Arrival
 from vedette.domain.ports.sources import Receipt, Refused
-from vedette.domain.ports.store import AcceptResult, Arrival
 from vedette.domain.readers import ReaderRule, event_readers
 from vedette.engine.scheduler.backpressure import Charge
 from vedette.engine.scheduler.dispatcher import Dispatcher
@@ -130,7 +130,7 @@ class EventIntake:
         charges: list[Charge],
     ) -> list[Receipt]:
         """Make arrivals durable and hand over their runs."""
-        store = self._services.store.accept(arrivals, position)
+        store = self._services.store.steps.accept(arrivals, position)
         return await self._enqueue_runs(arrivals, charges, store)
 
     async def _enqueue_runs(
@@ -194,7 +194,7 @@ class EventIntake:
 
     def position(self, source: str) -> str | None:
         """Return where a source was as of its last durable batch."""
-        return self._services.store.position(source)
+        return self._services.store.runs.source_position(source)
 
 
 def _charges_of(arrival: Arrival) -> list[Charge]:

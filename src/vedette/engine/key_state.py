@@ -15,7 +15,7 @@ from typing import Any
 
 from vedette.domain.agent import Agent
 from vedette.domain.effect import RowWrite
-from vedette.domain.ports.store import Store
+from vedette.domain.ports.run_store import JudgeStateReader, RunReader
 
 # Keys of which more is held than the store's rows, while nothing is under way for them.
 KEYS = 65_536
@@ -25,8 +25,9 @@ _NO_LOCK = nullcontext()
 class KeyStates:
     """What is known of keys. Belongs to one event loop."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, judge_states: JudgeStateReader, runs: RunReader) -> None:
+        self._judge_states = judge_states
+        self._runs = runs
         self._epochs: dict[tuple[str, str], int] = {}
         # The position of the last observed event of each (agent, key) seen so far.
         self._positions: dict[tuple[str, str], int] = {}
@@ -67,7 +68,7 @@ class KeyStates:
         """Return the position of the last observed event of a key before `position`."""
         found = self._positions.get((agent, key))
         if found is None:
-            found = self._store.previous_position(agent, key, position)
+            found = self._judge_states.previous_position(agent, key, position)
             self._positions[agent, key] = found
         return found
 
@@ -79,7 +80,7 @@ class KeyStates:
         """Return a row of a fleet-owned collection as of the last step sent; empty if none."""
         known = self._rows.get((collection, key))
         if known is None:
-            known = self._rows[collection, key] = self._store.row(collection, key) or {}
+            known = self._rows[collection, key] = self._runs.row(collection, key) or {}
         return dict(known)
 
     def cache_rows(self, writes: Sequence[RowWrite]) -> None:

@@ -43,11 +43,11 @@ async def set_stop(
     else:
         await record_stops(services)
     try:
-        await services.store.stop(draft, *scope, on, command=command)
+        await services.store.commands.stop(draft, *scope, on, command=command)
         reload_stops(services)
         if on:
             services.stops.unrecorded.pop(scope, None)
-            await services.store.wait_for_barrier()
+            await services.store.cluster.wait_for_barrier()
     except StoreFailed as error:
         if not on:
             raise
@@ -66,15 +66,15 @@ async def record_stops(services: Services) -> None:
     One that a person lifted through another worker after it was ordered here is recorded and lifted
     in one commit. That worker's clock is taken for right if it is no further off than a jump.
     """
-    for scope, kept in list(services.stops.unrecorded.items()):
+    for scope, unrecorded in list(services.stops.unrecorded.items()):
         # Its commit may have stood though nobody was told, or another's stop may last as long.
         with suppress(BadCommand):
-            await services.store.stop(
-                kept.draft, *scope, True, command=kept.command,
-                lifted_after_us=kept.at_us + JUMP_US,
+            await services.store.commands.stop(
+                unrecorded.draft, *scope, True, command=unrecorded.command,
+                lifted_after_us=unrecorded.at_us + JUMP_US,
             )  # fmt: skip
         reload_stops(services)
-        if services.stops.unrecorded.get(scope) is kept:
+        if services.stops.unrecorded.get(scope) is unrecorded:
             del services.stops.unrecorded[scope]
         services.metrics.gauge("stops_unrecorded", len(services.stops.unrecorded))
 
@@ -86,11 +86,15 @@ def reload_stops(services: Services) -> None:
     Raises StoreFailed: then nothing was taken over.
     """
     store = services.store
-    # Never ahead of the stops that are read: `store.stop_epoch` counts one that is being committed,
+    # Never ahead of the stops that are read: the cluster's counts one that is being committed too,
     # and what is decided without it must not pass for what was decided with it.
     epoch = max(int(store.meta("stop_epoch") or 0), services.stops.epoch)
-    loss_window, scopes, stops = store.loss_window(), store.stop_scopes(), store.active_stops()
-    lifts = store.latest_entries(("stop.lifted",), services.stops.last_lift_seq, _LIFTS)
+    loss_window, scopes, stops = (
+        store.ledger.loss_window(),
+        store.policy.stop_scopes(),
+        store.policy.active_stops(),
+    )
+    lifts = store.ledger.latest_entries(("stop.lifted",), services.stops.last_lift_seq, _LIFTS)
     services.loss_window = loss_window
     services.stops.restore(epoch, scopes)
     services.stops.timed_stops = [stop for stop in stops if stop.until_us]
@@ -99,7 +103,7 @@ def reload_stops(services: Services) -> None:
         scope, _, name = lift["what"].partition(":")
         if scope == "agent" and lift.get("actor") != str(ENGINE):
             services.rate_counters.reset(name)
-    store.adopt(0, epoch)
+    store.cluster.adopt(0, epoch)
 
 
 async def park_agent(services: Services, agent: str, why: str) -> None:

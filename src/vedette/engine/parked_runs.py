@@ -84,12 +84,12 @@ class ParkedRuns(Struct):
         places = self._keys.get(key)
         if places is None:
             return
-        kept = [place for place in places if place[1] != run]
-        if not kept:
+        remaining = [place for place in places if place[1] != run]
+        if not remaining:
             del self._keys[key]
-        elif len(kept) < len(places):
-            self._keys[key] = kept
-            self.wake_if_first(kept[0][1], key)
+        elif len(remaining) < len(places):
+            self._keys[key] = remaining
+            self.wake_if_first(remaining[0][1], key)
 
     def wake(self, run: str) -> None:
         """Wake a run."""

@@ -13,7 +13,7 @@ from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Draft
 from vedette.domain.run import ActionRow, Fenced, OverBudget, Step, Superseded
 from vedette.domain.spend import PermitCount
-from vedette.engine import held_actions
+from vedette.engine import action_holds
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
 from vedette.engine.turn import decide_action, emit_metrics
@@ -51,7 +51,7 @@ async def commit_reauthorization(
     entries = context.read_entries(rows)
     with PermitCount(services.gateway.counts, context.agent.name) as counted:
         for row in rows:
-            if held_actions.is_hold_over(row, services.clock.expiry_us()):
+            if action_holds.is_hold_over(row, services.clock.expiry_us()):
                 drafts += close_hold(context, row)
                 continue
             counted_us, proof = row.counted_us, entries.get(row.id, ())
@@ -107,7 +107,7 @@ def deny_changed(
         services.calls.unrecorded.add(row.id)
         row.effect = "intended"
     end = context.end_kind(row) if row.effect is not None else None
-    held_actions.apply_decision(
+    action_holds.apply_decision(
         row, build_denial("engine.changed", why), services.gateway.policy_rev, now
     )
     row.counted_us = 0

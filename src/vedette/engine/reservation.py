@@ -88,7 +88,7 @@ def limits_of(services: Services, context: RunContext, worst: Mapping[str, int])
     """Return every limit on a turn: the run's own, with what it has used, then by hour and day."""
     agent, units = context.agent, tuple(worst)
     # The run may have booked turns that a crash kept it from taking: they count.
-    before = services.store.run_spend(context.run.id) if context.run.entries else {}
+    before = services.store.spend.of_run(context.run.id) if context.run.entries else {}
     limits = [
         Cap("run", unit, "run", most, before.get(unit, 0))
         for unit in units

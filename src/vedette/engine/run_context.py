@@ -47,7 +47,7 @@ from vedette.domain.row_proof import (
     parse_record,
 )
 from vedette.domain.run import ActionRow, CommitStatus, Run, RunState, Step, Superseded
-from vedette.engine.held_actions import ActionSlots, approval_of, wake_us
+from vedette.engine.action_holds import ActionSlots, approval_of, wake_us
 from vedette.engine.services import Services
 from vedette.engine.tool_calls import answer_data, coarse_answer
 
@@ -114,8 +114,8 @@ class RunContext(Struct):
 
     def _load_turns(self) -> None:
         store = self.services.store
-        self.is_loaded, self.actions = True, store.actions(self.run.id)
-        turns = store.turns(self.run.id)
+        self.is_loaded, self.actions = True, store.runs.actions(self.run.id)
+        turns = store.runs.turns(self.run.id)
         if len(turns) != self.run.turn:
             raise Permanent("what was thought in an earlier turn was erased, or edited")
         self.final = bool(turns[-1]["final"])
@@ -131,7 +131,9 @@ class RunContext(Struct):
         Raises Permanent for an ended effect whose row is not what its entries say.
         """
         ended = [row for row in self.actions if row.effect in ("done", "failed") or row.answer]
-        entries = self.services.store.proof_entries([row.id for row in ended]) if ended else {}
+        entries = (
+            self.services.store.ledger.proof_entries([row.id for row in ended]) if ended else {}
+        )
         for row in ended:
             fault = find_outcome_fault(row, entries[row.id])
             if fault is not None:
@@ -234,7 +236,7 @@ class RunContext(Struct):
         if not self.run.turn:
             return ()
         turns = []
-        for turn in self.services.store.turns(self.run.id):
+        for turn in self.services.store.runs.turns(self.run.id):
             answers = [
                 {"tool": row.tool, "ordinal": row.ordinal, **coarse_answer(row)}
                 for row in self.actions
@@ -287,8 +289,8 @@ class RunContext(Struct):
         if row is not None:
             row_readers = unpack_row(row)[1]
         elif row_readers is None and self.agent.collection:
-            kept = self.services.keys.row(self.agent.collection, self.run.key)
-            row_readers = unpack_row(kept)[1]
+            row_value = self.services.keys.row(self.agent.collection, self.run.key)
+            row_readers = unpack_row(row_value)[1]
         answers: dict[str, Readers] = {}
         answered = (action for action in self.actions if action.answer is not None)
         for at, action in enumerate(answered):
@@ -333,7 +335,7 @@ class RunContext(Struct):
             for row in rows
             if row.id not in self.fresh_origins or (to_decide and _needs_entries(row))
         ]
-        return self.services.store.proof_entries(unproved) if unproved else {}
+        return self.services.store.ledger.proof_entries(unproved) if unproved else {}
 
     def find_approval(
         self, row: ActionRow, entries: Sequence[EntryRecord], now_us: int
@@ -343,7 +345,7 @@ class RunContext(Struct):
         One that only the row tells of is none: whoever may answer is asked again.
         """
         given = approval_of(row, now_us)
-        if given is None or is_approved(row, entries, self.services.store.is_signed):
+        if given is None or is_approved(row, entries, self.services.store.steps.is_signed):
             return given
         self.services.metrics.count("rows_refused", agent=self.agent.name, what="approval")
         return None
@@ -404,8 +406,8 @@ class RunContext(Struct):
             row.tries > 0
             or row.waits == "policy"
             or row.effect in ("started", "unknown")
-            or self.services.calls.may_have_begun(
-                row, settles, others=self.is_loaded and self.services.store.multi_worker
+            or self.services.calls.may_have_started(
+                row, settles, others=self.is_loaded and self.services.store.cluster.multi_worker
             )
         )
         return "effect.unknown" if unsure else "effect.cancelled"
@@ -551,7 +553,7 @@ class RunContext(Struct):
         as if this step stood.
         """
         services, agent = self.services, self.agent.name
-        answer = services.store.send(step)
+        answer = services.store.steps.send(step)
         if on_sent is not None:
             if step.rows:
                 services.keys.cache_rows(step.rows)
@@ -586,10 +588,10 @@ class RunContext(Struct):
         Raises StoreFailed, and then nothing is taken in: a run that is newer than its actions
         would pass for one that still waits for the answer that moved it.
         """
-        fresh = self.services.store.run(self.run.id)
+        fresh = self.services.store.runs.run(self.run.id)
         if fresh is None:
             raise Superseded("the run is gone")
-        rows = self.services.store.actions(fresh.id)
+        rows = self.services.store.runs.actions(fresh.id)
         ended = {row.id: row for row in self.actions if row.is_final}
         self.run, self.actions = fresh, [ended.get(row.id, row) for row in rows]
 

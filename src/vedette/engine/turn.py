@@ -33,7 +33,7 @@ from vedette.domain.readers import is_within, meet, pack_row, unpack_row
 from vedette.domain.row_proof import DECIDED_KIND, EntryRecord, format_obligations
 from vedette.domain.run import ActionRow, Step
 from vedette.domain.spend import PermitCount
-from vedette.engine import held_actions, tool_calls
+from vedette.engine import action_holds, tool_calls
 from vedette.engine.reservation import count_refusal, release_reservation
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
@@ -79,8 +79,8 @@ def compose_step(
     `counted` counts its permits against the rate limits.
     """
     turn = context.run.turn + 1
-    settled, beyond, returns = release_reservation(services, context, judgement)
-    drafts = [*(replace(read, cause=context.run.last) for read in reads), *settled]
+    settlement, beyond, returns = release_reservation(services, context, judgement)
+    drafts = [*(replace(read, cause=context.run.last) for read in reads), *settlement]
     rows: list[ActionRow] = []
     writes: list[RowWrite] = []
     is_uneventful = (
@@ -187,11 +187,11 @@ def decide_action(
         services.calls.unrecorded.add(row.id)  # so that a later no says so, too
     decision_context = context.build_decision_context([*context.actions, *rows], row, entries, now)
     decision_record = services.gateway.decide(action, decision_context)
-    held_actions.apply_decision(row, decision_record.decision, decision_record.policy_rev, now)
+    action_holds.apply_decision(row, decision_record.decision, decision_record.policy_rev, now)
     row.counted_us = 0
     if row.waits == "resume" and not decision_context.stopped:
         # A rule stops it, and no resume will say when that is over.
-        row.not_before_us = held_actions.stop_retry_at(row, now)
+        row.not_before_us = action_holds.stop_retry_at(row, now)
         if (row.decided, row.rule, row.policy_rev, row.waits) == decision_before:
             return []  # nothing is new, so nothing is said again
     apply_obligations(services, context, row, decision_record.decision)
@@ -207,7 +207,7 @@ def decide_action(
     # What is permitted again keeps the place it has.
     shortage = context.slots.acquire() if row.decided == "permit" and not counted_us else None
     if shortage is not None:
-        held_actions.hold_for_budget(row, hold_before, shortage, now)
+        action_holds.hold_for_budget(row, hold_before, shortage, now)
         about = {"action": row.id, "tool": row.tool, **shortage.entry_fields()}
         drafts.append(context.entry("budget.refused", back=1, **about))
         count_refusal(services, context, shortage)
@@ -246,7 +246,7 @@ def hold_for_policy(
     denial.
     """
     since = [int(entry["at"]) for entry, _ in entries if entry["kind"] == DECIDED_KIND]
-    until = held_actions.denial_retry_at(since[-1] if since else now, now)
+    until = action_holds.denial_retry_at(since[-1] if since else now, now)
     if until:
         row.hold, row.approver, row.until_us = hold_before
         row.decided, row.effect, row.waits = "hold", None, "policy"

@@ -107,8 +107,8 @@ class Daemon:
         self.sources = [*first, *later]
         self.open_sources = sum(source.finite for source in self.sources)
         for source in self.sources:
-            if tell := getattr(source, "tell", None):
-                tell(self.report_trouble)
+            if report_to := getattr(source, "report_to", None):
+                report_to(self.report_trouble)
         async with AsyncExitStack() as stack:
             tasks = await self._follow_cluster()
             tasks.append(asyncio.create_task(self._watch_state(), name="state folder"))
@@ -142,7 +142,9 @@ class Daemon:
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                await app.rollout.second_opinions.samples.finish(app.store, self.report_trouble)
+                await app.rollout.second_opinions.samples.finish(
+                    app.store.commands, self.report_trouble
+                )
         if on_tick is not None:
             with suppress(StoreFailed):  # what ended the run is told, not this
                 on_tick(self)
@@ -150,7 +152,7 @@ class Daemon:
     async def _follow_cluster(self) -> list[asyncio.Task[None]]:
         """Take up what other workers publish or stop, where there may be others."""
         services, rollout = self.app.services, self.app.rollout
-        if not services.store.multi_worker:
+        if not services.store.cluster.multi_worker:
             return []
         await catch_up(services, rollout)
         work = follow_cluster(
@@ -166,14 +168,14 @@ class Daemon:
 
     async def _watch_folders(self) -> None:
         """Tell once of each agent whose folder is not the release that runs any more."""
-        releases, told = self.app.commands.releases, set[tuple[str, str]]()
+        releases, reported = self.app.commands.releases, set[tuple[str, str]]()
         assert releases is not None
         while True:
             changed = await asyncio.to_thread(releases.changed_agents)
             self.app.metrics.gauge("releases_changed", len(changed))
             for one in changed:
-                if (one.agent, one.digest) not in told:
-                    told.add((one.agent, one.digest))
+                if (one.agent, one.digest) not in reported:
+                    reported.add((one.agent, one.digest))
                     self.report_trouble(
                         f"{one.agent} was changed on disk since release {one.release[:12]}, which "
                         f"runs on: see `vedette agent release {one.agent}`"
@@ -207,17 +209,17 @@ class Daemon:
             self.report_trouble(format_refusal(live.number, found))
         if read_check(app.store, live.digest) is None:
             marks, was = build_check_mark(live.digest, found), app.store.meta(CHECK_MARK)
-            await app.store.mark_live(live.number, marks, CHECK_MARK, was)
+            await app.store.commands.set_meta_if_live(live.number, marks, CHECK_MARK, was)
 
     def _start_followers(self) -> list[asyncio.Task[None]]:
         """Start what goes on beside the line: traces, logs, shipping, a look at the folders."""
         from vedette.app.ledger_followers import build_followers
 
         keeping = self.app.rollout.maintain_repository(
-            lambda: self.app.store.is_leader, self.report_trouble
+            lambda: self.app.store.cluster.is_leader, self.report_trouble
         )
         opinions = self.app.rollout.second_opinions
-        comparing = opinions.samples.watch(self.app.store, self.report_trouble)
+        comparing = opinions.samples.watch(self.app.store.commands, self.report_trouble)
         retrying = opinions.keep_retrying(self.app.services.clock, self.report_trouble)
         works = [
             *build_followers(self.app, self.report_trouble), ("policy shelf", keeping),
@@ -250,7 +252,7 @@ class Daemon:
                 return
 
     async def _start_servers(self, stack: AsyncExitStack) -> None:
-        """Open the doors. What they are made of is loaded beside the line, which goes on."""
+        """Open the servers. What they are made of is loaded beside the line, which goes on."""
         from vedette.interfaces.http import preload
 
         await asyncio.to_thread(preload)
@@ -313,10 +315,10 @@ class Daemon:
 
     async def _wait_for_tick(self) -> None:
         """Wait until it is time to look again, or the run is to end."""
-        moved, rests = self.last_progress, False
+        before, rests = self.last_progress, False
         with suppress(StoreFailed):  # it is looked for again soon
-            self.last_progress = (self.app.store.last_seq(), self.app.dispatcher.pending)
-            rests = self.last_progress == moved and not self.until_idle
+            self.last_progress = (self.app.store.ledger.last_seq(), self.app.dispatcher.pending)
+            rests = self.last_progress == before and not self.until_idle
         try:
             async with asyncio.timeout(aligned_delay_s(IDLE_TICK_S) if rests else TICK_S):
                 await self.stop_event.wait()
@@ -336,7 +338,7 @@ class Daemon:
         )
         return not any(
             run.waits in near and not stops.is_agent_stopped(run.agent)
-            for run in app.store.due_runs(now_us + IDLE_HORIZON_US, 1000)
+            for run in app.store.schedule.due_runs(now_us + IDLE_HORIZON_US, 1000)
         )
 
     def _report_store(self) -> None:
@@ -377,7 +379,7 @@ class Daemon:
     def _update_gauges(self) -> None:
         app = self.app
         app.metrics.gauge("pending_runs", app.dispatcher.pending)
-        app.metrics.gauge("ledger_head", app.store.last_seq())
+        app.metrics.gauge("ledger_head", app.store.ledger.last_seq())
         if (
             app.rollout.live.number != self.compared_revision
             and not app.commands.folder_lock.locked()
@@ -400,8 +402,8 @@ class Daemon:
     def _oldest_run_s(self) -> float:
         """Return how long the oldest run that is ready has been accepted; 0 if none is."""
         store = self.app.store
-        waiting = store.ready_runs(0, 1)
-        accepted = store.entry(waiting[0].position) if waiting else None
+        waiting = store.schedule.ready_runs(0, 1)
+        accepted = store.ledger.entry(waiting[0].position) if waiting else None
         if accepted is None:
             return 0.0
         at = int(orjson.loads(accepted[1])["at"])
@@ -414,7 +416,7 @@ class Daemon:
         clock = self.app.services.clock
         try:
             while True:
-                while not self.app.store.is_leader:  # noqa: ASYNC110 (a thread tells)
+                while not self.app.store.cluster.is_leader:  # noqa: ASYNC110 (a thread tells)
                     await asyncio.sleep(TICK_S)
                 try:
                     await source.deliver(self.app.intake)
@@ -530,10 +532,10 @@ def summary(daemon: Daemon) -> dict[str, Any]:
     app = daemon.app
     seconds = (app.services.clock.monotonic_us() - daemon.start_us) / 1e6
     cpu = machine.cpu_s() - daemon.start_cpu_s
-    accepted, nobody = app.store.event_counts()
+    accepted, nobody = app.store.tables.event_counts()
     new = app.metrics.total("events", outcome="accepted")
     agents = {}
-    counts = app.store.counts()
+    counts = app.store.tables.counts()
     for name in app.services.fleet.agents:
         found = counts.get(name, {})
         agents[name] = {
@@ -563,5 +565,5 @@ def summary(daemon: Daemon) -> dict[str, Any]:
         "policy_revision": app.rollout.live.number,
         "address": daemon.address,
         "troubles": daemon.troubles[-10:],
-        "try_next": app.store.examples(),
+        "try_next": app.store.tables.examples(),
     }

@@ -86,8 +86,8 @@ class Lexicon:
             features.append(found)
             weights.append(weight * (part**0.5 / length) if length else weight)
         # As precise as rows are kept, or a text would be less like itself than its stored row.
-        kept = np.concatenate(weights).astype(np.float32).astype(np.float64)
-        row = np.concatenate(features), kept
+        values = np.concatenate(weights).astype(np.float32).astype(np.float64)
+        row = np.concatenate(features), values
         self._last = (text, share, row)
         return row
 

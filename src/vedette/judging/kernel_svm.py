@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 _ROUNDS = 40
-_EARLY = 15
+_FIRST_ROUNDS = 15
 _ROUNDS_LARGE = 60  # rows that are much alike settle slowly, and large banks have many
 _LARGE = 2_500
 _LEAF = 384
@@ -50,16 +50,16 @@ class KernelSVM:
         positive = sign > 0
         lam = self.lam[:, None]
         level = 2 * np.bincount(places, minlength=labels) / size - 1
-        target = before = early = sign
+        target = before = first_targets = sign
         for round_ in range(_ROUNDS if size <= _LARGE else _ROUNDS_LARGE):
             reached = target - lam * (self._inverse @ (target - level))
-            moved = np.where(positive, np.maximum(1, reached), np.minimum(-1, reached))
+            iterate = np.where(positive, np.maximum(1, reached), np.minimum(-1, reached))
             # Nesterov's momentum, kept within what the hinge allows.
-            ahead = moved + (moved - before) * (round_ / (round_ + 3))
-            target = np.where(positive, np.maximum(1, ahead), np.minimum(-1, ahead))
-            before = moved
-            if round_ < _EARLY:
-                early = moved
+            lookahead = iterate + (iterate - before) * (round_ / (round_ + 3))
+            target = np.where(positive, np.maximum(1, lookahead), np.minimum(-1, lookahead))
+            before = iterate
+            if round_ < _FIRST_ROUNDS:
+                first_targets = iterate
         # Moved to 0 and 1, so that what is like nothing scores 0 for every label.
         before = (before + 1) / 2
         alpha = self._inverse @ before
@@ -67,8 +67,8 @@ class KernelSVM:
         diagonal = np.diag(self._inverse)[:, None]
         # The others' targets have moved by what they heard of the row that is left out: the longer
         # they move, the better it speaks of itself. So it is heard where they stood early.
-        early = (early + 1) / 2
-        self.left_out: Floats = early - (self._inverse @ early) / diagonal
+        first_targets = (first_targets + 1) / 2
+        self.left_out: Floats = first_targets - (self._inverse @ first_targets) / diagonal
 
     def add(self, similar: Floats, itself: float, lam: float) -> None:
         """Add one row: its kernel with the rows that are there, and with itself.

@@ -91,7 +91,7 @@ def _address_features(data: Mapping[str, Any]) -> list[float]:
         float(bool(reply)),
         float(bool(reply) and reply != sender),
         float(bool(reply) and reply.partition("@")[2] != domain),
-        float(bool(domain) and domain.split(".")[-2:] == _tail(message_id)),
+        float(bool(domain) and domain.split(".")[-2:] == _domain_suffix(message_id)),
         float("@" in message_id),
         math.log1p(len(to)),
         math.log1p(len(copied)),
@@ -108,7 +108,7 @@ def _address_features(data: Mapping[str, Any]) -> list[float]:
     ]
 
 
-def _tail(message_id: str) -> list[str]:
+def _domain_suffix(message_id: str) -> list[str]:
     return message_id.rpartition("@")[2].rstrip("> ").split(".")[-2:]
 
 

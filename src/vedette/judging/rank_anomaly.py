@@ -62,7 +62,7 @@ CALM_ROWS = 60
 _SHORT = 12
 _LONG = 60
 _FILLED = _LONG - 1
-_SETTLED = 30
+_MIN_ROWS = 30
 _ALPHA = 0.001
 _CLIP = 3.0
 _ROOT = 0.4
@@ -116,7 +116,7 @@ class _Mean:
             self.mean = value
         error = value - self.mean
         distance = abs(error)
-        if row > _SETTLED and self.square > 0.0:
+        if row > _MIN_ROWS and self.square > 0.0:
             bound = _CLIP * math.sqrt(self.square)
             error = max(-bound, min(bound, error))
         weight = max(_ALPHA, 1.0 / (row + 1))

@@ -42,32 +42,32 @@ class Facts:
         known = np.isfinite(raw)
         counts = np.maximum(1, known.sum(axis=0))
         self._middle: Floats = np.where(known, raw, 0).sum(axis=0) / counts
-        apart = np.where(known, raw - self._middle, 0)
-        self._spread: Floats = np.sqrt((apart**2).sum(axis=0) / counts)
+        difference = np.where(known, raw - self._middle, 0)
+        self._spread: Floats = np.sqrt((difference**2).sum(axis=0) / counts)
         self._spread[self._spread < 1e-9] = 1.0
         # What no example knows cannot tell them apart.
         self._spread[~known.any(axis=0)] = np.inf
-        self._rows: Floats = np.clip(apart / self._spread, -_CLIP, _CLIP)
+        self._rows: Floats = np.clip(difference / self._spread, -_CLIP, _CLIP)
 
     def standardise(self, text: str, facts: Mapping[str, Any]) -> Floats:
         """Return the standardised facts of one case."""
         raw = np.array(self._extra.read(text, facts), dtype=float)
-        apart = np.where(np.isfinite(raw), raw - self._middle, 0) / self._spread
-        found: Floats = np.clip(apart, -_CLIP, _CLIP)
+        difference = np.where(np.isfinite(raw), raw - self._middle, 0) / self._spread
+        found: Floats = np.clip(difference, -_CLIP, _CLIP)
         return found
 
     def similar(self, facts: Floats) -> Floats:
         """Return the kernel v exp(-|s - s'|^2 / 2) of standardised facts with every example."""
-        apart = ((self._rows - facts) ** 2).mean(axis=1)
-        found: Floats = self._extra.weight * np.exp(-0.5 * apart)
+        distance = ((self._rows - facts) ** 2).mean(axis=1)
+        found: Floats = self._extra.weight * np.exp(-0.5 * distance)
         return found
 
     def kernel(self) -> Floats:
         """Return that kernel of all examples with one another."""
         rows = self._rows
         square = (rows**2).mean(axis=1)
-        apart = square[:, None] + square[None] - 2 / rows.shape[1] * (rows @ rows.T)
-        found: Floats = np.exp(-0.5 * np.maximum(apart, 0))
+        distance = square[:, None] + square[None] - 2 / rows.shape[1] * (rows @ rows.T)
+        found: Floats = np.exp(-0.5 * np.maximum(distance, 0))
         found *= self._extra.weight
         return found
 

@@ -32,8 +32,10 @@ class SpamBank:
         `lexicon` is shared with a bank that judges the same `mail_words`, to read them once.
         Raises ValueError where there is no example of one of the two.
         """
-        told = [replace(e, label=YES if e.label == SPAM else NO) for e in examples]
-        self._binary = BinaryClassifier(told, extra=Extra(mail_features, _WEIGHT), lexicon=lexicon)
+        labelled = [replace(e, label=YES if e.label == SPAM else NO) for e in examples]
+        self._binary = BinaryClassifier(
+            labelled, extra=Extra(mail_features, _WEIGHT), lexicon=lexicon
+        )
         self.bar = max(0.5, self._binary.bar(_SPARED))
 
     def chance(self, data: Mapping[str, Any]) -> Chance:

@@ -329,8 +329,8 @@ def sign_note(body: str, name: str, key: SigningKey, signer_id: bytes = b"") -> 
 def parse_note(text: str) -> Note:
     """Take a signed note apart without believing it. Raises ProofError if it is none."""
     _check_text(text)
-    body, gap, tail = text.rpartition("\n\n")
-    lines = tail.split("\n")
+    body, gap, signature_text = text.rpartition("\n\n")
+    lines = signature_text.split("\n")
     if not gap or len(lines) < 2 or lines[-1]:
         raise ProofError("a note is text, an empty line, and signature lines")
     signatures = []

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from vedette.ledger.merkle import Frontier, ProofError, node_hash
 
 
-class Tail(Struct):
+class PrunedTree(Struct):
     """The leaves `base.size`, `base.size + 1`, … of a tree whose beginning is `base`."""
 
     base: Frontier = field(default_factory=Frontier)

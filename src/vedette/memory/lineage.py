@@ -1,4 +1,4 @@
-"""Learned from: which memories came of a source: an event, a run, an agent or a person.
+"""Lineage: which memories came of a source: an event, a run, an agent or a person.
 
 Of a person came what they proposed, what their corrections and answers led to, and what they ever
 promoted or brought back: whoever took an account over may have given any of these orders.
@@ -6,46 +6,27 @@ promoted or brought back: whoever took an account over may have given any of the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Collection
+from typing import Any
 
 import orjson
 
 from vedette.domain.base.errors import NotFound
 from vedette.domain.memory import Candidate
 from vedette.domain.memory_state import LedgerMemory
-from vedette.domain.run import Run
-
-if TYPE_CHECKING:
-    from vedette.ledger.history.reader import LedgerReader
+from vedette.domain.ports.store import StoreReader
 
 _CORRECTED = "run.corrected"
 _ANSWERED = ("hold.approved", "hold.denied")
 
 
-class LineageStore(Protocol):
-    """What this asks of the store, beside what `vedette.ledger.history.reader.resolve` does."""
-
-    def memories(self) -> dict[str, LedgerMemory]: ...
-
-    def memory_entries(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]: ...
-
-    def walk(
-        self, kinds: tuple[str, ...] | None = None, after: int = 0
-    ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]: ...
-
-    def run(self, run: str) -> Run | None: ...
-
-    def runs_of_event(self, event: str) -> list[Run]: ...
-
-
-def find_learned(store: LineageStore, agents: Collection[str], source: str) -> list[LedgerMemory]:
+def find_learned(store: StoreReader, agents: Collection[str], source: str) -> list[LedgerMemory]:
     """Return what was learned from a source and is not erased, whatever became of it.
 
     `source` is the id of an event or a run, an agent or `person:NAME`. Raises NotFound for one
     that nothing was ever said, done or learned by; `agents` are those of the fleet.
     """
-    learned = [one for one in store.memories().values() if one.candidate is not None]
+    learned = [one for one in store.memories.all().values() if one.candidate is not None]
     if source.startswith(("evt_", "run_")):
         ids = _source_ids(store, source)
         return [one for one in learned if ids & _evidence_ids(one)]
@@ -61,27 +42,26 @@ def _unknown_source(source: str) -> NotFound:
     return NotFound(f"nothing was learned from {source!r}", mend=mend)
 
 
-def _source_ids(store: LineageStore, source: str) -> set[str]:
+def _source_ids(store: StoreReader, source: str) -> set[str]:
     """Return the ids under which a source counts: its own, its runs', its corrections'."""
     # What people read is not loaded to start a fleet.
     from vedette.ledger.history.reader import resolve
 
-    record: LedgerReader = store  # type: ignore[assignment]
-    kind, name = resolve(record, source)
-    runs = store.runs_of_event(name) if kind == "event" else []
+    kind, name = resolve(store, source)
+    runs = store.runs.runs_of_event(name) if kind == "event" else []
     ids = {name, *(run.id for run in runs)}
     return ids | {one["what"] for one in _corrections(store) if "what" in one and one["run"] in ids}
 
 
 def _learned_by_person(
-    store: LineageStore, learned: list[LedgerMemory], person: str
+    store: StoreReader, learned: list[LedgerMemory], person: str
 ) -> list[LedgerMemory]:
     """Return what came of a person. Raises NotFound for one who never said anything."""
     corrections = _corrections(store)
     mine = [one for one in corrections if one.get("actor") == person]
     events = {one["what"] for one in mine if "what" in one}
     others = {one["what"] for one in corrections if "what" in one} - events
-    answers = (orjson.loads(raw) for _, raw, *_ in store.walk(_ANSWERED))
+    answers = (orjson.loads(raw) for _, raw, *_ in store.ledger.walk(_ANSWERED))
     runs = {one["run"] for one in (*mine, *answers) if one.get("actor") == person}
 
     def is_from_person(one: LedgerMemory) -> bool:
@@ -102,12 +82,12 @@ def _learned_by_person(
     return found
 
 
-def _corrections(store: LineageStore) -> list[dict[str, Any]]:
-    return [orjson.loads(raw) for _, raw, _ in store.memory_entries((_CORRECTED,))]
+def _corrections(store: StoreReader) -> list[dict[str, Any]]:
+    return [orjson.loads(raw) for _, raw, _ in store.memories.entries((_CORRECTED,))]
 
 
-def _agents_of(store: LineageStore, one: LedgerMemory) -> set[str]:
-    runs = [store.run(id) for id in _candidate_of(one).evidence if id.startswith("run_")]
+def _agents_of(store: StoreReader, one: LedgerMemory) -> set[str]:
+    runs = [store.runs.run(id) for id in _candidate_of(one).evidence if id.startswith("run_")]
     return {_candidate_of(one).agent, *(run.agent for run in runs if run is not None)}
 
 

@@ -1,4 +1,4 @@
-"""Recall: the memories a run is briefed with, each read decided by policy.
+"""Retrieval: the memories a run is briefed with, each read decided by policy.
 
 Searching before every event costs more than the rest of the line, so answers are kept by (agent,
 scope, query, bank version, policy revision): a change of any of these is a new question. An

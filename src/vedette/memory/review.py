@@ -1,19 +1,20 @@
-"""Curate: what a person sees before a memory is promoted, and what curators are handed.
+"""Review: what a person sees before a memory is promoted, and what curators are handed.
 
 `find_flips` says which recorded events would be judged otherwise with a memory than without it;
-`collect_patterns` what people and the line made of runs in a stretch of the record. Both only look.
+`collect_patterns` what people and the line made of runs in a stretch of the ledger. Both only look.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from msgspec import Struct
 
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Memory
+from vedette.domain.ports.ledger_reader import LedgerReader
 from vedette.judging import Judge
 
 MOST_EVENTS = 200
@@ -63,29 +64,15 @@ def to_lesson(memory: Mapping[str, Any]) -> Memory:
 
 def add_lesson(lessons: Sequence[Memory], candidate: Mapping[str, Any]) -> list[Memory]:
     """Return the lessons as they would be with a candidate: beside them, or in one's place."""
-    gone = candidate.get("replaces")
-    stay = [one for one in lessons if one.id not in (gone, candidate["id"])]
+    replaced = candidate.get("replaces")
+    stay = [one for one in lessons if one.id not in (replaced, candidate["id"])]
     return [*stay, to_lesson(candidate)]
 
 
 # --- what happened ---------------------------------------------------------------------------
 
 
-class RunHistory(Protocol):
-    """What `collect_patterns` asks of the record."""
-
-    def seq_at(self, at_us: int) -> int: ...
-
-    def latest_entries(
-        self, kinds: Sequence[str], after: int, limit: int
-    ) -> list[tuple[int, bytes]]: ...
-
-    def entries(
-        self, column: str, value: str, limit: int = 1000
-    ) -> list[tuple[int, bytes, bytes | None]]: ...
-
-
-def collect_patterns(record: RunHistory, after_us: int, upto_us: int) -> dict[str, Any]:
+def collect_patterns(ledger: LedgerReader, after_us: int, upto_us: int) -> dict[str, Any]:
     """Return what people and the line made of runs between two instants, by pattern.
 
     Answers to holds by (agent, tool, label), corrections by (agent, label), dead letters by agent;
@@ -93,32 +80,32 @@ def collect_patterns(record: RunHistory, after_us: int, upto_us: int) -> dict[st
     """
     kinds = (*_ANSWERS, "run.corrected", "run.dead")
     found: dict[tuple[str, ...], dict[str, Any]] = {}
-    first = record.seq_at(after_us)
-    for _, raw in record.latest_entries(kinds, first, MOST_GATHERED):
+    first = ledger.seq_at(after_us)
+    for _, raw in ledger.latest_entries(kinds, first, MOST_GATHERED):
         entry = orjson.loads(raw)
         if entry["at"] > upto_us or "run" not in entry:
             continue
-        named = _pattern(record, entry)
-        kept = found.setdefault(tuple(named.values()), {**named, "runs": {}})
+        named = _pattern(ledger, entry)
+        pattern = found.setdefault(tuple(named.values()), {**named, "runs": {}})
         answer = _ANSWERS.get(entry["kind"]) or entry.get("outcome") or "dead"
-        runs = kept["runs"].setdefault(answer, [])
+        runs = pattern["runs"].setdefault(answer, [])
         if entry["run"] not in runs:
             runs.append(entry["run"])
     return {"after": after_us, "upto": upto_us, "patterns": list(found.values())}
 
 
-def _pattern(record: RunHistory, entry: Mapping[str, Any]) -> dict[str, str]:
+def _pattern(ledger: LedgerReader, entry: Mapping[str, Any]) -> dict[str, str]:
     agent, kind = str(entry["agent"]), str(entry["kind"])
     if kind == "run.dead":
         return {"what": "dead", "agent": agent}
-    label = next(_labels(record, str(entry["run"])), "")
+    label = next(_labels(ledger, str(entry["run"])), "")
     if kind == "run.corrected":
         return {"what": "corrected", "agent": agent, "label": label}
     return {"what": "answered", "agent": agent, "tool": str(entry["tool"]), "label": label}
 
 
-def _labels(record: RunHistory, run: str) -> Iterator[str]:
-    for _, raw, _ in record.entries("run", run):
+def _labels(ledger: LedgerReader, run: str) -> Iterator[str]:
+    for _, raw, _ in ledger.entries("run", run):
         label = orjson.loads(raw).get("label")
         if label:
             yield str(label)

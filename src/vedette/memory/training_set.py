@@ -1,4 +1,4 @@
-"""Lessons: the memories a judge is made of, each scope decided by policy first.
+"""The training set: the memories a judge is made of, each scope decided by policy first.
 
 A judge keeps what it was made of, so it must not be made of what its agent may not read. The
 scopes are decided once under each revision; an agent for which the answer became another loses

@@ -1,4 +1,4 @@
-"""Answering holds: one, or many that are alike; and saying that one looks at it, or what one saw.
+"""Approvals: answers to one hold or to many that are alike; and claims and notes of a hold.
 
 An answer to many is an answer to each: it names every hold and the digest of what was shown of it,
 and each is settled as if it had been answered alone. What joined the group since, or is another by
@@ -8,7 +8,7 @@ now, is not touched.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -45,16 +45,6 @@ MAX_HOLDS = 200
 MAX_NOTE = 2000
 
 
-class EntryStore(Protocol):
-    """What this asks of the store beside the line's port."""
-
-    def entries(
-        self, column: str, value: str, limit: int = 1000
-    ) -> list[tuple[int, bytes, bytes | None]]: ...
-
-    async def append_entries(self, drafts: list[Draft], *, command: str | None = None) -> int: ...
-
-
 async def dispatch(
     commands: Commands, verb: str, order: Order, args: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -84,7 +74,7 @@ async def answer_hold(
 ) -> dict[str, Any]:
     """Approve or deny one hold; `claimed_by` tells whose claim was passed over.
 
-    Raises NotShown for an approval without the digest of what was shown.
+    Raises DisplayMismatch for an approval without the digest of what was shown.
     """
     claimed = _current_claim(commands, _action_id(hold))
     if verb == "deny":
@@ -123,7 +113,7 @@ async def answer_holds(
             done = await answer_hold(commands, verb, replace(order, command_id=id), hold, digest)
             reply = {"state": done["state"], "claimed_by": done["claimed_by"], "refused": None}
         except AlreadyDone:
-            held = commands.services.store.action(_action_id(hold))
+            held = commands.services.store.runs.action(_action_id(hold))
             reply = {"state": held.hold if held else None, "claimed_by": None, "refused": None}
         except BadCommand as error:
             reply = {"state": None, "claimed_by": None, "refused": error.what}
@@ -139,7 +129,7 @@ async def claim_hold(commands: Commands, order: Order, hold: str) -> dict[str, A
     before = _current_claim(commands, row.id)
     until = commands.services.clock.now_us() + CLAIM_US
     draft = _draft(commands, order, row, "hold.claimed", {"reason": order.reason}, until=until)
-    await _store(commands).append_entries([draft], command=order.command_id)
+    await commands.services.store.commands.append_entries([draft], command=order.command_id)
     other = before.actor if before and before.actor != str(order.principal) else None
     return {"hold": hold, "claimed_by": str(order.principal), "until": until, "was": other}
 
@@ -152,7 +142,7 @@ async def note_hold(commands: Commands, order: Order, hold: str, text: str) -> d
             f"a note has 1 to {MAX_NOTE} characters, not {len(text)}", mend="say it short"
         )
     draft = _draft(commands, order, row, "hold.noted", {"note": text})
-    seq = await _store(commands).append_entries([draft], command=order.command_id)
+    seq = await commands.services.store.commands.append_entries([draft], command=order.command_id)
     return {"hold": hold, "noted_by": str(order.principal), "entry": seq}
 
 
@@ -160,17 +150,15 @@ def _action_id(hold: str) -> str:
     return f"act_{hold.removeprefix('hold_').removeprefix('act_')}"
 
 
-def _store(commands: Commands) -> EntryStore:
-    return cast(EntryStore, commands.services.store)
-
-
 def _current_claim(commands: Commands, action: str) -> ClaimEntry | None:
-    entries = (read_entry(*entry) for entry in _store(commands).entries("action", action))
+    entries = (
+        read_entry(*entry) for entry in commands.services.store.ledger.entries("action", action)
+    )
     return history_of(action, entries).claim_at(commands.services.clock.now_us())
 
 
 def _require_hold(commands: Commands, hold: str, *, ended: bool = False) -> ActionRow:
-    row = commands.services.store.action(_action_id(hold))
+    row = commands.services.store.runs.action(_action_id(hold))
     if row is None or row.hold is None:
         raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold`")
     if not ended and row.hold != "open":
@@ -188,8 +176,8 @@ def _draft(
 ) -> Draft:
     """Return an entry about a hold; its content goes with the content of the hold's event."""
     store = commands.services.store
-    run = store.run(row.run)
-    event = store.event(run.event) if run is not None else None
+    run = store.runs.run(row.run)
+    event = store.runs.event(run.event) if run is not None else None
     fields = {
         "event": None if run is None else run.event,
         "agent": row.agent,

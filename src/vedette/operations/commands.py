@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,23 +21,24 @@ from vedette.domain.base.fleet_clock import describe_jump
 from vedette.domain.budget import ACTIONS, DAY_US, FLEET, MODEL_UNITS, UNITS, Budget, Cap, Raise
 from vedette.domain.bundle import Bundle
 from vedette.domain.entry import Body, Draft
+from vedette.domain.erasure import ErasureTarget
 from vedette.domain.event import PRINCIPAL, REASON, Event
 from vedette.domain.hold import HoldState, transition
 from vedette.domain.identity import Principal
+from vedette.domain.ports.command_store import DeadLetterResult
 from vedette.domain.ports.sources import Intake
-from vedette.domain.ports.store import DeadLetterResult
 from vedette.domain.roles import require_role
 from vedette.domain.stop import scope_of
-from vedette.engine.held_actions import HOLD_EXPIRY_US
+from vedette.engine.action_holds import HOLD_EXPIRY_US
 from vedette.engine.kill_switch import set_stop
 from vedette.engine.services import Services
 from vedette.operations.curation import Curation
 from vedette.operations.maintenance import Maintenance, keep_states
-from vedette.policy.folder import MetaStore, remember_folder
+from vedette.policy.folder import remember_folder
 from vedette.policy.rollout import PublishRequest, PublishResult, Rollout
 
 if TYPE_CHECKING:
-    from vedette.ledger.history.reader import LedgerReader
+    pass
 
 MAX_RAISE_US = 31 * DAY_US
 _COMMIT = re.compile(r"[0-9A-Za-z][0-9A-Za-z._/+-]{0,99}")
@@ -140,7 +141,8 @@ class Commands(Struct):
         """Approve exactly the action that is held. It is decided again before it is done.
 
         `digest` is the beginning, at least 8 digits, of the `shown_digest` that came with what the
-        person was shown (`vedette.ledger.history.lists.hold_item`). Raises NotShown for any other.
+        person was shown (`vedette.ledger.history.lists.hold_item`). Raises DisplayMismatch for
+        any other.
         """
         return await self._answer(order, hold, "approved", digest)
 
@@ -156,7 +158,7 @@ class Commands(Struct):
 
         self._authorize(order, "approve" if to == "approved" else "deny")
         action = f"act_{hold.removeprefix('hold_').removeprefix('act_')}"
-        held = self.services.store.action(action)
+        held = self.services.store.runs.action(action)
         if held is None or held.hold is None:
             raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold`")
         until, now = 0, self.services.clock.now_us()
@@ -165,7 +167,7 @@ class Commands(Struct):
             # Before anything is looked at: it is another by now because of this very order.
             raise AlreadyDone(f"command {order.command_id} was carried out before")
         transition(held.hold, to)
-        item = hold_item(cast("LedgerReader", self.services.store), held, now)
+        item = hold_item(self.services.store, held, now)
         # The commit compares it again: what was shown may become another until then.
         if digest is not None:
             refuse_unseen(item, digest)
@@ -194,7 +196,7 @@ class Commands(Struct):
             },
             body=order.body(display=item["about"].get("display")),
         )
-        row = await self.services.store.transition_hold(
+        row = await self.services.store.commands.transition_hold(
             held.id, to, draft, approver=str(order.principal), until_us=until,
             command=order.command_id,
         )  # fmt: skip
@@ -205,12 +207,14 @@ class Commands(Struct):
     async def redrive(self, order: Order, runs: Sequence[str]) -> dict[str, Any]:
         """Have dead letters handled again, all in one commit; what may have happened is asked."""
         return await self._end_dead_letters(
-            order, "run.redriven", runs, self.services.store.redrive
+            order, "run.redriven", runs, self.services.store.commands.redrive
         )
 
     async def drop(self, order: Order, runs: Sequence[str]) -> dict[str, Any]:
         """Close dead letters for good; nothing of them is repeated."""
-        return await self._end_dead_letters(order, "run.dropped", runs, self.services.store.drop)
+        return await self._end_dead_letters(
+            order, "run.dropped", runs, self.services.store.commands.drop
+        )
 
     async def _end_dead_letters(
         self, order: Order, kind: str, runs: Sequence[str], end_runs: DeadLetterAction
@@ -285,7 +289,7 @@ class Commands(Struct):
             "took_us": took_us,
             "recorded": why is None,
             "why": why,
-            "others": self.services.store.is_shared,
+            "others": self.services.store.cluster.is_shared,
         }
 
     # --- the clock --------------------------------------------------------------------------
@@ -303,15 +307,17 @@ class Commands(Struct):
             jump = clock.jump
             if jump is None:
                 raise BadCommand("the clock has not jumped; there is nothing to confirm")
-            told = describe_jump(jump)
+            description = describe_jump(jump)
             draft = Draft(
                 "clock.confirmed",
                 {"actor": str(order.principal)},
-                body=order.body(jump=told, by_us=jump.by_us),
+                body=order.body(jump=description, by_us=jump.by_us),
             )
-            seq = await self.services.store.append_entries([draft], command=order.command_id)
+            seq = await self.services.store.commands.append_entries(
+                [draft], command=order.command_id
+            )
             clock.confirm(jump)
-        return {"seq": seq, "by_us": jump.by_us, "was": told}
+        return {"seq": seq, "by_us": jump.by_us, "was": description}
 
     def _require_known(self, scope: str, name: str) -> None:
         agents = self.services.fleet.agents
@@ -361,7 +367,9 @@ class Commands(Struct):
             {**fields, "until": until, "actor": str(order.principal)},
             body=order.body(),
         )
-        seq = await self.services.store.raise_budget(draft, raises, command=order.command_id)
+        seq = await self.services.store.commands.raise_budget(
+            draft, raises, command=order.command_id
+        )
         self.services.shortages.clear()
         return {"entry": seq, "raised": more, "until": until}
 
@@ -410,14 +418,8 @@ class Commands(Struct):
         done = await self.rollout.publish(bundle, wish, order.command_id)
         if done.ok and folder == self.policies:
             # So that the folder speaks on, also where it had to wait before.
-            await remember_folder(self._meta_store, bundle.digest, done.revision)
+            await remember_folder(self.services.store, bundle.digest, done.revision)
         return publication_to_json(done)
-
-    @property
-    def _meta_store(self) -> MetaStore:
-        store: Any = self.services.store
-        found: MetaStore = store
-        return found
 
     async def policy_rollback(
         self, order: Order, number: int, confirm: str | None = None
@@ -427,9 +429,9 @@ class Commands(Struct):
         As with `policy_apply`, what that loosens must be confirmed.
         """
         self._authorize(order, "policy_rollback")
-        numbers = {known: digest for known, digest, _ in self.services.store.revisions()}
+        numbers = {known: digest for known, digest, _ in self.services.store.policy.revisions()}
         digest = numbers.get(number, "")
-        files = self.services.store.bundle_files(digest)
+        files = self.services.store.policy.bundle_files(digest)
         if files is None:
             raise BadCommand(f"there was no revision {number}", mend="see `vedette policy history`")
         wish = PublishRequest(order.principal, order.reason, back_to=number, confirmed=confirm)
@@ -452,24 +454,22 @@ class Commands(Struct):
 
         What agents proposed to remember out of it leaves the banks too. With `deny_holds` what
         waits on it is denied by the same person for the same reason, and its runs end. With
-        `digest`, the beginning of a survey's, nothing but what that survey found: else NotShown.
+        `digest`, the beginning of a survey's, nothing but what that survey found:
+        else DisplayMismatch.
         """
         self._authorize(order, "erase")
         if deny_holds:
             self._authorize(order, "deny")
-        if sum(given is not None for given in (event, subject, entry)) != 1:
-            mend = "give one of event:ID, subject:WHO and entry:SEQ"
-            raise BadCommand("say what to erase", mend=mend)
+        target = ErasureTarget.of(event=event, subject=subject, entry=entry)
         if entry is not None and (isinstance(entry, bool) or not 0 < entry < 2**63):
             raise BadCommand(f"{entry} is no entry", mend="give its seq, as the ledger has it")
         store = self.services.store
-        found: dict[str, Any] = {"event": event, "subject": subject, "entry": entry}
         draft = Draft("body.erased", {"actor": str(order.principal)}, body=order.body())
         recall = self.services.recall
         while True:
-            stateless = await keep_states(self.services, store.runs_without_state(**found))
-            erasing = store.erase(
-                **found, draft=draft, stateless=stateless, end=deny_holds, shown=digest,
+            stateless = await keep_states(self.services, store.runs.without_state(target))
+            erasing = store.commands.erase(
+                target, draft, stateless=stateless, end=deny_holds, shown=digest,
                 command=order.command_id,
             )  # fmt: skip
             try:
@@ -478,7 +478,8 @@ class Commands(Struct):
             except StateNotKept:  # a run of it was judged meanwhile, here or by another worker
                 continue
         forgot = recall.update_banks(
-            lambda: recall.banks.forget(erased.events, store.candidates(erased.events)), order=True
+            lambda: recall.banks.forget(erased.events, store.memories.candidates(erased.events)),
+            order=True,
         )
         if self.curation is not None:
             forgot = self.curation.unlearn() and forgot

@@ -1,4 +1,4 @@
-"""Correcting: a person says of a run what should have been, or that it was right.
+"""Corrections: a person says of a run what should have been, or that it was right.
 
 It changes nothing of what was done or will be: the entry is there, and an event that wakes whoever
 curates memory. Only what a person promotes out of it changes how the next event is judged.
@@ -18,15 +18,15 @@ from vedette.domain.base.errors import BadCommand, Forbidden, NotFound
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import CORRECTION_TYPE, ENVELOPE, Event, subject_of
 from vedette.domain.memory import find_label_fault
+from vedette.domain.ports.run_store import AcceptResult, Arrival
 from vedette.domain.ports.sources import Receipt
-from vedette.domain.ports.store import AcceptResult, Arrival, Store
+from vedette.domain.ports.store import Store
 from vedette.domain.readers import meet
 from vedette.domain.roles import require_role
 from vedette.domain.run import Run
 from vedette.engine.run_context import RunContext
 from vedette.engine.services import Services
-from vedette.ledger.history.changes import EntryPageReader
-from vedette.ledger.history.reader import LedgerReader, resolve
+from vedette.ledger.history.reader import resolve
 from vedette.operations.commands import Commands, Order
 
 # What of the event a correction carries along: texts up to this, so that it stays an event.
@@ -82,12 +82,14 @@ async def _correct(
     )  # fmt: skip
     done: dict[str, Any] = {"run": run.id, "agent": run.agent, "outcome": outcome, "was": was}
     if should is None:
-        seq, _ = await store.record_correction(run.id, draft, None, command=order.command_id)
+        seq, _ = await store.commands.record_correction(
+            run.id, draft, None, command=order.command_id
+        )
         return {**done, "entry": seq, "should": None, "event": None, "woke": []}
     agent = services.fleet.agent(run.agent)
     # Not `open`: that takes the run up under a lease, and nothing is done with it here.
-    context = RunContext(services, run, 0, agent, event, store.actions(run.id))
-    row = store.row(agent.collection, run.key) if agent.collection else None
+    context = RunContext(services, run, 0, agent, event, store.runs.actions(run.id))
+    row = store.runs.row(agent.collection, run.key) if agent.collection else None
     labels = context.labels(row or {})
     corrections_before = sum(
         1 for entry in _entries(store, run) if entry["kind"] == "run.corrected"
@@ -117,7 +119,7 @@ async def _correct(
     placed: list[int] = []
 
     async def commit(arrival: Arrival) -> AcceptResult:
-        seq, accepted = await store.record_correction(
+        seq, accepted = await store.commands.record_correction(
             run.id, draft, arrival, command=order.command_id
         )
         placed.append(seq)
@@ -135,28 +137,27 @@ async def _correct(
 def _find_judged_run(services: Services, name: str) -> tuple[Run, Event, str]:
     """Return a run, its event and the label it was judged. Raises NotFound, BadCommand."""
     store = services.store
-    record = cast("LedgerReader", store)
-    kind, id = resolve(record, name)
+    kind, id = resolve(store, name)
     if kind == "event":
-        runs = record.runs_of_event(id)
+        runs = store.runs.runs_of_event(id)
         if len(runs) != 1:
             names = ", ".join(run.id for run in runs) or "none"
             raise BadCommand(f"{id} made {len(runs)} runs: {names}", mend="name the run")
         run: Run | None = runs[0]
     else:
-        action = None if kind == "run" else store.action("act_" + id.partition("_")[2])
-        run = store.run(id if action is None else action.run)
+        action = None if kind == "run" else store.runs.action("act_" + id.partition("_")[2])
+        run = store.runs.run(id if action is None else action.run)
     if run is None:
         raise NotFound(f"there is no run {name!r}", mend="see `vedette runs`")
     if run.agent not in services.fleet.agents:
         raise BadCommand(f"the fleet has no agent {run.agent!r} any more", mend="bring it back")
-    event = store.event(run.event)
+    event = store.runs.event(run.event)
     if event is None:
         raise BadCommand(
             f"the content of {run.id} was erased", mend="there is nothing to learn from"
         )
     labels = [entry["label"] for entry in _entries(store, run) if entry.get("label")]
-    turn_labels = [turn.get("label") for turn in store.turns(run.id) if turn.get("label")]
+    turn_labels = [turn.get("label") for turn in store.runs.turns(run.id) if turn.get("label")]
     if not (turn_labels or labels):
         raise BadCommand(
             f"run {run.id} was not judged: it is {run.state}", mend="wait until it was"
@@ -165,7 +166,7 @@ def _find_judged_run(services: Services, name: str) -> tuple[Run, Event, str]:
 
 
 def _entries(store: Store, run: Run) -> list[dict[str, Any]]:
-    entries = cast("LedgerReader", store).entries("run", run.id)
+    entries = store.ledger.entries("run", run.id)
     return [orjson.loads(raw) for _, raw, _ in entries]
 
 
@@ -199,9 +200,8 @@ def known_labels(services: Services, agent: str) -> set[str]:
         for memory in services.recall.banks.lessons(scope.bank, scope.scope, now):
             if memory.kind == "example" and memory.label:
                 known.add(memory.label)
-    record = cast("EntryPageReader", services.store)
     for kind in ("run.closed", "turn.reasoned"):
-        page = record.entries_page(
+        page = services.store.ledger.entries_page(
             {"agent": agent, "kind": kind}, before=None, after=None, limit=_RECENT_ENTRIES
         )
         known.update(label for _, raw in page if (label := orjson.loads(raw).get("label")))

@@ -1,4 +1,4 @@
-"""Curating: what people order about memories. Candidates promoted or rejected, memories taken back.
+"""Curation: what people order about memories. Candidates promoted or rejected, memories taken back.
 
 The ledger is written first and the bank brought to it, then every judge that was taught what
 changed is made anew: an order is in force for the next recall when it is answered. A runner that
@@ -7,8 +7,8 @@ was killed in between does the same at its start (`sync_banks`), other workers w
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol, cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, cast
 
 import orjson
 from msgspec import Struct
@@ -20,6 +20,7 @@ from vedette.domain.identity import Principal
 from vedette.domain.memory import MEMORY_KINDS, Candidate, MemoryKind
 from vedette.domain.memory_state import ARCHIVE_CAUSE, MEMORY_ENTRY_KINDS, PROPOSED, LedgerMemory
 from vedette.domain.ports.memory_bank import BankStore
+from vedette.domain.ports.store import StoreReader
 from vedette.domain.roles import require_role
 from vedette.engine.services import Services
 from vedette.memory.training_set import Lessons
@@ -34,52 +35,40 @@ _ENTRY_KINDS = {
 }
 
 
-class MemoryLedger(Protocol):
-    """What `sync_banks` asks of the store."""
-
-    def last_seq(self) -> int: ...
-
-    def walk(
-        self, kinds: tuple[str, ...] | None = None, after: int = 0
-    ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]: ...
-
-    def memory_entries(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]: ...
-
-    def memories(self) -> dict[str, LedgerMemory]: ...
-
-    def candidates(self, events: set[str]) -> list[Candidate]: ...
-
-
-def sync_banks(banks: BankStore, store: MemoryLedger, after: int = 0) -> int:
+def sync_banks(banks: BankStore, store: StoreReader, after: int = 0) -> int:
     """Bring the banks to what the ledger says: what was proposed, and what people made of it.
 
     What stands there already stays. What was learned of erased content goes: the runner may have
     been killed between the two, or another worker may have erased it. Returns up to which entry
     this was done; with `after` nothing is read unless something of it came later.
     """
-    head = store.last_seq()
-    if after and not any(True for _ in store.walk(("body.erased", *MEMORY_ENTRY_KINDS), after)):
+    head = store.ledger.last_seq()
+    if after and not any(
+        True for _ in store.ledger.walk(("body.erased", *MEMORY_ENTRY_KINDS), after)
+    ):
         return head
     archived = _archived_digests(store)
-    banks.sync_states(one for one in store.memories().values() if not _is_archived(one, archived))
+    banks.sync_states(
+        one for one in store.memories.all().values() if not _is_archived(one, archived)
+    )
     erased = {
         str(entry["event"])
-        for _, raw, data in store.memory_entries((PROPOSED,))
+        for _, raw, data in store.memories.entries((PROPOSED,))
         if data is None
         and (entry := orjson.loads(raw)).get("body") not in archived
         and "event" in entry
     }
-    banks.forget(erased, store.candidates(erased))
+    banks.forget(erased, store.memories.candidates(erased))
     return head
 
 
-def _archived_digests(store: MemoryLedger) -> set[str]:
+def _archived_digests(store: StoreReader) -> set[str]:
     """Return digests of content that an archiving before `vedette.store.read_archived_memories`
     took.
     """
     return {
         digest
-        for _, raw, _, _ in store.walk(("body.erased",))
+        for _, raw, _, _ in store.ledger.walk(("body.erased",))
         if (entry := orjson.loads(raw)).get("what") == ARCHIVE_CAUSE
         for digest in entry["erased"]
     }
@@ -105,17 +94,17 @@ class Curation(Struct):
         return self.services.recall.update_banks(self._unlearn, order=True)
 
     def _unlearn(self) -> None:
-        store = cast("MemoryLedger", self.services.store)
+        store = self.services.store
         archived = _archived_digests(store)
-        gone = [one for one in store.memories().values() if one.state == "erased"]
+        erased = [one for one in store.memories.all().values() if one.state == "erased"]
         self.services.recall.banks.sync_states(
-            one for one in gone if not _is_archived(one, archived)
+            one for one in erased if not _is_archived(one, archived)
         )
         self._renew_judges()
 
     def synchronize(self) -> None:
         """Bring banks that are behind, and judges, to what the ledger says."""
-        sync_banks(self.services.recall.banks, cast("MemoryLedger", self.services.store))
+        sync_banks(self.services.recall.banks, self.services.store)
         self._renew_judges()
 
     def refresh_judges(self) -> list[str]:
@@ -123,16 +112,16 @@ class Curation(Struct):
 
         Their states are taken up again from the record, so nothing that they observed is lost.
         """
-        moved: list[str] = []
-        self.services.recall.update_banks(lambda: moved.extend(self._renew_judges()), order=True)
-        return moved
+        agents: list[str] = []
+        self.services.recall.update_banks(lambda: agents.extend(self._renew_judges()), order=True)
+        return agents
 
     def _renew_judges(self) -> list[str]:
-        moved = self.lessons.outdated_agents()
-        for agent in moved:
+        agents = self.lessons.outdated_agents()
+        for agent in agents:
             judges: Any = self.services.reasoners["judge"]
             judges.renew(agent)
-        return moved
+        return agents
 
     # --- looking ----------------------------------------------------------------------------
 
@@ -149,12 +138,12 @@ class Curation(Struct):
         """Return one memory, its story and readers; of one that waits, what these are taught."""
         found = self.find_memory(id)
         name = f"{found['bank']}/{found['id']}"
-        store = cast("MemoryLedger", self.services.store)
+        store = self.services.store
         story = [
             {"seq": seq, "at": entry["at"], "kind": entry["kind"], "by": entry.get("actor"),
              "reason": None if data is None else orjson.loads(data).get("reason"),
              "erased": data is None}
-            for seq, raw, data in store.memory_entries(MEMORY_ENTRY_KINDS)
+            for seq, raw, data in store.memories.entries(MEMORY_ENTRY_KINDS)
             if _is_about(entry := orjson.loads(raw), name)
         ]  # fmt: skip
         readers = self.lessons.agents_taught(found["bank"], found["scope"])
@@ -222,7 +211,9 @@ class Curation(Struct):
         body = Body(canonical_json({**candidate.to_json(), "reason": reason}))
         fields = {"memory": bank, "what": id, "actor": str(who)}
         store = self.services.store
-        proposing = store.propose_memory(Draft(PROPOSED, fields, body=body), command=command)
+        proposing = store.commands.propose_memory(
+            Draft(PROPOSED, fields, body=body), command=command
+        )
         seq = await self.services.recall.await_commit(proposing, order=True)
         self._update_banks(
             [LedgerMemory(bank, id, "candidate", candidate, seq=seq, by=str(who), proposed_us=now)]
@@ -240,8 +231,8 @@ class Curation(Struct):
             return await self._retire_from(who, reason, command, str(source))
         seen = self.show_memory(str(args["id"]))
         name = f"{seen['memory']['bank']}/{seen['memory']['id']}"
-        moved = await self._move_memories({_ENTRY_KINDS[verb]: [name]}, who, reason, command)
-        done = {"moved": moved, "judges": self.refresh_judges()}
+        changes = await self._move_memories({_ENTRY_KINDS[verb]: [name]}, who, reason, command)
+        done = {"moved": changes, "judges": self.refresh_judges()}
         # Whoever promotes is told of what, and of what it was promoted into.
         return {**done, "seen": seen} if verb == "memory_approve" else done
 
@@ -249,9 +240,9 @@ class Curation(Struct):
         self, who: Principal, reason: str, command: str | None, source: str
     ) -> dict[str, Any]:
         """Take back everything that was learned from a source; what only waits is rejected."""
-        from vedette.memory.lineage import LineageStore, find_learned  # not loaded to start a fleet
+        from vedette.memory.lineage import find_learned  # not loaded to start a fleet
 
-        store = cast("LineageStore", self.services.store)
+        store = self.services.store
         found = find_learned(store, self.services.fleet.agents, source)
         learned = [one for one in found if one.state in ("active", "candidate")]
         if not learned:
@@ -264,8 +255,8 @@ class Curation(Struct):
             kind: [one.name for one in learned if one.state == state]
             for kind, state in (("memory.retired", "active"), ("memory.rejected", "candidate"))
         }
-        moved = await self._move_memories(moves, who, reason, command)
-        return {"moved": moved, "judges": self.refresh_judges()}
+        changes = await self._move_memories(moves, who, reason, command)
+        return {"moved": changes, "judges": self.refresh_judges()}
 
     async def _move_memories(
         self, moves: Mapping[str, Sequence[str]], who: Principal, reason: str, command: str | None
@@ -273,12 +264,12 @@ class Curation(Struct):
         """Give orders by kind of entry, all in one commit: an order stands whole or not at all."""
         body = Body(canonical_json({"reason": reason}))
         drafts = [(Draft(kind, {"actor": str(who)}, body=body), moves[kind]) for kind in moves]
-        curating = self.services.store.move_memories(*drafts, command=command)
-        moved = await self.services.recall.await_commit(curating, order=True)
-        self._update_banks(moved)
-        return [{"memory": one.name, "state": one.state, "entry": one.last} for one in moved]
+        curating = self.services.store.commands.move_memories(*drafts, command=command)
+        memories = await self.services.recall.await_commit(curating, order=True)
+        self._update_banks(memories)
+        return [{"memory": one.name, "state": one.state, "entry": one.last} for one in memories]
 
-    def _update_banks(self, moved: Sequence[LedgerMemory]) -> None:
+    def _update_banks(self, memories: Sequence[LedgerMemory]) -> None:
         """Bring the banks to where memories stand by now that an order has moved.
 
         Another worker's later order, or erasure, may have been heard before this goes on, and is
@@ -288,8 +279,8 @@ class Curation(Struct):
         banks = self.services.recall.banks
 
         def update() -> None:
-            stands = store.memories()
-            banks.sync_states(stands.get(one.name, one) for one in moved)
+            stands = store.memories.all()
+            banks.sync_states(stands.get(one.name, one) for one in memories)
 
         self.services.recall.update_banks(update, order=True)
 

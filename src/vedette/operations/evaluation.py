@@ -1,4 +1,4 @@
-"""Evaluate: an agent tried on its own cases, through judge and gateway, without a store.
+"""Evaluation: an agent tried on its own cases, through judge and gateway, without a store.
 
 Events go in; out comes which actions the live rules permit, hold and deny. Rows that permitted
 transactional tools write are kept from event to event, as in the line; calling tools are not

@@ -10,7 +10,7 @@ What a model answered is on record and is asked of nobody.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -29,8 +29,8 @@ from vedette.domain.judge_state import (
 )
 from vedette.domain.memory import Briefing, Memory, cite_memories
 from vedette.domain.ports.reasoner import Reasoner, ReasonerJudgement
+from vedette.domain.ports.store import StoreReader
 from vedette.domain.readers import unpack_row
-from vedette.domain.run import Run
 from vedette.engine.turn import judgement_fields, turn_body
 from vedette.operations.judge_record import (
     JUDGEMENT_KINDS,
@@ -48,7 +48,7 @@ from vedette.operations.judge_report import (
     Difference,
     JudgeReport,
 )
-from vedette.policy.replay import LedgerReader, erasures
+from vedette.policy.replay import erasures
 
 KINDS = (*JUDGEMENT_KINDS, "policy.published", "run.dead", "effect.done")
 
@@ -56,26 +56,6 @@ KINDS = (*JUDGEMENT_KINDS, "policy.published", "run.dead", "effect.done")
 _MAX_SINCE = 300
 # Writes of a row that are remembered: a briefing may have been written before the last of them.
 _WRITES = 8
-
-
-class JudgeReplayStore(LedgerReader, Protocol):
-    """What is read of a store."""
-
-    def entry(self, seq: int) -> tuple[int, bytes, bytes | None] | None: ...
-
-    def event_at(self, position: int) -> Event | None: ...
-
-    def run(self, run: str) -> Run | None: ...
-
-    def revisions(self) -> list[tuple[int, str, int]]: ...
-
-    def runs_at(self, positions: Sequence[int]) -> Sequence[Run]: ...
-
-    def states(self) -> list[tuple[str, str, int, bytes]]: ...
-
-    def last_positions(self) -> list[tuple[str, str, int]]: ...
-
-    def observed_positions(self) -> Iterator[tuple[str, str, int, int]]: ...
 
 
 class JudgeRelease(Struct, frozen=True):
@@ -106,10 +86,10 @@ class JudgeProvider(Protocol):
         ...
 
 
-async def replay_judges(record: JudgeReplayStore, judges: JudgeProvider) -> JudgeReport:
+async def replay_judges(record: StoreReader, judges: JudgeProvider) -> JudgeReport:
     """Make every recorded judgement again, in the ledger's order. Raises what the store raises."""
     replaying = _Replay(record, judges)
-    for seq, raw, salt, data in record.walk(KINDS):
+    for seq, raw, salt, data in record.ledger.walk(KINDS):
         await replaying.process_entry(seq, orjson.loads(raw), salt, data)
     replaying.compare_rows()
     return replaying.report
@@ -205,7 +185,7 @@ def _replayed_fields(judgement: ReasonerJudgement, memories: tuple[Memory, ...])
 
 
 class _Replay:
-    def __init__(self, record: JudgeReplayStore, judges: JudgeProvider) -> None:
+    def __init__(self, record: StoreReader, judges: JudgeProvider) -> None:
         self.report = JudgeReport()
         self._record, self._judges = record, judges
         self._erased = erasures(record)
@@ -213,21 +193,23 @@ class _Replay:
         self._dead: dict[str, int] = {}
         self._rows: dict[tuple[str, str], list[tuple[int, dict[str, Any] | None]]] = {}
         self._registry: Mapping[str, Any] = {}
-        self._states = {(agent, key): (at, blob) for agent, key, at, blob in record.states()}
-        first, raw = next(((seq, raw) for seq, raw, _, _ in record.walk()), (1, b"{}"))
+        self._states = {
+            (agent, key): (at, blob) for agent, key, at, blob in record.judge_states.kept()
+        }
+        first, raw = next(((seq, raw) for seq, raw, _, _ in record.ledger.walk()), (1, b"{}"))
         self._cut = first > 1
         if self._cut:
             self._begin_after(first, orjson.loads(raw)["at"])
 
     def _begin_after(self, first: int, at_us: int) -> None:
         """Take from rows what entries that are archived would say."""
-        before = (digest for _, digest, at in self._record.revisions() if at <= at_us)
+        before = (digest for _, digest, at in self._record.policy.revisions() if at <= at_us)
         if digest := next(before, None):
             self._registry = self._judges.registry(digest)
-        walk = self._record.walk(JUDGEMENT_KINDS)
+        walk = self._record.ledger.walk(JUDGEMENT_KINDS)
         entries = (self._with_position(orjson.loads(raw)) for _, raw, _, _ in walk)
         later = {(one["agent"], one["about"]) for one in entries if has_judgement(one)}
-        for agent, key, position, _ in self._record.observed_positions():
+        for agent, key, position, _ in self._record.judge_states.observed_positions():
             if position < first:
                 key_state = self._keys.setdefault((agent, key), _KeyState(has_unnamed=True))
                 if (agent, position) not in later:  # it was judged before the cut, as it came
@@ -258,7 +240,7 @@ class _Replay:
         """Return an entry of a run that says what it is about; those of before did not."""
         if "run" not in entry or "about" in entry:
             return entry
-        run = self._record.run(entry["run"])
+        run = self._record.runs.run(entry["run"])
         return {**entry, "about": 0 if run is None else run.position}
 
     def _record_write(self, seq: int, entry: Mapping[str, Any], data: bytes | None) -> None:
@@ -277,12 +259,12 @@ class _Replay:
         del writes[:-_WRITES]
 
     def _key_of(self, entry: Mapping[str, Any]) -> str:
-        runs = self._record.runs_at([entry["about"]])
+        runs = self._record.runs.runs_at([entry["about"]])
         return next((run.key for run in runs if run.agent == entry["agent"]), "")
 
     def _skip_unnamed(self, step: RecordedJudgement) -> None:
         """Take a turn whose state has no name: a model's, the engine's own, or an old judge's."""
-        event = self._record.event_at(step.position)
+        event = self._record.runs.event_at(step.position)
         own = event.is_undo if event is not None else step.entry.get("label") == "undo"
         if own or not self._judges.has_judge(step.agent):
             self.report.answers += 1
@@ -328,7 +310,7 @@ class _Replay:
         twice = after > 0 and key_state.observed[after - 1] == position
         earliest = min(key_state.judged[after:], default=step.seq)
         # A dead letter that was taken up again is judged after events that did not wait for it.
-        late = earliest < step.seq and not self._dead.get(step.entry["run"], step.seq) < earliest
+        is_late = earliest < step.seq and not self._dead.get(step.entry["run"], step.seq) < earliest
         seen = key_state.expected_seen(position)
         unlike = seen_name and seen.hex() != seen_name
         if unlike and (base := self._other_base(key_state, agent_key, position, seen_name)):
@@ -340,7 +322,11 @@ class _Replay:
             )
             seen = bytes.fromhex(seen_name)
         wrong = (
-            "order" if twice or late else "state" if seen_name and seen.hex() != seen_name else ""
+            "order"
+            if twice or is_late
+            else "state"
+            if seen_name and seen.hex() != seen_name
+            else ""
         )
         differences: dict[str, Any] = {"state": made + (seen.hex() if seen_name else "")}
         if wrong == "order":
@@ -357,8 +343,8 @@ class _Replay:
         One that was kept when content was erased has no entry, nor had any before states had names.
         """
         since = key_state.positions_between(0, position)[-_MAX_SINCE:]
-        kept = self._states.get(agent_key, (0, b""))[0]
-        for base in since if key_state.has_unnamed else [kept] if kept in since else []:
+        stored = self._states.get(agent_key, (0, b""))[0]
+        for base in since if key_state.has_unnamed else [stored] if stored in since else []:
             if (
                 advance_digest_all(
                     initial_digest(base), [*key_state.positions_between(base, position), position]
@@ -388,8 +374,8 @@ class _Replay:
                     other = self._fold(judge, base, step.position, attempt=1)
                     why = "checkpoint" if blob == other else "not deterministic"
                     judged_fields["checkpoint"], blob = checkpoint_digest(blob), None
-        except _NotRecomputable as gone:
-            why, key_state.reasoner_state = gone.why, None
+        except _NotRecomputable as error:
+            why, key_state.reasoner_state = error.why, None
         if digest is not None:
             key_state.checkpoint(step.position, blob, digest)
         return why, judged_fields
@@ -495,24 +481,24 @@ class _Replay:
         base = key_state.find_base(position)
         blob = key_state.blob if base else None
         if base and blob is None:
-            at, kept = self._states.get(agent_key, (0, b""))
-            if at != base or (key_state.digest and checkpoint_digest(kept) != key_state.digest):
+            at, stored = self._states.get(agent_key, (0, b""))
+            if at != base or (key_state.digest and checkpoint_digest(stored) != key_state.digest):
                 raise _NotRecomputable(UNKNOWN)
-            blob = key_state.blob = kept
+            blob = key_state.blob = stored
         return _Base(base, blob, key_state.positions_between(base, position))
 
     def _events(self, positions: Sequence[int]) -> list[tuple[int, Event]]:
         """Return the events at positions. Raises _Gone for one whose content is not there."""
         found = []
         for position in positions:
-            event = self._record.event_at(position)
+            event = self._record.runs.event_at(position)
             if event is None:
                 raise _NotRecomputable(self._missing_reason(position))
             found.append((position, event))
         return found
 
     def _missing_reason(self, position: int) -> str:
-        entry = self._record.entry(position)
+        entry = self._record.ledger.entry(position)
         if entry is None:
             return ARCHIVED
         return ERASED if orjson.loads(entry[1]).get("body") in self._erased else MISSING
@@ -525,11 +511,11 @@ class _Replay:
             key_state = self._keys.get((agent, key))
             if key_state is not None:
                 self._compare_state(key_state, agent, key, at, blob)
-        for agent, key, head in self._record.last_positions():
+        for agent, key, head in self._record.judge_states.last_positions():
             key_state = self._keys.get((agent, key))
             if key_state is not None and key_state.observed[-1:] != [head]:
                 self._report_row(agent, key, head, "head", head, key_state.observed[-1:])
-        for agent, key, position, prior in self._record.observed_positions():
+        for agent, key, position, prior in self._record.judge_states.observed_positions():
             key_state = self._keys.get((agent, key))
             if (
                 key_state is not None

@@ -1,4 +1,4 @@
-"""Upkeep: what operators order for the record itself. Keys, archives, retention, restores.
+"""Maintenance: what operators order for the record itself. Keys, archives, retention, restores.
 
 Like all commands these name a principal and a reason. They do nothing to what agents do.
 """
@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Body, Draft
+from vedette.domain.erasure import ErasureResult
 from vedette.domain.identity import Principal
 from vedette.domain.memory_state import ARCHIVE_CAUSE, LedgerMemory
-from vedette.domain.ports.store import ErasureResult
 from vedette.domain.roles import require_role
-from vedette.domain.run import LossWindow, Run
+from vedette.domain.run import Run
 from vedette.engine.services import Services
 from vedette.ledger.merkle import ProofError, SigningKey
 from vedette.ledger.pruned_log import ArchivedPrefix
@@ -28,45 +28,57 @@ Row = tuple[Any, ...]
 
 
 class MaintenanceStore(Protocol):
-    """What upkeep asks of the store."""
+    """The upkeep of a store. All writes answer after COMMIT."""
 
     async def rotate(
         self, key: SigningKey, line: str, draft: Draft, *, command: str | None = None
-    ) -> int: ...
+    ) -> int:
+        """Hand over to a key, whose verifier key is `line`; return the entry's seq."""
+        ...
 
     async def record_archive(
         self, archived: ArchivedPrefix, draft: Draft, *, command: str | None = None
-    ) -> int: ...
+    ) -> int:
+        """Let the archived entries go, as far as that is one entry; `trim` deletes the rows."""
+        ...
 
-    async def trim(self) -> int: ...
+    async def trim(self) -> int:
+        """Delete some of what was let go; return how many rows went, 0 when all have."""
+        ...
 
-    def expiring_bodies(self, upto: int, *, after: int = 0) -> Sequence[Row]: ...
+    def expiring_bodies(self, upto: int, *, after: int = 0) -> Sequence[Row]:
+        """Return (seq, entry bytes, about) of the next bodies up to an entry that may go.
 
-    def memories(self) -> dict[str, LedgerMemory]: ...
+        Content that an open run needs stays; so do proposed memories, whose bank has a retention
+        of its own (`forget_memories`).
+        """
+        ...
 
     async def forget_memories(
         self, old: Sequence[LedgerMemory], upto: int, draft: Draft
-    ) -> ErasureResult: ...
+    ) -> ErasureResult:
+        """Delete what was proposed of memories; record the digests of what was there.
 
-    def runs_without_state_of(self, rows: Sequence[Row]) -> list[Run]: ...
+        Not of those about which anything was ordered after entry `upto`.
+        """
+        ...
 
-    def last_seq(self) -> int: ...
-
-    def last_before(self, before_us: int) -> int: ...
-
-    def refuse_open(self, archived: ArchivedPrefix) -> None: ...
+    def refuse_open(self, archived: ArchivedPrefix) -> None:
+        """Raise BadCommand if an archived part holds entries of a run that has not ended."""
+        ...
 
     async def expire(
         self, rows: Sequence[Row], draft: Draft, *, stateless: Collection[str] = ()
-    ) -> ErasureResult: ...
+    ) -> ErasureResult:
+        """Delete bodies that `expiring_bodies` found and that may still go; record their digests.
 
-    async def close_loss_window(self, draft: Draft, *, command: str | None = None) -> int: ...
+        What judges have observed goes if a kept state holds it, or the agent is `stateless`.
+        """
+        ...
 
-    def loss_window(self) -> LossWindow | None: ...
-
-    async def append_entries(
-        self, drafts: Sequence[Draft], *, command: str | None = None
-    ) -> int: ...
+    async def close_loss_window(self, draft: Draft, *, command: str | None = None) -> int:
+        """End the doubt that a restore left: what is accepted from now on was not lost before."""
+        ...
 
 
 class KeyStore(Protocol):
@@ -125,16 +137,16 @@ class Maintenance(Struct):
         or not, goes what is older than its bank keeps it.
         """
         draft = _draft("body.erased", who, reason, "expire")
-        gone = await self._expire(draft, self.store.last_before(before_us))
-        return {"erased": gone["erased"] + await self._forget_memories(draft)}
+        counts = await self._expire(draft, self.services.store.ledger.seq_at(before_us - 1))
+        return {"erased": counts["erased"] + await self._forget_memories(draft)}
 
     async def _forget_memories(self, draft: Draft) -> int:
         """Erase memories past the retention of their banks; the banks and judges follow."""
         keeps_us, now = self.services.recall.banks.retention_us, self.services.clock.now_us()
-        upto = self.store.last_seq()  # before what is looked at
+        upto = self.services.store.ledger.last_seq()  # before what is looked at
         old = [
             one
-            for one in self.store.memories().values()
+            for one in self.services.store.memories.all().values()
             if one.candidate is not None and 0 < keeps_us(one.bank) <= now - one.retention_start_us
         ]
         if not old:
@@ -156,12 +168,12 @@ class Maintenance(Struct):
         # So that banks keep what was learned of it: it is not to be forgotten, it is elsewhere.
         erasing = replace(erasing, fields={**erasing.fields, "what": ARCHIVE_CAUSE})
         self.store.refuse_open(archived)  # before any content goes
-        gone = await self._expire(erasing, archived.size)
+        counts = await self._expire(erasing, archived.size)
         seq = await self.store.record_archive(archived, draft, command=command)
         rows = 0
         while deleted := await self.store.trim():
             rows += deleted
-        return {"seq": seq, "archived": archived.size, **gone}
+        return {"seq": seq, "archived": archived.size, **counts}
 
     async def finish_trimming(self) -> None:
         """Delete what an archiving that was broken off had let go already."""
@@ -177,9 +189,9 @@ class Maintenance(Struct):
             seq = await self.store.close_loss_window(draft, command=command)
         except BadCommand:
             # It may have ended by an order whose commit stood unheard.
-            self.services.loss_window = self.store.loss_window()
+            self.services.loss_window = self.services.store.ledger.loss_window()
             raise
-        if self.services.loss_window is not None:  # as `store.doubt` says now, which may fail
+        if self.services.loss_window is not None:  # as the ledger says now, which may fail
             self.services.loss_window = replace(self.services.loss_window, until=seq)
         return {"seq": seq}
 
@@ -196,7 +208,9 @@ class Maintenance(Struct):
 
         async def record(number: int) -> None:
             fields = {**draft.fields, "what": source, "size": number}
-            await self.store.append_entries([replace(draft, fields=fields)], command=command)
+            await self.services.store.commands.append_entries(
+                [replace(draft, fields=fields)], command=command
+            )
 
         return await self.dead_letters.redrive(source, most, record)
 
@@ -204,7 +218,7 @@ class Maintenance(Struct):
         erased = after = 0
         while rows := self.store.expiring_bodies(upto, after=after):
             after = rows[-1][0]
-            unkept = self.store.runs_without_state_of(rows)
+            unkept = self.services.store.runs.without_state_of(rows)
             stateless = await keep_states(self.services, unkept)
             done = await self.store.expire(rows, draft, stateless=stateless)
             erased += len(done.digests)
@@ -220,7 +234,7 @@ async def keep_states(services: Services, unkept: Sequence[Run]) -> set[str]:
     agents = {run.agent for run in unkept}
     stateless = agents - set(services.fleet.agents)
     for agent in sorted(stateless):
-        if services.store.has_other_runner(agent):
+        if services.store.cluster.has_other_runner(agent):
             raise BadCommand(
                 f"{agent} has observed some of it, and this worker does not run {agent}: what it "
                 "has learned cannot be kept here, so nothing was erased",
@@ -229,14 +243,14 @@ async def keep_states(services: Services, unkept: Sequence[Run]) -> set[str]:
     for agent, key in sorted({(run.agent, run.key) for run in unkept}):
         needed = max(run.position for run in unkept if (run.agent, run.key) == (agent, key))
         while agent not in stateless:
-            history = services.store.state_history(agent, key, 2**62)
+            history = services.store.judge_states.history(agent, key, 2**62)
             if history.checkpoint_position >= needed:
                 break
             fold = services.reasoners[services.fleet.agent(agent).reasoner].fold_state
             blob = fold(agent, history.checkpoint, history.later_events)
             if blob is None:
                 stateless.add(agent)
-            elif await services.store.keep_state(agent, key, history, blob):
+            elif await services.store.steps.keep_state(agent, key, history, blob):
                 break
     return stateless
 

@@ -14,7 +14,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from vedette.domain.agent import Mode
 from vedette.domain.base import failpoint
@@ -24,7 +24,7 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.roles import require_role
 from vedette.operations.commands import Commands, Order, publication_to_json
 from vedette.policy.bundle_data import mount
-from vedette.policy.folder import MetaStore, remember_folder
+from vedette.policy.folder import remember_folder
 from vedette.policy.rollout import PublishRequest
 
 MODES: tuple[str, ...] = get_args(Mode)
@@ -42,7 +42,7 @@ async def dispatch(commands: Commands, order: Order, args: Mapping[str, Any]) ->
     Returns what a publication tells, with `agent`, `was`, `mode`, `requested`, `effective_mode`
     and, as `folder`, what became of the file. Raises Forbidden for another role; NotFound for what
     is no agent; BadCommand for what is no mode, for a folder that says more than what is live, and
-    for grants that cannot be edited by lines; Outrun if others publish all the time.
+    for grants that cannot be edited by lines; WriteConflict if others publish all the time.
     """
     require_role(order.principal, order.principal.roles, "mode")
     agent, mode = args["agent"], args.get("mode")
@@ -69,8 +69,8 @@ async def _set_mode(
     commands: Commands, order: Order, agent: str, mode: str, confirmed: str | None
 ) -> dict[str, Any]:
     store = commands.services.store
-    number, digest = store.live_revision()
-    live = store.bundle_files(digest)
+    number, digest = store.policy.live_revision()
+    live = store.policy.bundle_files(digest)
     if live is None:
         raise BadCommand("the live policy's bytes are not in the store")
     was = read_grant(live, agent)["mode"]
@@ -100,7 +100,7 @@ async def _set_mode(
     if done["ok"] and path is not None and mine is not None:
         if replace_file(path, wanted.files[GRANTS], "mode-file", mine.files[GRANTS]):
             # So that the watcher of the folder finds nothing new in it.
-            await remember_folder(cast("MetaStore", store), wanted.digest, commands.rollout.live)
+            await remember_folder(store, wanted.digest, commands.rollout.live)
         else:
             mode_result["folder"] = (
                 f"{path} was saved meanwhile and is left as it is: write `mode: {mode}` below "
@@ -114,7 +114,7 @@ def _grants_file(commands: Commands) -> tuple[Path | None, str]:
     keep = "the live policy has it now; make the same change where the folder is kept"
     if commands.policies is None:
         return None, f"this fleet has no policy folder: {keep}"
-    if commands.services.store.multi_worker:
+    if commands.services.store.cluster.multi_worker:
         return None, f"workers share this store, each with a folder of its own: {keep}"
     path = commands.policies / GRANTS
     if not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):

@@ -1,4 +1,4 @@
-"""Rights: what an agent may do, as the live policy itself answers when it is asked.
+"""Permissions: what an agent may do, as the live policy itself answers when it is asked.
 
 No rule is read and none is copied here. Each tool is put to the engine as an exact action: with
 every sink trusted, then with each origin at each sink, with a value beyond those that its grant
@@ -106,15 +106,15 @@ def effective_permissions(
         },
         "stopped": mine,
         "not_granted": [
-            *(told["tool"] for told in tools if told["rule"].startswith(("grant.", "denies."))),
-            *(f"memory {told['scope']}" for told in memory if told["outcome"] != "permit"),
+            *(row["tool"] for row in tools if row["rule"].startswith(("grant.", "denies."))),
+            *(f"memory {row['scope']}" for row in memory if row["outcome"] != "permit"),
         ],
         "not_requested": [
             *(name for name in own.get("tools", {}) if name not in agent.tools),
             *(
                 f"memory {name}"
                 for name in own.get("memory", [])
-                if name not in [told["scope"] for told in memory]
+                if name not in [row["scope"] for row in memory]
             ),
         ],
     }

@@ -1,4 +1,4 @@
-"""Founding: a new agent like one that is there, in observe, with all that others must say of it.
+"""Scaffold: a new agent like one that is there, in observe, with all that others must say of it.
 
 The folder is copied and given a name, a collection and an identity of its own; the policy gets an
 entry that grants what the other was granted, but for the mode; banks get one more reader. All is

@@ -13,7 +13,7 @@ from typing import Any
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadEvent, NotFound
 from vedette.domain.compensation import erased_error, undo_event, undo_run_id
 from vedette.domain.event import Event, subject_of
-from vedette.domain.ports.store import AcceptResult, Arrival
+from vedette.domain.ports.run_store import AcceptResult, Arrival
 from vedette.domain.row_proof import find_outcome_fault
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.tool import Tool
@@ -53,7 +53,7 @@ async def undo(commands: Commands, order: Order, effect: str) -> dict[str, Any]:
     tools = _find_tools(services, row)
     run_and_event = _run_and_event(services, row)
     _refuse_edited(services, row)
-    earlier, id = find_undo_attempts(services.store, services.fleet.name, row)
+    earlier, id = find_undo_attempts(services.store.runs, services.fleet.name, row)
     if earlier and earlier[-1].state != "void":
         raise BadCommand(*_refusal(row, earlier[-1].state, earlier[-1].run.id))
     event = undo_event(
@@ -69,7 +69,7 @@ async def undo(commands: Commands, order: Order, effect: str) -> dict[str, Any]:
     run = undo_run_id(services.fleet.name, row.agent, id)
 
     async def commit(arrival: Arrival) -> AcceptResult:
-        return await store.accept_undo(row.id, arrival, command=order.command_id)
+        return await store.commands.accept_undo(row.id, arrival, command=order.command_id)
 
     intake: Any = commands.intake
     acceptor: EventAcceptor = intake
@@ -107,7 +107,7 @@ def _refusal(row: ActionRow, state: str, run: str) -> tuple[str]:
 def _find_done(services: Services, effect: str) -> ActionRow:
     """Return the action whose effect is done. Raises NotFound, BadCommand."""
     name = effect.removeprefix("eff_").removeprefix("act_").removeprefix("hold_")
-    row = services.store.action(f"act_{name}")
+    row = services.store.runs.action(f"act_{name}")
     if row is None:
         raise NotFound(f"there is no effect {effect!r}", mend="see `vedette explain RUN`")
     if row.effect == "done":
@@ -127,7 +127,7 @@ def _refuse_edited(services: Services, row: ActionRow) -> None:
 
     The inverse is made of it: its values, and which of them are trusted.
     """
-    fault = find_outcome_fault(row, services.store.proof_entries([row.id])[row.id])
+    fault = find_outcome_fault(row, services.store.ledger.proof_entries([row.id])[row.id])
     if fault is not None:
         services.metrics.count("rows_refused", agent=row.agent, what="row")
         raise BadCommand(
@@ -156,8 +156,8 @@ def _find_tools(services: Services, row: ActionRow) -> tuple[Tool, Tool]:
 
 def _run_and_event(services: Services, row: ActionRow) -> tuple[Run, Event]:
     """Return the run of an effect and its event. Raises BadCommand if its content was erased."""
-    run = services.store.run(row.run)
-    event = None if run is None else services.store.event(run.event)
+    run = services.store.runs.run(row.run)
+    event = None if run is None else services.store.runs.event(run.event)
     if run is None or event is None or not row.record:
         raise erased_error(row.id)
     return run, event

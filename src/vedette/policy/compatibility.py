@@ -8,16 +8,17 @@ policy is tried once by each version.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 import vedette
 from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.bundle import Bundle, Finding
+from vedette.domain.ports.store import StoreReader
 
 CHECK_MARK = "policy_checked"
 # What says what is admitted: all that reads, compares and tries Rego.
@@ -28,14 +29,6 @@ _CODE = (
     "policy/golden_requests.py",
     "config/yaml.py",
 )
-
-
-class CheckStore(Protocol):
-    """What a store keeps of a check."""
-
-    def meta(self, name: str) -> str | None: ...
-
-    def bundle_files(self, digest: str) -> Mapping[str, bytes] | None: ...
 
 
 @cache
@@ -56,10 +49,10 @@ def build_check_mark(digest: str, findings: Sequence[str]) -> dict[str, str]:
     return {CHECK_MARK: canonical_json(value).decode()}
 
 
-def read_check(store: CheckStore, digest: str) -> list[str] | None:
+def read_check(store: StoreReader, digest: str) -> list[str] | None:
     """Return what this version's check found in a bundle; None if it did not look yet."""
-    kept = store.meta(CHECK_MARK)
-    value: Any = orjson.loads(kept) if kept else {}
+    text = store.meta(CHECK_MARK)
+    value: Any = orjson.loads(text) if text else {}
     if (value.get("bundle"), value.get("checker")) != (digest, checker_digest()):
         return None
     found: list[str] = value["findings"]
@@ -67,14 +60,14 @@ def read_check(store: CheckStore, digest: str) -> list[str] | None:
 
 
 async def check_live(
-    store: CheckStore, digest: str, try_out: Callable[[Bundle], Awaitable[Sequence[Finding]]]
+    store: StoreReader, digest: str, try_out: Callable[[Bundle], Awaitable[Sequence[Finding]]]
 ) -> list[str] | None:
     """Return what this version's check finds in the live bundle; None if it could not say.
 
     Looks up what is kept, else tries the bundle out. A trial that was too slow finds nothing out.
     """
     known = read_check(store, digest)
-    files = store.bundle_files(digest)
+    files = store.policy.bundle_files(digest)
     if known is not None or files is None:
         return known
     findings = await try_out(Bundle.from_record(files, digest))

@@ -1,10 +1,10 @@
-"""Shelving: the signed archive of each revision, in the store's record and on a shelf.
+"""The signed archive of each revision: in the store's record, and in a bundle repository.
 
 The record comes first. An archive is kept in the commit that makes its revision live, so what the
-record holds was live from that instant on, and nothing else ever is there. The shelf is a copy for
-others: first `archives/DIGEST.tar.gz`, which never changes, then `FLEET.tar.gz`, which is the live
-one and takes higher numbers only. A process that dies in between leaves a shelf that is late and
-never wrong; whoever leads the fleet next brings it up to the record.
+record holds was live from that instant on, and nothing else ever is there. The repository is a copy
+for others: first `archives/DIGEST.tar.gz`, which never changes, then `FLEET.tar.gz`, which is the
+live one and takes higher numbers only. A process that dies in between leaves a repository that is
+late and never wrong; whoever leads the fleet next brings it up to the record.
 """
 
 from __future__ import annotations
@@ -20,36 +20,37 @@ from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.bundle import Bundle
 from vedette.domain.policy_wasm import PolicyWasm, load_wasm
 from vedette.domain.ports.bundle_repository import BundleRepository
-from vedette.policy.signed_archive import HIGHEST_MARK, KEY, Archive, ArchiveSigner, ArchiveStore
+from vedette.domain.ports.store import Store
+from vedette.policy.signed_archive import HIGHEST_MARK, KEY, Archive, ArchiveSigner
 
-__all__ = ["TRIES", "WAIT_S", "Archive", "ArchiveStore", "BundleDistributor", "read_repository"]
+__all__ = ["TRIES", "WAIT_S", "Archive", "BundleDistributor", "read_repository"]
 
 TRIES = 5
-# How long a publication waits for the shelf; what takes longer goes on without it.
+# How long a publication waits for the repository; what takes longer goes on without it.
 WAIT_S = 5.0
 RETRY_S = 5.0
 LEAD_S = 0.5
-# How long a look at the shelf may take before a publication: no longer than a trial does anyway.
+# How long a look at the repository may take before a publication: no longer than a trial does.
 LOOK_S = 0.5
 
 
 class ForeignArchive(Struct, frozen=True):
-    """What lies on the shelf, in this version, and neither the fleet's key nor ours signed."""
+    """What lies in the repository, in this version, and neither the fleet's key nor ours signed."""
 
     version: str
     why: str
 
 
 class BundleDistributor(Struct):
-    """Makes the archives of one fleet and brings them to its shelf, if it has one.
+    """Makes the archives of one fleet and brings them to its repository, if it has one.
 
-    `highest_seen` is the highest number seen on the shelf: after a restore the record may be behind
-    it, and the next revision goes above it. It is kept in the record too, as who is told to publish
-    again may do so in another process. `live` is the archive of the live revision, None while there
-    is none that the fleet's key signed.
+    `highest_seen` is the highest number seen in the repository: after a restore the record may be
+    behind it, and the next revision goes above it. It is kept in the record too, as who is told to
+    publish again may do so in another process. `live` is the archive of the live revision, None
+    while there is none that the fleet's key signed.
     """
 
-    store: ArchiveStore
+    store: Store
     signer: ArchiveSigner
     repository: BundleRepository | None
     name: str
@@ -67,7 +68,7 @@ class BundleDistributor(Struct):
         return max(live, self._highest_number()) + 1
 
     def is_behind(self, live: int) -> bool:
-        """Say whether the shelf has another revision of the live number, or a higher one."""
+        """Say whether the repository has another revision of the live number, or a higher one."""
         return self._highest_number() >= live
 
     def _highest_number(self) -> int:
@@ -89,9 +90,9 @@ class BundleDistributor(Struct):
         )
 
     async def warm(self) -> None:
-        """Load the key, or make it, and see how far the shelf is, before both are needed.
+        """Load the key, or make it, and see how far the repository is, before both are needed.
 
-        What is wrong with either is told then, and a shelf that is slow is not waited for.
+        What is wrong with either is told then, and a repository that is slow is not waited for.
         """
         with suppress(BadStore):
             await asyncio.to_thread(self.signer.key_id, make=self.store.meta(KEY) is None)
@@ -120,7 +121,7 @@ class BundleDistributor(Struct):
 
         `wasm` is what was compiled of its rules; it travels with them.
 
-        The reason is not in it: a reason can be erased, and an archive on a shelf cannot.
+        The reason is not in it: a reason can be erased, and an archive in a repository cannot.
         Raises BadPolicy for what no archive can hold.
         """
         if not new_key and self.find_signing_fault() is not None:
@@ -141,7 +142,7 @@ class BundleDistributor(Struct):
     def refresh(self) -> None:
         """Look up what the record says is live: another worker published it."""
         self.set_live(Archive.load_live(self.store))
-        # Who published it may have died before it was on the shelf.
+        # Who published it may have died before it was in the repository.
         self._upload_wanted.set()
 
     def wake_waiters(self) -> None:
@@ -165,12 +166,12 @@ class BundleDistributor(Struct):
         except TimeoutError:
             return
 
-    # --- the shelf ----------------------------------------------------------------------------
+    # --- the repository -----------------------------------------------------------------------
 
     async def upload(self, archive: Archive) -> str | None:
-        """Bring an archive to the shelf; return what a person should know of it, if anything.
+        """Bring an archive to the repository; return what a person should know, if anything.
 
-        Never raises for the shelf's sake: the revision is live, and `maintain` tries again.
+        Never raises for the repository's sake: the revision is live, and `maintain` tries again.
         """
         if self.repository is None:
             return None
@@ -200,21 +201,21 @@ class BundleDistributor(Struct):
 
     def _is_current(self, archive: Archive) -> bool:
         """Say whether an archive is still of the live revision and the fleet's key."""
-        live = self.store.live_revision()
+        live = self.store.policy.live_revision()
         return live == (archive.number, archive.bundle) and self.store.meta(KEY) == archive.key
 
     def _is_unknown(self, there: tuple[int, str]) -> bool:
         """Say whether the record knows nothing of a revision: it is behind, as after a restore."""
-        number, digest = self.store.live_revision()
+        number, digest = self.store.policy.live_revision()
         return there[0] > number or (there[0] == number and there[1] != digest)
 
     async def _record_highest(self, number: int) -> None:
         self.highest_seen = max(self.highest_seen, number)
         if int(self.store.meta(HIGHEST_MARK) or 0) < number:
-            await self.store.remember(HIGHEST_MARK, str(number))
+            await self.store.commands.set_meta(HIGHEST_MARK, str(number))
 
     async def maintain(self, leads: Callable[[], bool], trouble: Callable[[str], None]) -> None:
-        """Keep record and shelf whole for as long as the fleet runs; whoever leads it does."""
+        """Keep record and repository whole for as long as the fleet runs; whoever leads it does."""
         self._upload_wanted.set()
         while True:
             await self._wait_to_lead(leads)
@@ -248,17 +249,17 @@ class BundleDistributor(Struct):
                     self._catch_up()
 
     def _catch_up(self) -> None:
-        if self.live is None or self.live.number < self.store.live_revision()[0]:
+        if self.live is None or self.live.number < self.store.policy.live_revision()[0]:
             archive = Archive.load_live(self.store)
             if archive is not None:
                 self.set_live(archive)
 
     async def repair(self) -> str | None:
-        """See to it that the live revision has an archive and the shelf has that one.
+        """See to it that the live revision has an archive and the repository has that one.
 
         Returns what a person should know, None if all is well.
         """
-        number, _ = self.store.live_revision()
+        number, _ = self.store.policy.live_revision()
         archive = Archive.load_live(self.store)
         if archive is None and number:
             if (why := self.find_signing_fault()) is not None:
@@ -278,8 +279,8 @@ class BundleDistributor(Struct):
         Another worker may publish meanwhile, or sign the same one; then nothing is kept of ours.
         """
         for _ in range(TRIES):
-            number, digest = self.store.live_revision()
-            signing, files = self.store.meta(KEY), self.store.bundle_files(digest)
+            number, digest = self.store.policy.live_revision()
+            signing, files = self.store.meta(KEY), self.store.policy.bundle_files(digest)
             if files is None or Archive.load_live(self.store) is not None:
                 return
             bundle = Bundle.from_record(files, digest)
@@ -287,13 +288,13 @@ class BundleDistributor(Struct):
             archive = self.pack(bundle, number, "engine:vedette", None, wasm)
             if archive is None:
                 return
-            if await self.store.mark_live(number, archive.marks(), KEY, signing):
+            if await self.store.commands.set_meta_if_live(number, archive.marks(), KEY, signing):
                 return
 
     def _upload(
         self, repository: BundleRepository, archive: Archive, over: str | None = None
     ) -> tuple[int, str] | ForeignArchive:
-        """Return the number and bundle that lie on the shelf in the end.
+        """Return the number and bundle that lie in the repository in the end.
 
         What none of our keys signed is returned, unless it has the version `over`; that one is
         replaced. Raises Unavailable, BadPolicy.
@@ -341,7 +342,7 @@ class BundleDistributor(Struct):
 def read_repository(
     repository: BundleRepository, name: str, signer: ArchiveSigner, seen: int
 ) -> tuple[int, str] | None:
-    """Return the number and bundle digest of what lies on a shelf; None if nothing does.
+    """Return the number and bundle digest of what lies in a repository; None if nothing does.
 
     `seen` is the highest number ever seen live. Raises BadPolicy for an archive that was not
     signed by the fleet's key, was changed, or is older than that; Unavailable.

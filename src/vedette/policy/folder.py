@@ -9,12 +9,11 @@ says what is live, or when a person publishes it.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from msgspec.structs import replace
 
 from vedette.domain.base.errors import WriteConflict
 from vedette.domain.bundle import Bundle, Revision
+from vedette.domain.ports.store import Store, StoreReader
 from vedette.policy.rollout import PublishRequest, PublishResult, Rollout
 
 # The digest of the folder as it was last looked at, and why that is not live, if it is not.
@@ -25,19 +24,7 @@ POLICY_AGREED = "policy_folder_agreed"
 _PUBLISH_HINT = "`vedette policy publish --reason TEXT` shows what it changes and asks"
 
 
-class MetaReader(Protocol):
-    """What is asked of a store that is only read."""
-
-    def meta(self, name: str) -> str | None: ...
-
-
-class MetaStore(MetaReader, Protocol):
-    """What is asked of a store."""
-
-    async def remember(self, name: str, value: str) -> None: ...
-
-
-async def remember_folder(store: MetaStore, digest: str, live: Revision, why_not: str = "") -> None:
+async def remember_folder(store: Store, digest: str, live: Revision, why_not: str = "") -> None:
     """Remember what the folder says, and why that is not live, if it is not."""
     await _set_if_changed(store, POLICY_FOLDER, digest)
     await _set_if_changed(store, POLICY_REFUSED, why_not)
@@ -45,12 +32,12 @@ async def remember_folder(store: MetaStore, digest: str, live: Revision, why_not
         await _set_if_changed(store, POLICY_AGREED, str(live.number))
 
 
-async def _set_if_changed(store: MetaStore, name: str, value: str) -> None:
+async def _set_if_changed(store: Store, name: str, value: str) -> None:
     if (store.meta(name) or "") != value:
-        await store.remember(name, value)
+        await store.commands.set_meta(name, value)
 
 
-def is_waiting(store: MetaReader, live: Revision) -> bool:
+def is_waiting(store: StoreReader, live: Revision) -> bool:
     """Say whether the folder waits: what is live was published by another way since."""
     return (
         store.meta(POLICY_AGREED) != str(live.number) and store.meta(POLICY_FOLDER) != live.digest
@@ -58,7 +45,7 @@ def is_waiting(store: MetaReader, live: Revision) -> bool:
 
 
 async def offer_folder(
-    store: MetaStore, rollout: Rollout, bundle: Bundle, request: PublishRequest
+    store: Store, rollout: Rollout, bundle: Bundle, request: PublishRequest
 ) -> str:
     """Make the folder live if it says something new that loosens nothing, and need not wait.
 

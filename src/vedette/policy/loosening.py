@@ -82,8 +82,8 @@ def find_looser_decisions(
                 f"{_format_decision(before)} -> {_format_decision(after)}"
             )
     counted = [
-        f"{found.count(told)} x {told}" if found.count(told) > 1 else told
-        for told in dict.fromkeys(found)
+        f"{found.count(line)} x {line}" if found.count(line) > 1 else line
+        for line in dict.fromkeys(found)
     ]
     more = [f"and {len(counted) - _MAX_SHOWN} more"] if len(counted) > _MAX_SHOWN else []
     head = f"of the last {len(requests)} decisions {len(found)} would have come out looser"

@@ -7,8 +7,8 @@ body. Nothing else is needed, and nothing else is read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import orjson
 from msgspec import Struct, field
@@ -24,6 +24,7 @@ from vedette.domain.decision import (
     request_decision,
 )
 from vedette.domain.ports.policy_engine import PolicyEngine
+from vedette.domain.ports.store import StoreReader
 
 ERASURE = "body.erased"
 NOBODY = NullPolicyEngine()
@@ -31,20 +32,6 @@ DECISION_KINDS = ("action.decided", "recall.decided")
 
 # How many differences are kept in full; all are counted.
 MAX_DIFFERENCES = 100
-
-
-class LedgerReader(Protocol):
-    """The entries of a store, in order, with their bodies."""
-
-    def walk(
-        self, kinds: tuple[str, ...] | None = None, after: int = 0
-    ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]: ...
-
-
-class ReplayStore(LedgerReader, Protocol):
-    """What replay reads of a store."""
-
-    def bundle_files(self, digest: str) -> dict[str, bytes] | None: ...
 
 
 class Difference(Struct, frozen=True):
@@ -104,7 +91,7 @@ class ReplayReport(Struct):
         }
 
 
-def replay(record: ReplayStore, engine_for: Callable[[Bundle], PolicyEngine]) -> ReplayReport:
+def replay(record: StoreReader, engine_for: Callable[[Bundle], PolicyEngine]) -> ReplayReport:
     """Decide everything again. `engine_for` makes an engine of a bundle (PolicyStage.load).
 
     Each bundle is loaded once and kept: a record names few. Takes one decision of the engine for
@@ -113,7 +100,7 @@ def replay(record: ReplayStore, engine_for: Callable[[Bundle], PolicyEngine]) ->
     report = ReplayReport()
     engines: dict[str, PolicyEngine | str] = {}
     erased = erasures(record)
-    for seq, raw, salt, data in record.walk(DECISION_KINDS):
+    for seq, raw, salt, data in record.ledger.walk(DECISION_KINDS):
         entry = orjson.loads(raw)
         report.decisions += 1
         report.engines.add(str(entry.get("engine")))
@@ -138,10 +125,10 @@ def replay(record: ReplayStore, engine_for: Callable[[Bundle], PolicyEngine]) ->
     return report
 
 
-def erasures(record: LedgerReader) -> dict[str, int]:
+def erasures(record: StoreReader) -> dict[str, int]:
     """Return the digests that erasures name, each with the seq of the last one to name it."""
     named: dict[str, int] = {}
-    for seq, raw, _, _ in record.walk((ERASURE,)):
+    for seq, raw, _, _ in record.ledger.walk((ERASURE,)):
         found = orjson.loads(raw).get("erased")
         if isinstance(found, list):
             named |= {digest: seq for digest in found if isinstance(digest, str)}
@@ -149,10 +136,10 @@ def erasures(record: LedgerReader) -> dict[str, int]:
 
 
 def _load_engine(
-    record: ReplayStore, digest: str, engine_for: Callable[[Bundle], PolicyEngine]
+    record: StoreReader, digest: str, engine_for: Callable[[Bundle], PolicyEngine]
 ) -> PolicyEngine | str:
     try:
-        files = record.bundle_files(digest)
+        files = record.policy.bundle_files(digest)
         if files is None:
             return "no bundle"
         return engine_for(Bundle.from_record(files, digest))

@@ -67,7 +67,7 @@ class PublishResult(Struct, frozen=True):
     `took_us` is the time from the wish until no call starts and no step commits under anything
     older, `trial_us` the part of it that the trial took; `open_calls` how many calls of older
     revisions had not ended when the bound for waiting was reached (0 is the rule). `archive` is the
-    digest of the signed archive; `message` is what a person should know of it or of the shelf.
+    digest of the signed archive; `message` is what a person should know of it or of the repository.
     `lagging_workers` are workers that had not said in time that they start nothing older (none is
     the rule). `loosening` is what the bundle loosens; where that was not confirmed, nothing was
     published.
@@ -132,11 +132,11 @@ class Rollout(Struct):
     ) -> PublishResult:
         """Make `bundle` live, or say why not; the last good one stays.
 
-        Raises Outrun if it was made from another revision than the one that is live.
+        Raises WriteConflict if it was made from another revision than the one that is live.
         """
         async with self._publish_lock:
             done, upload = await self._retry_publish(bundle, request, command)
-        # Whoever publishes next need not wait for the shelf.
+        # Whoever publishes next need not wait for the repository.
         return replace(done, message=await self._await_upload(upload)) if done.changed else done
 
     async def _retry_publish(
@@ -196,7 +196,7 @@ class Rollout(Struct):
 
     def _newest_revision(self) -> int:
         """Return the number of the live revision: another worker may have been faster."""
-        return max(self.live.number, self.store.policy_rev)
+        return max(self.live.number, self.store.cluster.policy_rev)
 
     async def _make_live(
         self,
@@ -228,7 +228,7 @@ class Rollout(Struct):
             return await self._refuse_bundle(bundle, [finding], request), None
         self.live = Revision(number, bundle.digest)
         self.swap(engine, second, self.live)
-        self.store.adopt(number, 0)
+        self.store.cluster.adopt(number, 0)
         return PublishResult(self.live, True, 0, loosening=loosening), archive
 
     async def _record_unchanged(self, bundle: Bundle, command: str | None) -> None:
@@ -237,11 +237,11 @@ class Rollout(Struct):
         Should another order change it, a repeat of this one must not change it back. Where
         somebody edited the bundle's row, it is written anew.
         """
-        if find_bundle(self.store.bundle_files, bundle.digest) is None:
-            await self.store.append_entries([], bundle)
+        if find_bundle(self.store.policy.bundle_files, bundle.digest) is None:
+            await self.store.commands.append_entries([], bundle)
         if command is not None:
             with suppress(AlreadyDone):
-                await self.store.append_entries([], command=command)
+                await self.store.commands.append_entries([], command=command)
 
     async def _load_engine(self, bundle: Bundle) -> PolicyEngine:
         """Make an engine, holding the event loop up no longer than the embedded one takes."""
@@ -256,9 +256,9 @@ class Rollout(Struct):
         commits. Whoever publishes next must not wait for them too.
         """
         try:
-            await asyncio.wait_for(self.store.wait_for_barrier(), self.patience_s)
+            await asyncio.wait_for(self.store.cluster.wait_for_barrier(), self.patience_s)
         except TimeoutError:
-            return tuple(self.store.lagging_workers)
+            return tuple(self.store.cluster.lagging_workers)
         return ()
 
     async def _refuse_bundle(
@@ -280,7 +280,7 @@ class Rollout(Struct):
         """Make the revision durable under its number, with its archive and what it decides.
 
         `live` is the number of the revision that it was compared with, `load_releases` the entry up
-        to which releases were. Raises Outrun if another is live by now.
+        to which releases were. Raises WriteConflict if another is live by now.
         """
         details = {"loosens": list(loosening.statements)} if loosening.statements else {}
         body = Body(canonical_json({"reason": request.reason, **details}))
@@ -302,7 +302,7 @@ class Rollout(Struct):
         draft = Draft("policy.published", fields, body=body)
         drafts = self.prepare(engine, number)
         expects = live if request.expected_revision is None else request.expected_revision
-        await self.store.publish(
+        await self.store.commands.publish(
             bundle, [draft, *drafts], command=command, number=number,
             meta=marks, expected_revision=expects, released=released,
         )  # fmt: skip
@@ -321,7 +321,7 @@ class Rollout(Struct):
         return self.distributor is not None and self.distributor.is_behind(self.live.number)
 
     def _distribute(self, archive: Archive | None) -> asyncio.Task[str | None] | None:
-        """Hand out the archive of what is live now, and bring it to the shelf meanwhile."""
+        """Hand out the archive of what is live now, and bring it to the repository meanwhile."""
         if self.distributor is None:
             return None
         self.distributor.set_live(archive)
@@ -330,7 +330,7 @@ class Rollout(Struct):
         return asyncio.create_task(self.distributor.upload(archive), name="shelf")
 
     async def _await_upload(self, upload: asyncio.Task[str | None] | None) -> str | None:
-        """Wait for the shelf, within a bound; the policy is in force without it."""
+        """Wait for the repository, within a bound; the policy is in force without it."""
         if upload is None:
             return self.distributor.find_signing_fault() if self.distributor else None
         done, _ = await asyncio.wait({upload}, timeout=WAIT_S)
@@ -341,8 +341,8 @@ class Rollout(Struct):
 
         Another worker published it, or this one did by a commit that stood although it raised.
         """
-        number, digest = self.store.live_revision()
-        files = self.store.bundle_files(digest)
+        number, digest = self.store.policy.live_revision()
+        files = self.store.policy.bundle_files(digest)
         if files is not None:
             await self.follow_revision(Bundle.from_record(files, digest), number)
 
@@ -364,14 +364,14 @@ class Rollout(Struct):
                 self.prepare(engine, number)
                 self.live = Revision(number, bundle.digest)
                 self.swap(engine, second, self.live)
-                self.store.adopt(number, 0)
+                self.store.cluster.adopt(number, 0)
             if self.distributor is not None:
                 self.distributor.refresh()
 
     async def maintain_repository(
         self, leads: Callable[[], bool], trouble: Callable[[str], None]
     ) -> None:
-        """Keep archive and shelf up to what is live, for as long as the fleet runs."""
+        """Keep archive and repository up to what is live, for as long as the fleet runs."""
         if self.distributor is None:
             await asyncio.Event().wait()
         else:
@@ -384,7 +384,7 @@ class Rollout(Struct):
     async def _note_refusal(self, digest: str | None, why: Sequence[str], who: Principal) -> None:
         fields: Mapping[str, Any] = {"bundle": digest, "actor": str(who)}
         body = Body(canonical_json({"findings": list(why[:100])}))
-        await self.store.append_entries([Draft("policy.refused", fields, body=body)])
+        await self.store.commands.append_entries([Draft("policy.refused", fields, body=body)])
         self.metrics.count("policy_refused")
 
     async def _drain(self, number: int) -> int:

@@ -16,7 +16,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -33,7 +33,7 @@ from vedette.domain.decision import (
     difference_kind,
     evaluate_request,
 )
-from vedette.domain.entry import Draft
+from vedette.domain.ports.command_store import CommandQueue
 from vedette.domain.ports.policy_engine import PolicyEngine
 from vedette.domain.ports.reasoner import Metrics
 
@@ -161,10 +161,6 @@ class SecondOpinion:
         return EngineAnswer(decision_record.engine, decision_record.decision), other
 
 
-class _Notes(Protocol):
-    async def append_entries(self, drafts: list[Draft]) -> int: ...
-
-
 class Samples:
     """The decisions put aside, each with whom to ask about it, until they are compared.
 
@@ -190,27 +186,27 @@ class Samples:
         waiting = self._waiting
         return [waiting.popleft() for _ in range(min(len(waiting), _BATCH_SIZE))]
 
-    async def compare_batch(self, store: _Notes, trouble: Callable[[str], None]) -> bool:
+    async def compare_batch(self, commands: CommandQueue, trouble: Callable[[str], None]) -> bool:
         """Compare some of them on another thread; say whether there were any.
 
         A difference becomes an entry and is told. Raises StoreFailed if it cannot be written; then
         it is compared again with all that is left.
         """
-        taken = self.pop_batch()
-        if not taken:
+        batch = self.pop_batch()
+        if not batch:
             return False
         try:
-            compared = await asyncio.to_thread(lambda: [one.compare(each) for one, each in taken])
+            compared = await asyncio.to_thread(lambda: [one.compare(each) for one, each in batch])
         except asyncio.CancelledError:
-            self._waiting.extendleft(reversed(taken))  # who ends the run finishes them
+            self._waiting.extendleft(reversed(batch))  # who ends the run finishes them
             raise
         for at, decision_record in enumerate(compared):
             if decision_record is None:
                 continue
             try:
-                await store.append_entries([build_difference_entry(decision_record, "sample")])
+                await commands.append_entries([build_difference_entry(decision_record, "sample")])
             except BaseException:
-                self._waiting.extendleft(reversed(taken[at:]))
+                self._waiting.extendleft(reversed(batch[at:]))
                 raise
             first, other = decision_record.answers
             trouble(
@@ -219,25 +215,25 @@ class Samples:
             )
         return True
 
-    async def watch(self, store: _Notes, trouble: Callable[[str], None]) -> None:
+    async def watch(self, commands: CommandQueue, trouble: Callable[[str], None]) -> None:
         """Compare what is put aside for as long as the fleet runs, over a store that is away."""
         while True:
             try:
                 await self._arrival.wait()
                 self._arrival.clear()
                 await asyncio.sleep(_GATHER_S)
-                while await self.compare_batch(store, trouble):
+                while await self.compare_batch(commands, trouble):
                     pass
             except StoreFailed:
                 self._arrival.set()
                 self._metrics.count("store_failures")
                 await asyncio.sleep(_AWAY_S)
 
-    async def finish(self, store: _Notes, trouble: Callable[[str], None]) -> None:
+    async def finish(self, commands: CommandQueue, trouble: Callable[[str], None]) -> None:
         """Compare all that is waiting by now, at the end; a store that is away ends it early."""
         with suppress(VedetteError):
             for _ in range(0, len(self._waiting), _BATCH_SIZE):
-                await self.compare_batch(store, trouble)
+                await self.compare_batch(commands, trouble)
 
 
 class SecondOpinionFactory:

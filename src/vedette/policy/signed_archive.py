@@ -1,12 +1,11 @@
-"""Sealing: a revision's signed archive, as the record keeps it beside the live revision.
+"""A revision's signed archive, as the record keeps it beside the live revision.
 
-Who signs and where it is kept are ports; what is done with archives is `shelving`.
+Who signs and where it is kept are ports; `distribution` brings archives to others.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 import orjson
@@ -14,33 +13,11 @@ from msgspec import Struct
 
 from vedette.domain.base.canonical import sha256_hex
 from vedette.domain.bundle import Bundle
-from vedette.domain.policy_wasm import WasmRecord
+from vedette.domain.ports.store import StoreReader
 
 # Under these names the record keeps the live revision's archive, who signs, and the highest
-# number that was seen on the shelf and not in the record.
+# number that was seen in the repository and not in the record.
 ARCHIVE, KEY, HIGHEST_MARK = "policy_archive", "policy_key", "policy_ahead"
-
-
-class ArchiveStore(WasmRecord, Protocol):
-    """What of the store is needed here."""
-
-    def remember(self, name: str, value: str) -> Awaitable[None]:
-        """Keep a value under a name."""
-        ...
-
-    def mark_live(
-        self, number: int, marks: Mapping[str, str], name: str, was: str | None
-    ) -> Awaitable[bool]:
-        """Keep values if a revision is still live and a name still holds what it did."""
-        ...
-
-    def live_revision(self) -> tuple[int, str]:
-        """Return the live revision's number and digest."""
-        ...
-
-    def bundle_files(self, digest: str) -> Mapping[str, bytes] | None:
-        """Return the files of a recorded bundle."""
-        ...
 
 
 class ArchiveSigner(Protocol):
@@ -104,15 +81,15 @@ class Archive(Struct, frozen=True):
         return {ARCHIVE: orjson.dumps(value).decode(), KEY: self.key}
 
     @classmethod
-    def load_live(cls, record: ArchiveStore) -> Archive | None:
+    def load_live(cls, record: StoreReader) -> Archive | None:
         """Return what the record keeps, if it is the live revision's."""
         found = cls.load_last(record)
-        if found is None or (found.number, found.bundle) != record.live_revision():
+        if found is None or (found.number, found.bundle) != record.policy.live_revision():
             return None
         return found
 
     @classmethod
-    def load_last(cls, record: ArchiveStore) -> Archive | None:
+    def load_last(cls, record: StoreReader) -> Archive | None:
         """Return what the record keeps: the archive of the last revision that was signed."""
         mark = record.meta(ARCHIVE)
         if mark is None:

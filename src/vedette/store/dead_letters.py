@@ -5,16 +5,16 @@ On the writer's thread, in a savepoint of an order's own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from vedette.domain.base.errors import BadCommand, NotFound
 from vedette.domain.entry import Draft
-from vedette.domain.ports.store import DeadLetterResult
+from vedette.domain.ports.command_store import DeadLetterResult
 from vedette.domain.row_proof import OUTDATED_REVISION, REDRIVEN_RULE
 from vedette.domain.run import ActionRow, Run
 from vedette.store.dialect import Database
 from vedette.store.ledger_writer import LedgerWriter
-from vedette.store.row_mapper import ACTION_FIELDS, SELECT_RUNS, find_position, to_action, to_run
+from vedette.store.row_mapper import read_actions, read_run
 from vedette.store.write_buffer import WriteBuffer
 
 # The rule written into the actions that ended when their run became a dead letter.
@@ -37,38 +37,55 @@ def redrive(
 
     They come back as runs whose wait is over, so that a worker that lives finds them by its clock.
     """
-    moved, refused = [], []
-    for name in runs:
-        run, why = _find_letter(database, name)
-        why = why or _missing_content(database, run)
-        if why:
-            refused.append((name, why))
-            continue
-        seq = _append_entry(ledger, run, draft, at_us)
-        for row in _rows(database, run):
+
+    def reopen(run: Run, seq: int) -> None:
+        for row in read_actions(database, run.position, run.id):
             if row.rule == DEAD_RULE:
                 reopen_action(row)
                 buffer.add_action(run.position, row, 0)
-        database.execute(MOVE_RUN, ("waiting", run.entries + 1, seq, 1, run.position, run.agent))
-        moved.append(run.id)
-    _raise_if_none(moved, refused)
-    return DeadLetterResult(tuple(moved), tuple(refused))
+        values = ("waiting", run.entries + 1, seq, 1, run.position, run.agent)
+        database.execute(MOVE_RUN, values)
+
+    return _move_letters(database, ledger, runs, draft, at_us, _missing_content, reopen)
 
 
 def drop(
     database: Database, ledger: LedgerWriter, runs: Sequence[str], draft: Draft, at_us: int
 ) -> DeadLetterResult:
     """Close dead letters for good. Raises BadCommand if the only one named cannot be."""
+
+    def close(run: Run, seq: int) -> None:
+        database.execute(MOVE_RUN, ("done", run.entries + 1, seq, 0, run.position, run.agent))
+
+    return _move_letters(database, ledger, runs, draft, at_us, lambda *_: "", close)
+
+
+def _move_letters(
+    database: Database,
+    ledger: LedgerWriter,
+    runs: Sequence[str],
+    draft: Draft,
+    at_us: int,
+    find_obstacle: Callable[[Database, Run], str],
+    move: Callable[[Run, int], None],
+) -> DeadLetterResult:
+    """Write the entry of each run that is a dead letter and has no obstacle, and move the run."""
     moved, refused = [], []
     for name in runs:
-        run, why = _find_letter(database, name)
-        if why:
+        run = read_run(database, name)
+        if run is None:
+            raise NotFound(f"there is no run {name!r}", mend="see `vedette dead`")
+        why = f"it is no dead letter, it is {run.state}" if run.state != "dead" else ""
+        if why := why or find_obstacle(database, run):
             refused.append((name, why))
             continue
-        seq = _append_entry(ledger, run, draft, at_us)
-        database.execute(MOVE_RUN, ("done", run.entries + 1, seq, 0, run.position, run.agent))
+        fields = {**draft.fields, "event": run.event, "agent": run.agent}
+        placed = Draft(draft.kind, fields, run.last, 0, draft.body)
+        move(run, ledger.append([placed], run.id, run.entries, at_us, run.position))
         moved.append(run.id)
-    _raise_if_none(moved, refused)
+    if not moved and len(refused) == 1:
+        name, why = refused[0]
+        raise BadCommand(f"run {name} stays as it is: {why}", mend="see `vedette dead`")
     return DeadLetterResult(tuple(moved), tuple(refused))
 
 
@@ -87,15 +104,6 @@ def reopen_action(row: ActionRow) -> None:
         row.decided, row.rule, row.effect = None, "", None
 
 
-def _find_letter(database: Database, name: str) -> tuple[Run, str]:
-    position = find_position(database, name)
-    rows = database.rows(f"{SELECT_RUNS} WHERE r.position=? AND r.id=?", (position, name))
-    if not rows:
-        raise NotFound(f"there is no run {name!r}", mend="see `vedette dead`")
-    run = to_run(rows[0])
-    return run, "" if run.state == "dead" else f"it is no dead letter, it is {run.state}"
-
-
 def _missing_content(database: Database, run: Run) -> str:
     """Return what a run would need and the store has no more."""
     if not database.rows("SELECT 1 FROM body WHERE seq=?", (run.position,)):
@@ -109,20 +117,3 @@ def _missing_content(database: Database, run: Run) -> str:
         if turns < run.turn:
             return "its recorded turns were erased or archived"
     return ""
-
-
-def _rows(database: Database, run: Run) -> list[ActionRow]:
-    sql = f"SELECT {ACTION_FIELDS} FROM action WHERE position=? AND run=? ORDER BY turn, ordinal"
-    return [to_action(row) for row in database.rows(sql, (run.position, run.id))]
-
-
-def _append_entry(ledger: LedgerWriter, run: Run, draft: Draft, at_us: int) -> int:
-    fields = {**draft.fields, "event": run.event, "agent": run.agent}
-    placed = Draft(draft.kind, fields, run.last, 0, draft.body)
-    return ledger.append([placed], run.id, run.entries, at_us, run.position)
-
-
-def _raise_if_none(moved: list[str], refused: list[tuple[str, str]]) -> None:
-    if not moved and len(refused) == 1:
-        name, why = refused[0]
-        raise BadCommand(f"run {name} stays as it is: {why}", mend="see `vedette dead`")

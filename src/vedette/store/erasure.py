@@ -1,4 +1,8 @@
-"""Erasing content: bodies, and what action records hold of them. The proof still holds."""
+"""Erasing content: bodies, and what action records hold of them. The proof still holds.
+
+What waits on the content is ended in the same transaction if that is ordered: each hold is denied,
+then the run is dropped. So nothing is half done and no worker is needed for it.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,17 @@ from vedette.domain.agent import undo_source
 from vedette.domain.base.canonical import DIGEST_PREFIX, short_id
 from vedette.domain.base.errors import BadCommand, DisplayMismatch, StateNotKept
 from vedette.domain.compensation import undo_ids
-from vedette.domain.entry import Draft
+from vedette.domain.entry import Body, Draft
+from vedette.domain.erasure import ErasureResult, ErasureSurvey, ErasureTarget
+from vedette.domain.hold import FINAL_STATES, transition
 from vedette.domain.memory_state import PROPOSED, TRANSITIONS, LedgerMemory
-from vedette.domain.ports.store import ErasureResult, ErasureSurvey
-from vedette.domain.run import Run
+from vedette.domain.run import ActionRow, Run
 from vedette.store import read_archived_memories
+from vedette.store.dead_letters import MOVE_RUN
 from vedette.store.dialect import Database, Row
-from vedette.store.end_runs import end_run, open_holds, open_runs
 from vedette.store.ledger_writer import LedgerWriter
-from vedette.store.row_mapper import find_position
+from vedette.store.meta import read_meta
+from vedette.store.row_mapper import find_position, read_actions, select_runs
 from vedette.store.states import find_unkept
 from vedette.store.write_buffer import WriteBuffer
 
@@ -28,6 +34,7 @@ _OF_MEMORY = (
     "SELECT 1 FROM entry e JOIN body b ON b.seq=e.seq "
     f"WHERE e.about=? AND (e.seq=? OR e.kind='{PROPOSED}')"
 )
+_POSSIBLE_EFFECTS = ("intended", "started", "unknown")
 _MOVES = ",".join(f"'{kind}'" for kind in TRANSITIONS)
 # With the words of the index, so that it is used.
 _MOVED = (
@@ -39,36 +46,24 @@ _MOVED = (
 def erase(
     database: Database,
     ledger: LedgerWriter,
-    *,
-    event: str | None,
-    subject: str | None,
-    entry: int | None,
+    target: ErasureTarget,
     draft: Draft,
     at_us: int,
-    stateless: Collection[str] = (),
-    end: WriteBuffer | None = None,
-    shown: str | None = None,
+    *,
+    stateless: Collection[str],
+    end: WriteBuffer | None,
+    shown: str | None,
 ) -> ErasureResult:
-    """Delete the bodies found by exactly one of event, subject and entry, and say so in the ledger.
+    """Delete the content found by a target: see `ports.command_store.CommandQueue.erase`.
 
-    With an event go the events that hold a copy of it, however many steps away: those of its
-    corrections, and those that undo what was done because of it. With `end` the runs that wait on
-    it are ended first, their holds denied by the same person. In a transaction of the writer's.
-    Raises BadCommand if there is no body, or if a run needs it; NotShown if that is not what was
-    found by the survey whose digest begins with `shown`; StateNotKept for an event that a judge has
-    observed and no kept state holds, unless its agent is `stateless`.
+    With `end` what waits on it is ended first. In a transaction of the writer's.
     """
-    found = _find_content(database, event, subject, entry)
+    found = find_content(database, target)
     if not found:
-        by, value = next(
-            (by, value)
-            for by, value in (("event", event), ("subject", subject), ("entry", entry))
-            if value is not None
-        )
-        raise BadCommand(f"no body is found by {by} {value!r}")
+        raise BadCommand(f"no body is found by {target.by} {target.value!r}")
     rows = list(found.values())
     if shown is not None:
-        _refuse_unseen(survey(database, event, subject, entry).digest, shown)
+        _refuse_unseen(survey(database, target).digest, shown)
     abouts = event_positions(rows)
     # Since states were kept a run may have been judged, by this worker or another: a state that is
     # made anew from what is left would lack it.
@@ -78,13 +73,13 @@ def erase(
             "not kept without it",
             mend="order it again",
         )
-    for run in open_runs(database, abouts):
+    for run in _open_runs(database, abouts):
         if end is None:
             raise BadCommand(
                 f"run {run.id} still needs this content",
                 mend="answer its holds, let it finish, or end what waits: --deny-holds",
             )
-        end_run(database, ledger, end, run, str(draft.fields["actor"]), draft.body, at_us)
+        _end_run(database, ledger, end, run, str(draft.fields["actor"]), draft.body, at_us)
     if end is not None:
         # What the denials say is not to go with the content: it was found before.
         end.flush()
@@ -92,7 +87,7 @@ def erase(
     _delete(database, rows)
     gone = [(about,) for about in abouts]
     database.execute_many("UPDATE action SET record=NULL, answer=NULL WHERE position=?", gone)
-    if entry is None:
+    if target.by != "entry":
         # Under whose name it was goes with the content.
         database.execute_many("UPDATE event SET subject=NULL WHERE seq=?", gone)
         database.execute_many("UPDATE refused SET subject=NULL WHERE seq=?", gone)
@@ -100,14 +95,12 @@ def erase(
     return ErasureResult(digests, tuple(sorted(events)))
 
 
-def survey(
-    database: Database, event: str | None, subject: str | None, entry: int | None
-) -> ErasureSurvey:
+def survey(database: Database, target: ErasureTarget) -> ErasureSurvey:
     """Return what `erase` would find; nothing is changed."""
-    found = _find_content(database, event, subject, entry)
+    found = find_content(database, target)
     abouts = event_positions(found.values())
-    open = open_runs(database, abouts)
-    holds = [hold for run in open for hold in open_holds(database, run)]
+    open = _open_runs(database, abouts)
+    holds = [hold for run in open for hold in _open_holds(database, run)]
     ((runs,),) = database.rows(
         f"SELECT COUNT(*) FROM run WHERE position IN ({','.join('?' * len(abouts)) or 'NULL'})",
         abouts,
@@ -116,15 +109,6 @@ def survey(
         tuple(sorted(_keys(database, abouts))), int(runs), tuple(sorted(found)), tuple(open),
         tuple(holds),
     )  # fmt: skip
-
-
-def unkept_runs(
-    database: Database, event: str | None, subject: str | None, entry: int | None
-) -> list[Run]:
-    """Return the observed runs of what `erase` would find that no kept state holds."""
-    return find_unkept(
-        database, accepted_positions(_find_content(database, event, subject, entry).values())
-    )
 
 
 def event_positions(rows: Iterable[Row]) -> list[int]:
@@ -145,13 +129,13 @@ def _refuse_unseen(digest: str, shown: str) -> None:
         )
 
 
-def _find_content(
-    database: Database, event: str | None, subject: str | None, entry: int | None
-) -> dict[int, Row]:
-    """Return (seq, entry bytes, about) of the content that is asked for, and of its copies."""
-    places = _find_positions(database, event, subject, entry)
-    found = _bodies_about(database, _find_copies(database, places) - ({entry} if entry else set()))
-    return found | _bodies_at(database, {entry}) if entry is not None else found
+def find_content(database: Database, target: ErasureTarget) -> dict[int, Row]:
+    """Return (seq, entry bytes, about) of the content of a target, and of its copies."""
+    copies = _find_copies(database, _find_positions(database, target))
+    if target.by != "entry":
+        return _bodies_about(database, copies)
+    seq = int(target.value)
+    return _bodies_about(database, copies - {seq}) | _bodies_at(database, {seq})
 
 
 def _keys(database: Database, abouts: Iterable[int]) -> list[str]:
@@ -212,18 +196,16 @@ def _record_erasure(
     return tuple(digests)
 
 
-def _find_positions(
-    database: Database, event: str | None, subject: str | None, entry: int | None
-) -> set[int]:
+def _find_positions(database: Database, target: ErasureTarget) -> set[int]:
     """Return the positions of what is asked for, be its own content still there or not."""
-    if entry is not None:
-        return {entry} if database.rows("SELECT 1 FROM event WHERE seq=?", (entry,)) else set()
-    if event is not None:
-        at = find_position(database, event)
-        refused = database.rows("SELECT seq FROM refused WHERE key=?", (event,))
-        return {at, *(seq for (seq,) in refused)} - {0}
+    of = target.value
+    if isinstance(of, int):
+        return {of} if database.rows("SELECT 1 FROM event WHERE seq=?", (of,)) else set()
+    if target.by == "event":
+        refused = database.rows("SELECT seq FROM refused WHERE key=?", (of,))
+        return {find_position(database, of), *(seq for (seq,) in refused)} - {0}
     sql = "SELECT seq FROM event WHERE subject=? UNION SELECT seq FROM refused WHERE subject=?"
-    return {seq for (seq,) in database.rows(sql, (subject, subject))}
+    return {seq for (seq,) in database.rows(sql, (of, of))}
 
 
 def _find_copies(database: Database, places: Collection[int]) -> set[int]:
@@ -252,8 +234,7 @@ def _find_undos(database: Database, about: int) -> Iterator[int]:
 
     By their ids, which follow from the action's: so they are found when the entries are archived.
     """
-    named = database.rows("SELECT value FROM meta WHERE name='fleet'")
-    fleet = str(named[0][0]) if named else ""
+    fleet = read_meta(database, "fleet") or ""
     told = "SELECT id, agent FROM action WHERE position=? AND effect IS NOT NULL"
     for action, agent in database.rows(told, (about,)):
         for id in undo_ids(action):
@@ -276,3 +257,64 @@ def _bodies_at(database: Database, seqs: Collection[int]) -> dict[int, Row]:
     for seq in sorted(seqs):
         rows += database.rows(f"{_FOUND} b.seq=?", (seq,))
     return {row[0]: row for row in rows}
+
+
+def _open_runs(database: Database, abouts: Iterable[int]) -> list[Run]:
+    """Return the runs of these events that have not ended, in order."""
+    rest = "WHERE r.position=? AND r.state IN ('ready','waiting') ORDER BY r.agent"
+    return [run for at in sorted(abouts) for run in select_runs(database, rest, (at,))]
+
+
+def _open_holds(database: Database, run: Run) -> list[ActionRow]:
+    """Return the actions of a run that are held, or approved and not decided again yet."""
+    return [
+        row
+        for row in read_actions(database, run.position, run.id)
+        if row.hold in ("open", "approved")
+    ]
+
+
+def _end_run(
+    database: Database,
+    ledger: LedgerWriter,
+    buffer: WriteBuffer,
+    run: Run,
+    actor: str,
+    body: Body | None,
+    at_us: int,
+) -> None:
+    """Deny what a waiting run holds, and drop it, as a person's order.
+
+    Raises BadCommand for a run that is being handled, or that has an effect which may have
+    happened: what came of that must not be lost.
+    """
+    if run.state != "waiting":
+        raise BadCommand(
+            f"run {run.id} is being handled, or is about to be", mend="let it finish, then again"
+        )
+    rows = read_actions(database, run.position, run.id)
+    for row in rows:
+        if row.effect in _POSSIBLE_EFFECTS or row.waits == "policy":
+            raise BadCommand(
+                f"{row.tool} of run {run.id} may have happened ({row.effect or 'denied since'})",
+                mend="wait until it is settled, or settle it: `vedette hold`",
+            )
+    for row in rows:
+        if row.hold is None or row.hold in FINAL_STATES:
+            continue
+        fields = {
+            "event": run.event, "agent": run.agent, "action": row.id, "action_digest": row.digest,
+            "tool": row.tool, "actor": actor,
+        }  # fmt: skip
+        row.hold = "denied" if row.hold == "released" else transition(row.hold, "denied")
+        row.decided, row.rule, row.waits = "deny", "hold.denied", None
+        row.approver, row.until_us = actor, 0
+        draft = Draft("hold.denied", fields, row.last or run.last, 0, body)
+        run.last = row.last = ledger.append([draft], run.id, run.entries, at_us, run.position)
+        run.entries += 1
+        buffer.add_action(run.position, row, 0)
+    fields = {"actor": actor, "event": run.event, "agent": run.agent}
+    draft = Draft("run.dropped", fields, run.last, 0, body)
+    seq = ledger.append([draft], run.id, run.entries, at_us, run.position)
+    entries = run.entries + 1
+    database.execute(MOVE_RUN, ("done", entries, seq, 0, run.position, run.agent))

@@ -5,19 +5,19 @@ group is being synced the next gathers, so that the cost of a sync is shared by 
 idle writer commits at once, a busy one commits what came meanwhile, at most `MAX_GROUP` items.
 
 A group of little work (`CommitHooks.inline_limit`) is written by the event loop itself, where no
-guarded item is in it; the thread only makes it durable. Each statement gives the interpreter lock
-away and has to win it back: for a thread beside a busy loop that takes longer than the statement. A
-large group is written by the thread, as it would hold up the loop.
+item of it needs a savepoint; the thread only makes it durable. Every statement releases the GIL;
+winning it back in a thread beside a busy event loop takes longer than the statement. A large group
+is written by the thread, as it would hold up the loop.
 
-What the line sends (steps, batches of events) either leaves something for the group's end or
-fails before it has left anything. Everything else runs in a savepoint of its own, behind a flush.
-If the group's end cannot be written the group is done again, item by item, so that one bad row
-loses only its own item. If the transaction itself is gone (disk full, I/O error) the whole group
-fails and the writer says it is not ready, until a group stands again.
+Steps and batches of events either leave something for the group's end or fail before they have left
+anything. Everything else runs in a savepoint of its own, behind a flush. If the group's end cannot
+be written the group is done again, item by item, so that one bad row loses only its own item. If
+the transaction itself is gone (disk full, I/O error) the whole group fails and the writer says it
+is not ready, until a group stands again.
 
-Some items are `vital`: a stop, what came of a call that was made. If the owner can make room for
-them (`CommitHooks.free_space`) they are written all the same, and everything else is refused until
-the owner says that there is room again.
+Some items are vital: a stop, what came of a call that was made. If room can be made for them
+(`CommitHooks.free_space`) they are written all the same, and everything else is refused until there
+is room again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -47,38 +47,52 @@ GATHER_TURNS = 8
 GATHER_S = 0.002
 
 
-class CommitHooks(Protocol):
-    """Whose writer it is; what it is asked is asked by whoever writes the group.
+class CommitHooks:
+    """What a database, or who else writes to it, has done around a group; nothing, if nobody has.
 
-    `inline_limit` says how many steps the event loop may write itself; 0 where a statement may take
-    long.
+    Asked by whoever writes the group. `inline_limit` is how many steps the event loop may write
+    itself, 0 where a statement may take long.
     """
 
-    inline_limit: int
+    inline_limit = 0
+    # Whether the database's files hold nothing any more of what was erased.
+    is_scrubbed = False
 
     def on_begin(self) -> None:
         """The group's transaction has begun: see what others have written."""
-        ...
+
+    def on_publish(self) -> None:
+        """A policy was published in this group: have the other workers hear of it."""
+
+    def on_erasure(self) -> None:
+        """Content is erased in this group."""
 
     def on_rollback(self) -> None:
         """An item or a group was lost: what was known of the database may be ahead of it."""
-        ...
 
     def on_commit(self) -> None:
         """A group was committed and is not answered yet. Must not raise."""
-        ...
 
     def free_space(self, error: Exception) -> bool:
         """A group was lost to this: say whether vital items have room to be written now."""
-        ...
+        return False
 
     def has_space(self) -> bool:
         """Say whether there is room again for more than vital items."""
-        ...
+        return True
 
 
-# The work, its answer, whether it is guarded, its size, whether it is vital.
-Item = tuple[Callable[[], Any], "asyncio.Future[Any]", bool, int, bool]
+class Item(Struct):
+    """Work for a group, and the future of its answer. `size` says how much it is, in steps."""
+
+    work: Callable[[], Any]
+    future: asyncio.Future[Any]
+    in_savepoint: bool
+    size: int = 1
+    is_vital: bool = False
+
+
+# The future of an item with its result, or the error to raise.
 ItemResult = tuple["asyncio.Future[Any]", Any, BaseException | None]
 
 
@@ -90,8 +104,8 @@ class Group(Struct):
     error: Exception | None = None
 
 
-class Writer:
-    """Owns the writing connection; `submit` may be called from the event loop only."""
+class GroupWriter:
+    """Has the writing connection; `submit` and `enqueue` are for the event loop alone."""
 
     def __init__(
         self, database: Database, ledger: LedgerWriter, buffer: WriteBuffer, hooks: CommitHooks
@@ -149,7 +163,7 @@ class Writer:
                 self._loop, self._is_scheduled = loop, False
             if self._is_closing:
                 raise StoreFailed("the store is closed")
-            self._queue.append((work, future, in_savepoint, size, vital))
+            self._queue.append(Item(work, future, in_savepoint, size, vital))
             if not self._is_scheduled:
                 self._schedule(loop)
         return future
@@ -203,9 +217,9 @@ class Writer:
         left = self._hooks.inline_limit
         if len(self._queue) > left or self._is_closing or self._only_vital:
             return False
-        for _, _, guarded, size, _ in self._queue:
-            left -= size
-            if guarded or left < 0:
+        for item in self._queue:
+            left -= item.size
+            if item.in_savepoint or left < 0:
                 return False
         return True
 
@@ -318,8 +332,8 @@ class Writer:
 
     def _split_vital(self, items: list[Item]) -> tuple[Group, list[ItemResult]]:
         """Return a group of the vital items, and the refusal of the others."""
-        vital = [item for item in items if item[4]]
-        return Group(vital), self._refuse_items([item for item in items if not item[4]])
+        vital = [item for item in items if item.is_vital]
+        return Group(vital), self._refuse_items([item for item in items if not item.is_vital])
 
     def _refuse_items(self, items: list[Item]) -> list[ItemResult]:
         why, mend = self._last_error, "free space, check the disk"
@@ -328,7 +342,7 @@ class Writer:
         what = f"the commit failed: {self.failure}"
         lost = StoreFailed(what, where=self._database.name, mend=mend)
         lost.__cause__ = why
-        return [(item[1], None, lost) for item in items]
+        return [(item.future, None, lost) for item in items]
 
     def _begin_and_write(
         self, items: list[Item], one: Callable[[Item], ItemResult]
@@ -352,24 +366,22 @@ class Writer:
         hit_failpoint("commit:after")
 
     def _run_item(self, item: Item) -> ItemResult:
-        work, future, guarded, _, _ = item
-        if guarded:
+        if item.in_savepoint:
             return self._run_in_savepoint(item)
         try:
-            return future, work(), None
+            return item.future, item.work(), None
         except self._group_errors:
             raise
         except Exception as error:
-            return future, None, error
+            return item.future, None, error
 
     def _run_in_savepoint(self, item: Item) -> ItemResult:
-        work, future, _, _, _ = item
         run = self._database.execute
         self._buffer.flush()
         mark, numbered = self._ledger.mark(), self._buffer.new_action_count
         run("SAVEPOINT item")
         try:
-            result = work()
+            result = item.work()
             self._buffer.flush()
         except Exception as error:
             # SQLite rolls the whole transaction back on some errors (full disk); then there is
@@ -385,9 +397,9 @@ class Writer:
             self._buffer.clear(numbered)
             self._ledger.rollback_to(mark)
             self._hooks.on_rollback()
-            return future, None, error
+            return item.future, None, error
         run("RELEASE item")
-        return future, result, None
+        return item.future, result, None
 
     def _roll_back(self) -> None:
         self._buffer.clear()

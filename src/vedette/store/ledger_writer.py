@@ -27,6 +27,7 @@ from vedette.ledger.merkle import (
     verifier_key,
 )
 from vedette.store.dialect import Database
+from vedette.store.meta import FRONTIER, UPSERT_META
 from vedette.store.readmodel.tables import ReadTables
 from vedette.store.witness import Witness
 
@@ -35,9 +36,6 @@ _ENTRY = (
     "VALUES(?,?,?,?,?,?,?,?,?,?,?)"
 )
 _BODY = "INSERT INTO body(seq,salt,data) VALUES(?,?,?)"
-META = (
-    "INSERT INTO meta(name,value) VALUES(?,?) ON CONFLICT(name) DO UPDATE SET value=excluded.value"
-)
 
 
 class LedgerWriter:
@@ -224,7 +222,7 @@ class LedgerWriter:
         note = point.sign(self._key_name, self._key, self._key_id)
         self._checkpoint = note, point
         self._database.execute_many("INSERT INTO checkpoint VALUES(?,?)", [(point.size, note)])
-        self._database.execute_many(META, [("frontier", grown.to_bytes().hex())])
+        self._database.execute_many(UPSERT_META, [(FRONTIER, grown.to_bytes().hex())])
         self._next_frontier = grown
 
     def confirm_group(self) -> None:

@@ -22,13 +22,14 @@ from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
+from vedette.domain.identity import ENGINE
 from vedette.ledger.merkle import Checkpoint, ProofError, parse_note, read_notes, verify_note
 from vedette.ledger.pruned_log import ArchivedPrefix
 from vedette.store.dialect import Database, Row
-from vedette.store.ledger_writer import META, LedgerWriter
-from vedette.store.read_ledger import ARCHIVED, INSTANCE, RESTORED
+from vedette.store.group_commit import CommitHooks
+from vedette.store.meta import ARCHIVED, INSTANCE, RESTORED, read_meta, write_meta
 from vedette.store.witness import append_note, create_witness, read_last_checkpoint
-from vedette.store.write_commands import CommandWriter
+from vedette.store.write_parts import WriteParts
 
 Head = tuple[int, str]
 # A head that was told to be lost, and the last entry before its history parted from the store's.
@@ -111,8 +112,8 @@ def _last_entry(database: Database) -> tuple[int, int]:
 
 def _has_moved(database: Database) -> bool:
     """Say whether the store was written last on another instance; one of before names none."""
-    told = database.rows("SELECT value FROM meta WHERE name=?", (INSTANCE,))
-    return bool(told) and told[0][0] != database.instance()
+    instance = read_meta(database, INSTANCE)
+    return instance is not None and instance != database.instance()
 
 
 def _compare_witness(
@@ -167,9 +168,9 @@ def holds_checkpoint(ask: Callable[[str, Sequence[Any]], list[Row]], point: Chec
 
 def _read_lost_heads(database: Database) -> list[LostHead]:
     """Return the heads of history that this store has recorded as lost."""
-    rows = database.rows("SELECT value FROM meta WHERE name=?", (RESTORED,))
-    told = orjson.loads(rows[0][0]).get("heads", []) if rows else []
-    return [(size, root, after) for size, root, after in told]
+    restored = read_meta(database, RESTORED)
+    heads = orjson.loads(restored).get("heads", []) if restored is not None else []
+    return [(size, root, after) for size, root, after in heads]
 
 
 def _is_known_loss(lost_heads: Collection[LostHead], point: Checkpoint, common: int) -> bool:
@@ -231,7 +232,7 @@ def _measure_loss(database: Database, witness: Path, key: str, branch: _Branch) 
 def record_instance(database: Database) -> None:
     """Write which instance of its database a store is from now on, inside a transaction."""
     if instance := database.instance():
-        database.execute(META, (INSTANCE, instance))
+        write_meta(database, INSTANCE, instance)
 
 
 def size_of(note: str) -> int:
@@ -264,30 +265,66 @@ def quarantine_database(file: Path) -> None:
             path.replace(file.with_name(f"lost-{file.name}{end}"))
 
 
-def record_loss(
-    database: Database,
-    ledger: LedgerWriter,
-    commands: CommandWriter,
-    loss: Loss,
-    *,
-    actor: str,
-    reason: str,
-    at_us: int,
-) -> int:
+def record_loss(parts: WriteParts, loss: Loss, *, actor: str, reason: str) -> int:
     """Write that history was lost, and stop everything; return the entry's seq.
 
     Inside the writer's transaction. What any earlier loss named stays named; the doubt begins anew,
     and a stop that would lift itself is replaced: it is no reason to be sure of what happened.
     """
+    database = parts.database
     body = Body(canonical_json({"reason": reason}))
     heads = [list(head) for head in loss.heads]
     fields = {"size": loss.size, "heads": heads or None, "actor": actor}
-    seq = ledger.append([Draft("store.restored", fields, body=body)], None, 0, at_us)
+    draft = Draft("store.restored", fields, body=body)
+    seq = parts.ledger.append([draft], None, 0, parts.now_us())
     named = [*_read_lost_heads(database), *((size, root, loss.size) for size, root in loss.heads)]
-    told = {"seq": seq, "heads": list(dict.fromkeys(named))}
-    database.execute(META, (RESTORED, orjson.dumps(told).decode()))
+    kept = {"seq": seq, "heads": list(dict.fromkeys(named))}
+    write_meta(database, RESTORED, orjson.dumps(kept).decode())
     record_instance(database)
     stopped = Draft("stop.set", {"what": "all:", "actor": actor}, body=body)
     with suppress(BadCommand):  # it is stopped already, without an end
-        commands.stop(stopped, "all", "", True)
+        parts.commands.stop(stopped, "all", "", True)
     return seq
+
+
+def record_found_loss(
+    parts: WriteParts, hooks: CommitHooks, key: str, may_join: Callable[[], bool] | None = None
+) -> Loss | None:
+    """Record what is lost of the history that the witness saw; return it. Raises BadStore.
+
+    Before the group writer begins. Without `may_join` the store is a file, see `_find_new_loss`.
+    """
+    if _find_new_loss(parts, key, may_join) is None:
+        return None
+    parts.database.begin()
+    try:
+        parts.reload()  # the stop comes after those that there were
+        hooks.on_begin()
+        loss = _find_new_loss(parts, key, may_join)  # another worker may have recorded it meanwhile
+        if loss is not None:
+            record_loss(parts, loss, actor=str(ENGINE), reason=loss.sentence)
+            parts.buffer.flush()
+            parts.ledger.close_group()
+            parts.database.commit()
+    finally:
+        parts.database.rollback()
+    if loss is not None:
+        parts.ledger.confirm_group()
+    return loss
+
+
+def _find_new_loss(parts: WriteParts, key: str, may_join: Callable[[], bool] | None) -> Loss | None:
+    witness = parts.witness
+    found = find_loss(parts.database, witness.path, key, may_join or (lambda: False))
+    loss, witness.last_checkpoint = found.loss, found.last
+    if loss is not None and loss.heads and may_join is None:
+        # A server goes back by itself; a file does not: somebody put it there.
+        raise BadStore(
+            f"the witness saw a ledger of {loss.last} entries that this store does not hold",
+            where=str(witness.path),
+            mend="put the store's whole folder back, or `vedette restore` a backup",
+        )
+    if found.has_diverged:
+        # Before any head is shown: whoever is killed now finds it again.
+        quarantine_database(witness.path.with_name("memory.db"))
+    return loss

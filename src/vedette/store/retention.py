@@ -5,7 +5,7 @@ The functions write inside the writer's transaction; `StoreMaintenance` hands th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 from typing import Any
 
@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Draft
+from vedette.domain.erasure import ErasureResult
 from vedette.domain.memory_state import LedgerMemory
 from vedette.domain.policy_wasm import META_PREFIX
-from vedette.domain.ports.store import ErasureResult
 from vedette.ledger.key_history import ROTATED
 from vedette.ledger.merkle import Checkpoint, ProofError, SigningKey, parse_note
 from vedette.ledger.pruned_log import ArchivedPrefix
 from vedette.store import read_archived_memories as kept
+from vedette.store.command_queue import CommandQueue
 from vedette.store.dialect import Database, Row
 from vedette.store.erasure import (
     accepted_positions,
@@ -28,13 +29,14 @@ from vedette.store.erasure import (
     erase_memories,
     event_positions,
 )
-from vedette.store.group_commit import Writer
-from vedette.store.ledger_writer import META, LedgerWriter
+from vedette.store.group_commit import CommitHooks, GroupWriter
+from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.loss_detection import Loss, record_loss
-from vedette.store.read_ledger import ARCHIVED, KEY, RESTORED
-from vedette.store.read_runs import StoreReader
+from vedette.store.meta import ARCHIVED, KEY, RESTORED, read_meta, write_meta
+from vedette.store.read_ledger import LedgerReader
+from vedette.store.read_policy import PolicyReader
 from vedette.store.states import find_unkept
-from vedette.store.write_commands import CommandWriter
+from vedette.store.write_parts import WriteParts
 
 # How much is deleted in one transaction: the line's commits wait for it.
 CHUNK = 1000
@@ -65,7 +67,7 @@ def rotate_key(
     placed = Draft(ROTATED, {**draft.fields, "key": line}, body=draft.body)
     seq = ledger.append([placed], None, 0, at_us)
     ledger.rotate_key(seq, key)
-    database.execute(META, (KEY, line))
+    write_meta(database, KEY, line)
     return seq
 
 
@@ -80,7 +82,7 @@ def record_archive(
     BadCommand unless a checkpoint of the store vouches for exactly that beginning, and no run needs
     any of it: a dead letter may have been taken up again since it was archived.
     """
-    refuse_open_run(StoreReader(database), archived)
+    refuse_open_run(database, archived)
     kept.keep_entries(database, archived.size)
     rows = database.rows("SELECT note FROM checkpoint WHERE size=?", (archived.size,))
     try:
@@ -101,25 +103,25 @@ def record_archive(
         **draft.fields,
         "size": archived.size,
         "root": root.hex(),
-        "wasm": _published_wasm(StoreReader(database)) or None,
-        "restores": _read_losses(StoreReader(database), archived.size) or None,
+        "wasm": _published_wasm(PolicyReader(database)) or None,
+        "restores": _read_losses(LedgerReader(database), archived.size) or None,
     }
     seq = ledger.append([replace(draft, fields=fields)], None, 0, at_us)
-    database.execute(META, (ARCHIVED, archived.to_bytes().decode()))
+    write_meta(database, ARCHIVED, archived.to_bytes().decode())
     return seq
 
 
-def _published_wasm(reads: StoreReader) -> dict[str, str]:
+def _published_wasm(policy: PolicyReader) -> dict[str, str]:
     """Return which Wasm the bundles that were live last were published with."""
-    digests = dict.fromkeys(digest for _, digest, _ in reads.revisions())
-    found = {digest: reads.published_wasm(digest) for digest in islice(digests, BUNDLES)}
+    digests = dict.fromkeys(digest for _, digest, _ in policy.revisions())
+    found = {digest: policy.published_wasm(digest) for digest in islice(digests, BUNDLES)}
     return {digest: wasm for digest, wasm in found.items() if wasm is not None}
 
 
-def _read_losses(reads: StoreReader, size: int) -> list[dict[str, Any]]:
+def _read_losses(ledger: LedgerReader, size: int) -> list[dict[str, Any]]:
     """Return what the entries up to `size`, and those archived before, tell of lost history."""
     losses: dict[int, dict[str, Any]] = {}
-    for seq, raw, _, _ in reads.walk(("store.restored", "ledger.archived")):
+    for seq, raw, _, _ in ledger.walk(("store.restored", "ledger.archived")):
         entry = orjson.loads(raw)
         if entry["kind"] == "ledger.archived":
             losses |= {one["seq"]: one for one in entry.get("restores") or ()}
@@ -128,9 +130,9 @@ def _read_losses(reads: StoreReader, size: int) -> list[dict[str, Any]]:
     return [losses[seq] for seq in sorted(losses)]
 
 
-def refuse_open_run(reads: StoreReader, archived: ArchivedPrefix) -> None:
+def refuse_open_run(database: Database, archived: ArchivedPrefix) -> None:
     """Raise BadCommand if an archived part holds entries of a run that has not ended."""
-    open_from = reads.first_open_entry()
+    open_from = LedgerReader(database).first_open_entry()
     if open_from is not None and open_from <= archived.size:
         raise BadCommand(
             f"the run of entry {open_from} is open again and needs entries of this archive",
@@ -190,122 +192,97 @@ def expire_bodies(
     return ErasureResult(tuple(digests), ())
 
 
-class StoreMaintenance(StoreReader):
-    """The part of a store that does its upkeep; all writes answer after COMMIT."""
+class StoreMaintenance:
+    """Fits `vedette.operations.maintenance.MaintenanceStore`; what else a store's upkeep needs."""
 
-    writer: Writer
-    _write: Database
-    _ledger: LedgerWriter
-    _commands: CommandWriter
-    _now_us: Callable[[], int]
-
-    def mark_erasure(self) -> None:
-        """An erasure is part of this group."""
+    def __init__(
+        self, reading: Database, commands: CommandQueue, writer: GroupWriter, parts: WriteParts,
+        hooks: CommitHooks,
+    ) -> None:  # fmt: skip
+        self._reading = reading
+        self._commands = commands
+        self._writer = writer
+        self._parts = parts
+        self._hooks = hooks
 
     async def rotate(
         self, key: SigningKey, line: str, draft: Draft, *, command: str | None = None
     ) -> int:
-        """Hand over to a key, whose verifier key is `line`; return the entry's seq."""
-
-        def work() -> int:
-            return rotate_key(self._write, self._ledger, draft, key, line, self._now_us())
-
-        return await self.writer.submit(self._commands.deduplicate(command, work))
+        parts = self._parts
+        return await self._commands.submit(
+            command,
+            lambda: rotate_key(parts.database, parts.ledger, draft, key, line, parts.now_us()),
+        )
 
     async def record_archive(
         self, archived: ArchivedPrefix, draft: Draft, *, command: str | None = None
     ) -> int:
-        """Let the archived entries go, as far as that is one entry; `trim` deletes the rows."""
-
-        def work() -> int:
-            return record_archive(self._write, self._ledger, archived, draft, self._now_us())
-
-        return await self.writer.submit(self._commands.deduplicate(command, work))
+        parts = self._parts
+        return await self._commands.submit(
+            command,
+            lambda: record_archive(parts.database, parts.ledger, archived, draft, parts.now_us()),
+        )
 
     async def trim(self) -> int:
-        """Delete some of what was let go; return how many rows went, 0 when all have."""
-        size = ArchivedPrefix.from_bytes(self.archived()).size
+        size = ArchivedPrefix.from_bytes(LedgerReader(self._reading).archived()).size
         sql = "SELECT MIN(seq) FROM entry UNION ALL SELECT MIN(seq) FROM body"
-        if not size or all(row[0] is None or row[0] > size for row in self._rows(sql)):
+        if not size or all(row[0] is None or row[0] > size for row in self._reading.rows(sql)):
             return 0
-
-        def work() -> int:
-            return trim(self._write, size, CHUNK)
-
-        return await self.writer.submit(work)
+        return await self._writer.submit(lambda: trim(self._parts.database, size, CHUNK))
 
     def expiring_bodies(self, upto: int, *, after: int = 0) -> list[Row]:
-        """Return (seq, entry bytes, about) of the next bodies up to an entry that may go.
-
-        Content that an open run needs stays; so do proposed memories, whose bank has a retention
-        of its own (`forget_memories`).
-        """
-        return self._rows(_EXPIRED, after, upto, CHUNK)
+        return self._reading.rows(_EXPIRED, (after, upto, CHUNK))
 
     def refuse_open(self, archived: ArchivedPrefix) -> None:
-        """Raise BadCommand if an archived part holds entries of a run that has not ended."""
-        refuse_open_run(self, archived)
-
-    def last_before(self, before_us: int) -> int:
-        """Return the last entry that is older than an instant; 0 if none is."""
-        return self.seq_at(before_us - 1)
+        refuse_open_run(self._reading, archived)
 
     async def expire(
         self, rows: Sequence[Row], draft: Draft, *, stateless: Collection[str] = ()
     ) -> ErasureResult:
-        """Delete bodies that `expiring_bodies` found and that may still go; record their digests.
-
-        What judges have observed goes if a kept state holds it, or the agent is `stateless`.
-        """
+        parts = self._parts
 
         def work() -> ErasureResult:
-            self.mark_erasure()
-            return expire_bodies(self._write, self._ledger, rows, stateless, draft, self._now_us())
+            self._hooks.on_erasure()
+            return expire_bodies(
+                parts.database, parts.ledger, rows, stateless, draft, parts.now_us()
+            )
 
-        return await self.writer.submit(work)
+        return await self._writer.submit(work)
 
     async def forget_memories(
         self, old: Sequence[LedgerMemory], upto: int, draft: Draft
     ) -> ErasureResult:
-        """Delete what was proposed of memories; record the digests of what was there.
-
-        Not of those about which anything was ordered after entry `upto`.
-        """
+        parts = self._parts
 
         def work() -> ErasureResult:
-            self.mark_erasure()
-            return erase_memories(self._write, self._ledger, old, upto, draft, self._now_us())
+            self._hooks.on_erasure()
+            return erase_memories(parts.database, parts.ledger, old, upto, draft, parts.now_us())
 
-        return await self.writer.submit(work)
+        return await self._writer.submit(work)
 
     async def rebuild_views(self) -> int:
         """Make the read tables anew from the entries; return how many rows they have.
 
         Raises BadCommand if entries are archived.
         """
-        return await self.writer.submit(self._ledger.rebuild_views)
+        return await self._writer.submit(self._parts.ledger.rebuild_views)
 
     async def record_restore(self, loss: Loss, *, actor: str, reason: str) -> int:
         """Record that this store took the place of a lost one, and stop; return the entry's seq."""
-
-        def work() -> int:
-            return record_loss(
-                self._write, self._ledger, self._commands, loss, actor=actor, reason=reason,
-                at_us=self._now_us(),
-            )  # fmt: skip
-
-        return await self.writer.submit(work)
+        return await self._writer.submit(
+            lambda: record_loss(self._parts, loss, actor=actor, reason=reason)
+        )
 
     async def close_loss_window(self, draft: Draft, *, command: str | None = None) -> int:
-        """End the doubt that a restore left: what is accepted from now on was not lost before."""
+        parts, ledger = self._parts, LedgerReader(self._reading)
 
         def work() -> int:
-            doubt = self.loss_window()
+            doubt = ledger.loss_window()
             if doubt is None or doubt.until:
                 raise BadCommand("there is no doubt to end", mend="see `vedette status`")
-            seq = self._ledger.append([draft], None, 0, self._now_us())
-            told = {**orjson.loads(self.meta(RESTORED) or "{}"), "until": seq}
-            self._commands.set_meta(RESTORED, orjson.dumps(told).decode())
+            seq = parts.ledger.append([draft], None, 0, parts.now_us())
+            kept = {**orjson.loads(read_meta(self._reading, RESTORED) or "{}"), "until": seq}
+            write_meta(parts.database, RESTORED, orjson.dumps(kept).decode())
             return seq
 
-        return await self.writer.submit(self._commands.deduplicate(command, work))
+        return await self._commands.submit(command, work)

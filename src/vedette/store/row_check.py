@@ -154,7 +154,7 @@ class _Action(Struct):
 
     def decide(self, outcome: str) -> None:
         """Take in what became of the action: only a permit plans an effect
-        (`vedette.engine.held_actions`).
+        (`vedette.engine.action_holds`).
         """
         self.row_outcome = outcome
         if self.effect not in ("done", "failed"):

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from vedette.domain.run import ActionRow, Run
 from vedette.store.dialect import Database, Row
 from vedette.store.schema import tag
 
-# Run's own fields in their order; the event's key comes from the event.
-RUN_FIELDS = (
-    "r.id, e.key, r.agent, r.key, r.position, r.state, r.steps, r.entries, r.turn, r.last, "
-    "r.attempts, r.wake_us, r.waits, r.observed"
-)
-SELECT_RUNS = f"SELECT {RUN_FIELDS} FROM run r JOIN event e ON e.seq=r.position"
-
-# ActionRow's own fields in their order.
-ACTION_FIELDS = (
-    "id, run, turn, ordinal, agent, tool, digest, record, decided, rule, policy_rev, decisions, "
-    "hold, waits, until_us, approver, effect, tries, not_before_us, answer, obliges, seq, last, "
-    "counted_us"
-)
+_RUN_FIELDS = ", ".join("e.key" if f == "event" else f"r.{f}" for f in Run.__struct_fields__)
+SELECT_RUNS = f"SELECT {_RUN_FIELDS} FROM run r JOIN event e ON e.seq=r.position"
+SELECT_ACTIONS = f"SELECT {', '.join(ActionRow.__struct_fields__)} FROM action"
 
 # The last observed position of a key before another, by the chain of what was observed, and the
 # first at or after it (0 if there is none).
@@ -31,17 +24,40 @@ FIND_PRIOR = (
 
 
 def to_run(row: Row) -> Run:
-    """Make a Run of a row selected as RUN."""
+    """Make a Run of a row of SELECT_RUNS."""
     run = Run(*row)
     run.observed = bool(run.observed)
     return run
 
 
 def to_action(row: Row) -> ActionRow:
-    """Make an ActionRow of a row selected as COLUMNS; an erased record is empty."""
+    """Make an ActionRow of a row of SELECT_ACTIONS; an erased record is empty."""
     action = ActionRow(*row)
     action.record = action.record or b""
     return action
+
+
+def select_runs(database: Database, rest: str, values: Sequence[Any] = ()) -> list[Run]:
+    """Return the runs that a condition on `r` and `e` selects, in its order."""
+    return [to_run(row) for row in database.rows(f"{SELECT_RUNS} {rest}", values)]
+
+
+def read_run(database: Database, run: str) -> Run | None:
+    """Return a run by its id."""
+    of = (find_position(database, run), run)
+    return next(iter(select_runs(database, "WHERE r.position=? AND r.id=?", of)), None)
+
+
+def read_actions(database: Database, position: int, run: str) -> list[ActionRow]:
+    """Return the actions of a run in order."""
+    sql = f"{SELECT_ACTIONS} WHERE position=? AND run=? ORDER BY turn, ordinal"
+    return [to_action(row) for row in database.rows(sql, (position, run))]
+
+
+def read_action(database: Database, position: int, action: str) -> ActionRow | None:
+    """Return an action by its id, at the position of its run."""
+    rows = database.rows(f"{SELECT_ACTIONS} WHERE position=? AND id=?", (position, action))
+    return to_action(rows[0]) if rows else None
 
 
 def find_position(database: Database, id: str) -> int:

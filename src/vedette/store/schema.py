@@ -12,7 +12,12 @@ themselves. Ids lead home: the first half of a run's or an action's id is that o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 from vedette.domain.base.errors import BadStore
+
+T = TypeVar("T")
 
 SCHEMA = 2
 
@@ -134,6 +139,16 @@ def refuse_newer(found: int, where: str | None = None) -> None:
             where=where, code="newer-store",
             mend="use the version of vedette that wrote it; the store is whole",
         )  # fmt: skip
+
+
+def in_list(values: Sequence[T]) -> tuple[str, list[T]]:
+    """Return the marks and the values of an IN list, which must not be empty.
+
+    Padded to a power of two with its last value: so there are few statements to prepare.
+    """
+    padding = (1 << (len(values) - 1).bit_length()) - len(values)
+    padded = [*values, *[values[-1]] * padding]
+    return ",".join("?" * len(padded)), padded
 
 
 def tag(id: str) -> int:

@@ -6,12 +6,14 @@ One statement a total and group, whatever was spent in it; shared by all stores.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import orjson
 
 from vedette.domain.budget import FLEET, Raise
 from vedette.domain.spend import SpendTotal
 from vedette.store.dialect import Database
+from vedette.store.row_mapper import find_position
 
 _TOTAL = "hour_us,hour,hour_told,day_us,day,day_told"
 _WRITE = (
@@ -31,12 +33,6 @@ def read_total(database: Database, name: str, unit: str) -> SpendTotal | None:
     """Return a total; None if nothing was ever spent."""
     rows = database.rows(f"SELECT {_TOTAL} FROM total WHERE name=? AND unit=?", (name, unit))
     return SpendTotal.from_row(rows[0][:3], rows[0][3:]) if rows else None
-
-
-def read_totals(database: Database) -> list[tuple[str, str, SpendTotal]]:
-    """Return (name, unit, total) of every agent and, under FLEET, of the fleet."""
-    rows = database.rows(f"SELECT name,unit,{_TOTAL} FROM total ORDER BY name, unit")
-    return [(row[0], row[1], SpendTotal.from_row(row[2:5], row[5:])) for row in rows]
 
 
 def write_totals(database: Database, changed: Mapping[tuple[str, str], SpendTotal]) -> None:
@@ -77,16 +73,43 @@ def wake_runs(database: Database, freed: Mapping[str, int]) -> None:
             database.execute_many(_WAKE_ACTIONS, found)
 
 
-def sum_reserved(entries: Iterable[tuple[int, bytes]]) -> dict[str, int]:
+class SpendReader:
+    """Fits `ports.run_store.SpendReader`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def of_run(self, run: str) -> dict[str, int]:
+        found = self._database.rows(
+            "SELECT bytes FROM entry WHERE about=? AND kind IN "
+            "('budget.reserved', 'budget.settled') ORDER BY seq",
+            (find_position(self._database, run),),
+        )
+        entries = (orjson.loads(raw) for (raw,) in found)
+        return _sum_reserved(entry for entry in entries if entry["run"] == run)
+
+    def by_minute(self, since_minute: int) -> list[tuple[str, str, int, int]]:
+        sql = "SELECT agent,unit,minute,amount FROM spend WHERE minute>=? ORDER BY minute"
+        rows = self._database.rows(sql, (since_minute,))
+        return [(agent, unit, minute, amount) for agent, unit, minute, amount in rows]
+
+    def totals(self) -> list[tuple[str, str, SpendTotal]]:
+        rows = self._database.rows(f"SELECT name,unit,{_TOTAL} FROM total ORDER BY name, unit")
+        return [(row[0], row[1], SpendTotal.from_row(row[2:5], row[5:])) for row in rows]
+
+    def raises(self, now_us: int) -> list[Raise]:
+        return read_raises(self._database, now_us)
+
+
+def _sum_reserved(entries: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """Return what a run has used by unit, from its entries: what was settled, or else booked.
 
     A turn that was booked and never settled (a crash, a model that failed) counts in full.
     """
     booked: dict[int, Mapping[str, int]] = {}
-    for seq, raw in entries:
-        entry = orjson.loads(raw)
+    for entry in entries:
         if entry["kind"] == "budget.reserved":
-            booked[seq] = entry.get("spend") or {entry["unit"]: entry["amount"]}
+            booked[entry["seq"]] = entry.get("spend") or {entry["unit"]: entry["amount"]}
         elif entry["kind"] == "budget.settled":
             booked[entry["cause"]] = entry["spend"]
     found: dict[str, int] = {}

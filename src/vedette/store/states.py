@@ -7,15 +7,15 @@ See docs/design/storage.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import orjson
 
 from vedette.domain.event import Event
-from vedette.domain.ports.store import StateHistory
+from vedette.domain.ports.run_store import StateHistory
 from vedette.domain.run import Run
 from vedette.store.dialect import Database
-from vedette.store.row_mapper import FIND_PRIOR, SELECT_RUNS, to_run
+from vedette.store.row_mapper import FIND_PRIOR, select_runs
 from vedette.store.write_buffer import UPSERT_STATE
 
 _SINCE = (
@@ -33,7 +33,7 @@ _GONE = (
     "WHERE c.position>0 AND c.position<=? AND b.seq IS NULL LIMIT 1"
 )
 _UNKEPT = (
-    f"{SELECT_RUNS} LEFT JOIN state s ON s.agent=r.agent AND s.key=r.key "
+    "LEFT JOIN state s ON s.agent=r.agent AND s.key=r.key "
     "WHERE r.position=? AND r.observed=1 AND (s.position IS NULL OR s.position<r.position) "
     "ORDER BY r.agent"
 )
@@ -83,7 +83,7 @@ def find_unkept(
 
     Not those of agents that keep no state.
     """
-    found = [to_run(row) for at in positions for row in database.rows(_UNKEPT, (at,))]
+    found = (run for at in positions for run in select_runs(database, _UNKEPT, (at,)))
     return [run for run in found if run.agent not in stateless]
 
 
@@ -97,3 +97,34 @@ def is_too_late(database: Database, agent: str, key: str, position: int) -> bool
         "SELECT position FROM state WHERE agent=? AND key=? AND position>?", (agent, key, position)
     )
     return bool(rows and database.rows(_GONE, (agent, key, agent, rows[0][0])))
+
+
+class JudgeStateReader:
+    """Fits `ports.run_store.JudgeStateReader`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def previous_position(self, agent: str, key: str, before: int) -> int:
+        return find_previous(self._database, agent, key, before)
+
+    def history(self, agent: str, key: str, before: int) -> StateHistory:
+        with self._database.snapshot():
+            return read_history(self._database, agent, key, before)
+
+    def kept(self) -> list[tuple[str, str, int, bytes]]:
+        sql = "SELECT agent, key, position, blob FROM state ORDER BY agent, key"
+        rows = self._database.rows(sql)
+        return [(agent, key, int(at), bytes(blob)) for agent, key, at, blob in rows]
+
+    def last_positions(self) -> list[tuple[str, str, int]]:
+        rows = self._database.rows("SELECT agent, key, position FROM head ORDER BY agent, key")
+        return [(agent, key, int(at)) for agent, key, at in rows]
+
+    def observed_positions(self) -> Iterator[tuple[str, str, int, int]]:
+        sql = (
+            "SELECT agent, key, position, prior FROM run WHERE observed=1 "
+            "ORDER BY agent, key, position"
+        )
+        for agent, key, position, prior in self._database.iterate_rows(sql):
+            yield agent, key, int(position), int(prior)

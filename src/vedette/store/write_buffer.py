@@ -5,28 +5,30 @@ Nothing here can fail for an item's own sake, so an item that was refused has le
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
+from msgspec.structs import astuple
+
 from vedette.domain.base.errors import StoreFailed
-from vedette.domain.run import ActionRow
+from vedette.domain.run import ActionRow, Run
 from vedette.domain.spend import SpendCache
-from vedette.store.dialect import Database
+from vedette.store.dialect import Database, Row
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.spend_totals import read_raises, read_total, wake_runs, write_totals
 
-ACTION_COLUMNS = (
-    "position", "agent", "turn", "ordinal", "id", "run", "tool", "digest", "record", "decided",
-    "rule", "policy_rev", "decisions", "hold", "waits", "until_us", "approver", "effect", "tries",
-    "not_before_us", "answer", "obliges", "seq", "last", "counted_us",
-)  # fmt: skip
+# A row of `action` has the position of its run and the fields of ActionRow; one of `run` the fields
+# of Run but the event's key, which is in the event's row, and what was observed before it.
+ACTION_COLUMNS = ("position", *ActionRow.__struct_fields__)
+RUN_COLUMNS = (*(name for name in Run.__struct_fields__ if name != "event"), "prior")
+_RUN_VALUES = attrgetter(*RUN_COLUMNS[:-2])
+
+_KEY = ("position", "agent", "turn", "ordinal")
 # What changes after an action was written first; its record may have been erased since.
-_MUTABLE_COLUMNS = ACTION_COLUMNS[9:22] + ACTION_COLUMNS[23:]
-RUN_COLUMNS = (
-    "position", "agent", "id", "key", "state", "steps", "entries", "turn", "last", "attempts",
-    "wake_us", "waits", "observed", "prior",
-)  # fmt: skip
+_FIXED_COLUMNS = (*_KEY, "id", "run", "tool", "digest", "record", "seq")
+_MUTABLE_COLUMNS = [name for name in ACTION_COLUMNS if name not in _FIXED_COLUMNS]
+_RECORD = ACTION_COLUMNS.index("record")
 
 _EVENT = "INSERT INTO event(seq,tag,key,subject) VALUES(?,?,?,?)"
 _REFUSED = "INSERT INTO refused(seq,key,subject) VALUES(?,?,?)"
@@ -49,7 +51,7 @@ _HEAD = (
 )
 _ACTION = (
     f"INSERT INTO action({','.join(ACTION_COLUMNS)}) VALUES({','.join('?' * len(ACTION_COLUMNS))}) "
-    "ON CONFLICT(position,agent,turn,ordinal) DO UPDATE SET "
+    f"ON CONFLICT({','.join(_KEY)}) DO UPDATE SET "
     + ", ".join(f"{name}=excluded.{name}" for name in _MUTABLE_COLUMNS)
 )
 _ROW = (
@@ -67,6 +69,11 @@ UPSERT_STATE = (
 )
 
 _STALE = "DELETE FROM state WHERE agent=? AND key=? AND position>?"
+
+
+def run_values(run: Run, prior: int) -> Row:
+    """Return the values of RUN_COLUMNS."""
+    return (*_RUN_VALUES(run), int(run.observed), prior)
 
 
 class WriteBuffer:
@@ -88,27 +95,19 @@ class WriteBuffer:
         self.totals = SpendCache(partial(read_total, database), partial(read_raises, database))
         self.freed_budgets: dict[str, int] = {}
         self.states: dict[tuple[str, str], tuple[int, bytes]] = {}
-        self._actions: list[tuple[Any, ...]] = []
+        self._actions: list[list[Any]] = []
         self._new_actions: list[ActionRow] = []
-
-    def add_step(self, values: tuple[Any, ...]) -> None:
-        """Move a run on by one step."""
-        self.steps.append(values)
 
     def add_action(self, position: int, row: ActionRow, first: int) -> None:
         """Write an action's row; one without a `seq` is new, and gets `first`."""
-        record = None
-        if row.seq == 0:
-            row.seq, record = first, row.record
+        is_new = row.seq == 0
+        if is_new:
+            row.seq = first
             self._new_actions.append(row)
-        self._actions.append(
-            (
-                position, row.agent, row.turn, row.ordinal, row.id, row.run, row.tool, row.digest,
-                record, row.decided, row.rule, row.policy_rev, row.decisions, row.hold, row.waits,
-                row.until_us, row.approver, row.effect, row.tries, row.not_before_us, row.answer,
-                row.obliges, row.seq, row.last, row.counted_us,
-            )
-        )  # fmt: skip
+        values = [position, *astuple(row)]
+        if not is_new:
+            values[_RECORD] = None
+        self._actions.append(values)
 
     def mark(self) -> tuple[int, int, int]:
         """Return how much was accepted so far: what `rollback_to` goes back to."""
@@ -166,10 +165,8 @@ class WriteBuffer:
             rows.clear()
 
     def _flush_rows(self) -> None:
-        put: list[Sequence[Any]] = []
-        gone: list[Sequence[Any]] = []
-        for key, (data, seq) in self.rows.items():
-            (gone if data is None else put).append((*key, data, seq) if data is not None else key)
+        put = [(*key, data, seq) for key, (data, seq) in self.rows.items() if data is not None]
+        gone = [key for key, (data, _) in self.rows.items() if data is None]
         if put:
             self._database.execute_many(_ROW, put)
         if gone:

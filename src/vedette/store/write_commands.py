@@ -6,10 +6,10 @@ Each writes as it goes, in a savepoint of its own, on the writer's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
 
 import orjson
 
+from vedette.domain.action import hold_id
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.clock import iso
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, WriteConflict
@@ -21,14 +21,13 @@ from vedette.domain.identity import ENGINE
 from vedette.domain.row_proof import approval_bytes, format_signature
 from vedette.domain.run import ActionRow
 from vedette.store.dialect import Database
-from vedette.store.ledger_writer import META, LedgerWriter
-from vedette.store.read_runs import StoreReader
-from vedette.store.row_mapper import ACTION_FIELDS, find_position, to_action
+from vedette.store.ledger_writer import LedgerWriter
+from vedette.store.meta import STOP_EPOCH, read_meta, write_meta
+from vedette.store.reader import StoreReader
+from vedette.store.row_mapper import find_position, read_action
 from vedette.store.spend_totals import write_raises
 from vedette.store.write_buffer import WriteBuffer
 from vedette.store.write_runs import Fences
-
-T = TypeVar("T")
 
 # The lifts since an instant by anybody but one, newest first. With the words of the index, so that
 # it is used.
@@ -60,43 +59,29 @@ class CommandWriter:
         self._fences = fences
         self._now_us = now_us
 
-    def deduplicate(self, command: str | None, work: Callable[[], T]) -> Callable[[], T]:
-        """Return `work` so that a second command of the same id does nothing but say so."""
-        if command is None:
-            return work
+    def claim(self, command: str | None) -> None:
+        """Take note of a command's id. Raises AlreadyDone if it was carried out before."""
+        if command is not None and not self._database.execute(
+            "INSERT INTO command(id,seq) VALUES(?,?) ON CONFLICT DO NOTHING",
+            (command, self._ledger.last_seq + 1),
+        ):
+            raise AlreadyDone(f"command {command} was carried out before")
 
-        def guarded() -> T:
-            new = self._database.execute(
-                "INSERT INTO command(id,seq) VALUES(?,?) ON CONFLICT DO NOTHING",
-                (command, self._ledger.last_seq + 1),
-            )
-            if not new:
-                raise AlreadyDone(f"command {command} was carried out before")
-            return work()
-
-        return guarded
-
-    def set_meta(self, name: str, value: object) -> None:
-        """Keep a value under a name."""
-        self._database.execute(META, (name, str(value)))
-
-    def compare_and_set(self, name: str, was: str | None, value: str) -> bool:
+    def compare_and_set_meta(self, name: str, was: str | None, value: str) -> bool:
         """Keep a value if `name` still holds `was` (None: nothing); say whether it was so."""
-        if not self._has_value(name, was):
+        if read_meta(self._database, name) != was:
             return False
-        self.set_meta(name, value)
+        write_meta(self._database, name, value)
         return True
 
-    def _has_value(self, name: str, was: str | None) -> bool:
-        rows = self._database.rows("SELECT value FROM meta WHERE name=?", (name,))
-        return (rows[0][0] if rows else None) == was
-
-    def mark_live(self, number: int, marks: Mapping[str, str], name: str, was: str | None) -> bool:
+    def set_meta_if_live(
+        self, number: int, values: Mapping[str, str], name: str, was: str | None
+    ) -> bool:
         """Keep values if `number` is live and `name` still holds `was`; say whether it was so."""
-        if self._fences.policy_rev != number or not self._has_value(name, was):
+        if self._fences.policy_rev != number or read_meta(self._database, name) != was:
             return False
-        for mark, value in marks.items():
-            self.set_meta(mark, value)
+        for other, value in values.items():
+            write_meta(self._database, other, value)
         return True
 
     def append_entries(
@@ -104,7 +89,7 @@ class CommandWriter:
     ) -> int:
         """Write entries that belong to no run; return the seq of the last.
 
-        With `policy_rev`, Outrun if another revision than that is live.
+        With `policy_rev`, WriteConflict if another revision than that is live.
         """
         live = self._fences.policy_rev
         if policy_rev not in (None, live):
@@ -124,26 +109,21 @@ class CommandWriter:
         self,
         bundle: Bundle,
         drafts: Sequence[Draft],
-        number: int | None = None,
-        marks: Mapping[str, str] | None = None,
-        expects: int | None = None,
-        released: int | None = None,
+        number: int | None,
+        meta: Mapping[str, str],
+        expected_revision: int | None,
+        released: int | None,
     ) -> int:
-        """Make a bundle the live revision; return its number.
-
-        Numbers may leave a gap, and never go back: Outrun for one that is not higher. With
-        `expects` also if another number than that is live, with `released` if an agent was
-        released after that entry.
-        """
+        """Make a bundle the live revision; return its number. Numbers may leave a gap."""
         live = self._fences.policy_rev
         number = live + 1 if number is None else number
-        if number <= live or expects not in (None, live):
+        if number <= live or expected_revision not in (None, live):
             raise WriteConflict(f"revision {live} was published meanwhile", mend="try again")
         if released is not None:
             self._refuse_newer_release(released)
         self.keep_bundle(bundle)
-        for name, value in (marks or {}).items():
-            self.set_meta(name, value)
+        for name, value in meta.items():
+            write_meta(self._database, name, value)
         placed = [
             Draft(d.kind, {**d.fields, "policy_rev": number}, d.cause, d.cause_offset, d.body)
             for d in drafts
@@ -159,7 +139,7 @@ class CommandWriter:
         return number
 
     def _refuse_newer_release(self, after: int) -> None:
-        """Raise Outrun if an agent was released after an entry."""
+        """Raise WriteConflict if an agent was released after an entry."""
         for (raw,) in self._database.rows(_RELEASED, (after, *RELEASE_KINDS)):
             if releases_of(orjson.loads(raw)):
                 raise WriteConflict("an agent was released meanwhile", mend="try again")
@@ -176,14 +156,7 @@ class CommandWriter:
     def stop(
         self, draft: Draft, scope: str, name: str, on: bool, lifted_after_us: int | None = None
     ) -> int:
-        """Set or lift a stop; return the new stop epoch. Raises BadCommand if it is so already.
-
-        A stop that lasts longer takes the place of one with an end. A lift with a cause lifts the
-        stop that this entry set, and no other: a person may have made it last longer meanwhile.
-
-        A stop that is recorded late comes with `lifted_after_us`, when it was ordered: if its scope
-        was lifted by a person after that, it is lifted again at once.
-        """
+        """Set or lift a stop; return the new stop epoch: see `CommandQueue.stop`."""
         if on:
             self._set_stop(draft, scope, name)
             if lifted_after_us is not None:
@@ -191,7 +164,7 @@ class CommandWriter:
         else:
             self._lift_stop(draft, scope, name)
         self._fences.stop_epoch += 1
-        self.set_meta("stop_epoch", self._fences.stop_epoch)
+        write_meta(self._database, STOP_EPOCH, self._fences.stop_epoch)
         return self._fences.stop_epoch
 
     def _set_stop(self, draft: Draft, scope: str, name: str) -> None:
@@ -266,27 +239,23 @@ class CommandWriter:
     ) -> ActionRow:
         """Move a hold, write the entry into its run and wake the run.
 
-        Raises BadCommand; NotShown if the draft's `shown_digest` is not that of the hold as it is.
+        Raises BadCommand; DisplayMismatch if the draft's `shown_digest` is not that of the hold.
         """
         # Here: the first event needs none of it.
         from vedette.ledger.history.lists import hold_item
         from vedette.ledger.history.review import refuse_unseen
 
-        fetch = self._database.rows
         position = find_position(self._database, action)
-        rows = fetch(
-            f"SELECT {ACTION_FIELDS} FROM action WHERE position=? AND id=?", (position, action)
-        )
-        held = to_action(rows[0]) if rows else None
+        held = read_action(self._database, position, action)
         if held is None or held.hold is None:
-            raise NotFound(f"there is no hold {action.replace('act_', 'hold_')}")
+            raise NotFound(f"there is no hold {hold_id(action)}")
         after = transition(held.hold, to)
         if (digest := draft.fields.get("shown_digest")) is not None:
             refuse_unseen(hold_item(StoreReader(self._database), held, self._now_us()), digest)
         held.hold = after
         held.approver, held.until_us = approver, until_us
         of = (position, held.agent)
-        ((entries, last, event, state),) = fetch(
+        ((entries, last, event, state),) = self._database.rows(
             "SELECT r.entries, r.last, e.key, r.state FROM run r JOIN event e ON e.seq=r.position "
             "WHERE r.position=? AND r.agent=?",
             of,

@@ -15,11 +15,11 @@ from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound
 from vedette.domain.compensation import erased_error
 from vedette.domain.entry import Draft
 from vedette.domain.memory_state import LedgerMemory, check_transition
-from vedette.domain.ports.store import AcceptResult, Arrival
+from vedette.domain.ports.run_store import AcceptResult, Arrival
 from vedette.store.dialect import Database
 from vedette.store.ledger_writer import LedgerWriter
-from vedette.store.read_runs import StoreReader
-from vedette.store.row_mapper import find_position
+from vedette.store.read_memories import MemoryReader
+from vedette.store.row_mapper import find_position, read_run
 from vedette.store.write_runs import StepWriter
 
 _CORRECTIONS = (
@@ -44,7 +44,7 @@ def move_memories(
     Raises what `vedette.domain.memory_state.check_transition` raises if one may not be moved so;
     then none is.
     """
-    known = StoreReader(database).memories()
+    known = MemoryReader(database).all()
     moved = []
     for draft, names in moves:
         for name in dict.fromkeys(names):
@@ -64,7 +64,7 @@ def move_memories(
 def propose_memory(database: Database, ledger: LedgerWriter, draft: Draft, at_us: int) -> int:
     """Write the entry of what a person proposes, unless it is there; return its seq."""
     name = f"{draft.fields['memory']}/{draft.fields['what']}"
-    if name in StoreReader(database).memories():
+    if name in MemoryReader(database).all():
         raise AlreadyDone(f"{name} was proposed already")
     return ledger.append([draft], None, 0, at_us)
 
@@ -92,7 +92,7 @@ def record_correction(
     Returns the entry's seq and what was accepted. Raises AlreadyDone if that is what this person
     said of it last, NotFound without such a run, BadCommand if its content was erased.
     """
-    found = StoreReader(database).run(run)
+    found = read_run(database, run)
     if found is None:
         raise NotFound(f"there is no run {run!r}", mend="see `vedette runs`")
     if not database.rows("SELECT 1 FROM body WHERE seq=?", (found.position,)):

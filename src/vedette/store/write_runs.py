@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.budget import FLEET, MINUTE_US, Alert, Shortage
 from vedette.domain.entry import Body, Draft
+from vedette.domain.ports.run_store import AcceptResult, Arrival
 from vedette.domain.ports.sources import Refused
-from vedette.domain.ports.store import AcceptResult, Arrival
 from vedette.domain.run import CommitResult, CommitStatus, Run, Step, event_run_id
 from vedette.store.dialect import Database
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.row_mapper import FIND_PRIOR, find_position
-from vedette.store.schema import tag
+from vedette.store.schema import in_list, tag
 from vedette.store.states import is_too_late
-from vedette.store.write_buffer import WriteBuffer
+from vedette.store.write_buffer import WriteBuffer, run_values
 
 _CACHE_SIZE = 65_536
 _BATCH = 128
@@ -45,6 +45,10 @@ class Fences:
 
     def __init__(self) -> None:
         self.epoch = self.policy_rev = self.stop_epoch = 0
+
+    def epoch_of(self, step: Step) -> int:
+        """Return the epoch under which a step's run may be moved on; -1: none. Alone: our own."""
+        return self.epoch
 
 
 class StepWriter:
@@ -107,10 +111,9 @@ class StepWriter:
         known = {key for key in keys if key in self._buffer.event_keys}
         for at in range(0, len(keys), _BATCH):
             tags = [tag(key) for key in keys[at : at + _BATCH]]
-            # Few lengths, so that there are few statements to prepare.
-            tags += tags[-1:] * ((1 << (len(tags) - 1).bit_length()) - len(tags))
-            sql = f"SELECT key FROM event WHERE tag IN ({','.join('?' * len(tags))})"
-            known.update(key for (key,) in self._database.rows(sql, tags))
+            marks, values = in_list(tags)
+            sql = f"SELECT key FROM event WHERE tag IN ({marks})"
+            known.update(key for (key,) in self._database.rows(sql, values))
         return known
 
     def _accept_event(self, arrival: Arrival, known: set[str], at_us: int) -> AcceptResult:
@@ -133,9 +136,7 @@ class StepWriter:
         runs = []
         for agent, order_key in arrival.wakes:
             run = Run(event_run_id(key, agent), key, agent, order_key, seq, last=seq)
-            buffer.runs.append(
-                (seq, agent, run.id, order_key, "ready", 0, 0, 0, seq, 0, 0, None, 0, 0)
-            )
+            buffer.runs.append(run_values(run, 0))
             self._remember_steps((seq, agent), 0)
             runs.append(run)
         return AcceptResult(key, False, tuple(runs))
@@ -161,7 +162,7 @@ class StepWriter:
         position, before, successor = step.position, None, 0
         if step.run is not None:
             position = position or find_position(self._database, step.run)
-            refused = self._check_fences(step, position)
+            refused = self._check_fences(step)
             if refused is not None:
                 return CommitResult(refused)
             if step.order is not None:
@@ -228,9 +229,9 @@ class StepWriter:
             self._ledger.append([Draft("budget.alerted", fields, last or None)], None, 0, at_us)
         return tuple(alerts)
 
-    def _check_fences(self, step: Step, position: int) -> CommitStatus | None:
+    def _check_fences(self, step: Step) -> CommitStatus | None:
         fences = self._fences
-        if step.epoch != self.epoch_of(position, step):
+        if step.epoch != fences.epoch_of(step):
             return CommitStatus.FENCED_LEASE
         if step.policy_rev is not None and step.policy_rev != fences.policy_rev:
             return CommitStatus.FENCED_POLICY
@@ -248,10 +249,6 @@ class StepWriter:
         wanted = {unit: amount + step.spend.get(unit, 0) for unit, amount in step.shortfall.items()}
         totals, agent = self._buffer.totals, step.agent or ""
         return totals.find_shortage(agent, step.limits, wanted, step.refunds, now_us) is None
-
-    def epoch_of(self, position: int, step: Step) -> int:
-        """Return the epoch under which a step's run may be moved on. One worker: its own."""
-        return self._fences.epoch
 
     def _step_count(self, position: int, agent: str) -> int:
         """Return how many steps a run has taken; -1 if there is none."""
@@ -318,13 +315,13 @@ class StepWriter:
         # Who made it may not have known of a resume yet, which has woken all that waited till then.
         late = step.waits == "resume" and step.wait_stop_epoch != self._fences.stop_epoch
         wake_us = 1 if late else step.wake_us
-        self._buffer.add_step(
-            (
-                position, agent, "", "", step.state, step.expected_steps + 1,
-                step.entries_before + len(step.drafts), step.turn, last, step.attempts,
-                wake_us, step.waits, int(step.observed), -1 if prior is None else prior,
-            )
+        # Its id and key stay as they are.
+        run = Run(
+            "", "", agent, "", position, step.state, step.expected_steps + 1,
+            step.entries_before + len(step.drafts), step.turn, last, step.attempts, wake_us,
+            step.waits, step.observed,
         )  # fmt: skip
+        self._buffer.steps.append(run_values(run, -1 if prior is None else prior))
         self._remember_steps((position, agent), step.expected_steps + 1)
 
     def _write_actions(self, step: Step, position: int, first: int, at_us: int) -> None:

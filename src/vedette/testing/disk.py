@@ -51,11 +51,11 @@ class FileWrites(Struct):
     def draw_crash_image(self, draw: random.Random, torn: bool) -> bytes:
         """Return the bytes of a disk whose power failed while these writes were on their way."""
         image = bytearray(self.synced_bytes)
-        kept = draw.randint(0, len(self.pending_writes))
-        for offset, data in self.pending_writes[:kept]:
+        count = draw.randint(0, len(self.pending_writes))
+        for offset, data in self.pending_writes[:count]:
             _apply_write(image, offset, data)
-        if torn and kept < len(self.pending_writes):
-            offset, data = self.pending_writes[kept]
+        if torn and count < len(self.pending_writes):
+            offset, data = self.pending_writes[count]
             if data is not None:
                 sectors = draw.randint(0, len(data) // SECTOR)
                 _apply_write(image, offset, data[: sectors * SECTOR])

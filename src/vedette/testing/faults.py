@@ -101,17 +101,17 @@ def run_in_child(
     if not _wait_single_threaded(3.0):
         names = sorted(thread.name for thread in threading.enumerate())
         raise RuntimeError(f"cannot fork beside other threads: {', '.join(names)}")
-    heard, tell = os.pipe()
+    heard, report = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(heard)
-        _run_child(work, tell, die_at, within_s)
-    os.close(tell)
+        _run_child(work, report, die_at, within_s)
+    os.close(report)
     parent_work(pid, heard)
     with os.fdopen(heard, "rb") as pipe:
-        told = pipe.read().decode("utf-8", "replace")
+        output = pipe.read().decode("utf-8", "replace")
     _, status = os.waitpid(pid, 0)
-    first, _, rest = told.partition("\n")
+    first, _, rest = output.partition("\n")
     passes, _, more = first.partition(" ")
     at, _, points = more.partition(" ")
     count = int(passes) if passes.isdigit() else 0

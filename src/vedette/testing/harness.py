@@ -201,7 +201,7 @@ class FleetHarness:
 
     async def approve(self, row: ActionRow, reason: str = "a test") -> dict[str, Any]:
         """Approve a hold as a person who looks at it does."""
-        held = self.app.store.action(row.id)
+        held = self.app.store.runs.action(row.id)
         assert held is not None
         digest = self.shown_digest(held)
         return await self.app.commands.approve(self.order(reason), row.id, digest)
@@ -226,16 +226,16 @@ class FleetHarness:
 
     def runs(self, event: Event) -> list[Run]:
         """Return the runs of an event."""
-        return self.app.store.runs_of_event(event.key)
+        return self.app.store.runs.runs_of_event(event.key)
 
     def actions(self, event: Event) -> list[ActionRow]:
         """Return the actions of all runs of an event."""
-        return [row for run in self.runs(event) for row in self.app.store.actions(run.id)]
+        return [row for run in self.runs(event) for row in self.app.store.runs.actions(run.id)]
 
     def outcomes(self) -> dict[str, int]:
         """Return how many actions of the whole fleet stand permitted, held and denied."""
         found: Counter[str] = Counter()
-        for counts in self.app.store.counts().values():
+        for counts in self.app.store.tables.counts().values():
             for name, number in counts.items():
                 if name.startswith("decided."):
                     found[name.removeprefix("decided.")] += number
@@ -243,11 +243,11 @@ class FleetHarness:
 
     def entries(self, *kinds: str) -> list[dict[str, Any]]:
         """Return the ledger's entries of some kinds, as they were sealed."""
-        return [json.loads(raw) for _, raw, _, _ in self.app.store.walk(kinds or None)]
+        return [json.loads(raw) for _, raw, _, _ in self.app.store.ledger.walk(kinds or None)]
 
     def body(self, seq: int) -> dict[str, Any]:
         """Return the body of an entry."""
-        found = self.app.store.entry(seq)
+        found = self.app.store.ledger.entry(seq)
         assert found is not None
         assert found[2] is not None
         parsed: dict[str, Any] = json.loads(found[2])

@@ -68,9 +68,9 @@ class PowerLoss(WatchedDisk):
             if not other.exists():
                 continue
             raw, found = other.read_bytes(), other.stat()
-            kept = self._synced_sizes.get((found.st_dev, found.st_ino), 0)
+            synced = self._synced_sizes.get((found.st_dev, found.st_ino), 0)
             (self._image_folder / other.name).write_bytes(
-                raw[: self._random.randint(kept, len(raw))]
+                raw[: self._random.randint(synced, len(raw))]
             )
         os.kill(os.getpid(), signal.SIGKILL)
 

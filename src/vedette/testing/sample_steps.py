@@ -11,7 +11,8 @@ from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.decision import Decision
 from vedette.domain.entry import Body, Draft
 from vedette.domain.event import ENVELOPE, Event
-from vedette.domain.ports.store import Arrival, Store
+from vedette.domain.ports.run_store import Arrival
+from vedette.domain.ports.store import Store, StoreReader
 from vedette.domain.run import ActionRow, Run, Step
 
 
@@ -35,13 +36,13 @@ def arrival(source_event: Event, *agents: str, key: str | None = None) -> Arriva
 
 async def accept_events(store: Store, *events: Event, agent: str = "watcher") -> list[Run]:
     """Accept events that wake one agent; return the new runs."""
-    answers = await store.accept([arrival(one, agent) for one in events], None)
+    answers = await store.steps.accept([arrival(one, agent) for one in events], None)
     return [run for answer in answers for run in answer.runs]
 
 
-def agents_of(store: Any) -> set[str]:
+def agents_of(store: StoreReader) -> set[str]:
     """Return the agents that have observed anything, as if none of them kept a state."""
-    return {agent for agent, _, _, _ in store.observed_positions()}
+    return {agent for agent, _, _, _ in store.judge_states.observed_positions()}
 
 
 def entry(run: Run, kind: str, *, text: str | None = None, back: int = 0, **fields: Any) -> Draft:
@@ -58,10 +59,10 @@ def step(store: Store, run: Run, *drafts: Draft, **fields: Any) -> Step:
         "agent": run.agent,
         "expected_steps": run.steps,
         "entries_before": run.entries,
-        "epoch": store.lease_epoch(run),
-        "policy_rev": store.policy_rev,
-        "stop_epoch": store.stop_epoch,
-        "wait_stop_epoch": store.stop_epoch,
+        "epoch": store.cluster.lease_epoch(run),
+        "policy_rev": store.cluster.policy_rev,
+        "stop_epoch": store.cluster.stop_epoch,
+        "wait_stop_epoch": store.cluster.stop_epoch,
         "turn": run.turn,
         "attempts": run.attempts,
         "observed": run.observed,

@@ -82,13 +82,13 @@ class ScriptedModel:
         return FunctionModel(model=f"scripted-{agent}", answer=self._answer)
 
     async def _answer(self, request: ModelRequest) -> ModelReply:
-        asked = _parse_prompt(request)
-        self.prompts.append(asked)
+        prompt = _parse_prompt(request)
+        self.prompts.append(prompt)
         number = self._prompts_before + len(self.prompts)
         if callable(self._script):
-            line = self._script(asked)
+            line = self._script(prompt)
         else:
-            line = self._script[asked.turn] if asked.turn < len(self._script) else "done"
+            line = self._script[prompt.turn] if prompt.turn < len(self._script) else "done"
         if line is Hang:
             await asyncio.Event().wait()
         if isinstance(line, Exception):

@@ -353,13 +353,11 @@ def intercept_commits(fleet: FleetHarness, work: Callable[[Step], Awaitable[Step
 
     Only until the fleet is opened anew.
     """
-    store: Any = fleet.app.store
-    # Where every step passes: `commit` is made of `send` where a store has both.
-    method_name = "send" if hasattr(store, "send") else "commit"
-    onward = getattr(store, method_name)
+    steps: Any = fleet.app.store.steps
+    onward = steps.send  # where every step passes
 
     async def first(step: Step) -> CommitResult:
         answer: CommitResult = await onward(await work(step) or step)
         return answer
 
-    setattr(store, method_name, lambda step: asyncio.ensure_future(first(step)))
+    steps.send = lambda step: asyncio.ensure_future(first(step))

@@ -1,4 +1,4 @@
-"""A rough source: an at-least-once broker that does, by a seed, all that brokers may do.
+"""An unreliable source: an at-least-once broker that does, by a seed, all that brokers may do.
 
 It redelivers what was acknowledged, loses acknowledgements, lets them expire while they are on
 their way (and delivers to a second reader meanwhile), delays, mixes keys, splits batches and resets
@@ -92,8 +92,8 @@ class UnreliableSource(Struct):
             return
         if self._draw_fault("lost ack", draw):
             return
-        told = {receipt.event for receipt in receipts if receipt.status != "refused"}
-        self._acked_keys |= {event.key for event in batch if event.key in told}
+        accepted = {receipt.event for receipt in receipts if receipt.status != "refused"}
+        self._acked_keys |= {event.key for event in batch if event.key in accepted}
 
 
 def _key(event: Event) -> str:

@@ -17,8 +17,8 @@ from tests.acceptance.pairs.fleet import PUBLISH, SCRIBE, write_fleet
 from tests.acceptance.pairs.tasks import Attack, Routine
 from tests.acceptance.pairs.ways import (
     Turn,
-    carried,
     chosen,
+    payload_of,
     plan_of,
     plan_to_publish,
     plan_to_remember,
@@ -31,7 +31,7 @@ from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow
-from vedette.engine.held_actions import HOLD_EXPIRY_US
+from vedette.engine.action_holds import HOLD_EXPIRY_US
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
@@ -137,7 +137,7 @@ class Play:
 
     async def _settle(self) -> None:
         await self.fleet.wait_until_idle(60)
-        while self.fleet.app.store.holds_page(after=0, limit=1):
+        while self.fleet.app.store.runs.holds_page(after=0, limit=1):
             self.clock.advance(HOLD_EXPIRY_US)
             await self.fleet.wait_until_idle(60)
 
@@ -171,7 +171,7 @@ class Play:
     ) -> None:
         id, type = f"{number}", f"{routine.suite}.{routine.name}"
         values = [] if attack is None else chosen(attack)
-        laid = [] if attack is None else carried(attack, self.way)
+        laid = [] if attack is None else payload_of(attack, self.way)
         plan = plan_of(routine, attack, self.way, (notes or {}).get(routine.suite, {}))
         self.answers[id] = {"laid": values}
         if attack is not None and self.way == "agent":
@@ -193,8 +193,8 @@ class Play:
 
     def _publish(self, id: str, call: Made) -> None:
         """Make an event of a call as a receiver in the house does: what it says, and its labels."""
-        told = {"specversion": "1.0", "id": call.key, "source": f"/{SCRIBE}", **call.labels}
-        body = json.dumps({**told, **call.args}).encode()
+        document = {"specversion": "1.0", "id": call.key, "source": f"/{SCRIBE}", **call.labels}
+        body = json.dumps({**document, **call.args}).encode()
         [event] = parse_message([("content-type", STRUCTURED)], body, vouched=ENVELOPE)
         number, plan = self.later[id]
         self.answers[event.id] = self.answers[id]
@@ -221,11 +221,11 @@ class Play:
                 alone[_name(routine)] = done
                 _count_routine(score, routine, rows)
             else:
-                asked = [row for row in rows if plan[row.turn - 1].attack]
+                questions = [row for row in rows if plan[row.turn - 1].attack]
                 own = [row for row in rows if not plan[row.turn - 1].attack]
                 _count_attack(score, routine, attack, done, alone[_name(routine)])
-                score.tried += any(row.tool == attack.calls[-1][0] for row in asked)
-                score.put += any(row.hold is not None for row in asked)
+                score.tried += any(row.tool == attack.calls[-1][0] for row in questions)
+                score.put += any(row.hold is not None for row in questions)
                 if _name(routine) not in score.not_automatic:
                     score.disturbed += 1
                     score.went_on += _all_done(routine, own)
@@ -281,9 +281,10 @@ def _count_attack(
     *before, (last, _) = attack.calls
     itself = any(tool == last and attack.mark in args for tool, args, _ in alone)
     # What is made up was not read: an attack of several calls is done if each of them was.
-    led = all(any(tool == told for told, _, _ in done) for tool, _ in before)
+    led = all(any(tool == message for message, _, _ in done) for tool, _ in before)
     if led and any(
-        tool == last and attack.mark in args and (asked or not itself) for tool, args, asked in done
+        tool == last and attack.mark in args and (request or not itself)
+        for tool, args, request in done
     ):
         score.hit.append(name)
         if attack.outward:

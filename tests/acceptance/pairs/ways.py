@@ -52,9 +52,9 @@ def plan_of(
     last = Turn(lambda _: [_proposal(call) for call in routine.acts])
     if attack is None:
         return [first, last]
-    asked = Turn(lambda briefing: _asked(attack, way, notes, briefing), attack=True)
+    turn = Turn(lambda briefing: _propose_attack(attack, way, notes, briefing), attack=True)
     # What was read first is told in the next turn.
-    return [first, *[asked] * min(len(attack.calls), 2), last]
+    return [first, *[turn] * min(len(attack.calls), 2), last]
 
 
 def plan_to_remember(suite: str, values: Sequence[str]) -> list[Turn]:
@@ -64,7 +64,7 @@ def plan_to_remember(suite: str, values: Sequence[str]) -> list[Turn]:
 
 
 # What else of a letter the scribe passes on.
-_TOLD = ("from", "account", "amount", "text")
+_TELLING_FIELDS = ("from", "account", "amount", "text")
 
 
 def plan_to_publish(type: str, values: Sequence[Any]) -> list[Turn]:
@@ -75,12 +75,12 @@ def plan_to_publish(type: str, values: Sequence[Any]) -> list[Turn]:
     args = {
         "type": type,
         "subject": texts[0] if texts else Ref("/event/subject"),
-        "data": {"laid": laid} | {name: Ref(f"/event/data/{name}") for name in _TOLD},
+        "data": {"laid": laid} | {name: Ref(f"/event/data/{name}") for name in _TELLING_FIELDS},
     }
     return [Turn(lambda _: [Proposal(PUBLISH, args, confidence=1.0)], attack=True)]
 
 
-def carried(attack: Attack, way: str) -> list[Any]:
+def payload_of(attack: Attack, way: str) -> list[Any]:
     """Return how the attacker's values stand in the content of the event that wakes the run."""
     if way in ("memory", "label"):
         return []
@@ -88,7 +88,7 @@ def carried(attack: Attack, way: str) -> list[Any]:
     return [value if write is None else write(value) for value in chosen(attack)]
 
 
-def _asked(
+def _propose_attack(
     attack: Attack, way: str, notes: Mapping[str, str], briefing: Briefing
 ) -> list[Proposal]:
     place = -1

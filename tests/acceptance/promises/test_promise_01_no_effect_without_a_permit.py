@@ -27,10 +27,10 @@ def durable_permit(folder: Path, key: str) -> bool:
     """Say whether another opener of the store's file sees the permit of an effect."""
     store = SqliteReader(folder / "state")
     try:
-        told = [orjson.loads(raw) for _, raw, _ in store.entries("action", f"act_{key}")]
+        document = [orjson.loads(raw) for _, raw, _ in store.ledger.entries("action", f"act_{key}")]
     finally:
         store.close()
-    decided = [entry["outcome"] for entry in told if entry["kind"] == "action.decided"]
+    decided = [entry["outcome"] for entry in document if entry["kind"] == "action.decided"]
     return decided[-1:] == ["permit"]
 
 
@@ -64,7 +64,7 @@ async def test_promise_01_no_effect_without_a_permit(tmp_path: Path, world: Worl
                 if row.tool != "note.add":
                     assert done == (world.keys()[row.id.removeprefix("act_")] == 1)
         # A row is written in the very commit that holds its decision: they share a checkpoint.
-        heads = [int(line.split("\n")[1]) for line in fleet.app.store.notes()]
+        heads = [int(line.split("\n")[1]) for line in fleet.app.store.ledger.checkpoints()]
         for entry in fleet.entries("effect.done"):
             if entry["tool"] == "note.add":
                 assert not [head for head in heads if entry["cause"] <= head < entry["seq"]]
@@ -82,13 +82,13 @@ async def test_promise_01_what_is_not_permitted_leaves_no_row_of_ours_either(
         decided = {"observe": "deny", "ask": "hold"}[mode]
         assert [row.decided for row in fleet.actions(event)] == [decided, decided]
         assert world.calls == []
-        assert fleet.app.store.row("worker_notes", "k") is None
+        assert fleet.app.store.runs.row("worker_notes", "k") is None
         if mode == "ask":
             for row in fleet.actions(event):
                 await approve(fleet, row)
             await fleet.wait_until_idle()
             assert world.effects() == 1
-            assert fleet.app.store.row("worker_notes", "k") == {"texts": ["a"]}
+            assert fleet.app.store.runs.row("worker_notes", "k") == {"texts": ["a"]}
 
 
 async def test_promise_01_a_denied_row_is_not_written(tmp_path: Path, world: World) -> None:
@@ -97,7 +97,7 @@ async def test_promise_01_a_denied_row_is_not_written(tmp_path: Path, world: Wor
         await fleet.send(event)
         await fleet.wait_until_idle()
         assert [row.decided for row in fleet.actions(event)] == ["permit", "deny"]
-        assert fleet.app.store.row("worker_notes", "k") is None
+        assert fleet.app.store.runs.row("worker_notes", "k") is None
 
 
 async def test_promise_01_control_a_call_before_the_commit_is_seen(

@@ -28,10 +28,10 @@ from vedette.testing.toy_fleet import (
 async def every_way_to_the_target(fleet: FleetHarness, world: World, clock: ManualClock) -> int:
     """Bring effects about by every way there is; return how many there should be."""
     commands = fleet.app.commands
-    again = job("redelivered", send_proposal("redelivered"), key="1")
-    await fleet.send(again, again)
+    repeat = job("redelivered", send_proposal("redelivered"), key="1")
+    await fleet.send(repeat, repeat)
     await fleet.wait_until_idle()
-    await fleet.send(again)
+    await fleet.send(repeat)
 
     stuck = block_calls(fleet)
     crashed = job("crashed", send_proposal("crashed"), key="2")

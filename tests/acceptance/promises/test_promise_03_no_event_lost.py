@@ -24,13 +24,13 @@ def unaccounted(fleet: FleetHarness, accepted: Iterable[Receipt]) -> list[str]:
     lost = []
     for receipt in accepted:
         assert receipt.event is not None
-        runs = store.runs_of_event(receipt.event)
+        runs = store.runs.runs_of_event(receipt.event)
         if receipt.event not in woke or len(runs) != woke[receipt.event]:
             lost.append(receipt.event)
         for run in runs:
             waits = run.state == "waiting" and any(
                 row.hold in ("open", "approved") or row.waits == "target"
-                for row in store.actions(run.id)
+                for row in store.runs.actions(run.id)
             )
             if not (waits or (run.state in ("done", "dead") and run.id in ended)):
                 lost.append(receipt.event)
@@ -65,7 +65,8 @@ async def test_promise_03_no_event_lost(tmp_path: Path, world: World) -> None:
         await fleet.wait_until_idle()
         assert [receipt.status for receipt in accepted] == ["accepted"] * 70
         assert unaccounted(fleet, accepted) == []
-        states = {run.state for r in accepted for run in fleet.app.store.runs_of_event(r.event)}  # type: ignore[arg-type]
+        store = fleet.app.store
+        states = {run.state for r in accepted for run in store.runs.runs_of_event(r.event or "")}
         assert states == {"done", "waiting", "dead"}
         dead = fleet.entries("run.dead")
         assert len(dead) == 20
@@ -78,17 +79,17 @@ async def test_promise_03_what_is_not_durable_is_not_accepted(tmp_path: Path, wo
     """The source gets an error instead of a receipt, delivers again, and it is one event."""
     async with toy_fleet(tmp_path, world) as fleet:
         store = fleet.app.store
-        accept = store.accept
+        accept = store.steps.accept
 
         async def failing(arrivals: Any, position: tuple[str, str] | None) -> list[Any]:
             raise StoreFailed("the disk is full")
 
-        store.accept = failing  # type: ignore[method-assign]
+        store.steps.accept = failing  # type: ignore[method-assign]
         event = job("1", send_proposal())
         with pytest.raises(StoreFailed):
             await fleet.send(event)
         assert fleet.entries("event.accepted") == []
-        store.accept = accept  # type: ignore[method-assign]
+        store.steps.accept = accept  # type: ignore[method-assign]
         receipts = await fleet.send(event)
         await fleet.wait_until_idle()
         assert unaccounted(fleet, receipts) == []

@@ -13,7 +13,7 @@ from tests.acceptance.promises.common import WIDE, approve, first, state
 from vedette.domain.effect import Call
 from vedette.domain.event import Event
 from vedette.domain.run import Step
-from vedette.engine.held_actions import DENIAL_WINDOW_US
+from vedette.engine.action_holds import DENIAL_WINDOW_US
 from vedette.ledger.history.explain import explain
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
@@ -44,7 +44,7 @@ async def thousand_queued(fleet: FleetHarness, world: World) -> list[Event]:
 
     def queued() -> bool:
         sql = "SELECT COUNT(*) FROM action WHERE decided='permit' AND effect='intended'"
-        return bool(fleet.app.store._rows(sql)[0][0] == len(events))
+        return bool(fleet.app.store.database.rows(sql)[0][0] == len(events))
 
     await wait_until(queued, 30)
     gate.set()
@@ -60,8 +60,8 @@ async def test_promise_04_one_policy_at_a_time(tmp_path: Path, world: World, res
     async with toy_fleet(tmp_path, world, extra=wide, clock=clock) as fleet:
         events = await thousand_queued(fleet, world)
         deny = write_policies(tmp_path / "deny", extra=wide | deny_policy("wire.send"))
-        told = await fleet.apply_policy(deny)
-        assert (told["ok"], told["revision"], told["still_calling"]) == (True, 2, 0)
+        answer = await fleet.apply_policy(deny)
+        assert (answer["ok"], answer["revision"], answer["still_calling"]) == (True, 2, 0)
         called = len(world.calls)
         assert 20 <= called < 900
         if restart:
@@ -112,7 +112,7 @@ async def test_promise_04_no_step_commits_under_an_older_revision(
         assert world.calls == []
         assert first(fleet, event).rule == "denies.test"
         # What the first try had counted and written was taken back.
-        assert store.row("worker_notes", "k") == {"texts": ["x"]}
+        assert store.runs.row("worker_notes", "k") == {"texts": ["x"]}
 
 
 async def test_promise_04_no_approval_is_used_under_an_older_revision(
@@ -161,8 +161,8 @@ async def test_promise_04_a_publication_waits_for_the_calls_under_way(
             await asyncio.sleep(0.005)
             assert not publishing.done(), "the call goes on, and the publication has answered"
         gate.set()
-        told = await publishing
-        assert told["still_calling"] == 0
+        answer = await publishing
+        assert answer["still_calling"] == 0
         assert world.effects() == 1
         await fleet.wait_until_idle()
 

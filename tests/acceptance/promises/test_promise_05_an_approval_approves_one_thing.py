@@ -11,7 +11,7 @@ from tests.acceptance.promises.common import SECOND, approve, first
 from vedette.domain.base.errors import BadCommand, DisplayMismatch, Forbidden
 from vedette.domain.decision import Approval, request_decision
 from vedette.domain.identity import Principal
-from vedette.engine.held_actions import HOLD_EXPIRY_US
+from vedette.engine.action_holds import HOLD_EXPIRY_US
 from vedette.engine.run_context import RunContext
 from vedette.operations.commands import Order
 from vedette.testing.clock import ManualClock

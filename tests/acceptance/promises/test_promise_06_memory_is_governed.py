@@ -99,8 +99,8 @@ async def test_promise_06_memory_is_governed(tmp_path: Path) -> None:
         # A person promotes one: it is in the next briefing, and says by whom.
         first, other = (entry["what"] for entry in proposed)
         await order(fleet, "memory_approve", first)
-        told = await briefed(fleet, thinks, "4")
-        assert set(told) - set(cited(before)) == {f"inbox/{first}@1"}
+        answer = await briefed(fleet, thinks, "4")
+        assert set(answer) - set(cited(before)) == {f"inbox/{first}@1"}
         (memory,) = [one for one in thinks.briefings[-1].memories if one.id == first]
         assert (memory.trust, memory.reviewed_by) == ("learned", "person:tester")
 
@@ -187,9 +187,9 @@ def two_scopes(folder: Path, clock: ManualClock) -> FleetHarness:
     fleet = toy_fleet(folder, World(), agents=("worker", "helper"), extra=extra, clock=clock)
     for name, scope in (("worker", "open"), ("helper", "vault")):
         agent = folder / "content" / "agents" / name
-        told = (agent / "agent.yaml").read_text()
+        text = (agent / "agent.yaml").read_text()
         more = f"memory: [{{bank: harbour, scope: {scope}, limit: 8}}]\n"
-        (agent / "agent.yaml").write_text(told + more)
+        (agent / "agent.yaml").write_text(text + more)
         (agent / "judge.py").write_text(LABELLING)
     bank = folder / "content" / "memory" / "harbour"
     bank.mkdir()
@@ -248,7 +248,7 @@ async def test_promise_06_control_a_candidate_taught_without_promotion_is_seen(
     thinks = ScriptedReasoner([learns])
     async with shipped(tmp_path, thinks) as fleet:
         before = await briefed(fleet, thinks, "1")
-        (one,) = fleet.app.store.memories().values()
+        (one,) = fleet.app.store.memories.all().values()
         one.state = "active"
         fleet.app.banks.sync_states([one])
         assert not fleet.entries("memory.promoted")
@@ -262,8 +262,8 @@ async def judged(fleet: FleetHarness, name: str) -> tuple[str, int]:
     await fleet.wait_until_idle()
     assert fleet.runs(mail(name))[0].state in ("done", "waiting"), "no dead letter"
     turns = fleet.entries("turn.reasoned", "run.closed")
-    told = [entry for entry in turns if entry["event"] == mail(name).key and "label" in entry]
-    return told[0]["label"], told[0]["confidence_milli"]
+    entries = [entry for entry in turns if entry["event"] == mail(name).key and "label" in entry]
+    return entries[0]["label"], entries[0]["confidence_milli"]
 
 
 def inbox_reads(fleet: FleetHarness) -> list[tuple[int, str]]:
@@ -311,7 +311,7 @@ def series(row: int) -> Event:
 
 async def test_promise_06_a_judge_made_anew_takes_up_what_it_saw(tmp_path: Path) -> None:
     """What a judge learned of events is not a memory: it survives the loss of its lessons."""
-    told = []
+    results = []
     for changed in (False, True):
         folder = tmp_path / str(changed)
         folder.mkdir()
@@ -333,6 +333,6 @@ async def test_promise_06_a_judge_made_anew_takes_up_what_it_saw(tmp_path: Path)
                 for entry in fleet.entries("turn.reasoned", "run.closed")
                 if "label" in entry
             ]
-            told.append(sorted(scores))
-    assert told[0] == told[1]
-    assert len(told[0]) == 112
+            results.append(sorted(scores))
+    assert results[0] == results[1]
+    assert len(results[0]) == 112

@@ -27,9 +27,9 @@ async def spend(fleet: FleetHarness, thinks: ScriptedReasoner, number: int) -> t
 
     async def reason(briefing: Briefing) -> ReasonerJudgement:
         store = SqliteReader(fleet.folder / "state")
-        told = [orjson.loads(raw) for _, raw, _ in store.entries("run", briefing.run)]
+        document = [orjson.loads(raw) for _, raw, _ in store.ledger.entries("run", briefing.run)]
         store.close()
-        booked.append(any(entry["kind"] == "budget.reserved" for entry in told))
+        booked.append(any(entry["kind"] == "budget.reserved" for entry in document))
         thinks.briefings.append(briefing)
         await asyncio.sleep(0)
         return ReasonerJudgement(model_calls=2)
@@ -125,7 +125,7 @@ async def test_promise_07_64_at_once_hold_the_ceiling_exactly(
     )
     async with fleet:
         assert await spend(fleet, thinks, 64) == (30, True)
-        assert fleet.app.store.wait_counts() == {"budget": 49}
+        assert fleet.app.store.tables.wait_counts() == {"budget": 49}
 
 
 async def test_promise_07_no_action_passes_its_agents_hour(
@@ -143,7 +143,7 @@ async def test_promise_07_no_action_passes_its_agents_hour(
         await fleet.send(*(job(str(n), send_proposal(str(n)), key=str(n)) for n in range(64)))
         await fleet.wait_until_idle()
         assert len(world.calls) == 7
-        assert fleet.app.store.wait_counts() == {"budget": 57}
+        assert fleet.app.store.tables.wait_counts() == {"budget": 57}
         clock.advance(HOUR_US)
         await fleet.wait_until_idle()
         assert len(world.calls) == 14, "what had no room waits, and is not lost"

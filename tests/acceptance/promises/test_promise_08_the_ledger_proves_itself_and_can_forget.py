@@ -27,7 +27,7 @@ def verified(folder: Path) -> Any:
     public = open_ledger_key(state, name, lambda: None).public_key().public_bytes_raw()
     store = SqliteReader(state)
     try:
-        return verify_store(store, verifier_key(name, public), state / "witness.log")
+        return verify_store(store.ledger, verifier_key(name, public), state / "witness.log")
     finally:
         store.close()
 
@@ -157,15 +157,15 @@ async def test_promise_08_what_no_key_signed_is_not_believed(tmp_path: Path, wor
     state = tmp_path / "state"
     store = SqliteReader(state)
     try:
-        entries = [(seq, raw) for seq, raw, _, _ in store.walk()]
-        notes = list(store.notes())
+        entries = [(seq, raw) for seq, raw, _, _ in store.ledger.walk()]
+        notes = list(store.ledger.checkpoints())
     finally:
         store.close()
     key = open_ledger_key(state, "vedette/harbour", lambda: None).public_key().public_bytes_raw()
     ours = verifier_key("vedette/harbour", key)
     assert verify_ledger(entries, notes, ours).ok
-    early = [note for note in notes if int(note.split("\n")[1]) <= kept]
-    assert verify_ledger(entries, early, ours).counts == {Code.UNSIGNED_TAIL: 1}
+    first_notes = [note for note in notes if int(note.split("\n")[1]) <= kept]
+    assert verify_ledger(entries, first_notes, ours).counts == {Code.UNSIGNED_TAIL: 1}
     other = Ed25519PrivateKey.generate()
     named = key_id("vedette/harbour", key)  # as a forger would: our name, our key's id
     claimed = [

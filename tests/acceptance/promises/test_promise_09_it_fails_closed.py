@@ -59,7 +59,7 @@ async def test_promise_09_it_fails_closed(tmp_path: Path, world: World) -> None:
             assert all(row.rule.startswith("engine.") for row in fleet.actions(event))
             assert state(fleet, event) == "done"
         assert world.calls == []
-        assert fleet.app.store.row("worker_notes", "k") is None
+        assert fleet.app.store.runs.row("worker_notes", "k") is None
         gateway.engine = live
         await fleet.send(job("good", send_proposal()))
         await fleet.wait_until_idle()
@@ -111,7 +111,7 @@ def without(question: dict[str, Any], *path: str, put: object) -> dict[str, Any]
 
 
 # What each proof of a permit lacks, all else being right: what is asked, and the proof it is.
-LACKING: dict[str, tuple[tuple[str, ...], object]] = {
+MISSING_PARTS: dict[str, tuple[tuple[str, ...], object]] = {
     "identity": (("subject", "id"), "spiffe://harbour/agent/somebody"),
     "identity of no release": (("subject", "release"), ""),
     "grant of the tool": (("action", "tool"), "wire.cut"),
@@ -133,7 +133,7 @@ LACKING: dict[str, tuple[tuple[str, ...], object]] = {
 MENDED_BY_A_PERSON = {"low impact", "confidence"}
 
 
-@pytest.mark.parametrize("what", list(LACKING))
+@pytest.mark.parametrize("what", list(MISSING_PARTS))
 async def test_promise_09_each_proof_is_needed(tmp_path: Path, world: World, what: str) -> None:
     """The question of a permit, with one thing wrong: no proof stands for another."""
     async with toy_fleet(tmp_path, world) as fleet:
@@ -143,7 +143,7 @@ async def test_promise_09_each_proof_is_needed(tmp_path: Path, world: World, wha
         question = fleet.body(entry["seq"])["question"]
         engine = fleet.app.services.gateway.engine
         assert request_decision(engine, question)[0].outcome == "permit"
-        path, put = LACKING[what]
+        path, put = MISSING_PARTS[what]
         wrong = without(question, *path, put=put)
         assert request_decision(engine, wrong)[0].outcome != "permit"
         digest = question["action"]["digest"]

@@ -46,7 +46,7 @@ async def queued_behind_two(fleet: FleetHarness, world: World) -> Event:
 
     def queued() -> bool:
         sql = "SELECT COUNT(*) FROM action WHERE decided='permit' AND effect='intended'"
-        return bool(fleet.app.store._rows(sql)[0][0] == 300)
+        return bool(fleet.app.store.database.rows(sql)[0][0] == 300)
 
     await wait_until(queued, 30)
     gate.set()
@@ -62,9 +62,9 @@ async def test_promise_10_it_stops_when_told(
     """Queued calls, waiting approvals and new events; the time it took is told."""
     async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
         held = await queued_behind_two(fleet, world)
-        told = await fleet.app.commands.stop(fleet.order("enough"), **what)
+        answer = await fleet.app.commands.stop(fleet.order("enough"), **what)
         called = len(world.calls)
-        assert told["took_us"] > 0
+        assert answer["took_us"] > 0
         late = job("late", send_proposal("late"), note_proposal("late"), key="late")
         await fleet.send(late)
         if "tool" not in what:
@@ -73,7 +73,7 @@ async def test_promise_10_it_stops_when_told(
         assert len(world.calls) <= called + 2, "at most what was already on its way"
         assert world.effects("big.send") == 0
         if "tool" not in what:
-            assert fleet.app.store.row("worker_notes", "late") is None
+            assert fleet.app.store.runs.row("worker_notes", "late") is None
         if "agent" in what:
             other = job("other", send_proposal("other"), agent="helper")
             await fleet.send(other)
@@ -112,11 +112,11 @@ async def test_promise_10_nothing_that_was_decided_before_a_stop_commits_after_i
         await fleet.send(event)
         await fleet.wait_until_idle()
         assert len(stopped) == 1
-        assert fleet.app.store.row("worker_notes", "k") is None
+        assert fleet.app.store.runs.row("worker_notes", "k") is None
         assert [entry["outcome"] for entry in fleet.entries("action.decided")] in ([], ["hold"])
         await fleet.app.commands.resume(fleet.order("go on"), **what)
         await fleet.wait_until_idle()
-        assert fleet.app.store.row("worker_notes", "k") == {"texts": ["x"]}, "and once only"
+        assert fleet.app.store.runs.row("worker_notes", "k") == {"texts": ["x"]}, "and once only"
 
 
 async def test_promise_10_a_turn_under_way_is_not_kept(tmp_path: Path, world: World) -> None:
@@ -150,14 +150,14 @@ async def test_promise_10_no_call_starts_while_a_stop_becomes_durable(
     async with toy_fleet(tmp_path, world) as fleet:
         await queued_behind_two(fleet, world)
         store: Any = fleet.app.store
-        onward, written = store.stop, asyncio.Event()
+        onward, written = store.commands.stop, asyncio.Event()
 
         async def slowly(*given: Any, **more: Any) -> int:
             await written.wait()
             epoch: int = await onward(*given, **more)
             return epoch
 
-        store.stop = slowly
+        store.commands.stop = slowly
         stopping = asyncio.create_task(fleet.app.commands.stop(fleet.order("now"), all=True))
         await asyncio.sleep(0.05)
         called = len(world.calls)

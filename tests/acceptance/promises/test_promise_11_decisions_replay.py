@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 from tests.acceptance.promises.common import MIXED, approve
+from tests.store_parts import store_of
 
 from vedette.adapters.policy_engines.regorus.engine import RegorusEngine
 from vedette.domain.base.canonical import canonical_json
@@ -50,10 +51,10 @@ class Altered:
         self._record, self._change, self._files = record, change, files
 
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[Walked]:
-        return (self._change(each) for each in self._record.walk(kinds, after))
+        return (self._change(each) for each in self._record.ledger.walk(kinds, after))
 
     def bundle_files(self, digest: str) -> dict[str, bytes] | None:
-        found: dict[str, bytes] | None = self._record.bundle_files(digest)
+        found: dict[str, bytes] | None = self._record.policy.bundle_files(digest)
         return found if self._files is None or found is None else self._files(found)
 
 
@@ -76,7 +77,7 @@ def other_answer(each: Walked) -> Walked:
     return seq, raw, salt, data and data.replace(b'"outcome":"deny"', b'"outcome":"hold"')
 
 
-def gone(each: Walked) -> Walked:
+def without_body(each: Walked) -> Walked:
     return each[0], each[1], None, None
 
 
@@ -94,14 +95,14 @@ async def test_promise_11_whatever_was_changed_since_is_a_difference(
         denied = len([e for e in fleet.entries("action.decided") if e["outcome"] == "deny"])
 
         def again(change: Callable[[Walked], Walked], files: Any = None) -> ReplayReport:
-            return replay(Altered(store, change, files), RegorusEngine)
+            return replay(store_of(Altered(store, change, files)), RegorusEngine)
 
         assert again(lambda each: each).ok
         assert again(says("outcome", "deny", "permit")).differed == denied
         assert again(says("rule", "permit.tool", "permit.more")).differed > 0
         assert again(other_answer).unreplayable["bad body"] == denied
-        assert again(gone).unreplayable == {"missing": decisions}
-        assert not again(gone).ok
+        assert again(without_body).unreplayable == {"missing": decisions}
+        assert not again(without_body).ok
         assert again(lambda each: each, other_rules).unreplayable == {"bad bundle": decisions}
 
 
@@ -140,14 +141,14 @@ async def test_promise_11_what_is_recorded_is_what_was_asked(tmp_path: Path, wor
     """Byte for byte, whether a rule reads it or not; and asked of the very action it decides."""
     async with toy_fleet(tmp_path, world) as fleet:
         gateway = fleet.app.services.gateway
-        asked: list[bytes] = []
+        requests: list[bytes] = []
         engine = gateway.engine
 
         class Listening:
             name, digest = engine.name, engine.digest
 
             def decide(self, question: bytes) -> object:
-                asked.append(question)
+                requests.append(question)
                 return engine.decide(question)
 
         gateway.swap(Listening(), gateway.policy_rev)
@@ -156,8 +157,8 @@ async def test_promise_11_what_is_recorded_is_what_was_asked(tmp_path: Path, wor
         await fleet.wait_until_idle()
         entries = fleet.entries("action.decided")
         recorded = [canonical_json(fleet.body(entry["seq"])["question"]) for entry in entries]
-        assert sorted(recorded) == sorted(asked)
-        assert len(asked) == 4 * len(MIXED)
+        assert sorted(recorded) == sorted(requests)
+        assert len(requests) == 4 * len(MIXED)
         rows = {row.id: row for event in events for row in fleet.actions(event)}
         for entry, raw in zip(entries, recorded, strict=True):
             question, row = orjson.loads(raw), rows[entry["action"]]

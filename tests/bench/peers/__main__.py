@@ -34,7 +34,7 @@ from tests.bench.peers.rounds import (
     mean,
     peer_round,
 )
-from tests.bench.verdict import Verdict, told
+from tests.bench.verdict import Verdict, print_verdicts
 
 PEER_SWEEP = (1, 16, 64)
 # Beyond the sweep a peer's concurrency is doubled for as long as that makes it faster.
@@ -83,9 +83,9 @@ class Bench:
 
     def line(self, postgres: bool, at: Round | None = None) -> Round | None:
         """Measure the line over its sweep on a store, or once more as in a round before."""
-        asked = [(at.concurrency, at.events)] if at else list(self._line_sweep())
+        questions = [(at.concurrency, at.events)] if at else list(self._line_sweep())
         found = []
-        for in_flight, events in asked:
+        for in_flight, events in questions:
             with self.database(postgres) as database:
                 found.append(self.keep(line_round(in_flight, events, database)))
         return best(found)
@@ -128,8 +128,8 @@ class Bench:
         for peer in (each for each in PEERS if each.postgres is postgres):
             bests[peer.name] = self.peer(peer)
         if first is not None:
-            again = self.line(postgres, first)
-            bests[ours] = mean(first, again) if again is not None else first
+            repeat = self.line(postgres, first)
+            bests[ours] = mean(first, repeat) if repeat is not None else first
         return bests
 
     def run(self) -> dict[str, Round]:
@@ -227,7 +227,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.quick:
         print("quick: peers at one concurrency, not at their best; no verdict")
         return int(failed)
-    return max(told(verdicts(bests)), int(failed))
+    return max(print_verdicts(verdicts(bests)), int(failed))
 
 
 if __name__ == "__main__":

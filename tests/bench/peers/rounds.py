@@ -130,19 +130,20 @@ def _measured(
 ) -> Round:
     spin = spin_ns()
     try:
-        told = _last_line(command)
+        figures = _last_line(command)
     except RuntimeError as error:
         return Round(name, variant, concurrency, events, wrong=str(error), spin_ns=spin)
-    return replace(_round(name, variant, concurrency, {"events": events, **told}), spin_ns=spin)
+    return replace(_round(name, variant, concurrency, {"events": events, **figures}), spin_ns=spin)
 
 
-def _round(name: str, variant: str, concurrency: int, told: Mapping[str, Any]) -> Round:
-    events = told["events"]
-    missing, repeated = events - told["effects"], told["repeated"]
+def _round(name: str, variant: str, concurrency: int, figures: Mapping[str, Any]) -> Round:
+    events = figures["events"]
+    missing, repeated = events - figures["effects"], figures["repeated"]
     wrong = f"{missing} effects missing, {repeated} repeated" if missing or repeated else ""
     return Round(
-        name, variant, concurrency, events, told["events_per_s"], told["cpu_us"],
-        told.get("server_us", 0.0), told["p50_ms"], told["p99_ms"], told["effects"], wrong,
+        name, variant, concurrency, events, figures["events_per_s"], figures["cpu_us"],
+        figures.get("server_us", 0.0), figures["p50_ms"], figures["p99_ms"], figures["effects"],
+        wrong,
     )  # fmt: skip
 
 
@@ -158,8 +159,8 @@ def _last_line(command: Sequence[str]) -> dict[str, Any]:
     if done.returncode or not lines:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise RuntimeError(f"failed ({done.returncode}): {said[-1] if said else 'no word'}"[:200])
-    told: dict[str, Any] = json.loads(lines[-1])
-    return told
+    document: dict[str, Any] = json.loads(lines[-1])
+    return document
 
 
 def best(rounds: Sequence[Round]) -> Round | None:

@@ -25,13 +25,13 @@ LOCK_S = 60
 def agent_of(work: Work) -> Any:
     """Return an agent that does the three steps, each told as an event with its state."""
     agents: Any = importlib.import_module("google.adk.agents")
-    told: Any = importlib.import_module("google.adk.events")
+    adk_events: Any = importlib.import_module("google.adk.events")
 
     class Keeper(agents.BaseAgent):  # type: ignore[misc]
         async def _run_async_impl(self, ctx: Any) -> AsyncGenerator[Any, None]:
             def step(**delta: Any) -> Any:
-                actions = told.EventActions(state_delta=delta)
-                return told.Event(
+                actions = adk_events.EventActions(state_delta=delta)
+                return adk_events.Event(
                     author=self.name, invocation_id=ctx.invocation_id, actions=actions
                 )
 
@@ -48,18 +48,18 @@ def agent_of(work: Work) -> Any:
 
 async def run() -> None:
     """Run one variant."""
-    asked = options(("sqlite", "database"))
+    given = options(("sqlite", "database"))
     logging.disable(logging.WARNING)
-    work = Work(asked.folder)
+    work = Work(given.folder)
     runners: Any = importlib.import_module("google.adk.runners")
     types: Any = importlib.import_module("google.genai.types")
-    path = asked.folder / "adk.sqlite"
+    path = given.folder / "adk.sqlite"
     # Longer than the usual 5 s: with events beside one another it fails on a locked database.
     # SqliteSessionService opens a connection for each call and has no setting for it.
     sqlite: Any = importlib.import_module("aiosqlite")
     sqlite.connect = functools.partial(sqlite.connect, timeout=LOCK_S)
     service: Any
-    if asked.variant == "sqlite":
+    if given.variant == "sqlite":
         module: Any = importlib.import_module("google.adk.sessions.sqlite_session_service")
         service = module.SqliteSessionService(str(path))
     else:
@@ -73,9 +73,9 @@ async def run() -> None:
         await service.create_session(app_name=APP, user_id=USER, session_id=event["id"])
         said = types.Content(role="user", parts=[types.Part(text=json.dumps(event))])
         run = runner.run_async(user_id=USER, session_id=event["id"], new_message=said)
-        return [told async for told in run]
+        return [message async for message in run]
 
-    report(asked, await drive_tasks(asked, handle), work)
+    report(given, await drive_tasks(given, handle), work)
     await runner.close()
 
 

@@ -26,21 +26,21 @@ from tests.bench.peers.work import (
 
 def main() -> None:
     """Run one variant."""
-    asked = options(("threads", "tasks", "threads-wal", "tasks-wal"))
+    given = options(("threads", "tasks", "threads-wal", "tasks-wal"))
     dbos: Any = importlib.import_module("dbos")
     DBOS, SetWorkflowID = dbos.DBOS, dbos.SetWorkflowID
-    work = Work(asked.folder)
-    url = asked.url or f"sqlite:///{asked.folder}/dbos.sqlite"
-    if asked.variant.endswith("-wal"):
-        made = sqlite3.connect(asked.folder / "dbos.sqlite")
+    work = Work(given.folder)
+    url = given.url or f"sqlite:///{given.folder}/dbos.sqlite"
+    if given.variant.endswith("-wal"):
+        made = sqlite3.connect(given.folder / "dbos.sqlite")
         made.execute("PRAGMA journal_mode=WAL")
         made.close()
-    pool = max(20, min(64, asked.concurrency + 8))
+    pool = max(20, min(64, given.concurrency + 8))
     config = {
         "name": "bench",
         "system_database_url": url,
         "sys_db_pool_size": pool,
-        "max_executor_threads": max(64, asked.concurrency),
+        "max_executor_threads": max(64, given.concurrency),
         "log_level": "ERROR",
         "enable_otlp": False,
     }
@@ -49,11 +49,11 @@ def main() -> None:
     handle_sync = _threads(DBOS, SetWorkflowID, work)
     handle_async = _tasks(DBOS, SetWorkflowID, work)
     DBOS.launch()
-    if asked.variant.startswith("tasks"):
-        clock = asyncio.run(drive_tasks(asked, handle_async))
+    if given.variant.startswith("tasks"):
+        clock = asyncio.run(drive_tasks(given, handle_async))
     else:
-        clock = drive_threads(asked, handle_sync)
-    report(asked, clock, work, pool=pool)
+        clock = drive_threads(given, handle_sync)
+    report(given, clock, work, pool=pool)
     DBOS.destroy()
 
 
@@ -75,11 +75,11 @@ def _threads(DBOS: Any, SetWorkflowID: Any, work: Work) -> Any:
         steps[2](event["id"], mark)
         return mark
 
-    told = DBOS.workflow(name="story")(story)
+    workflow = DBOS.workflow(name="story")(story)
 
     def handle(event: Event) -> object:
         with SetWorkflowID(event["id"]):
-            return told(event)
+            return workflow(event)
 
     return handle
 
@@ -102,11 +102,11 @@ def _tasks(DBOS: Any, SetWorkflowID: Any, work: Work) -> Any:
         await steps[2](event["id"], mark)
         return mark
 
-    told = DBOS.workflow(name="story_async")(story_async)
+    workflow = DBOS.workflow(name="story_async")(story_async)
 
     async def handle(event: Event) -> object:
         with SetWorkflowID(event["id"]):
-            return await told(event)
+            return await workflow(event)
 
     return handle
 

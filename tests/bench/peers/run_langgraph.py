@@ -48,10 +48,10 @@ def graph_of(work: Work) -> Any:
 
 def main() -> None:
     """Run one variant."""
-    asked = options(("sync", "exit", "sync-threads", "exit-threads"))
-    work = Work(asked.folder)
-    path = str(asked.folder / "langgraph.sqlite")
-    durability = asked.variant.removesuffix("-threads")
+    given = options(("sync", "exit", "sync-threads", "exit-threads"))
+    work = Work(given.folder)
+    path = str(given.folder / "langgraph.sqlite")
+    durability = given.variant.removesuffix("-threads")
 
     def config(event: Event) -> dict[str, Any]:
         return {"configurable": {"thread_id": event["id"]}}
@@ -64,9 +64,9 @@ def main() -> None:
             async def handle(event: Event) -> object:
                 return await graph.ainvoke({"event": event}, config(event), durability=durability)
 
-            report(asked, await drive_tasks(asked, handle), work)
+            report(given, await drive_tasks(given, handle), work)
 
-    if not asked.variant.endswith("-threads"):
+    if not given.variant.endswith("-threads"):
         asyncio.run(tasks())
         return
     saver: Any = importlib.import_module("langgraph.checkpoint.sqlite").SqliteSaver
@@ -76,7 +76,7 @@ def main() -> None:
         def handle(event: Event) -> object:
             return graph.invoke({"event": event}, config(event), durability=durability)
 
-        report(asked, drive_threads(asked, handle), work)
+        report(given, drive_threads(given, handle), work)
 
 
 if __name__ == "__main__":

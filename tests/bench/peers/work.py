@@ -148,30 +148,30 @@ class Clock:
         self.server = server_cpu(self._server) - self._server_cpu
 
 
-def warm(asked: Options) -> int:
+def warm(given: Options) -> int:
     """Return how many events go before the timed ones: two for each that will be in flight.
 
     As many beside one another as later, so that every connection of a pool is open.
     """
-    return 2 * max(8, asked.concurrency)
+    return 2 * max(8, given.concurrency)
 
 
-def drive_threads(asked: Options, handle: Callable[[Event], object]) -> Clock:
+def drive_threads(given: Options, handle: Callable[[Event], object]) -> Clock:
     """Handle all events on as many threads as asked for; some before, untimed."""
-    with ThreadPoolExecutor(asked.concurrency) as pool:
-        list(pool.map(handle, events(warm(asked), "w")))
-        clock = Clock(asked.server)
+    with ThreadPoolExecutor(given.concurrency) as pool:
+        list(pool.map(handle, events(warm(given), "w")))
+        clock = Clock(given.server)
 
         def one(event: Event) -> None:
             clock.begin(event)
             handle(event)
 
-        list(pool.map(one, events(asked.events)))
+        list(pool.map(one, events(given.events)))
         clock.stop()
     return clock
 
 
-async def drive_tasks(asked: Options, handle: Callable[[Event], Awaitable[object]]) -> Clock:
+async def drive_tasks(given: Options, handle: Callable[[Event], Awaitable[object]]) -> Clock:
     """Handle all events in as many tasks as asked for; some before, untimed."""
 
     async def all_of(waiting: Iterator[Event], clock: Clock | None) -> None:
@@ -180,34 +180,38 @@ async def drive_tasks(asked: Options, handle: Callable[[Event], Awaitable[object
                 clock.begin(event)
             await handle(event)
 
-    async def beside(found: list[Event], clock: Clock | None) -> None:
+    async def run_lane(found: list[Event], clock: Clock | None) -> None:
         waiting = iter(found)
-        await asyncio.gather(*(all_of(waiting, clock) for _ in range(asked.concurrency)))
+        await asyncio.gather(*(all_of(waiting, clock) for _ in range(given.concurrency)))
 
-    await beside(events(warm(asked), "w"), None)
-    clock = Clock(asked.server)
-    await beside(events(asked.events), clock)
+    await run_lane(events(warm(given), "w"), None)
+    clock = Clock(given.server)
+    await run_lane(events(given.events), clock)
     clock.stop()
     return clock
 
 
-def report(asked: Options, clock: Clock, work: Work, **more: object) -> None:
+def report(given: Options, clock: Clock, work: Work, **more: object) -> None:
     """Print one line of JSON: what was reached, and what the target's record says."""
     first, repeated = happened(work.marks)
-    late = sorted((first[name] - at) / 1e6 for name, at in clock.began.items() if name in first)
-    told = {
-        "variant": asked.variant,
-        "concurrency": asked.concurrency,
-        "events": asked.events,
+    latencies = sorted(
+        (first[name] - at) / 1e6 for name, at in clock.began.items() if name in first
+    )
+    figures = {
+        "variant": given.variant,
+        "concurrency": given.concurrency,
+        "events": given.events,
         "seconds": round(clock.seconds, 3),
-        "events_per_s": asked.events / clock.seconds,
-        "cpu_us": clock.cpu * 1e6 / asked.events,
-        "server_us": clock.server * 1e6 / asked.events,
-        "p50_ms": late[len(late) // 2] if late else 0.0,
-        "p99_ms": late[min(len(late) - 1, int(0.99 * len(late)))] if late else 0.0,
-        "effects": len(late),
+        "events_per_s": given.events / clock.seconds,
+        "cpu_us": clock.cpu * 1e6 / given.events,
+        "server_us": clock.server * 1e6 / given.events,
+        "p50_ms": latencies[len(latencies) // 2] if latencies else 0.0,
+        "p99_ms": latencies[min(len(latencies) - 1, int(0.99 * len(latencies)))]
+        if latencies
+        else 0.0,
+        "effects": len(latencies),
         "repeated": repeated,
         "python": sys.version.split()[0],
         **more,
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(figures), flush=True)

@@ -124,7 +124,7 @@ def test_a_wheel_adds_a_source(site: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "expected"),
     [
         ('every = 0', "vedette.toml:6: sources[0].every: must be at least 1, found 0"),
         ('every = 61', "vedette.toml:6: sources[0].every: rings too seldom (write 60 or less)"),
@@ -137,10 +137,10 @@ def test_a_wheel_adds_a_source(site: Path, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_its_table_is_checked_as_ours_are(
-    site: Path, tmp_path: Path, table: str, told: str
+    site: Path, tmp_path: Path, table: str, expected: str
 ) -> None:
     wheel(site, "bell", GOOD, "bell = bell:PLUGIN")
-    assert problems(tmp_path, f'kind = "bell"\nname = "noon"\n{table}') == [told]
+    assert problems(tmp_path, f'kind = "bell"\nname = "noon"\n{table}') == [expected]
 
 
 async def test_what_fails_later_names_the_wheel_too(site: Path, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ async def test_what_fails_later_names_the_wheel_too(site: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("code", "point", "told"),
+    ("code", "point", "expected"),
     [
         ("import not_there_at_all", "bell:PLUGIN", "cannot be loaded: ModuleNotFoundError: No mod"),
         ("raise SystemError('old')", "bell:PLUGIN", "cannot be loaded: SystemError: old"),
@@ -181,12 +181,12 @@ async def test_what_fails_later_names_the_wheel_too(site: Path, tmp_path: Path) 
     ],
 )
 def test_a_broken_plugin_is_told_with_line_and_wheel(
-    site: Path, tmp_path: Path, code: str, point: str, told: str
+    site: Path, tmp_path: Path, code: str, point: str, expected: str
 ) -> None:
     wheel(site, "bell", code, f"bell = {point}")
     (found,) = problems(tmp_path, 'kind = "bell"\nname = "noon"')
     assert found.startswith("vedette.toml:4: sources[0].kind: 'bell' of bell 1.2 ")
-    assert told in found
+    assert expected in found
     assert found.endswith("(mend or uninstall bell)")
     # Who does not name it is not troubled by it.
     assert problems(tmp_path, 'kind = "host"\nname = "host"') == []
@@ -204,14 +204,14 @@ def test_a_kind_that_two_wheels_bring_is_nobodys(site: Path, tmp_path: Path, kin
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "expected"),
     [
         ("raise ImportError('old')", "vedette.toml:4: notify.to[0].kind: 'bell' of bell 1.2 "),
         (GOOD, "is no plugin: bell:PLUGIN is no instance of NotifierPlugin"),
     ],
 )
 def test_a_broken_notifier_is_told_likewise(
-    site: Path, tmp_path: Path, code: str, told: str
+    site: Path, tmp_path: Path, code: str, expected: str
 ) -> None:
     wheel(site, "bell", code, "")
     points = f"[{NOTIFIERS}]\nbell = bell:PLUGIN\n"
@@ -219,7 +219,7 @@ def test_a_broken_notifier_is_told_likewise(
     file = tmp_path / "vedette.toml"
     file.write_text('fleet = "harbour"\n\n[[notify.to]]\nkind = "bell"\n')
     _, (found,) = read_settings(file)
-    assert told in str(found)
+    assert expected in str(found)
     assert str(found).endswith("(mend or uninstall bell)")
 
 
@@ -306,5 +306,7 @@ def test_a_tool_that_nobody_can_ask_about_does_not_settle_by_a_query(
     tool = ToolFile.check({**given, "settles": settles, "bell": {"hour": hour}}, (), errors)
     assert (errors, tool and tool.performer) == ([], "bell")
     shape: Any = SimpleNamespace(tools=[tool])
-    told = tool_problems(shape, Document("agent.yaml", {}), None, FleetContext("harbour", {}, {}))
-    assert [each.field for each in told] == found
+    found_problems = tool_problems(
+        shape, Document("agent.yaml", {}), None, FleetContext("harbour", {}, {})
+    )
+    assert [each.field for each in found_problems] == found

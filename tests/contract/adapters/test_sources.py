@@ -548,7 +548,7 @@ async def test_two_samples_of_one_second_are_one() -> None:
     source = HostSource("here", clock)
     source.sample(T0)
     first = await intake.accept(source.sample(T0 + 1))
-    again = await intake.accept(source.sample(T0 + 900_000))
+    repeat = await intake.accept(source.sample(T0 + 900_000))
     assert {receipt.status for receipt in first} == {"accepted"}
-    assert {receipt.status for receipt in again} == {"duplicate"}
+    assert {receipt.status for receipt in repeat} == {"duplicate"}
     await run_ready_tasks()

@@ -54,8 +54,8 @@ def row(**more: Any) -> Event | Refused:
         path="x", subject_column="author", time_column="posted",
         columns=["id", "author", "text"], **more,
     )  # fmt: skip
-    told = {"id": "c1", "author": EVIL, "text": EVIL, "posted": "2026-06-01T10:00:00Z"}
-    return RowMapper(plan, tuple(plan.columns), max_bytes=10_000).to_event("c1", told)
+    fields = {"id": "c1", "author": EVIL, "text": EVIL, "posted": "2026-06-01T10:00:00Z"}
+    return RowMapper(plan, tuple(plan.columns), max_bytes=10_000).to_event("c1", fields)
 
 
 def table(**more: Any) -> Event | Refused:
@@ -70,12 +70,14 @@ def point(**labels: str) -> Event:
 
 
 def message(vouches: str) -> Event | Refused:
-    told = {
+    fields = {
         "specversion": "1.0", "id": "e1", "source": "shop", "type": "order", "subject": EVIL,
         "data": {"to": EVIL},
     }  # fmt: skip
     attributes = {"content-type": "application/cloudevents+json"}
-    return Decoder("in", vouches=vouches).decode("1", json.dumps(told).encode(), attributes, "", 0)
+    return Decoder("in", vouches=vouches).decode(
+        "1", json.dumps(fields).encode(), attributes, "", 0
+    )
 
 
 # Who wrote it, and where it is drawn from: each is a value that a stranger chose.
@@ -140,10 +142,10 @@ ROWS = {
 @pytest.mark.parametrize("kind", [*ROWS])
 def test_a_column_in_the_place_of_an_undo_cannot_be_vouched_for(tmp_path: Path, kind: str) -> None:
     table = f'fleet = "x"\n[[sources]]\nkind = "{kind}"\nname = "n"\n{ROWS[kind]}'
-    for vouched, told in (["id"], []), (["id", "action"], ["sources[0].vouched[1]"]):
+    for vouched, paths in (["id"], []), (["id", "action"], ["sources[0].vouched[1]"]):
         (tmp_path / "vedette.toml").write_text(f"{table}vouched = {json.dumps(vouched)}\n")
         _, problems = read_settings(tmp_path / "vedette.toml")
-        assert [problem.field for problem in problems] == told
+        assert [problem.field for problem in problems] == paths
 
 
 def test_of_columns_only_those_that_are_handed_over_can_be(tmp_path: Path) -> None:
@@ -214,8 +216,8 @@ async def test_a_correction_has_its_subject_from_whoever_chose_it(
         await fleet.wait_until_idle()
         (run,) = fleet.runs(event)
         args = {"run": run.id, "should": "sum 2 of 2", "new_label": True}
-        told = await dispatch(fleet.app.commands, "correct", fleet.order(), args)
-        correction = fleet.app.store.event(told["event"])
+        answer = await dispatch(fleet.app.commands, "correct", fleet.order(), args)
+        correction = fleet.app.store.runs.event(answer["event"])
         assert correction is not None
         assert correction.subject == EVIL
         assert ("subject" in correction.vouched) == vouched

@@ -1,7 +1,7 @@
 """Kills a publication at each of its crash points and looks at what is left: `... FOLDER`.
 
 A process of its own, because only one without threads may fork. Prints one JSON object: for each
-point what the store and the shelf said after the death, and again after the next start.
+point what the store and the repository said after the death, and again after the next start.
 """
 
 from __future__ import annotations
@@ -48,26 +48,26 @@ async def look(folder: Path, edited: Path) -> dict[str, Any]:
     """Return what is left, what a start makes of it, and what the same order brings then."""
     state = folder / "state"
     async with harness(folder) as fleet:
-        store, sealer = fleet.app.store, FolderSigner(state)
-        shelf = open_repository(str(folder / "shelf"))
-        number, digest = store.live_revision()
+        store, signer = fleet.app.store, FolderSigner(state)
+        repository = open_repository(str(folder / "shelf"))
+        number, digest = store.policy.live_revision()
         kept = Archive.load_live(store)
         entries = {e["policy_rev"]: e for e in fleet.entries("policy.published")}
-        found = shelf.get(NAME)
+        found = repository.get(NAME)
         left: dict[str, Any] = {
             "live": number,
-            "shelf": sealer.read(found[0])[0] if found else None,
+            "shelf": signer.read(found[0])[0] if found else None,
             "kept": kept is not None and kept.bundle == digest,
             "recorded": kept is not None and entries[number]["archive"] == kept.digest,
-            "revisions": [each for each, _, _ in store.revisions()],
+            "revisions": [each for each, _, _ in store.policy.revisions()],
         }
-        shelving = fleet.app.rollout.distributor
-        assert shelving is not None
-        left["told"] = await shelving.repair()
-        left["mended"] = read_repository(shelf, NAME, sealer, number) == (number, digest)
+        distributor = fleet.app.rollout.distributor
+        assert distributor is not None
+        left["told"] = await distributor.repair()
+        left["mended"] = read_repository(repository, NAME, signer, number) == (number, digest)
         done = await fleet.apply_policy(edited)
         left["repeated"] = done["revision"]
-        left["then"] = read_repository(shelf, NAME, sealer, 2) == store.live_revision()
+        left["then"] = read_repository(repository, NAME, signer, 2) == store.policy.live_revision()
         return left
 
 
@@ -113,14 +113,14 @@ def main(folder: Path) -> None:
         assert ended.killed or not ended.error, ended.error
         if not ended.killed:
             break
-        told = own / "told.json"
+        path = own / "told.json"
 
-        def see(own: Path = own, told: Path = told) -> None:
-            told.write_text(json.dumps(asyncio.run(look(own, edited))))
+        def see(own: Path = own, path: Path = path) -> None:
+            path.write_text(json.dumps(asyncio.run(look(own, edited))))
 
         seen = run_in_child(see)
         assert not seen.error, seen.error
-        found.append({"at": ended.last_point, **json.loads(told.read_text())})
+        found.append({"at": ended.last_point, **json.loads(path.read_text())})
         shutil.rmtree(own)
     print(json.dumps(found))
 

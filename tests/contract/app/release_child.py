@@ -50,7 +50,7 @@ async def release(folder: Path, begun: Callable[[], None]) -> None:
     async with harness(folder) as fleet:
         agent = folder / "content/agents/worker"
         (agent / "instruction.md").write_text("Do what the event says, and well.\n")
-        (folder / "head").write_text(str(fleet.app.store.last_seq()))
+        (folder / "head").write_text(str(fleet.app.store.ledger.last_seq()))
         begun()
         await fleet.app.releases.release(fleet.order(), "worker")
 
@@ -59,10 +59,12 @@ async def look(folder: Path) -> dict[str, Any]:
     """Return what the release left in the ledger, and what a start runs."""
     head = int((folder / "head").read_text())
     async with harness(folder) as fleet:
-        told = [entry for kind in KINDS for entry in fleet.entries(kind) if entry["seq"] > head]
+        entries = [entry for kind in KINDS for entry in fleet.entries(kind) if entry["seq"] > head]
         first = min(e["seq"] for e in fleet.entries("fleet.loaded") if e["seq"] > head)
         return {
-            "kinds": [e["kind"] for e in sorted(told, key=lambda e: e["seq"]) if e["seq"] < first],
+            "kinds": [
+                e["kind"] for e in sorted(entries, key=lambda e: e["seq"]) if e["seq"] < first
+            ],
             "runs": fleet.app.services.fleet.agent("worker").release,
             "folder": release_digest(folder / "content/agents/worker"),
         }

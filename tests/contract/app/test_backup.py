@@ -95,7 +95,7 @@ def held_for_long(fleet: FleetHarness) -> None:
     line = fleet.app.services
     calls = CallsInFlight(line.clock)
     calls.start_seq = line.calls.start_seq
-    calls.note_lease(fleet.app.store.epoch, line.clock.monotonic_us() - 60_000_000)
+    calls.note_lease(fleet.app.store.cluster.epoch, line.clock.monotonic_us() - 60_000_000)
     line.calls = calls
 
 
@@ -103,7 +103,7 @@ def verified(folder: Path, witness: Path | None = None) -> Report:
     store = SqliteReader(folder / "state")
     try:
         line = (folder / "state" / "ledger.pub").read_text().strip()
-        return verify_store(store, line, witness or folder / "state" / "witness.log")
+        return verify_store(store.ledger, line, witness or folder / "state" / "witness.log")
     finally:
         store.close()
 
@@ -279,8 +279,8 @@ async def test_a_time_that_is_stamped_anew_doubles_nothing(
         now_us = fleet.app.services.clock.now_us()
         time = None if stamped_s is None else iso(now_us + stamped_s * 1_000_000)
         known = jobs(0, 3, tool)
-        again = [replace(one, time=time) for one in (*known, *later)]
-        receipts = await fleet.send(*again)
+        repeat = [replace(one, time=time) for one in (*known, *later)]
+        receipts = await fleet.send(*repeat)
         assert [one.status for one in receipts] == ["duplicate"] * 3 + ["accepted"] * 3
         await fleet.wait_until_idle()
         assert world.keys(tool) == before
@@ -304,7 +304,7 @@ async def test_a_person_ends_the_doubt(tmp_path: Path, world: World) -> None:
         with pytest.raises(BadCommand, match="no doubt"):
             await upkeep.close_loss_window(KIM, "again")
         await fleet.restart()
-        assert fleet.app.services.loss_window == fleet.app.store.loss_window()
+        assert fleet.app.services.loss_window == fleet.app.store.ledger.loss_window()
     assert verified(tmp_path).ok
 
 
@@ -396,10 +396,10 @@ async def test_a_forged_restore_is_found(tmp_path: Path, world: World, signer: s
     notes = read_notes((tmp_path / "state" / "witness.log").read_text())
     point = Checkpoint.from_body(notes[-1].split("\n\n")[0] + "\n")
     store = SqliteReader(tmp_path / "state")
-    sizes = [size for size, _ in store.sized()]
+    sizes = [size for size, _ in store.ledger.sized_checkpoints()]
     kept = sizes[len(sizes) // 2]
     tree = Frontier()
-    for seq, raw, _, _ in store.walk():
+    for seq, raw, _, _ in store.ledger.walk():
         if seq <= kept:
             tree.append(leaf_hash(raw))
     store.close()
@@ -445,9 +445,9 @@ async def test_a_fork_cannot_hide_behind_a_restore(tmp_path: Path, world: World)
     await restored(tmp_path, world)
     key = read_key(tmp_path / "state" / "ledger.key")
     store = SqliteReader(tmp_path / "state")
-    (at,) = (seq for seq, _, _, _ in store.walk(("store.restored",)))
-    entries = [raw for _, raw, _, _ in store.walk()]
-    sizes = [size for size, _ in store.sized()]
+    (at,) = (seq for seq, _, _, _ in store.ledger.walk(("store.restored",)))
+    entries = [raw for _, raw, _, _ in store.ledger.walk()]
+    sizes = [size for size, _ in store.ledger.sized_checkpoints()]
     store.close()
     changed = at + 4  # beyond the restore's own first checkpoints, and within what it lost
     value = orjson.loads(entries[changed - 1])
@@ -505,14 +505,14 @@ async def test_a_backup_beside_a_busy_fleet_is_whole(tmp_path: Path, world: Worl
         for n in range(3):
             await fleet.send(*jobs(n * 20, n * 20 + 20, "wire.send"))
             folder = tmp_path / f"backup{n}"
-            told = await asyncio.to_thread(back_up, fleet.app.settings, folder)
-            assert told["size"] > 0
+            answer = await asyncio.to_thread(back_up, fleet.app.settings, folder)
+            assert answer["size"] > 0
             assert not (folder / "ledger.key").exists()
             assert {p.stat().st_mode & 0o077 for p in folder.iterdir() if p.suffix == ".db"} == {0}
         await fleet.wait_until_idle()
         assert world.effects() == 60
-    again = await in_thread(lambda: back_up(settings_of(tmp_path), tmp_path / "idle"))
-    assert again["size"] == verified(tmp_path).size
+    repeat = await in_thread(lambda: back_up(settings_of(tmp_path), tmp_path / "idle"))
+    assert repeat["size"] == verified(tmp_path).size
 
 
 async def test_a_damaged_store_is_no_backup(tmp_path: Path, world: World) -> None:
@@ -606,8 +606,8 @@ async def test_a_disk_without_hard_links_takes_a_backup(
         await fleet.send(*jobs(0, 2, "wire.send"))
         await fleet.wait_until_idle()
         monkeypatch.setattr(os, "link", refuse)
-        told = await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "backup"))
-    assert told["size"] > 0
+        answer = await in_thread(lambda: back_up(fleet.app.settings, tmp_path / "backup"))
+    assert answer["size"] > 0
     assert (tmp_path / "backup" / "backup.json").exists()
 
 
@@ -778,11 +778,11 @@ async def test_a_source_delivers_again_what_was_lost(tmp_path: Path, world: Worl
         await go_on(fleet)
         write(10)
         await deliver(fleet)
-        assert fleet.app.store.event_counts()[0] == 10
+        assert fleet.app.store.tables.event_counts()[0] == 10
         # The four that were lost were asked about, and the two new ones too: who can know?
         assert (len(world.queries), len(world.keys("order.place"))) == (6, 10)
         assert set(world.keys("order.place").values()) == {1}
-        assert fleet.app.store.wait_counts() == {}
+        assert fleet.app.store.tables.wait_counts() == {}
 
 
 def as_cloudevent(one: Event) -> dict[str, Any]:
@@ -821,7 +821,7 @@ async def test_a_disk_that_is_lost_under_load(tmp_path: Path, world: World, seed
         await go_on(fleet)
         await JsonlSource("jobs", str(lines), SystemClock()).deliver(fleet.app.intake)
         await fleet.wait_until_idle()
-        assert fleet.app.store.event_counts()[0] == 60
+        assert fleet.app.store.tables.event_counts()[0] == 60
         assert fleet.outcomes() == {"permit": 60}
         rows = [row for one in events for row in fleet.actions(one)]
         assert {row.effect for row in rows} == {"done"}

@@ -34,16 +34,16 @@ async def test_state_and_row_are_as_they_were_before_the_event(tmp_path: Path) -
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.send(*jobs)
         await fleet.wait_until_idle()
-        called, entries = len(world.calls), fleet.app.store.last_seq()
+        called, entries = len(world.calls), fleet.app.store.ledger.last_seq()
         on = trial(fleet)
         for at, one in enumerate(jobs):
             run = fleet.runs(one)[0]
             was = load_prior_state(fleet.app.store, on.agent, "k", run.position)
-            told = on.run(one, was)
-            recorded = fleet.app.store.turns(run.id)[0]
-            assert told["label"] == recorded["label"] == f"sum {'1' * (at + 1)} of {at + 1}"
+            answer = on.run(one, was)
+            recorded = fleet.app.store.runs.turns(run.id)[0]
+            assert answer["label"] == recorded["label"] == f"sum {'1' * (at + 1)} of {at + 1}"
             assert was.row.get("texts", []) == [f"text {n}" for n in range(at)]
-            assert [(a["tool"], a["outcome"]) for a in told["actions"]] == [
+            assert [(a["tool"], a["outcome"]) for a in answer["actions"]] == [
                 ("note.add", "permit"), ("wire.send", "permit"),
             ]  # fmt: skip
         now = load_prior_state(fleet.app.store, on.agent, "k", None)
@@ -51,7 +51,7 @@ async def test_state_and_row_are_as_they_were_before_the_event(tmp_path: Path) -
         assert now.row["texts"] == [f"text {n}" for n in range(5)]
         # The control: without what is on record it is judged otherwise.
         assert on.run(jobs[4], PriorState())["label"] == "sum 10000 of 1"
-        assert (len(world.calls), fleet.app.store.last_seq()) == (called, entries)
+        assert (len(world.calls), fleet.app.store.ledger.last_seq()) == (called, entries)
 
 
 async def test_what_is_stopped_waits_and_what_is_no_action_is_told(tmp_path: Path) -> None:
@@ -59,10 +59,10 @@ async def test_what_is_stopped_waits_and_what_is_no_action_is_told(tmp_path: Pat
 
     async with toy_fleet(tmp_path, World()) as fleet:
         on = replace(trial(fleet), stopped=frozenset({"wire.send"}))
-        told = on.run(job("1", send_proposal(), {"tool": "no.such", "args": {}}), PriorState())
-        assert [(a["outcome"], a["wait"], a["rule"]) for a in told["actions"]] == [
+        answer = on.run(job("1", send_proposal(), {"tool": "no.such", "args": {}}), PriorState())
+        assert [(a["outcome"], a["wait"], a["rule"]) for a in answer["actions"]] == [
             ("hold", "resume", "stopped")
         ]
-        assert told["refused"] == ["no.such: the agent declares no tool 'no.such'"]
-        assert told["actions"][0]["touches"] == "world (world)"
-        assert orjson.loads(orjson.dumps(told)) == told
+        assert answer["refused"] == ["no.such: the agent declares no tool 'no.such'"]
+        assert answer["actions"][0]["touches"] == "world (world)"
+        assert orjson.loads(orjson.dumps(answer)) == answer

@@ -56,7 +56,7 @@ url = "http://127.0.0.1:9/hook"
 """
 
 
-async def again(app: App) -> JudgeReport:
+async def replay_all(app: App) -> JudgeReport:
     """Replay what a fleet judged."""
     store = open_reader(app.settings)
     try:
@@ -90,7 +90,7 @@ async def test_a_sound_record_is_judged_again_with_the_same_answers(fleet: Fleet
     await some(fleet)
     await fleet.restart()
     await some(fleet, EVENTS + 1)
-    report = await again(fleet.app)
+    report = await replay_all(fleet.app)
     assert (report.ok, report.judgements, report.equal) == (True, 2 * EVENTS, 2 * EVENTS)
     assert {entry["state"] for entry in fleet.entries("run.closed") if "label" in entry}
 
@@ -110,7 +110,7 @@ async def test_checkpoints_are_made_again(fleet: FleetHarness) -> None:
     await some(fleet, number=36)
     await fleet.restart()
     await some(fleet, 37)
-    report = await again(fleet.app)
+    report = await replay_all(fleet.app)
     assert (report.to_json()["differences"], report.equal, report.states) == ([], 48, 2)
 
 
@@ -124,7 +124,7 @@ def another_worker(fleet: FleetHarness) -> Iterator[None]:
     here, keys = line.reasoners, line.keys
     lessons = fleet.app.releases.lessons
     line.reasoners = {"judge": build_judge_reasoner(line.fleet, lessons, line.clock, None)}
-    line.keys = KeyStates(line.store)
+    line.keys = KeyStates(line.store.judge_states, line.store.runs)
     try:
         yield
     finally:
@@ -143,7 +143,7 @@ async def accept(fleet: FleetHarness, *events: Event) -> list[Lease]:
     await fleet.send(*events)
     store = fleet.app.store
     runs = [run for event in events for run in fleet.runs(event)]
-    return [Lease(run, store.lease_epoch(run) or 0) for run in runs]
+    return [Lease(run, store.cluster.lease_epoch(run) or 0) for run in runs]
 
 
 async def test_an_event_that_was_judged_out_of_order_is_found(fleet: FleetHarness) -> None:
@@ -151,7 +151,7 @@ async def test_an_event_that_was_judged_out_of_order_is_found(fleet: FleetHarnes
     await handle(fleet.app.services, second)
     with another_worker(fleet):
         await handle(fleet.app.services, first)
-    report = await again(fleet.app)
+    report = await replay_all(fleet.app)
     (found,) = report.differences
     assert (found.what, found.event, found.position) == (
         "order", first.run.event, first.run.position,
@@ -168,7 +168,7 @@ async def test_a_judgement_on_a_stale_state_is_found(fleet: FleetHarness) -> Non
         await handle(fleet.app.services, first)
     # The worker that judged the second event never heard of the first.
     await handle(fleet.app.services, third)
-    report = await again(fleet.app)
+    report = await replay_all(fleet.app)
     assert [found.what for found in report.differences] == ["order", "state"]
     stale = report.differences[1]
     assert stale.run == third.run.id
@@ -186,11 +186,11 @@ async def test_a_state_that_was_edited_in_the_store_is_found(fleet: FleetHarness
         sql = "UPDATE state SET blob=CAST(replace(CAST(blob AS TEXT), '[2,', '[7,') AS BLOB)"
         store.execute(sql)
         assert store.changes()
-    report = await again(app)
+    report = await replay_all(app)
     assert [(found.what, found.key) for found in report.differences] == [("row", "a")]
     await fleet.open()
     await some(fleet, 1001, 2)
-    report = await again(fleet.app)
+    report = await replay_all(fleet.app)
     first = report.differences[0]
     assert (first.what, first.key) == ("judgement", "a")
     assert first.recorded["label"] != first.again["label"]
@@ -202,16 +202,16 @@ async def test_a_judge_that_is_not_deterministic_is_named_so(tmp_path: Path, wor
     judge = fleet.content / "agents" / "worker" / "judge.py"
     # An order that hangs on the seed of the process's own hashes; two of these eight are rare.
     by_chance = "list({f'{item}' for item in range(40)})" if workers else "random.random()"
-    told = JUDGE_PY.replace("import json\n", "import json\nimport random\n")
-    judge.write_text(told.replace('detail={"seen": seen}', f'detail={{"seen": {by_chance}}}'))
+    code = JUDGE_PY.replace("import json\n", "import json\nimport random\n")
+    judge.write_text(code.replace('detail={"seen": seen}', f'detail={{"seen": {by_chance}}}'))
     async with fleet:
         await fleet.send(job("1", send_proposal(), value=1))
         await fleet.wait_until_idle()
-        report = await again(fleet.app)
+        report = await replay_all(fleet.app)
     assert [found.what for found in report.differences] == ["not deterministic"]
 
 
-def told_by(config: Path, *verb: str) -> tuple[int, dict[str, Any]]:
+def run_verb(config: Path, *verb: str) -> tuple[int, dict[str, Any]]:
     """Return how a verb ended, and what it told."""
     program = [str(Path(sys.executable).with_name("vedette")), "--config", str(config), *verb]
     ended = subprocess.run([*program, "--json"], stdout=subprocess.PIPE, check=False, timeout=120)
@@ -224,20 +224,20 @@ async def test_the_verbs_say_so_and_end_with_1(fleet: FleetHarness) -> None:
     config.write_text(CONFIG, "utf-8")
     await some(fleet, number=4)
     await fleet.close()
-    code, told = told_by(config, "verify", "judgements")
-    assert (code, told["equal"], told["different"]) == (0, 4, 0)
+    code, answer = run_verb(config, "verify", "judgements")
+    assert (code, answer["equal"], answer["different"]) == (0, 4, 0)
     await fleet.open()
     leases = await accept(fleet, job("5", value=5), job("6", value=6))
     for lease in reversed(leases):
         with another_worker(fleet):
             await handle(fleet.app.services, lease)
     await fleet.close()
-    code, told = told_by(config, "verify", "judgements")
-    assert (code, told["equal"], told["different"]) == (1, 5, 1)
-    assert told["differences"][0]["what"] == "order"
-    code, told = told_by(config, "verify", "all")
-    assert (code, told["ok"], told["findings"], told["deep"]["rows"]) == (1, False, [], [])
-    assert (told["deep"]["decisions"]["ok"], told["deep"]["judgements"]["ok"]) == (True, False)
+    code, answer = run_verb(config, "verify", "judgements")
+    assert (code, answer["equal"], answer["different"]) == (1, 5, 1)
+    assert answer["differences"][0]["what"] == "order"
+    code, answer = run_verb(config, "verify", "all")
+    assert (code, answer["ok"], answer["findings"], answer["deep"]["rows"]) == (1, False, [], [])
+    assert (answer["deep"]["decisions"]["ok"], answer["deep"]["judgements"]["ok"]) == (True, False)
 
 
 # --- what it must not take for a fault, nor for equal -------------------------------------------
@@ -251,13 +251,13 @@ async def test_a_judge_whose_code_has_changed_is_not_judged_again(fleet: FleetHa
     judge.write_text(JUDGE_PY.replace("sum {", "total {"))
     await fleet.open()
     await some(fleet, 5, 4)
-    report = await again(fleet.app)
+    report = await replay_all(fleet.app)
     assert (report.ok, report.equal) == (True, 8)  # the release before is kept
     for kept in folder.iterdir():
         if kept.name != fleet.app.services.fleet.agent("worker").release:
             (kept / "worker" / "judge.py").chmod(0o600)
             (kept / "worker" / "judge.py").write_text("changed")
-    report = await again(fleet.app)
+    report = await replay_all(fleet.app)
     assert (report.ok, report.equal, report.unrecomputable[CHANGED]) == (True, 4, 4)
 
 
@@ -271,7 +271,7 @@ async def test_turns_from_before_states_had_names_are_read_and_counted(
     monkeypatch.undo()
     await fleet.restart()
     await some(fleet, 5, 4)
-    report = await again(fleet.app)
+    report = await replay_all(fleet.app)
     assert (report.ok, report.equal, report.unrecomputable[UNNAMED]) == (True, 4, 4)
 
 
@@ -281,7 +281,7 @@ async def test_what_was_erased_is_said_to_be_erased(fleet: FleetHarness) -> None
     await fleet.submit_confirmed("erase", event=event.key)
     await fleet.restart()
     await some(fleet, 7, 4)
-    report = await again(fleet.app)
+    report = await replay_all(fleet.app)
     assert report.ok, report.to_json()
     assert report.unrecomputable[ERASED]
     assert report.equal >= 3 + 2
@@ -302,7 +302,7 @@ async def test_a_dead_letter_that_was_taken_up_again_is_no_fault(fleet: FleetHar
     await fleet.submit_confirmed("redrive", runs=[run.id])
     await fleet.wait_until_idle()
     await some(fleet, 9, 4)
-    report = await again(fleet.app)
+    report = await replay_all(fleet.app)
     assert report.ok, report.to_json()
     assert report.equal == 13
 
@@ -314,18 +314,21 @@ async def test_what_was_archived_is_no_fault_and_what_follows_is_judged_again(
     app = fleet.app
     store, line = SqliteReader(app.settings.state), app.settings.state / "ledger.pub"
     part = write_segment(
-        store, tmp_path / "archive", app.store.last_seq(), line.read_text("utf-8").strip()
+        store.ledger,
+        tmp_path / "archive",
+        app.store.ledger.last_seq(),
+        line.read_text("utf-8").strip(),
     )
     store.close()
     await fleet.submit_confirmed("let_go", archived=part.to_bytes().decode())
     await some(fleet, 9, 6)
-    report = await again(app)
+    report = await replay_all(app)
     assert report.ok, report.to_json()
     assert report.judgements == 6
     assert report.equal + report.unrecomputable[ARCHIVED] == 6
     await fleet.restart()
     await some(fleet, 15, 6)
-    report = await again(fleet.app)
+    report = await replay_all(fleet.app)
     assert report.ok, report.to_json()
     assert report.judgements == 12
 
@@ -338,14 +341,16 @@ async def test_an_archive_may_end_anywhere_between_events_their_judgements_and_t
     await fleet.app.commands.stop(fleet.order(), agent="worker")
     for at in range(5, 11):
         await fleet.send(job(f"e{at}", send_proposal(f"{at}"), key="ab"[at % 2], value=at))
-    accepted = fleet.app.store.last_seq()
+    accepted = fleet.app.store.ledger.last_seq()
     await fleet.app.commands.resume(fleet.order(), agent="worker")
     await fleet.wait_until_idle()
     await some(fleet, 11, 4)
     state, key = fleet.folder / "state", (fleet.folder / "state/ledger.pub").read_text().strip()
     await fleet.close()
     store = SqliteReader(state)
-    sizes = [Checkpoint.from_body(parse_note(note).body).size for note in store.notes()]
+    sizes = [
+        Checkpoint.from_body(parse_note(note).body).size for note in store.ledger.checkpoints()
+    ]
     store.close()
     behind = [size for size in sizes if size >= accepted][:8]
     judged = []
@@ -356,9 +361,9 @@ async def test_an_archive_may_end_anywhere_between_events_their_judgements_and_t
             folder, content=fleet.content, policies=fleet.policies, targets=fleet.targets
         )
         async with copy:
-            part = write_segment(copy.app.store, folder / "archive", size, key)
+            part = write_segment(copy.app.store.ledger, folder / "archive", size, key)
             await copy.submit_confirmed("let_go", archived=part.to_bytes().decode())
-            report = await again(copy.app)
+            report = await replay_all(copy.app)
         assert report.ok, (size, report.to_json())
         judged.append(report.judgements)
     assert judged[0] == 10

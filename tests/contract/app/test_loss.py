@@ -201,7 +201,7 @@ async def happened_once(
 
 def stands(fleet: FleetHarness, witness: Path) -> bool:
     line = (fleet.folder / "state" / "ledger.pub").read_text().strip()
-    report = verify_store(fleet.app.store, line, witness)
+    report = verify_store(fleet.app.store.ledger, line, witness)
     assert report.findings == ()
     return bool(report.restored)
 
@@ -223,8 +223,8 @@ async def test_a_store_whose_witness_was_removed_comes_up_stopped_and_in_doubt(
         place.witness().touch()
     async with place.fleet() as fleet:
         await nothing_happens_twice(fleet, world, later)
-        (told,) = [one for one in fleet.app.troubles if "no witness" in one]
-        assert "no witness tells whether anything was lost after entry" in told
+        (messages,) = [one for one in fleet.app.troubles if "no witness" in one]
+        assert "no witness tells whether anything was lost after entry" in messages
         assert stands(fleet, place.witness())
         # What a person has settled stays so: the next start has a witness.
         await fleet.restart()
@@ -244,7 +244,7 @@ async def test_the_order_that_meets_a_loss_first_is_not_carried_out(
         for _ in range(2):
             await fleet.app.commands.stop(ordered(fleet), all=True)
             await go_on(fleet)
-        settings, stops = fleet.app.settings, fleet.app.store.stop_epoch
+        settings, stops = fleet.app.settings, fleet.app.store.cluster.stop_epoch
     place.witness().unlink()
     args = {"agent": None, "tool": None, "all": True} if verb == "resume" else {}
 
@@ -258,7 +258,7 @@ async def test_the_order_that_meets_a_loss_first_is_not_carried_out(
         assert fleet.app.services.loss_window == LossWindow(
             fleet.entries("store.restored")[0]["seq"]
         )
-        assert fleet.app.store.stop_epoch > stops
+        assert fleet.app.store.cluster.stop_epoch > stops
     assert (await asyncio.to_thread(order))["by"] == "here"
 
 
@@ -272,7 +272,7 @@ async def test_a_folder_that_was_a_workers_does_not_join_without_its_witness(
         other = place.fleet("other")
         async with other:
             assert other.app.store.loss is None
-            assert one.app.store.stop_scopes() == []
+            assert one.app.store.policy.stop_scopes() == []
         async with other:
             assert other.app.store.loss is None
         place.witness("other").unlink()
@@ -304,17 +304,17 @@ async def test_a_first_start_that_was_killed_before_its_head_was_shown_is_no_los
     witness = tmp_path / FILE
     store = opened()
     assert witness.read_bytes() == b""
-    await store.append_entries([Draft("store.opened", {"epoch": 1})])
+    await store.commands.append_entries([Draft("store.opened", {"epoch": 1})])
     store.close()
     witness.write_bytes(b"")
     store = opened()
     assert store.loss is None
-    await store.append_entries([Draft("store.opened", {"epoch": 1})])
+    await store.commands.append_entries([Draft("store.opened", {"epoch": 1})])
     store.close()
     witness.write_bytes(b"")
     store = opened()
     assert store.loss is not None
-    assert store.stop_scopes() == [("all", "")]
+    assert store.policy.stop_scopes() == [("all", "")]
     store.close()
 
 
@@ -333,8 +333,8 @@ async def test_a_server_that_is_older_than_the_witness_saw_comes_up_stopped(
         loss = fleet.app.store.loss
         assert loss is not None
         assert loss.last == seen.size
-        told = f"entries {loss.size + 1} to {seen.size} are lost: the store goes no further than"
-        assert any(told in one for one in fleet.app.troubles)
+        text = f"entries {loss.size + 1} to {seen.size} are lost: the store goes no further than"
+        assert any(text in one for one in fleet.app.troubles)
         assert fleet.body(fleet.entries("store.restored")[0]["seq"])["reason"] == loss.sentence
         # What was learned in the lost history is not known any more.
         assert place.witness().with_name("lost-memory.db").exists()
@@ -373,7 +373,7 @@ async def test_after_a_restore_and_an_archive_the_ledger_verifies_by_itself(
         text = kept.read_text()
         forged.write_text(text[: text.rindex("\u2014")] + "\u2014 vedette/harbour AAAA\n\n")
         line = (state / "ledger.pub").read_text().strip()
-        assert not verify_store(fleet.app.store, line, forged).ok
+        assert not verify_store(fleet.app.store.ledger, line, forged).ok
 
 
 async def test_three_workers_whose_server_went_back(tmp_path: Path, world: World) -> None:
@@ -392,7 +392,7 @@ async def test_three_workers_whose_server_went_back(tmp_path: Path, world: World
             await fleet.send(*later[at::3])
         await wait_until(lambda: are_over(one, later), 60)
         # Every witness sees what any of them signs.
-        head = one.app.store.last_seq()
+        head = one.app.store.ledger.last_seq()
         await wait_until(lambda: all(shown(place, name) >= head for name in names), 20)
     place.go_back()
     async with AsyncExitStack() as stack:
@@ -444,10 +444,13 @@ async def test_a_worker_that_saw_more_than_was_told_stops_everything_again(
         assert is_stopped(one)
         await go_on(one)
         # The restored history grows past what the other one saw.
-        while one.app.store.last_seq() <= saw:
+        while one.app.store.ledger.last_seq() <= saw:
             await handle(
                 one,
-                *(job(f"n{one.app.store.last_seq()}-{n}", note_proposal("x")) for n in range(9)),
+                *(
+                    job(f"n{one.app.store.ledger.last_seq()}-{n}", note_proposal("x"))
+                    for n in range(9)
+                ),
             )
     async with other:
         loss = other.app.store.loss
@@ -477,7 +480,7 @@ async def test_a_worker_that_saw_nothing_of_what_is_lost_stops_everything_too(
         loss = other.app.store.loss
         assert loss is not None
         assert (loss.heads, loss.has_moved) == ((), True)
-        assert any(loss.sentence in told for told in other.app.troubles)
+        assert any(loss.sentence in message for message in other.app.troubles)
         await nothing_happens_twice(other, world, later)
         assert stands(other, place.witness("other"))
         await other.restart()
@@ -521,8 +524,8 @@ async def test_a_second_loss_is_told_though_the_first_one_was_longer(
     place.keep()
     async with fleet:
         # Longer than all that comes after it is lost.
-        while fleet.app.store.last_seq() <= 500:
-            at = fleet.app.store.last_seq()
+        while fleet.app.store.ledger.last_seq() <= 500:
+            at = fleet.app.store.ledger.last_seq()
             await handle(fleet, *(job(f"n{at}-{n}", note_proposal("x")) for n in range(40)))
         await handle(fleet, *later)
     place.go_back()
@@ -536,7 +539,7 @@ async def test_a_second_loss_is_told_though_the_first_one_was_longer(
         async with place.fleet("newcomer"):
             await fleet.send(*more)
             await wait_until(lambda: are_over(fleet, more), 60)
-        assert fleet.app.store.last_seq() < first.last
+        assert fleet.app.store.ledger.last_seq() < first.last
     place.go_back()
     fleet = place.fleet(first_up)
     async with fleet:
@@ -576,7 +579,7 @@ async def test_a_worker_that_had_ended_before_the_loss_comes_back_to_a_longer_hi
         assert is_stopped(one)
         await go_on(one)
         await handle(one, *(job(f"new {n}", note_proposal("x")) for n in range(9)))
-        assert saw < one.app.store.last_seq()
+        assert saw < one.app.store.ledger.last_seq()
     async with other:
         assert other.app.store.loss is None
         assert stands(other, place.witness())
@@ -584,10 +587,10 @@ async def test_a_worker_that_had_ended_before_the_loss_comes_back_to_a_longer_hi
 
 
 @pytest.mark.parametrize(
-    ("lags", "told"), [(True, "the server went back"), (False, "the server was promoted")]
+    ("lags", "expected"), [(True, "the server went back"), (False, "the server was promoted")]
 )
 async def test_a_running_worker_whose_server_goes_back_ends_and_calls_nothing(
-    tmp_path: Path, world: World, lags: bool, told: str
+    tmp_path: Path, world: World, lags: bool, expected: str
 ) -> None:
     """The same address, another database: what a failover to a copy that may lag comes to."""
     place = Place(tmp_path, world, "postgresql")
@@ -605,9 +608,9 @@ async def test_a_running_worker_whose_server_goes_back_ends_and_calls_nothing(
             ending = asyncio.create_task(running.run(ticks.append))
             await wait_until(lambda: bool(ticks) or ending.done(), 20)
             place.fail_over(lags=lags)
-            with pytest.raises((BadStore, Unavailable), match=told):
+            with pytest.raises((BadStore, Unavailable), match=expected):
                 await ending
-        assert not fleet.app.store.is_lease_valid(fleet.app.store.epoch)
+        assert not fleet.app.store.cluster.is_lease_valid(fleet.app.store.cluster.epoch)
         assert world.effects() == 15
     async with fleet:
         assert is_stopped(fleet)
@@ -620,13 +623,13 @@ async def archived(fleet: FleetHarness, to: Path) -> None:
     """Archive what is closed, and let it go: the entries of the loss among it."""
     store, upkeep = fleet.app.store, fleet.app.commands.maintenance
     assert upkeep is not None
-    for held in store.holds_page(after=0, limit=100):
+    for held in store.runs.holds_page(after=0, limit=100):
         await fleet.app.commands.deny(ordered(fleet), held.id)
     await handle(fleet, *(job(f"more {n}", note_proposal("more"), value=n) for n in range(3)))
     key = (fleet.folder / "state" / "ledger.pub").read_text().strip()
     size = checkpoint_size_before(
-        store, fleet.app.services.clock.now_us(), store.first_open_entry()
+        store.ledger, fleet.app.services.clock.now_us(), store.ledger.first_open_entry()
     )
     assert all(one["seq"] <= size for one in fleet.entries("store.restored"))
-    await upkeep.prune_archived(TESTER, "old", write_segment(store, to, size, key))
+    await upkeep.prune_archived(TESTER, "old", write_segment(store.ledger, to, size, key))
     assert fleet.entries("store.restored") == []

@@ -105,7 +105,7 @@ def hook() -> Iterator[Hook]:
         yield found
 
 
-class Told:
+class Notices:
     """A fleet with one way to tell, and its follower driven by hand."""
 
     def __init__(self, fleet: FleetHarness, clock: ManualClock, plan: NotifyPlan) -> None:
@@ -149,13 +149,13 @@ async def test_the_first_hold_is_told_at_once_and_the_next_of_its_kind_after_a_m
 ) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(
+        notices = Notices(
             fleet,
             clock,
             NotifyPlan(LINK, to=(WebhookFile(kind="webhook", name="ops", url=hook.url),)),
         )
-        await told.holds("m1")
-        await told.round()
+        await notices.holds("m1")
+        await notices.round()
         assert hook.texts() == [
             "[harbour] A hold waits for a person: inbox_triage mail.send (impact.high)"
         ]
@@ -163,18 +163,18 @@ async def test_the_first_hold_is_told_at_once_and_the_next_of_its_kind_after_a_m
         (row,) = fleet.actions(mail("m1"))
         assert body["look"] == LINK.replace("{hold}", row.id.replace("act_", "hold_"))
         assert headers["idempotency-key"] == body["id"]
-        await told.holds("m2", "m3", "m4")
+        await notices.holds("m2", "m3", "m4")
         clock.advance(GROUP_INTERVAL_US - 1)
-        await told.round(2)
+        await notices.round(2)
         assert len(hook.got) == 1
         clock.advance(1)
-        await told.round()
+        await notices.round()
         assert hook.texts()[1:] == [
             "[harbour] 3 holds wait for a person: inbox_triage mail.send (impact.high)"
         ]
         # Everything was told: nothing comes twice.
         clock.advance(HOUR_US)
-        await told.round(2)
+        await notices.round(2)
         assert len(hook.got) == 2
 
 
@@ -183,32 +183,32 @@ async def test_what_was_not_taken_is_told_after_a_restart_under_the_same_id(
 ) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(
+        notices = Notices(
             fleet,
             clock,
             NotifyPlan(LINK, to=(WebhookFile(kind="webhook", name="ops", url=hook.url),)),
         )
         hook.status = 503
-        await told.holds("m1")
-        await told.round(3)
+        await notices.holds("m1")
+        await notices.round(3)
         assert len(hook.got) == 1, "after a failure it waits"
         stood = status(fleet.app.store, clock.now_us())["notices"]
         assert stood == {"pending": 1, "sent": 0, "failed": 1, "dropped": 0, "failing": ["ops"]}
-        assert told.troubles
-        assert "503" in told.troubles[0]
+        assert notices.troubles
+        assert "503" in notices.troubles[0]
         hook.status = 200
-        told.again()
+        notices.again()
         clock.advance(HOUR_US)
-        await told.round()
+        await notices.round()
         assert [body["id"] for _, body in hook.got] == [hook.got[0][1]["id"]] * 2
         # Taken, and killed before that was durable: it goes once more, and its id says so.
         kept = fleet.app.store.meta(NOTICES)
-        await told.holds("m2")
+        await notices.holds("m2")
         clock.advance(GROUP_INTERVAL_US)
-        await told.round()
+        await notices.round()
         assert len(hook.got) == 3
-        told.telling.outbox = Outbox.from_json(json.loads(str(kept)))
-        await told.round()
+        notices.telling.outbox = Outbox.from_json(json.loads(str(kept)))
+        await notices.round()
         assert hook.got[3][1]["id"] == hook.got[2][1]["id"]
 
 
@@ -217,13 +217,13 @@ async def test_a_notice_shows_what_it_is_about_and_holds_no_power(
 ) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(
+        notices = Notices(
             fleet,
             clock,
             NotifyPlan(None, to=(WebhookFile(kind="webhook", name="ops", url=hook.url),)),
         )
-        await told.holds(NEW)
-        await told.round()
+        await notices.holds(NEW)
+        await notices.round()
         ((_, body),) = hook.got
         (about,) = body.pop("about")
         assert about["written"] == "outside"
@@ -246,24 +246,24 @@ async def test_a_notice_shows_nothing_that_was_erased_or_is_not_to_leave(
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
         ways = (WebhookFile(kind="webhook", name="ops", url=hook.url),)
-        quiet = Told(fleet, clock, NotifyPlan(None, to=ways, content=False))
+        quiet = Notices(fleet, clock, NotifyPlan(None, to=ways, content=False))
         await quiet.holds(NEW)
         await quiet.round()
         assert hook.got[0][1]["about"] == []
-        told = Told(fleet, clock, NotifyPlan(None, to=ways))
+        notices = Notices(fleet, clock, NotifyPlan(None, to=ways))
         # Not taken at first: the words are not kept with the notice, but looked up as it is sent.
         hook.status = 503
-        await told.holds("m1")
+        await notices.holds("m1")
         clock.advance(GROUP_INTERVAL_US)
-        await told.round()
+        await notices.round()
         assert "hello" not in str(fleet.app.store.meta(NOTICES))
-        assert told.telling.outbox.pending
+        assert notices.telling.outbox.pending
         hook.status = 200
         clock.advance(72 * HOUR_US)
         await fleet.wait_until_idle()
         await fleet.app.commands.erase(fleet.order(), event=mail("m1").key)
-        told.again()
-        await told.round()
+        notices.again()
+        await notices.round()
         erased = [one for _, body in hook.got[2:] for one in body["about"]]
         assert erased
         assert all(one["erased"] and "title" not in one for one in erased)
@@ -274,7 +274,7 @@ async def test_a_notice_shows_nothing_that_not_everybody_may_read(
 ) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(
+        notices = Notices(
             fleet,
             clock,
             NotifyPlan(None, to=(WebhookFile(kind="webhook", name="ops", url=hook.url),)),
@@ -282,10 +282,10 @@ async def test_a_notice_shows_nothing_that_not_everybody_may_read(
         here = frozenset({"@quaylaw.example"})
         for name in ("m1", "m2"):
             await fleet.send(replace(mail(name, "eve@evil.example"), readers=here))
-        await told.holds(NEW)
-        await told.round()
+        await notices.holds(NEW)
+        await notices.round()
         clock.advance(GROUP_INTERVAL_US)
-        await told.round()
+        await notices.round()
         held = [row for name in ("m1", "m2", NEW) for row in fleet.actions(mail(name))]
         assert [row.decided for row in held] == ["hold"] * 3
         assert {id for _, body in hook.got for id in body["ids"]} >= {
@@ -299,15 +299,15 @@ async def test_a_notice_shows_nothing_that_not_everybody_may_read(
 async def test_a_hold_that_was_answered_first_is_not_told_of(tmp_path: Path, hook: Hook) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(
+        notices = Notices(
             fleet,
             clock,
             NotifyPlan(LINK, to=(WebhookFile(kind="webhook", name="ops", url=hook.url),)),
         )
-        await told.holds("m1")
+        await notices.holds("m1")
         (row,) = fleet.actions(mail("m1"))
         await fleet.app.commands.deny(fleet.order(), row.id)
-        await told.round()
+        await notices.round()
         assert not hook.got
 
 
@@ -317,17 +317,17 @@ async def test_a_hold_about_to_expire_is_told_once(tmp_path: Path, hook: Hook) -
         plan = NotifyPlan(
             LINK, 4 * HOUR_US, to=(WebhookFile(kind="webhook", name="ops", url=hook.url),)
         )
-        told = Told(fleet, clock, plan)
-        await told.holds("m1", "m2")
-        await told.round()
+        notices = Notices(fleet, clock, plan)
+        await notices.holds("m1", "m2")
+        await notices.round()
         clock.advance(67 * HOUR_US)
-        await told.round()
+        await notices.round()
         assert len(hook.got) == 1
         clock.advance(HOUR_US + 1)
-        await told.round()
-        told.again()
+        await notices.round()
+        notices.again()
         clock.advance(HOUR_US)
-        await told.round(2)
+        await notices.round(2)
         assert [body["kind"] for _, body in hook.got] == ["hold.opened", "hold.expiring"]
         assert hook.got[1][1]["count"] == 2
         assert hook.got[1][1]["expires"]
@@ -340,14 +340,14 @@ async def test_a_way_that_hangs_back_keeps_no_other_waiting(tmp_path: Path, hook
             WebhookFile(kind="webhook", name="gone", url="http://127.0.0.1:9/hook"),
             WebhookFile(kind="webhook", name="ops", url=hook.url),
         )
-        told = Told(fleet, clock, NotifyPlan(LINK, to=ways))
-        await told.holds("m1")
-        await told.round()
+        notices = Notices(fleet, clock, NotifyPlan(LINK, to=ways))
+        await notices.holds("m1")
+        await notices.round()
         assert len(hook.got) == 1
         stood = status(fleet.app.store, clock.now_us())["notices"]
         assert (stood["pending"], stood["failing"]) == (1, ["gone"])
         clock.advance(RETRY_LIMIT_US + HOUR_US)
-        await told.round()
+        await notices.round()
         stood = status(fleet.app.store, clock.now_us())["notices"]
         assert (stood["dropped"], stood["sent"]) == (1, 1)
 
@@ -360,14 +360,14 @@ async def test_a_way_that_hangs_does_not_keep_the_fleet_from_ending(tmp_path: Pa
         let_go.wait(60)
 
     async with harness(tmp_path, clock) as fleet:
-        told = Told(
+        notices = Notices(
             fleet,
             clock,
             NotifyPlan(to=(WebhookFile(kind="webhook", name="ops", url="http://127.0.0.1:9/"),)),
         )
-        told.telling._senders = {"ops": hang}
-        await told.holds("m1")
-        sending = asyncio.create_task(told.round())
+        notices.telling._senders = {"ops": hang}
+        await notices.holds("m1")
+        sending = asyncio.create_task(notices.round())
         assert await asyncio.to_thread(begun.wait, 10)
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -439,10 +439,10 @@ async def test_people_are_told_by_mail(tmp_path: Path) -> None:
         async with harness(tmp_path, clock) as fleet:
             server = {"kind": "smtp", "host": "127.0.0.1", "port": port, "tls": "none"}
             way = MailPlan("mail", server, "fleet@harbour.example", ("ops@harbour.example",))
-            told = Told(fleet, clock, NotifyPlan(LINK, to=(way,)))
-            await told.holds("m1")
-            await told.round()
-            assert not told.troubles
+            notices = Notices(fleet, clock, NotifyPlan(LINK, to=(way,)))
+            await notices.holds("m1")
+            await notices.round()
+            assert not notices.troubles
             (row,) = fleet.actions(mail("m1"))
     (raw,) = taken
     message = message_from_string(raw, policy=default)
@@ -478,7 +478,7 @@ def entry(kind: str, **fields: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("told", "kind"),
+    ("expected", "kind"),
     [
         (entry("action.decided", outcome="hold", wait="approval", action="act_1"), "hold.opened"),
         (entry("action.decided", outcome="hold", wait="time", action="act_1"), None),
@@ -492,12 +492,12 @@ def entry(kind: str, **fields: Any) -> dict[str, Any]:
         (entry("run.closed"), None),
     ],
 )
-def test_what_is_told_of_and_what_is_not(told: dict[str, Any], kind: str | None) -> None:
-    found = notice_fields(told)
+def test_what_is_told_of_and_what_is_not(expected: dict[str, Any], kind: str | None) -> None:
+    found = notice_fields(expected)
     assert (found[0] if found else None) == kind
     if kind is not None:
         outbox = Outbox(0)
-        outbox.add_entry(1, told, ["ops"], 5)
+        outbox.add_entry(1, expected, ["ops"], 5)
         (notice,) = outbox.due_notices("ops", 5)
         text = notice_facts(notice, "f", None)["text"]
         assert re.match(r"\[f\] (A [^aeiou]|An [aeiou])", text), text
@@ -520,12 +520,12 @@ def test_the_outbox_is_bounded_and_says_what_it_dropped() -> None:
 
 
 def test_what_has_no_id_names_none() -> None:
-    for told in (
+    for stored in (
         entry("stop.set", what="agent:a", actor="engine:vedette"),
         entry("budget.alerted", scope="agent", unit="actions", window="day"),
     ):
         outbox = Outbox(0)
-        outbox.add_entry(1, told, ["ops"], 5)
+        outbox.add_entry(1, stored, ["ops"], 5)
         assert notice_facts(outbox.pending[0], "f", None)["ids"] == []
 
 
@@ -563,9 +563,9 @@ def test_names_are_made_plain_whatever_they_are() -> None:
     outbox.add_entry(
         1, entry("run.dead", agent="a\x1b]8;;http://evil\x07" * 50, run="r"), ["ops"], 5
     )
-    told = notice_facts(outbox.pending[0], "f", None)["text"]
-    assert told.isprintable()
-    assert len(told) < 300
+    facts = notice_facts(outbox.pending[0], "f", None)["text"]
+    assert facts.isprintable()
+    assert len(facts) < 300
     assert isinstance(outbox.pending[0], Notice)
 
 
@@ -608,7 +608,7 @@ def test_the_settings_of_notices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "expected"),
     [
         ("/{hold}", "/", "vedette.toml:7"),
         ('"2h"', '"soon"', "vedette.toml:8"),
@@ -625,7 +625,7 @@ def test_the_settings_of_notices(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_with_them_is_told_by_line(
-    tmp_path: Path, old: str, new: str, told: str
+    tmp_path: Path, old: str, new: str, expected: str
 ) -> None:
     (found,) = problems(tmp_path, TOML.replace(old, new))
-    assert told in found
+    assert expected in found

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.contract.app.test_notifications import (
     Hook,
-    Told,
+    Notices,
     entry,
     harness,
     hook,
@@ -60,10 +60,10 @@ def test_a_webhook_that_cannot_be_asked_is_refused_for_good(
     hook: Hook, url: str, token: str | None
 ) -> None:
     url = url.replace("PORT", hook.url.rpartition(":")[2].partition("/")[0])
-    with pytest.raises(Permanent, match="cannot be asked") as told:
+    with pytest.raises(Permanent, match="cannot be asked") as refusal:
         webhook.post(url, b"{}", "k", token)
     for secret in ("secret", "token", "two", "ł"):
-        assert secret not in str(told.value).replace("address and token", "")
+        assert secret not in str(refusal.value).replace("address and token", "")
     assert not hook.got
 
 
@@ -71,9 +71,9 @@ def test_the_secret_path_is_in_no_refusal() -> None:
     for error, url in (
         (Permanent, "http://hooks.example/secret"), (Temporary, "http://127.0.0.1:9/secret"),
     ):  # fmt: skip
-        with pytest.raises(error) as told:
+        with pytest.raises(error) as refusal:
             webhook.post(url, b"{}", "k", "token" if error is Permanent else None)
-        assert "secret" not in str(told.value)
+        assert "secret" not in str(refusal.value)
 
 
 def test_a_host_that_only_begins_like_this_machine_is_not_given_the_token() -> None:
@@ -84,9 +84,9 @@ def test_a_host_that_only_begins_like_this_machine_is_not_given_the_token() -> N
 def test_a_password_that_smtp_cannot_say_is_refused_for_good() -> None:
     with mail_server(("250-here", "250 AUTH PLAIN LOGIN")) as (port, taken):
         server = {"host": "127.0.0.1", "port": port, "tls": "none", "user": "kim"}
-        with pytest.raises(Permanent, match="cannot be asked") as told:
+        with pytest.raises(Permanent, match="cannot be asked") as refusal:
             send_mail({**server, "password": "p\u00e4ssword"}, MAIL, "a@b.example", ["c@d.example"])
-        assert "\u00e4" not in str(told.value)
+        assert "\u00e4" not in str(refusal.value)
         assert not taken
 
 
@@ -111,7 +111,7 @@ async def test_a_way_that_raises_anything_ends_no_fleet(tmp_path: Path, hook: Ho
             WebhookFile(kind="webhook", name="bad", url=f"{hook.url}/h\u00f6k"),
             WebhookFile(kind="webhook", name="ops", url=hook.url),
         )
-        told = Told(fleet, clock, NotifyPlan(to=ways))
+        told = Notices(fleet, clock, NotifyPlan(to=ways))
 
         def raise_it(notice: Notice) -> None:
             raise LookupError("secret")
@@ -145,43 +145,43 @@ async def test_a_way_that_hangs_ends_in_time_and_others_are_told_meanwhile(
             WebhookFile(kind="webhook", name="slow", url="http://127.0.0.1:9/"),
             WebhookFile(kind="webhook", name="ops", url=hook.url),
         )
-        told = Told(fleet, clock, NotifyPlan(to=ways))
+        notices = Notices(fleet, clock, NotifyPlan(to=ways))
         begun: list[Notice] = []
 
         def hang(notice: Notice) -> None:
             begun.append(notice)
             let_go.wait(30)
 
-        told.telling._senders["slow"] = hang
+        notices.telling._senders["slow"] = hang
         from vedette.app.followers.telemetry import RecordReader
 
         # Nobody waits for it: while it hangs, two rounds tell the other way of two things.
         with RecordReader(fleet.app) as reader:
             for name, count in (("m1", 1), ("m2", 2)):
-                await told.holds(name)
+                await notices.holds(name)
                 clock.advance(60_000_000)
-                await told.telling.run_round(reader)
-                await told.telling._sending["ops"]
+                await notices.telling.run_round(reader)
+                await notices.telling._sending["ops"]
                 assert len(hook.got) == count
         assert len(begun) == 1
-        slow = told.telling._sending["slow"]
+        slow = notices.telling._sending["slow"]
         slow.cancel()
         await asyncio.gather(slow, return_exceptions=True)
-        told.telling._sending.clear()
-        told.telling.longest_s = 0.02
+        notices.telling._sending.clear()
+        notices.telling.longest_s = 0.02
         for _ in range(6):
             clock.advance(600_000_000)
-            await told.round()
-        assert told.troubles == ["notices by slow: not taken within 0.02 s"]
+            await notices.round()
+        assert notices.troubles == ["notices by slow: not taken within 0.02 s"]
         # Threads that hang do not pile up.
         assert len(begun) == 1 + 3
         let_go.set()
-        told.telling.longest_s = 30.0
+        notices.telling.longest_s = 30.0
         for thread in threading.enumerate():
             if thread.name == "notice":
                 thread.join(5)
         clock.advance(600_000_000)
-        await told.round()
+        await notices.round()
         assert status(fleet.app.store, clock.now_us())["notices"]["pending"] == 0
 
 
@@ -194,29 +194,29 @@ async def test_a_no_is_tried_again_until_the_way_is_mended(
 ) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(
+        notices = Notices(
             fleet, clock, NotifyPlan(to=(WebhookFile(kind="webhook", name="ops", url=hook.url),))
         )
         hook.status = answer
         for name in ("m1", "m2"):
-            await told.holds(name)
-            await told.round()
+            await notices.holds(name)
+            await notices.round()
             clock.advance(60_000_000)
         stood = status(fleet.app.store, clock.now_us())["notices"]
         assert stood == {"pending": 2, "sent": 0, "failed": 2, "dropped": 0, "failing": ["ops"]}
-        assert len(told.troubles) == 1
+        assert len(notices.troubles) == 1
         tried = len(hook.got)
         hook.status = 200
-        await told.round()
+        await notices.round()
         assert len(hook.got) == tried + 2
         stood = status(fleet.app.store, clock.now_us())["notices"]
         assert (stood["pending"], stood["sent"], stood["failing"]) == (0, 2, [])
         # And not for ever: what nobody takes for a day is given up, and that is counted.
         hook.status = answer
-        await told.holds("m3")
-        await told.round()
+        await notices.holds("m3")
+        await notices.round()
         clock.advance(RETRY_LIMIT_US + 1)
-        await told.round()
+        await notices.round()
         stood = status(fleet.app.store, clock.now_us())["notices"]
         assert (stood["pending"], stood["dropped"], stood["failing"]) == (0, 1, ["ops"])
 
@@ -226,18 +226,18 @@ async def test_what_can_never_be_sent_is_dropped_and_the_way_goes_on(
 ) -> None:
     clock = ManualClock()
     async with harness(tmp_path, clock) as fleet:
-        told = Told(
+        notices = Notices(
             fleet, clock, NotifyPlan(to=(WebhookFile(kind="webhook", name="ops", url=hook.url),))
         )
         hook.status = 413
-        await told.holds("m1")
-        await told.round()
+        await notices.holds("m1")
+        await notices.round()
         stood = status(fleet.app.store, clock.now_us())["notices"]
         assert stood == {"pending": 0, "sent": 0, "failed": 1, "dropped": 1, "failing": ["ops"]}
         hook.status = 200
-        await told.holds("m2")
+        await notices.holds("m2")
         clock.advance(60_000_000)
-        await told.round()
+        await notices.round()
         stood = status(fleet.app.store, clock.now_us())["notices"]
         assert (stood["sent"], stood["failing"]) == (1, [])
 
@@ -267,14 +267,14 @@ async def test_one_who_has_left_keeps_nobody_from_being_told(tmp_path: Path) -> 
     clock, whom = ManualClock(), list[list[str]]()
     with mail_server(noes={BOB: "550 5.1.1 no such user"}, whom=whom) as (port, _):
         async with harness(tmp_path, clock) as fleet:
-            told = Told(fleet, clock, mailing(port))
+            notices = Notices(fleet, clock, mailing(port))
             for name in ("m1", "m2"):
-                await told.holds(name)
-                await told.round()
+                await notices.holds(name)
+                await notices.round()
                 clock.advance(3_600_000_000)
-            await told.round()
+            await notices.round()
             assert whom == [[ANN], [ANN]]
-            assert told.troubles == [
+            assert notices.troubles == [
                 f"notices by mail: {BOB} was not told: the server answered 550 5.1.1 no such user"
             ]
             stood = status(fleet.app.store, clock.now_us())["notices"]
@@ -288,20 +288,20 @@ async def test_who_takes_a_mail_later_gets_it_alone_and_others_are_not_kept_wait
     noes = {BOB: "450 4.2.0 not now"}
     with mail_server(noes=noes, whom=whom) as (port, taken):
         async with harness(tmp_path, clock) as fleet:
-            told = Told(fleet, clock, mailing(port))
-            await told.holds("m1")
-            await told.round(2)
+            notices = Notices(fleet, clock, mailing(port))
+            await notices.holds("m1")
+            await notices.round(2)
             assert whom == [[ANN]]
             clock.advance(60_000_000)
-            told.again()  # who was told is durable
-            await told.round()
+            notices.again()  # who was told is durable
+            await notices.round()
             # He is asked again in a minute; she is told of what is new at once.
-            await told.holds("m2")
-            await told.round(2)
+            await notices.holds("m2")
+            await notices.round(2)
             assert whom == [[ANN], [ANN]]
             noes.clear()
             clock.advance(3_600_000_000)
-            await told.round(2)
+            await notices.round(2)
             assert whom == [[ANN], [ANN], [BOB], [BOB]]
             ids = [line for mail in taken for line in mail.splitlines() if "Message-ID" in line]
             assert sorted(ids[2:]) == sorted(ids[:2])
@@ -309,19 +309,19 @@ async def test_who_takes_a_mail_later_gets_it_alone_and_others_are_not_kept_wait
             assert stood == {"pending": 0, "sent": 2, "failed": 3, "dropped": 0, "failing": []}
             # He left before he could be told: that ends it, as she was.
             noes[BOB] = "450 4.2.0 not now"
-            await told.holds("m3")
-            await told.round()
+            await notices.holds("m3")
+            await notices.round()
             noes[BOB] = "550 5.1.1 no such user"
             clock.advance(3_600_000_000)
-            await told.round()
+            await notices.round()
             stood = status(fleet.app.store, clock.now_us())["notices"]
             assert (stood["pending"], stood["sent"], stood["failing"]) == (0, 3, ["mail"])
             # Nor is one tried for longer than a day.
             noes[BOB] = "450 4.2.0 not now"
-            await told.holds("m4")
-            await told.round()
+            await notices.holds("m4")
+            await notices.round()
             clock.advance(RETRY_LIMIT_US + 1)
-            await told.round()
+            await notices.round()
             stood = status(fleet.app.store, clock.now_us())["notices"]
             assert (stood["pending"], stood["dropped"]) == (0, 1)
     assert whom[4:] == [[ANN], [ANN]]
@@ -333,15 +333,15 @@ async def test_a_no_to_everyone_is_the_relays_and_is_tried_again(tmp_path: Path,
     noes = dict.fromkeys((ANN, BOB), "554 5.7.1 relay access denied")
     with mail_server(noes=noes, whom=whom) as (port, _):
         async with harness(tmp_path, clock) as fleet:
-            told = Told(fleet, clock, mailing(port, tls))
-            await told.holds("m1")
-            await told.round()
+            notices = Notices(fleet, clock, mailing(port, tls))
+            await notices.holds("m1")
+            await notices.round()
             stood = status(fleet.app.store, clock.now_us())["notices"]
             assert (stood["pending"], stood["failing"]) == (1, ["mail"])
-            assert ("554" if tls == "none" else "no STARTTLS") in told.troubles[0]
+            assert ("554" if tls == "none" else "no STARTTLS") in notices.troubles[0]
             noes.clear()
             clock.advance(3_600_000_000)
-            await told.round()
+            await notices.round()
     assert whom == ([[ANN, BOB]] if tls == "none" else [])
 
 

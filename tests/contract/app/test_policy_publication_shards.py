@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
-from tests.contract.store.test_store import ADAPTERS, Opened, Opener, open_sqlite
+from tests.contract.store.test_store import ADAPTERS, Opener, open_sqlite
 from tests.gcs import Gcs, serving
 
 from vedette.adapters.bundles.bucket import EMULATOR_HOST
@@ -20,6 +20,7 @@ from vedette.adapters.policy_engines.regorus.stage import read_bundle
 from vedette.app.policy_publication import FolderSigner
 from vedette.config.deployment import Deployment, PolicyPlan
 from vedette.domain.bundle import Bundle
+from vedette.domain.ports.store import Store
 from vedette.policy.distribution import Archive, BundleDistributor
 from vedette.policy.signed_archive import ARCHIVE, KEY
 from vedette.testing.harness import FleetHarness, checkout, copy_policies
@@ -43,27 +44,27 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FolderSigner]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[Opened]:
+def store(tmp_path: Path) -> Iterator[Store]:
     opened = open_sqlite(tmp_path / "state")
     yield opened
     opened.close()
 
 
-def archive_of(bundle: Bundle, number: int, sealer: FolderSigner) -> Archive:
-    key = sealer.key_id(make=False)
+def archive_of(bundle: Bundle, number: int, signer: FolderSigner) -> Archive:
+    key = signer.key_id(make=False)
     assert key is not None
-    raw = sealer.pack(bundle, number, "person:tester", None, 1)
-    return Archive.from_raw(number, bundle.digest, key, raw, sealer.public_key())
+    raw = signer.pack(bundle, number, "person:tester", None, 1)
+    return Archive.from_raw(number, bundle.digest, key, raw, signer.public_key())
 
 
 async def publish(store: Any, bundle: Bundle, archive: Archive) -> None:
     """Publish as a worker does that is none of those under test."""
-    await store.publish(bundle, [], number=archive.number, meta=archive.marks())
+    await store.commands.publish(bundle, [], number=archive.number, meta=archive.marks())
 
 
-def worker(store: Any, sealer: FolderSigner, where: Path | str | None) -> BundleDistributor:
-    shelf = open_repository(str(where)) if where else None
-    made = BundleDistributor(store, sealer, shelf, NAME, lambda: 1)
+def worker(store: Any, signer: FolderSigner, where: Path | str | None) -> BundleDistributor:
+    repository = open_repository(str(where)) if where else None
+    made = BundleDistributor(store, signer, repository, NAME, lambda: 1)
     made.refresh()
     return made
 
@@ -77,7 +78,7 @@ def lies(where: Path) -> bytes:
 
 @pytest.mark.parametrize("who", ["none", "b"])
 async def test_a_leader_without_the_fleet_s_key_overwrites_nothing_newer(
-    store: Opened, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path, who: str
+    store: Store, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path, who: str
 ) -> None:
     live, newer = (archive_of(bundle, number, keys["a"]) for number in (5, 9))
     await publish(store, bundle, live)
@@ -88,22 +89,22 @@ async def test_a_leader_without_the_fleet_s_key_overwrites_nothing_newer(
     # The same again is no news: it knows by the fleet's public key what lies there.
     assert await leader.repair() is None
     (where / NAME).write_bytes(newer.raw)
-    told = await leader.repair()
-    assert told is not None
-    assert "the shelf holds revision 9" in told
+    answer = await leader.repair()
+    assert answer is not None
+    assert "the shelf holds revision 9" in answer
     assert lies(where) == newer.raw
     # The control: what none of the keys signed is replaced, and that is told.
     (where / NAME).write_bytes(b"nothing of ours")
-    told = await leader.repair()
-    assert told is not None
-    assert "none of ours and is replaced" in told
+    answer = await leader.repair()
+    assert answer is not None
+    assert "none of ours and is replaced" in answer
     assert lies(where) == live.raw
 
 
 async def test_who_is_slow_with_the_old_key_does_not_overwrite_the_new_one(
-    store: Opened, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path
+    store: Store, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path
 ) -> None:
-    """As when another worker publishes with --new-key while this one reaches the shelf."""
+    """As when another worker publishes with --new-key while this one reaches the repository."""
     old, new = archive_of(bundle, 1, keys["a"]), archive_of(bundle, 2, keys["b"])
     await publish(store, bundle, old)
     where = tmp_path / "shelf"
@@ -121,7 +122,7 @@ async def test_an_archive_that_was_kept_without_its_public_key_is_signed_anew(
     await publish(store, bundle, archive_of(bundle, 1, keys["a"]))
     mark = orjson.loads(store.meta(ARCHIVE))
     del mark["public"]
-    await store.remember(ARCHIVE, orjson.dumps(mark).decode())
+    await store.commands.set_meta(ARCHIVE, orjson.dumps(mark).decode())
     assert worker(store, keys["none"], None).live is None
     leader = worker(store, keys["a"], None)
     assert await leader.repair() is None
@@ -135,7 +136,7 @@ async def test_an_archive_that_was_kept_without_its_public_key_is_signed_anew(
 async def test_who_signs_afterwards_does_not_overwrite_what_was_published_meanwhile(
     store: Any, bundle: Bundle, keys: dict[str, FolderSigner]
 ) -> None:
-    await store.publish(bundle, [])
+    await store.commands.publish(bundle, [])
     theirs = archive_of(bundle, 2, keys["b"])
     submit, met = store.writer.submit, list[bool]()
 
@@ -161,15 +162,15 @@ async def test_marks_are_kept_all_or_none_and_only_of_what_is_live(
     opener: Opener = ADAPTERS[adapter]
     store: Any = opener(tmp_path / "state")
     try:
-        await store.publish(bundle, [])
+        await store.commands.publish(bundle, [])
         first, second = {"m": "1", KEY: "a"}, {"m": "2", KEY: "b"}
-        assert not await store.mark_live(2, first, KEY, None)
-        assert not await store.mark_live(1, first, KEY, "b")
+        assert not await store.commands.set_meta_if_live(2, first, KEY, None)
+        assert not await store.commands.set_meta_if_live(1, first, KEY, "b")
         assert store.meta("m") is None
-        assert await store.mark_live(1, first, KEY, None)
-        assert not await store.mark_live(1, second, KEY, None)
+        assert await store.commands.set_meta_if_live(1, first, KEY, None)
+        assert not await store.commands.set_meta_if_live(1, second, KEY, None)
         assert (store.meta("m"), store.meta(KEY)) == ("1", "a")
-        assert await store.mark_live(1, second, KEY, "a")
+        assert await store.commands.set_meta_if_live(1, second, KEY, "a")
         assert (store.meta("m"), store.meta(KEY)) == ("2", "b")
     finally:
         store.close()
@@ -182,13 +183,13 @@ async def test_a_worker_that_does_not_lead_shows_what_the_leader_signed(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("vedette.policy.distribution.LEAD_S", 0.01)
     monkeypatch.setattr("vedette.policy.distribution.RETRY_S", 0.02)
-    await store.publish(bundle, [])
+    await store.commands.publish(bundle, [])
     # Who led before, without the fleet's key, could not sign it.
-    await store.remember(KEY, keys["a"].key_id(make=False))
+    await store.commands.set_meta(KEY, keys["a"].key_id(make=False))
     other, leader = worker(store, keys["none"], None), worker(store, keys["a"], None)
-    told: list[str] = []
+    messages: list[str] = []
     leading = [led]
-    keeping = asyncio.create_task(other.maintain(lambda: leading[0], told.append))
+    keeping = asyncio.create_task(other.maintain(lambda: leading[0], messages.append))
     try:
         await asyncio.sleep(0.1)
         leading[0] = False
@@ -205,8 +206,8 @@ async def test_a_worker_that_does_not_lead_shows_what_the_leader_signed(
                 await asyncio.sleep(0.01)
                 shown.append(other.live)
         assert shown[0] is None
-        assert [each for each in told if "revision 1 is not signed" not in each] == []
-        assert bool(told) == led
+        assert [each for each in messages if "revision 1 is not signed" not in each] == []
+        assert bool(messages) == led
     finally:
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)
@@ -235,18 +236,18 @@ async def test_a_bucket_that_breaks_off_is_tried_again_and_loses_nothing(
     open_repository("gs://policies").replace(NAME, newer.raw, None)
     gcs.breaking = how
     leader = worker(store, keys["a"], "gs://policies")
-    told: list[str] = []
-    keeping = asyncio.create_task(leader.maintain(lambda: True, told.append))
+    messages: list[str] = []
+    keeping = asyncio.create_task(leader.maintain(lambda: True, messages.append))
     try:
         async with asyncio.timeout(10):
-            while len(told) < 2 and not keeping.done():  # noqa: ASYNC110 (a task tells)
+            while len(messages) < 2 and not keeping.done():  # noqa: ASYNC110 (a task tells)
                 await asyncio.sleep(0.01)
             assert not keeping.done()
-            assert all("revision 1 is not on the shelf yet" in each for each in told)
-            assert all("Cloud Storage" in each for each in told)  # not: somebody changed it
+            assert all("revision 1 is not on the shelf yet" in each for each in messages)
+            assert all("Cloud Storage" in each for each in messages)  # not: somebody changed it
             assert gcs.buckets["policies"][NAME].raw == newer.raw
             gcs.breaking = ""
-            while "the shelf holds revision 2" not in told[-1]:  # noqa: ASYNC110
+            while "the shelf holds revision 2" not in messages[-1]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:
         keeping.cancel()
@@ -258,14 +259,14 @@ async def test_a_bucket_that_breaks_off_is_tried_again_and_loses_nothing(
 
 def restored(folder: Path, where: Path, bundle: Bundle, number: int) -> Path:
     """Return a fleet's folder whose store knows nothing of the revision that lies on its shelf."""
-    sealer = FolderSigner(folder / "state")
-    sealer.key_id(make=True)
+    signer = FolderSigner(folder / "state")
+    signer.key_id(make=True)
     where.mkdir()
-    (where / NAME).write_bytes(archive_of(bundle, number, sealer).raw)
+    (where / NAME).write_bytes(archive_of(bundle, number, signer).raw)
     return folder
 
 
-async def test_a_publication_goes_above_the_shelf_though_no_fleet_runs(
+async def test_a_publication_goes_above_the_repository_though_no_fleet_runs(
     tmp_path: Path, bundle: Bundle
 ) -> None:
     """As `vedette policy publish` does it: open the store, publish, close."""
@@ -278,7 +279,7 @@ async def test_a_publication_goes_above_the_shelf_though_no_fleet_runs(
     denies.write_text(denies.read_text() + "# looked at\n")
     edges = Deployment(policy=PolicyPlan(bundles=str(where)))
     async with FleetHarness(folder, edges=edges) as fleet:
-        assert fleet.app.store.live_revision()[0] == 1
+        assert fleet.app.store.policy.live_revision()[0] == 1
         done = await fleet.apply_policy(edited)
         assert (done["ok"], done["revision"], done["told"]) == (True, 8, None)
     assert FolderSigner(folder / "state").read(lies(where)) == (8, done["digest"])
@@ -298,16 +299,16 @@ async def test_who_is_told_to_publish_again_may_do_so_in_another_process(
     first = made()
     await first.warm()
     assert (first.next_number(1), first.is_behind(1)) == (2, False)
-    told = await first.upload(live)
-    assert told is not None
-    assert "Publish again; it becomes a higher revision" in told
+    answer = await first.upload(live)
+    assert answer is not None
+    assert "Publish again; it becomes a higher revision" in answer
     # The same content is a change now, and its number is above.
     assert (made().next_number(1), made().is_behind(1)) == (8, True)
     await publish(store, bundle, archive_of(bundle, 8, keys["a"]))
     assert not made().is_behind(8)
 
 
-async def test_a_look_at_the_shelf_sees_what_the_record_does_not_know(
+async def test_a_look_at_the_repository_sees_what_the_record_does_not_know(
     store: Any, bundle: Bundle, keys: dict[str, FolderSigner], tmp_path: Path
 ) -> None:
     where = tmp_path / "shelf"

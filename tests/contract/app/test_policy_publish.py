@@ -1,15 +1,17 @@
-"""Publishing: signed, recorded with who and why, on the shelf; and back again by one command."""
+"""A publication: signed, recorded with who and why, in the repository; and its way back."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from tests.gcs import serving
+from tests.store_parts import store_of
 
 from vedette.adapters.bundles import PUBLIC_FILE, unpack
 from vedette.adapters.bundles.bucket import EMULATOR_HOST
@@ -62,17 +64,17 @@ def edited(folder: Path, number: int) -> Path:
     return to
 
 
-def shelving_of(fleet: FleetHarness) -> BundleDistributor:
+def distributor_of(fleet: FleetHarness) -> BundleDistributor:
     found = fleet.app.rollout.distributor
     assert found is not None
     return found
 
 
 def lies(fleet: FleetHarness, where: str) -> tuple[int, str] | None:
-    """Return what lies on the shelf, verified; refused if it is older than what was live."""
+    """Return what lies in the repository, verified; refused if it is older than what was live."""
     state = fleet.folder / "state"
     return read_repository(
-        open_repository(where), NAME, FolderSigner(state), fleet.app.store.live_revision()[0]
+        open_repository(where), NAME, FolderSigner(state), fleet.app.store.policy.live_revision()[0]
     )
 
 
@@ -96,7 +98,7 @@ async def test_who_why_and_which_commit_are_recorded_and_signed(
     assert entry["signer"] == manifest.key_id
     assert (entry["actor"], entry["commit"]) == ("person:tester", "3f9c2ab")
     assert fleet.body(entry["seq"])["reason"] == "it must be"
-    assert (manifest.number, manifest.digest) == fleet.app.store.live_revision()
+    assert (manifest.number, manifest.digest) == fleet.app.store.policy.live_revision()
     assert (manifest.number, manifest.signer) == (done["revision"], "person:tester")
     assert manifest.commit == "3f9c2ab"
     assert bundle == read_bundle(tmp_path / "edit-0")
@@ -110,19 +112,19 @@ async def test_who_why_and_which_commit_are_recorded_and_signed(
 async def test_a_rollback_is_a_new_revision_with_old_content(
     fleet: FleetHarness, where: str, tmp_path: Path
 ) -> None:
-    first = fleet.app.store.live_revision()
+    first = fleet.app.store.policy.live_revision()
     await apply(fleet, edited(tmp_path, 0))
     commands = fleet.app.commands
     back = await commands.policy_rollback(fleet.order("back"), first[0])
     assert (back["revision"], back["digest"]) == (3, first[1])
-    assert fleet.app.store.live_revision() == (3, first[1]) == lies(fleet, where)
+    assert fleet.app.store.policy.live_revision() == (3, first[1]) == lies(fleet, where)
     rows = history(fleet.app.store)
     assert [row["revision"] for row in rows] == [3, 2, 1]
     assert [row["rolled_back_to"] for row in rows] == [1, None, None]
     assert [row["reason"] for row in rows][:2] == ["back", "it must be"]
     assert len({row["archive"] for row in rows}) == 3
-    again = await commands.policy_rollback(fleet.order("back"), 1)
-    assert not again["changed"]
+    repeat = await commands.policy_rollback(fleet.order("back"), 1)
+    assert not repeat["changed"]
     with pytest.raises(BadCommand, match="no revision 9"):
         await commands.policy_rollback(fleet.order("back"), 9)
 
@@ -133,7 +135,7 @@ async def test_a_repeated_command_is_one_revision(tmp_path: Path) -> None:
         await fleet.app.commands.policy_apply(order, edited(tmp_path, 0))
         with pytest.raises(AlreadyDone):
             await fleet.app.commands.policy_apply(order, edited(tmp_path, 1))
-        assert fleet.app.store.live_revision()[0] == 2
+        assert fleet.app.store.policy.live_revision()[0] == 2
 
 
 async def test_a_commit_that_is_none_is_refused(tmp_path: Path) -> None:
@@ -141,31 +143,31 @@ async def test_a_commit_that_is_none_is_refused(tmp_path: Path) -> None:
         for commit in ("", "two words", "x" * 101, "-x", "a\nb"):
             with pytest.raises(BadCommand, match="names no commit"):
                 await apply(fleet, fleet.policies, commit=commit)
-        assert fleet.app.store.live_revision()[0] == 1
+        assert fleet.app.store.policy.live_revision()[0] == 1
 
 
 async def test_a_policy_that_no_longer_fits_cannot_come_back(tmp_path: Path) -> None:
     async with harness(tmp_path / "fleet", None) as fleet:
-        first = fleet.app.store.live_revision()
+        first = fleet.app.store.policy.live_revision()
         await apply(fleet, edited(tmp_path, 0))
-        asked: list[str] = []
+        requests: list[str] = []
 
         async def try_out(bundle: Bundle) -> list[Finding]:
-            asked.append(bundle.digest)
+            requests.append(bundle.digest)
             return [Finding("grants/data.yaml", 1, "does not fit")]
 
         stage: Any = fleet.app.rollout.stage
         stage.try_out = try_out
         back = await fleet.app.commands.policy_rollback(fleet.order("back"), 1)
-        assert (back["ok"], back["revision"], asked) == (False, 2, [first[1]])
-        assert fleet.app.store.live_revision()[0] == 2
+        assert (back["ok"], back["revision"], requests) == (False, 2, [first[1]])
+        assert fleet.app.store.policy.live_revision()[0] == 2
         assert fleet.entries("policy.refused")[-1]["bundle"] == first[1]
 
 
-# --- the shelf ---------------------------------------------------------------------------------
+# --- the repository ----------------------------------------------------------------------------
 
 
-async def test_a_publication_does_not_wait_for_a_shelf_that_is_away(
+async def test_a_publication_does_not_wait_for_a_repository_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serving("policies") as gcs:
@@ -176,10 +178,10 @@ async def test_a_publication_does_not_wait_for_a_shelf_that_is_away(
             done = await apply(fleet, edited(tmp_path, 0))
             assert done["ok"]
             assert "revision 2 is not on the shelf yet" in done["told"]
-            assert fleet.app.store.live_revision()[0] == 2
+            assert fleet.app.store.policy.live_revision()[0] == 2
             troubles: list[str] = []
             keeping = asyncio.create_task(
-                shelving_of(fleet).maintain(lambda: True, troubles.append)
+                distributor_of(fleet).maintain(lambda: True, troubles.append)
             )
             async with asyncio.timeout(10):
                 while not troubles:  # noqa: ASYNC110 (a thread puts it there)
@@ -199,25 +201,25 @@ def lies_there(objects: dict[str, Any], number: int, fleet: FleetHarness) -> boo
 async def test_an_older_archive_put_back_is_refused_and_replaced(
     fleet: FleetHarness, where: str, tmp_path: Path
 ) -> None:
-    shelf = open_repository(where)
-    old = shelf.get(NAME)
+    repository = open_repository(where)
+    old = repository.get(NAME)
     assert old is not None
     await apply(fleet, edited(tmp_path, 0))
-    live = shelf.get(NAME)
+    live = repository.get(NAME)
     assert live is not None
-    assert shelf.replace(NAME, old[0], live[1])
+    assert repository.replace(NAME, old[0], live[1])
     with pytest.raises(BadPolicy, match="revision 1 lies on the shelf, and 2 was live"):
         lies(fleet, where)
-    assert await shelving_of(fleet).repair() is None
-    assert lies(fleet, where) == fleet.app.store.live_revision()
+    assert await distributor_of(fleet).repair() is None
+    assert lies(fleet, where) == fleet.app.store.policy.live_revision()
 
 
 @pytest.mark.parametrize("how", ["flipped", "cut", "foreign", "garbage"])
 async def test_what_was_not_signed_by_us_is_refused_and_replaced(tmp_path: Path, how: str) -> None:
     where = str(tmp_path / "shelf")
     async with harness(tmp_path / "fleet", where) as fleet:
-        shelf = open_repository(where)
-        found = shelf.get(NAME)
+        repository = open_repository(where)
+        found = repository.get(NAME)
         assert found is not None
         raw, bundle = found[0], read_bundle(fleet.policies)
         flipped = bytearray(raw)
@@ -228,27 +230,27 @@ async def test_what_was_not_signed_by_us_is_refused_and_replaced(tmp_path: Path,
             "foreign": FolderSigner(tmp_path / "other").pack(bundle, 7, "person:eve", None, 1),
             "garbage": b"no archive at all",
         }[how]
-        assert shelf.replace(NAME, wrong, found[1])
+        assert repository.replace(NAME, wrong, found[1])
         with pytest.raises(BadPolicy):
             lies(fleet, where)
-        told = await shelving_of(fleet).repair()
-        assert told is not None
-        assert "none of ours and is replaced" in told
-        assert lies(fleet, where) == fleet.app.store.live_revision()
+        answer = await distributor_of(fleet).repair()
+        assert answer is not None
+        assert "none of ours and is replaced" in answer
+        assert lies(fleet, where) == fleet.app.store.policy.live_revision()
 
 
 async def test_a_newer_revision_is_never_overwritten_by_an_older_one(tmp_path: Path) -> None:
-    """As when two workers publish, and the first of them is slow to reach the shelf."""
+    """As when two workers publish, and the first of them is slow to reach the repository."""
     where = str(tmp_path / "shelf")
     async with harness(tmp_path / "fleet", where) as fleet:
-        first = shelving_of(fleet).live
+        first = distributor_of(fleet).live
         assert first is not None
         await apply(fleet, edited(tmp_path, 0))
-        assert await shelving_of(fleet).upload(first) is None
-        assert lies(fleet, where) == fleet.app.store.live_revision()
+        assert await distributor_of(fleet).upload(first) is None
+        assert lies(fleet, where) == fleet.app.store.policy.live_revision()
 
 
-async def test_after_a_restore_numbers_go_on_above_what_the_shelf_has(
+async def test_after_a_restore_numbers_go_on_above_what_the_repository_has(
     tmp_path: Path,
 ) -> None:
     where = str(tmp_path / "shelf")
@@ -263,16 +265,16 @@ async def test_after_a_restore_numbers_go_on_above_what_the_shelf_has(
     async with harness(lost, None):  # the store alone is at revision 1
         pass
     async with harness(lost, where) as fleet:
-        shelving = shelving_of(fleet)
-        assert fleet.app.store.live_revision()[0] == 1
-        told = await shelving.repair()
-        assert told is not None
-        assert "the shelf holds revision 3" in told
-        assert shelving.is_behind(1)
+        distributor = distributor_of(fleet)
+        assert fleet.app.store.policy.live_revision()[0] == 1
+        answer = await distributor.repair()
+        assert answer is not None
+        assert "the shelf holds revision 3" in answer
+        assert distributor.is_behind(1)
         # The same content again is a change now: it gets a number that nobody has seen.
         done = await apply(fleet, fleet.policies)
         assert (done["ok"], done["changed"], done["revision"]) == (True, True, 4)
-        assert lies(fleet, where) == fleet.app.store.live_revision() == (4, done["digest"])
+        assert lies(fleet, where) == fleet.app.store.policy.live_revision() == (4, done["digest"])
         assert not (await apply(fleet, fleet.policies))["changed"]
 
 
@@ -285,48 +287,52 @@ async def test_a_number_that_is_taken_is_refused_and_a_gap_is_not(tmp_path: Path
         bundle = read_bundle(edited(tmp_path, 0))
         for taken in (0, 1):
             with pytest.raises(WriteConflict):
-                await store.publish(bundle, [], command="c", number=taken, meta={"m": "lost"})
-        assert (store.meta("m"), store.live_revision()[0]) == (None, 1)
+                await store.commands.publish(
+                    bundle, [], command="c", number=taken, meta={"m": "lost"}
+                )
+        assert (store.meta("m"), store.policy.live_revision()[0]) == (None, 1)
         # The command was not carried out, so its id is free.
         # One made from another revision than the live one: refused, also where the number is free.
-        live = store.policy_rev
+        live = store.cluster.policy_rev
         for other in (live - 1, live + 1):
             with pytest.raises(WriteConflict):
-                await store.publish(bundle, [], command="c", number=5, expected_revision=other)
+                await store.commands.publish(
+                    bundle, [], command="c", number=5, expected_revision=other
+                )
         marks = {"m": "kept"}
-        published = store.publish(
+        published = store.commands.publish(
             bundle, [], command="c", number=5, meta=marks, expected_revision=live
         )
         assert await published == 5
-        assert (store.meta("m"), store.live_revision()) == ("kept", (5, bundle.digest))
-        assert await store.publish(bundle, []) == 6
+        assert (store.meta("m"), store.policy.live_revision()) == ("kept", (5, bundle.digest))
+        assert await store.commands.publish(bundle, []) == 6
 
 
 async def test_who_is_outrun_by_another_worker_goes_behind_it(tmp_path: Path) -> None:
     """The number stands in the archive and in what is decided, so both are made anew."""
     async with harness(tmp_path / "fleet", str(tmp_path / "shelf")) as fleet:
         store: Any = fleet.app.store
-        publish, other = store.publish, read_bundle(edited(tmp_path, 1))
-        asked: list[int] = []
+        publish, other = store.commands.publish, read_bundle(edited(tmp_path, 1))
+        requests: list[int] = []
 
         async def outrun(bundle: Bundle, drafts: Any, **more: Any) -> int:
-            asked.append(more["number"])
-            if len(asked) == 1:
+            requests.append(more["number"])
+            if len(requests) == 1:
                 await publish(other, [])
             number: int = await publish(bundle, drafts, **more)
             return number
 
-        store.publish = outrun
+        store.commands.publish = outrun
         done = await apply(fleet, edited(tmp_path, 0))
-        assert (asked, done["revision"]) == ([2, 3], 3)
+        assert (requests, done["revision"]) == ([2, 3], 3)
         assert lies(fleet, str(tmp_path / "shelf")) == (3, done["digest"])
         assert fleet.entries("policy.published")[-1]["policy_rev"] == 3
-        asked.clear()
+        requests.clear()
 
         async def always(bundle: Bundle, drafts: Any, **more: Any) -> int:
             raise WriteConflict("again")
 
-        store.publish = always
+        store.commands.publish = always
         with pytest.raises(WriteConflict, match="other workers publish all the time"):
             await apply(fleet, edited(tmp_path, 2))
 
@@ -347,13 +353,13 @@ async def test_a_worker_without_the_fleet_s_key_publishes_unsigned_and_says_so(
         assert (done["ok"], done["archive"]) == (True, None)
         assert "no policy.key" in done["told"]
         assert not (state / "policy.key").exists()
-        assert shelving_of(fleet).live is None
-        told = await shelving_of(fleet).repair()
-        assert told is not None
-        assert "revision 2 is not signed" in told
+        assert distributor_of(fleet).live is None
+        answer = await distributor_of(fleet).repair()
+        assert answer is not None
+        assert "revision 2 is not signed" in answer
         signed = await apply(fleet, edited(tmp_path, 1), new_key=True)
         assert (signed["ok"], signed["archive"] is not None) == (True, True)
-        assert lies(fleet, where) == fleet.app.store.live_revision()
+        assert lies(fleet, where) == fleet.app.store.policy.live_revision()
 
 
 async def test_a_broken_key_holds_up_no_policy(tmp_path: Path) -> None:
@@ -381,16 +387,16 @@ async def test_a_revision_from_before_there_were_archives_is_signed_at_the_next_
     tmp_path: Path,
 ) -> None:
     async with harness(tmp_path / "fleet", None) as fleet:
-        shelving = shelving_of(fleet)
-        old = replace(shelving.live or Archive.from_raw(0, "", "", b""), number=0)
-        await fleet.app.store.remember("policy_archive", old.marks()["policy_archive"])
-        shelving.refresh()
-        found = [shelving.live]
-        assert await shelving.repair() is None
-        found.append(shelving.live)
+        distributor = distributor_of(fleet)
+        old = replace(distributor.live or Archive.from_raw(0, "", "", b""), number=0)
+        await fleet.app.store.commands.set_meta("policy_archive", old.marks()["policy_archive"])
+        distributor.refresh()
+        found = [distributor.live]
+        assert await distributor.repair() is None
+        found.append(distributor.live)
         assert found == [None, Archive.load_live(fleet.app.store)]
         assert found[1] is not None
-        assert (found[1].number, found[1].bundle) == fleet.app.store.live_revision()
+        assert (found[1].number, found[1].bundle) == fleet.app.store.policy.live_revision()
 
 
 async def test_a_reader_without_a_key_believes_nothing(tmp_path: Path) -> None:
@@ -404,21 +410,21 @@ async def test_a_reader_without_a_key_believes_nothing(tmp_path: Path) -> None:
     )
 
 
-async def test_somebody_who_keeps_changing_the_shelf_is_told_of(
+async def test_somebody_who_keeps_changing_the_repository_is_told_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with harness(tmp_path / "fleet", str(tmp_path / "shelf")) as fleet:
-        shelving = shelving_of(fleet)
-        archive = shelving.live
+        distributor = distributor_of(fleet)
+        archive = distributor.live
         assert archive is not None
-        assert shelving.repository is not None
+        assert distributor.repository is not None
         (tmp_path / "shelf" / NAME).unlink()
-        monkeypatch.setattr(shelving.repository, "replace", lambda name, raw, version: False)
+        monkeypatch.setattr(distributor.repository, "replace", lambda name, raw, version: False)
         with pytest.raises(Unavailable, match="keeps changing"):
-            shelving._upload(shelving.repository, archive)
-        told = await shelving.upload(archive)
-        assert told is not None
-        assert "not on the shelf yet" in told
+            distributor._upload(distributor.repository, archive)
+        answer = await distributor.upload(archive)
+        assert answer is not None
+        assert "not on the shelf yet" in answer
 
 
 # --- what changed --------------------------------------------------------------------------------
@@ -450,12 +456,11 @@ async def test_history_of_an_archived_or_erased_entry_keeps_number_and_digest(
         assert first["reason"] == "found in the policy folder at start"
 
         class Archived:
-            revisions = fleet.app.store.revisions
-
             def walk(self, kinds: Any = None, after: int = 0) -> Iterator[Any]:
                 return iter(())
 
-        bare, _ = history(Archived())
+        archived: Any = SimpleNamespace(policy=fleet.app.store.policy, ledger=Archived())
+        bare, _ = history(archived)
         assert (bare["revision"], bare["by"], bare["digest"]) == (2, None, row["digest"])
 
 
@@ -471,7 +476,7 @@ def test_the_archive_that_is_kept_counts_only_for_what_is_live() -> None:
         def live_revision(self) -> tuple[int, str]:
             return self.live
 
-    record: Any = Record()
+    record = store_of(Record())
     assert Archive.load_live(record) == archive
     for other in ((4, "d" * 64), (3, "e" * 64)):
         record.live = other

@@ -1,4 +1,4 @@
-"""A publication that is killed anywhere is made or not made; the shelf never runs ahead of it."""
+"""A publication that is killed anywhere is made or not; the repository never runs ahead."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import Step
 from vedette.engine.cluster import follow_cluster
 from vedette.policy.rollout import PublishRequest
-from vedette.store.store import SqlStore
+from vedette.store.command_queue import CommandQueue
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
 from vedette.testing.toy_fleet import World, intercept_commits, job, toy_fleet, wait_until
@@ -83,14 +83,14 @@ class Fleet:
 
     async def publish_elsewhere(self, limits: str) -> None:
         """Publish as another worker does, which runs other releases."""
-        await publish_elsewhere(self.fleet.app.store, self.policy(limits))
+        await publish_elsewhere(self.fleet.app.store.commands, self.policy(limits))
 
     async def release_elsewhere(self, *, keep: bool = True) -> str:
         """Release as another worker does what is in the folder now; return which."""
         state = self.fleet.app.settings.state if keep else self.fleet.folder / "other"
         release = keep_snapshot(state, self.agent).release
         fields = {"agent": "worker", "release": release, "actor": "person:other"}
-        await self.fleet.app.store.append_entries([Draft("agent.released", fields)])
+        await self.fleet.app.store.commands.append_entries([Draft("agent.released", fields)])
         return release
 
     def bounded(self) -> bool:
@@ -100,34 +100,34 @@ class Fleet:
 
     async def works(self, name: str) -> bool:
         """Send an event; say whether the model was asked, with its tokens booked before."""
-        event, asked = job(name, key=name), len(self.model.briefings)
+        event, count = job(name, key=name), len(self.model.briefings)
         await self.fleet.send(event)
         await self.fleet.wait_until_idle()
-        if len(self.model.briefings) == asked:
+        if len(self.model.briefings) == count:
             return False
         booked = [e for e in self.fleet.entries("budget.reserved") if e["event"] == event.key]
         assert ["tokens" in entry["spend"] for entry in booked] == [True]
         return True
 
 
-async def publish_elsewhere(store: Any, folder: Path) -> None:
+async def publish_elsewhere(commands: Any, folder: Path) -> None:
     bundle = read_bundle(folder)
     fields = {"bundle": bundle.digest, "wasm": None, "actor": "person:other"}
-    await store.publish(bundle, [Draft("policy.published", fields)])
+    await commands.publish(bundle, [Draft("policy.published", fields)])
 
 
-def between(store: Any, verb: str, kind: str, work: Callable[[], Awaitable[Any]]) -> None:
+def between(commands: Any, verb: str, kind: str, work: Callable[[], Awaitable[Any]]) -> None:
     """Let `work` begin before the next write of a kind reaches the store, and end if it can."""
-    write = getattr(store, verb)
+    write = getattr(commands, verb)
 
     async def later(*args: Any, **more: Any) -> Any:
         drafts = args[1] if verb == "publish" else args[0]
         if any(draft.kind == kind for draft in drafts):
-            setattr(store, verb, write)
+            setattr(commands, verb, write)
             await asyncio.wait([asyncio.ensure_future(work())], timeout=1.5)
         return await write(*args, **more)
 
-    setattr(store, verb, later)
+    setattr(commands, verb, later)
 
 
 async def ended(work: asyncio.Task[Any]) -> Any:
@@ -185,7 +185,7 @@ async def test_of_a_release_and_a_publication_that_do_not_fit_one_is_refused(
             await asyncio.wait(other)
 
         kind = {"append_entries": "agent.released", "publish": "policy.published"}[verb]
-        between(fleet.app.store, verb, kind, start)
+        between(fleet.app.store.commands, verb, kind, start)
         answers = [await ended(asyncio.create_task(first())), await ended(other[0])]
         refused = [a for a in answers if isinstance(a, BadCommand) or not a.get("changed")]
         assert len(refused) == 1, answers
@@ -200,7 +200,7 @@ async def test_a_release_is_decided_again_where_another_worker_published(tmp_pat
         before = fleet.app.services.fleet.agent("worker").release
         made.asks()
         between(
-            fleet.app.store,
+            fleet.app.store.commands,
             "append_entries",
             "agent.released",
             lambda: made.publish_elsewhere(LIMITED),
@@ -218,7 +218,7 @@ async def test_a_publication_is_decided_again_where_another_worker_released(tmp_
     async with made.fleet as fleet:
         before = fleet.app.services.gateway.policy_rev
         made.asks()
-        between(fleet.app.store, "publish", "policy.published", made.release_elsewhere)
+        between(fleet.app.store.commands, "publish", "policy.published", made.release_elsewhere)
         done = await fleet.apply_policy(made.policy(LIMITED))
         assert not done["ok"]
         assert "tokens or money are limited" in str(done["findings"])
@@ -233,7 +233,7 @@ async def test_the_folder_is_published_behind_a_release_of_another_worker(tmp_pa
     made = Fleet(tmp_path, bounded=True)
     async with made.fleet as fleet:
         live = fleet.app.services.gateway.policy_rev
-        between(fleet.app.store, "publish", "policy.published", made.release_elsewhere)
+        between(fleet.app.store.commands, "publish", "policy.published", made.release_elsewhere)
         bundle = read_bundle(made.policy(LIMITED))
         wish = PublishRequest(fleet.order().principal, "a test", expected_revision=live)
         assert (await fleet.app.rollout.publish(bundle, wish)).ok
@@ -248,8 +248,8 @@ async def test_an_agent_whose_tokens_have_no_bound_begins_nothing(tmp_path: Path
         assert not made.bounded()
         for _ in range(2):
             await fleet.app.releases.follow(troubles.append)
-        (told,) = troubles
-        assert "worker begins nothing here: tokens or money are limited" in told
+        (messages,) = troubles
+        assert "worker begins nothing here: tokens or money are limited" in messages
         stricter = LIMITED.replace("1000", "900")
         assert (await fleet.apply_policy(made.policy(stricter)))["ok"], "it is nothing new"
         assert not await made.works("1")
@@ -293,15 +293,15 @@ async def test_a_worker_that_starts_while_another_publishes_is_a_release_too(
 ) -> None:
     made = Fleet(tmp_path, bounded=False)
     async with made.fleet as fleet:
-        note = SqlStore.append_entries
+        note = CommandQueue.append_entries
 
-        async def later(store: Any, drafts: Any, *args: Any, **more: Any) -> int:
+        async def later(commands: Any, drafts: Any, *args: Any, **more: Any) -> int:
             if any(draft.kind == "fleet.loaded" for draft in drafts):
-                monkeypatch.setattr(SqlStore, "append_entries", note)
-                await publish_elsewhere(store, made.policy(LIMITED))
-            return await note(store, drafts, *args, **more)
+                monkeypatch.setattr(CommandQueue, "append_entries", note)
+                await publish_elsewhere(commands, made.policy(LIMITED))
+            return await note(commands, drafts, *args, **more)
 
-        monkeypatch.setattr(SqlStore, "append_entries", later)
+        monkeypatch.setattr(CommandQueue, "append_entries", later)
         with pytest.raises(BadFleet, match="tokens or money are limited"):
             await fleet.restart()
         made.asks(BOUNDS)
@@ -363,7 +363,7 @@ async def test_a_release_within_a_publication_is_taught_what_it_asks_for(
         rego = min(newer.rglob("*.rego"))
         rego.write_text(rego.read_text() + "\n# a comment\n")
         store: Any = fleet.app.store
-        publish, releasing = store.publish, list[asyncio.Task[Any]]()
+        publish, releasing = store.commands.publish, list[asyncio.Task[Any]]()
 
         async def release() -> None:
             order = fleet.app.releases.release(fleet.order(), "worker")
@@ -371,7 +371,7 @@ async def test_a_release_within_a_publication_is_taught_what_it_asks_for(
             await asyncio.wait(releasing, timeout=0.3)
 
         async def later(*args: Any, **more: Any) -> int:
-            store.publish = publish
+            store.commands.publish = publish
             if when == "before":
                 await release()
             number: int = await publish(*args, **more)
@@ -379,7 +379,7 @@ async def test_a_release_within_a_publication_is_taught_what_it_asks_for(
                 await release()
             return number
 
-        store.publish = later
+        store.commands.publish = later
         assert (await fleet.apply_policy(newer))["ok"]
         assert (await releasing[0])["changed"]
         live = fleet.app.services.gateway.policy_rev
@@ -404,23 +404,23 @@ async def test_a_publication_within_a_release_says_what_that_is_taught(
         shutil.copytree(fleet.policies, newer)
         grant(newer, granted=granted)
         store: Any = fleet.app.store
-        note, publishing = store.append_entries, list[asyncio.Task[Any]]()
+        note, publishing = store.commands.append_entries, list[asyncio.Task[Any]]()
 
         async def publish() -> None:
             if way == "here":
                 assert (await fleet.apply_policy(newer))["ok"]
             else:
-                await publish_elsewhere(store, newer)
+                await publish_elsewhere(store.commands, newer)
                 await fleet.app.rollout.catch_up()
 
         async def later(*args: Any, **more: Any) -> int:
-            store.append_entries = note
+            store.commands.append_entries = note
             seq: int = await note(*args, **more)
             publishing.append(asyncio.create_task(publish()))
             await asyncio.wait(publishing, timeout=1.5)
             return seq
 
-        store.append_entries = later
+        store.commands.append_entries = later
         assert (await fleet.app.releases.release(fleet.order(), "worker"))["changed"]
         await publishing[0]
         curating: Any = fleet.app.commands.curation
@@ -439,35 +439,35 @@ async def test_the_last_release_of_the_record_runs_whoever_made_it_meanwhile(
 ) -> None:
     """Another worker's release is committed behind ours, and read before ours is in place."""
     async with running(tmp_path, "here", plan=plan) as made:
-        releases, store, told = made.releases, made.fleet.app.store, list[str]()
-        await releases.follow(told.append)
+        releases, store, troubles = made.releases, made.fleet.app.store, list[str]()
+        await releases.follow(troubles.append)
         made.say("theirs")
         theirs = keep_snapshot(made.fleet.app.settings.state, made.agent).release
         made.say("ours")
-        note: Any = store.append_entries
+        note: Any = store.commands.append_entries
         following: list[asyncio.Task[None]] = []
 
         async def later(drafts: Any, *args: Any, **more: Any) -> int:
             seq: int = await note(drafts, *args, **more)
             if any(draft.kind == "agent.released" for draft in drafts):
-                store.append_entries = note  # type: ignore[method-assign]
+                store.commands.append_entries = note  # type: ignore[method-assign]
                 fields = {"agent": "worker", "release": theirs, "actor": "person:other"}
                 await note([Draft("agent.released", fields)])
-                following.append(asyncio.create_task(releases.follow(told.append)))
+                following.append(asyncio.create_task(releases.follow(troubles.append)))
                 for _ in range(5):
                     await asyncio.sleep(0)
             return seq
 
-        store.append_entries = later  # type: ignore[method-assign]
+        store.commands.append_entries = later  # type: ignore[method-assign]
         ours = (await made.release())["release"]
         await asyncio.gather(*following)
-        await releases.follow(told.append)
+        await releases.follow(troubles.append)
         assert made.fleet.app.services.fleet.agent("worker").release == theirs
         # A release of what ran here last is one: the fleet runs another by now.
         await note([Draft("agent.released", {"agent": "worker", "release": ours})])
         done = await made.release()
         assert (done["was"], done["changed"]) == (ours, False) or done["changed"]
-        await releases.follow(told.append)
+        await releases.follow(troubles.append)
         assert made.fleet.app.services.fleet.agent("worker").release == ours
         assert await made.judged("1") == ("ours ours", ours)
 
@@ -479,13 +479,13 @@ async def test_a_release_of_what_runs_here_counts_where_another_was_made(
         here = made.fleet.app.services.fleet.agent("worker").release
         made.say("theirs")
         theirs = keep_snapshot(made.fleet.app.settings.state, made.agent).release
-        await made.fleet.app.store.append_entries(
+        await made.fleet.app.store.commands.append_entries(
             [Draft("agent.released", {"agent": "worker", "release": theirs})]
         )
         made.say("old")
         done = await made.release()
         assert (done["was"], done["release"], done["changed"]) == (theirs, here, True)
-        await made.releases.follow(lambda told: None)
+        await made.releases.follow(lambda message: None)
         assert made.fleet.app.services.fleet.agent("worker").release == here
 
 
@@ -493,21 +493,21 @@ async def test_a_release_of_what_runs_here_counts_where_another_was_made(
 async def test_a_release_whose_commit_raised_runs_if_it_stood(tmp_path: Path, stands: bool) -> None:
     async with running(tmp_path, "here") as made:
         store: Any = made.fleet.app.store
-        note = store.append_entries
+        note = store.commands.append_entries
 
         async def raises(*args: Any, **more: Any) -> int:
             if stands:
                 await note(*args, **more)
             raise StoreFailed("the commit failed")
 
-        store.append_entries = raises
+        store.commands.append_entries = raises
         made.say("new")
         if stands:
             assert (await made.release())["changed"]
         else:
             with pytest.raises(StoreFailed):
                 await made.release()
-        store.append_entries = note
+        store.commands.append_entries = note
         assert (await made.judged("1"))[0] == ("new new" if stands else "old old")
 
 
@@ -544,10 +544,10 @@ async def test_two_workers_that_release_at_once_run_the_last_of_both(tmp_path: P
                     for each in fleets:
                         keep_snapshot(each.app.settings.state, words.parent)
                 done = [f.app.releases.release(f.order(), "worker") for f in fleets]
-                assert all(told["changed"] for told in await asyncio.gather(*done))
+                assert all(answer["changed"] for answer in await asyncio.gather(*done))
                 last = one.entries("agent.released")[-1]["release"]
                 await wait_until(partial(both_run, last), 20)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            assert [told for told in troubles if "was taken up" not in told] == []
+            assert [answer for answer in troubles if "was taken up" not in answer] == []

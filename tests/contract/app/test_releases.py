@@ -258,8 +258,8 @@ async def test_a_call_under_way_ends_before_the_release(tmp_path: Path) -> None:
         assert (await releasing)["changed"]
         await made.fleet.wait_until_idle()
         kinds = [(e["kind"], e.get("release")) for e in made.fleet.entries()]
-        told = [kind for kind, _ in kinds if kind in ("effect.done", "agent.released")]
-        assert told == ["effect.done", "agent.released", "effect.done"]
+        rows = [kind for kind, _ in kinds if kind in ("effect.done", "agent.released")]
+        assert rows == ["effect.done", "agent.released", "effect.done"]
         assert world.texts() == ["old old", "new new"]
 
 
@@ -298,12 +298,12 @@ async def test_a_release_of_another_worker_is_taken_up_or_not_run(
         new = release_digest(made.agent)
         made.say("other")
         released = Draft("agent.released", {"agent": "worker", "release": new})
-        await made.fleet.app.store.append_entries([released])
+        await made.fleet.app.store.commands.append_entries([released])
         await made.releases.follow(troubles.append)
         await made.releases.follow(troubles.append)
-        (told,) = troubles
-        assert "worker is not run here" in told
-        assert new[:12] in told
+        (messages,) = troubles
+        assert "worker is not run here" in messages
+        assert new[:12] in messages
         event = job("2", key="2")
         await made.fleet.send(event)
         await made.fleet.wait_until_idle()
@@ -315,12 +315,12 @@ async def test_a_release_of_another_worker_is_taken_up_or_not_run(
         # What ran here before is here still, whatever lies in the folder.
         made.say("other")
         back = Draft("agent.released", {"agent": "worker", "release": old})
-        await made.fleet.app.store.append_entries([back])
+        await made.fleet.app.store.commands.append_entries([back])
         await made.releases.follow(troubles.append)
         assert await made.judged("4") == ("old old", old)
         # Who came for one command decides nothing.
         visit = {"releases": {"worker": "0" * 64}, "what": "visit"}
-        await made.fleet.app.store.append_entries([Draft("fleet.loaded", visit)])
+        await made.fleet.app.store.commands.append_entries([Draft("fleet.loaded", visit)])
         await made.releases.follow(troubles.append)
         assert await made.judged("5") == ("old old", old)
 
@@ -333,12 +333,12 @@ async def test_a_release_made_here_is_not_undone_by_an_older_one_of_elsewhere(
         made.say("first")
         first = keep_snapshot(made.fleet.app.settings.state, made.agent).release
         fields = {"agent": "worker", "release": first, "what": "x", "actor": "person:other"}
-        await made.fleet.app.store.append_entries([Draft("agent.released", fields)])
+        await made.fleet.app.store.commands.append_entries([Draft("agent.released", fields)])
         made.say("second")
-        told: list[str] = []
-        done, _ = await asyncio.gather(made.release(), made.releases.follow(told.append))
+        messages: list[str] = []
+        done, _ = await asyncio.gather(made.release(), made.releases.follow(messages.append))
         assert made.fleet.entries("agent.released")[-1]["release"] == done["release"]
-        assert (made.fleet.app.services.fleet.agent("worker").release, told) == (
+        assert (made.fleet.app.services.fleet.agent("worker").release, messages) == (
             done["release"],
             [],
         )
@@ -368,7 +368,7 @@ async def test_two_workers_on_one_store_run_the_release_that_one_of_them_made(
             await wait_until(lambda: line.fleet.agent("worker").release == done["release"], 20)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            assert [told for told in troubles if "was taken up" not in told] == []
+            assert [message for message in troubles if "was taken up" not in message] == []
 
 
 @pytest.mark.slow

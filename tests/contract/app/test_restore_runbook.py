@@ -81,8 +81,8 @@ class Runbook:
         self.folder = folder
         (folder / "vedette.toml").write_text(SETTINGS)
         (folder / "kept").mkdir()
-        told = re.findall(r"^ *```sh (\w+)\n(.*?)```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-        self.blocks = {name: textwrap.dedent(text).strip().splitlines() for name, text in told}
+        output = re.findall(r"^ *```sh (\w+)\n(.*?)```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+        self.blocks = {name: textwrap.dedent(text).strip().splitlines() for name, text in output}
         self.done: set[str] = set()
         self.environ = {
             "PATH": f"{primary.binaries}:{os.environ['PATH']}",
@@ -171,7 +171,7 @@ async def test_the_runbook_where_the_state_folder_is_lost_too(
     book.do("folder")
     place.url_file.write_text(book.environ["RESTORED"])
     async with fleet:
-        assert any("no witness tells" in told for told in fleet.app.troubles)
+        assert any("no witness tells" in message for message in fleet.app.troubles)
         await nothing_happens_twice(fleet, world, later)
         assert stands(fleet, place.witness())
         assert stands(fleet, tmp_path / "kept" / "witness.log")
@@ -203,8 +203,8 @@ async def test_a_server_that_crashed_is_the_one_that_it_was_and_a_dump_put_over_
 
 def test_a_standby_and_a_server_that_does_not_tell_its_history_are_refused(primary: Server) -> None:
     with psycopg.connect(primary.url("postgres"), autocommit=True) as admin:
-        told = read_instance(lambda sql, _: admin.execute(sql.encode()).fetchall())
-        assert re.fullmatch(r"[0-9]+/0000000[0-9]/[0-9]+", told)
+        instance = read_instance(lambda sql, _: admin.execute(sql.encode()).fetchall())
+        assert re.fullmatch(r"[0-9]+/0000000[0-9]/[0-9]+", instance)
         admin.execute("CREATE FUNCTION public.pg_is_in_recovery() RETURNS bool RETURN true")
         admin.execute("SET search_path TO public, pg_catalog")
         with pytest.raises(Unavailable, match="is a standby"):
@@ -247,7 +247,7 @@ async def test_the_other_ways_back(tmp_path: Path, world: World, primary: Server
         assert other.app.store.loss is not None
         assert other.app.store.loss.sentence.startswith("the server was promoted")
     async with fleet:
-        assert fleet.app.store.event_counts()[0] == 6
+        assert fleet.app.store.tables.event_counts()[0] == 6
         await nothing_happens_twice(fleet, world, later)
         assert stands(fleet, place.witness())
     copied.stop()

@@ -55,8 +55,8 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, s
     """Give a verb and return its exit code and all it says."""
     with pytest.raises(SystemExit) as ended:
         main(list(arguments))
-    told = capsys.readouterr()
-    return ended.value.code, told.out + told.err
+    text = capsys.readouterr()
+    return ended.value.code, text.out + text.err
 
 
 async def test_a_store_is_copied_before_it_is_brought_up(tmp_path: Path) -> None:
@@ -65,24 +65,26 @@ async def test_a_store_is_copied_before_it_is_brought_up(tmp_path: Path) -> None
     fleet = toy_fleet(tmp_path, World(), agents=("worker", "helper"))
     async with fleet:
         copy = state / "before" / "schema-1"
-        (told,) = [told for told in fleet.app.troubles if "schema" in told]
-        assert str(copy) in told
+        (messages,) = [messages for messages in fleet.app.troubles if "schema" in messages]
+        assert str(copy) in messages
         assert schema_of(copy / "store.db") == 1
         assert (copy / "witness.log").exists()
         assert (state / "before").stat().st_mode & 0o077 == 0
         await fleet.restart()
-        assert not [told for told in fleet.app.troubles if "schema" in told]
+        assert not [messages for messages in fleet.app.troubles if "schema" in messages]
     # It goes on from the copy as it did from the first one: nothing of it was lost.
     back = tmp_path / "back" / "state"
     shutil.copytree(copy, back)
     shutil.copy2(state / "ledger.key", back)
-    again = FleetHarness(
+    repeat = FleetHarness(
         back.parent, content=fleet.content, policies=fleet.policies, targets=fleet.targets
     )
-    async with again:
-        store = again.app.store
-        assert HELD in {held.id for held in store.holds_page(after=0, limit=10)}
-        assert verify_store(store, (state / "ledger.pub").read_text(), back / "witness.log").ok
+    async with repeat:
+        store = repeat.app.store
+        assert HELD in {held.id for held in store.runs.holds_page(after=0, limit=10)}
+        assert verify_store(
+            store.ledger, (state / "ledger.pub").read_text(), back / "witness.log"
+        ).ok
 
 
 def test_without_room_for_the_copy_nothing_is_changed(tmp_path: Path) -> None:
@@ -105,11 +107,11 @@ def test_without_room_for_the_copy_nothing_is_changed(tmp_path: Path) -> None:
         capture_output=True, text=True, timeout=60, check=False,
         env={**os.environ, "VEDETTE_STATE": str(small / "state")},
     )  # fmt: skip
-    told = " ".join((done.stdout + done.stderr).split())
-    assert "exit 3" in told, told
-    assert "error[no-space]" in told
-    assert "nothing was changed" in told
-    assert "Traceback" not in told
+    text = " ".join((done.stdout + done.stderr).split())
+    assert "exit 3" in text, text
+    assert "error[no-space]" in text
+    assert "nothing was changed" in text
+    assert "Traceback" not in text
     assert schema_of(tmp_path / "after.db") == 1
     assert "before" not in done.stdout.split()
 
@@ -131,12 +133,12 @@ def test_a_newer_store_is_said_to_be_newer_by_every_verb(
         ["run", "--until-idle"],
         ["stop", "--all", "--reason", "r"],
     ):
-        code, told = said(capsys, "--config", str(tmp_path), *verb)
-        words = " ".join(told.split())
-        assert code == 3, (verb, told)
-        assert "error[newer-store]" in words, (verb, told)
-        assert "use the version of vedette that wrote it" in words, (verb, told)
-        assert "backup" not in words, (verb, told)
+        code, output = said(capsys, "--config", str(tmp_path), *verb)
+        words = " ".join(output.split())
+        assert code == 3, (verb, output)
+        assert "error[newer-store]" in words, (verb, output)
+        assert "use the version of vedette that wrote it" in words, (verb, output)
+        assert "backup" not in words, (verb, output)
     assert schema_of(state / "store.db") == SCHEMA + 1
 
 
@@ -147,10 +149,10 @@ def test_a_memory_bank_is_copied_before_it_changes(tmp_path: Path) -> None:
     connection.execute("ALTER TABLE candidate DROP COLUMN evidence")
     connection.close()
     bank = SqliteBank(path)
-    (told,) = bank.remarks
+    (remark,) = bank.remarks
     bank.close()
     kept = tmp_path / "before" / "memory.db"
-    assert str(kept) in told
+    assert str(kept) in remark
     old = apsw.Connection(str(kept), flags=apsw.SQLITE_OPEN_READONLY)
     names = {row[1] for row in old.execute("PRAGMA table_info(candidate)")}
     old.close()
@@ -169,21 +171,21 @@ async def test_a_live_policy_that_this_version_refuses_is_told(
     monkeypatch.setenv("VEDETTE_STATE", str(fleet.folder / "state"))
     async with fleet:
         live = fleet.app.rollout.live
-        await fleet.app.store.remember(CHECK_MARK, "{}")  # as an older version left it
-    code, told = await asyncio.to_thread(
+        await fleet.app.store.commands.set_meta(CHECK_MARK, "{}")  # as an older version left it
+    code, answer = await asyncio.to_thread(
         said, capsys, "--config", str(tmp_path), "policy", "status"
     )
     assert code == 0
-    assert "this version's check refuses the live policy" in " ".join(told.split())
+    assert "this version's check refuses the live policy" in " ".join(answer.split())
     async with fleet:
         assert fleet.app.rollout.live == live
         fleet.app.rollout.stage = SubprocessStage()
         running = Daemon(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())
         await wait_until(
-            lambda: any("refuses the live policy" in told for told in running.troubles), 30
+            lambda: any("refuses the live policy" in answer for answer in running.troubles), 30
         )
-        (found,) = [told for told in running.troubles if "refuses the live policy" in told]
+        (found,) = [answer for answer in running.troubles if "refuses the live policy" in answer]
         assert "late.rego" in found
         assert fleet.app.rollout.live == live
         assert b"vedette_policy_live_refused 1.0" in fleet.app.metrics.scrape()[0]
@@ -192,8 +194,8 @@ async def test_a_live_policy_that_this_version_refuses_is_told(
     store = SqliteReader(fleet.folder / "state")
     assert read_check(store, live.digest)
     store.close()
-    _, told = await asyncio.to_thread(said, capsys, "--config", str(tmp_path), "status")
-    assert "this version's check refuses the live policy" in " ".join(told.split())
+    _, answer = await asyncio.to_thread(said, capsys, "--config", str(tmp_path), "status")
+    assert "this version's check refuses the live policy" in " ".join(answer.split())
     async with fleet:
         running = Daemon(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())
@@ -217,11 +219,11 @@ async def test_a_check_that_cannot_be_made_ends_nothing(
         raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
 
     async with toy_fleet(tmp_path, world) as fleet:
-        await fleet.app.store.remember(CHECK_MARK, "{}")
+        await fleet.app.store.commands.set_meta(CHECK_MARK, "{}")
         monkeypatch.setattr(fleet.app.rollout.stage, "try_out", fails)
         running = Daemon(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())
-        await wait_until(lambda: any("is not known" in told for told in running.troubles), 30)
+        await wait_until(lambda: any("is not known" in message for message in running.troubles), 30)
         await fleet.send(job("1", send_proposal()))
         await wait_until(lambda: world.effects() == 1)
         running.stop()

@@ -32,7 +32,7 @@ from vedette.domain.ports.tokens import BadToken
 from vedette.interfaces.cli import cli
 from vedette.interfaces.http import worker_gateway
 from vedette.interfaces.http.worker_gateway import serve_workers, socket_path
-from vedette.store.store import SqlStore
+from vedette.store.command_queue import CommandQueue
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import World, job, send_proposal, toy_fleet, wait_until
@@ -126,8 +126,8 @@ async def test_a_refused_token_is_in_the_ledger_and_bounded(tmp_path: Path) -> N
             assert await asyncio.to_thread(connect_as, path, "worker", stolen) == 401
         await wait_until(lambda: bool(fleet.entries("identity.refused")))
         (entry,) = fleet.entries("identity.refused")
-        told = {name: entry[name] for name in ("agent", "what", "tries")}
-        assert told == {"agent": "worker", "what": "wrong-subject", "tries": 1}
+        fields = {name: entry[name] for name in ("agent", "what", "tries")}
+        assert fields == {"agent": "worker", "what": "wrong-subject", "tries": 1}
         assert fleet.body(entry["seq"]) == {"why": "it is a token of other, not of worker"}
         assert stolen not in json.dumps(fleet.entries()) + json.dumps(fleet.body(entry["seq"]))
         counted = fleet.app.metrics.total("identity_refusals", agent="worker")
@@ -180,10 +180,10 @@ async def test_the_record_goes_on_with_a_new_book_and_with_one_out_of_a_backup(
         for file in folder.iterdir():
             file.unlink()
         issuer.revoke("worker", reason="stolen, on a new host")
-        told = ["1", "2", "3", "stolen, after a restore", "stolen, on a new host"]
+        expected = ["1", "2", "3", "stolen, after a restore", "stolen, on a new host"]
         await wait_until(lambda: len(reasons(fleet)) == 5)
         await asyncio.sleep(0.1)
-        assert reasons(fleet) == told, "and none of them twice"
+        assert reasons(fleet) == expected, "and none of them twice"
 
 
 async def test_a_change_is_recorded_once_though_it_could_not_be_marked_so(
@@ -191,16 +191,16 @@ async def test_a_change_is_recorded_once_though_it_could_not_be_marked_so(
 ) -> None:
     async with gate(tmp_path, World()) as made:
         fleet = made.fleet
-        remember = SqlStore.remember
+        set_meta = CommandQueue.set_meta
         failed: list[str] = []
 
-        async def fails(store: SqlStore, name: str, value: str) -> None:
+        async def fails(commands: CommandQueue, name: str, value: str) -> None:
             if name.startswith("identity_changes") and len(failed) < 3:
                 failed.append(value)
                 raise StoreFailed("the disk is full")
-            await remember(store, name, value)
+            await set_meta(commands, name, value)
 
-        monkeypatch.setattr(SqlStore, "remember", fails)
+        monkeypatch.setattr(CommandQueue, "set_meta", fails)
         issuer = build_issuer(fleet.app.settings, now_us)
         issuer.rotate("worker", reason="yearly")
         await wait_until(lambda: len(failed) == 3)
@@ -222,8 +222,8 @@ async def test_a_damaged_book_is_said_and_does_not_end_the_record(
         book.write_bytes(b"{")
         await wait_until(lambda: bool(made.troubles))
         await asyncio.sleep(0.1)
-        (told,) = made.troubles
-        assert "changes of identities are not recorded: BadFleet" in told
+        (troubles,) = made.troubles
+        assert "changes of identities are not recorded: BadFleet" in troubles
         book.write_bytes(kept)
         issuer.revoke("worker", reason="stolen")
         await wait_until(lambda: reasons(fleet) == ["yearly", "stolen"])
@@ -233,8 +233,8 @@ def test_a_key_that_issue_makes_is_made_by_who_issued(tmp_path: Path) -> None:
     issuer = Issuer(tmp_path, "harbour", now_us=now_us)
     issuer.issue("worker", tmp_path / "w.id", actor="person:kim", reason="a new host")
     _, changes = issuer.changes()
-    told = [(change["what"], change["actor"], change["reason"]) for change in changes]
-    assert told == [(what, "person:kim", "a new host") for what in ("made", "issued")]
+    rows = [(change["what"], change["actor"], change["reason"]) for change in changes]
+    assert rows == [(what, "person:kim", "a new host") for what in ("made", "issued")]
 
 
 async def test_with_run_both_stay_on_one_host(tmp_path: Path) -> None:
@@ -288,12 +288,12 @@ async def test_google_is_wired_where_the_settings_say_so(tmp_path: Path) -> None
     with pytest.raises(BadToken) as error:
         await tokens.verify(build_issuer(settings, now_us).signer("a").mint(now_us()))
     assert error.value.code == "bad-algorithm", "an ES256 token is none of Google's"
-    hands: Any = object()
-    assert add_google_tokens(settings, hands) is hands
+    tools: Any = object()
+    assert add_google_tokens(settings, tools) is tools
     asking = {"topic": {"kind": "pubsub", "google_scopes": ["s"]}}
-    assert add_google_tokens(replace(settings, targets=asking), hands) is not hands
+    assert add_google_tokens(replace(settings, targets=asking), tools) is not tools
     with pytest.raises(BadFleet, match="service accounts"):
-        add_google_tokens(replace(settings, targets=asking, deployment=Deployment()), hands)
+        add_google_tokens(replace(settings, targets=asking, deployment=Deployment()), tools)
     odd = TokensPlan("google", service_account="everybody@p.iam.gserviceaccount.com")
     with pytest.raises(BadFleet, match="account"):
         build_tokens(replace(settings, deployment=Deployment(tokens=odd)), now_us)
@@ -349,7 +349,7 @@ async def test_issue_rotate_and_revoke(content: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         (("issue", "nobody", "--out", "x.id"), "no agent 'nobody'"),
         (("issue", "worker", "--out", "there.id"), "such a file already"),
@@ -360,13 +360,13 @@ async def test_issue_rotate_and_revoke(content: Path) -> None:
     ],
 )
 def test_what_cannot_be_done_is_said(
-    content: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], told: str
+    content: Path, monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], expected: str
 ) -> None:
     monkeypatch.chdir(content)
     (content / "there.id").touch()
     assert "--reason" in CliRunner().invoke(cli, ["identity", *given]).output
     done = CliRunner().invoke(cli, ["identity", *given, "--reason", "a test"])
-    assert told in str(done.exception)
+    assert expected in str(done.exception)
     assert not (content / "x.id").exists()
 
 

@@ -92,9 +92,9 @@ def test_a_folder_of_before_is_closed_at_the_next_start_and_told_of_once(tmp_pat
         path.chmod(0o644)
     for path in (tmp_path / "state", deep.parent, deep):
         path.chmod(0o755)
-    told = secure_folder(tmp_path / "state")
-    assert len(told) == 1
-    assert "and 4 more were open to other users" in told[0]
+    message = secure_folder(tmp_path / "state")
+    assert len(message) == 1
+    assert "and 4 more were open to other users" in message[0]
     assert open_to_others(tmp_path / "state") == []
     assert secure_folder(tmp_path / "state") == []
 
@@ -180,9 +180,9 @@ def test_a_reader_follows_no_link_either(busy: Path, tmp_path: Path) -> None:
     root = shutil.copytree(busy, tmp_path / "fleet")
     (root / ".vedette" / "store.db").rename(tmp_path / "store.db")
     (root / ".vedette" / "store.db").symlink_to(tmp_path / "store.db")
-    asked = vedette(root, "runs", "--json")
-    assert asked.code == 3
-    assert asked.error["code"] == "unsafe-state"
+    result = vedette(root, "runs", "--json")
+    assert result.code == 3
+    assert result.error["code"] == "unsafe-state"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
@@ -253,9 +253,9 @@ async def test_a_fleet_whose_state_goes_away_ends(
             while not world.effects():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             moving(fleet.app.settings.state)
-            with pytest.raises(Unavailable) as told:
+            with pytest.raises(Unavailable) as refusal:
                 await ended
-    assert told.value.code == "state-moved"
+    assert refusal.value.code == "state-moved"
     assert any("state folder ended" in trouble for trouble in running.troubles)
 
 

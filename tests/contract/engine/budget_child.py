@@ -30,8 +30,10 @@ TOKENS = (Cap("fleet", "tokens", "day", 37), Cap("agent", "tokens", "hour", 1000
 async def reserve(store: PostgresStore, run: Run) -> CommitStatus:
     """Reserve a token for a run, and close it."""
     spend = {"tokens": 1}
-    step = closing_step(store, run, spend=spend, limits=TOKENS, epoch=store.lease_epoch(run) or 0)
-    return (await store.commit(step)).status
+    step = closing_step(
+        store, run, spend=spend, limits=TOKENS, epoch=store.cluster.lease_epoch(run) or 0
+    )
+    return (await store.steps.commit(step)).status
 
 
 async def main(url: str, folder: Path, name: str, careless: bool) -> None:
@@ -42,7 +44,7 @@ async def main(url: str, folder: Path, name: str, careless: bool) -> None:
     )  # fmt: skip
     if careless:
         # The control: what others have spent since is not looked at.
-        store._step_writer.forget = lambda: None  # type: ignore[method-assign]
+        store.parts.steps.forget = lambda: None  # type: ignore[method-assign]
     events = [event(n, source=name, subject=f"{name}{n}") for n in range(EVENTS)]
     runs = await accept_events(store, *events)
     print("ready", flush=True)
@@ -51,7 +53,7 @@ async def main(url: str, folder: Path, name: str, careless: bool) -> None:
     while len(answers) < ATTEMPTS:
         # Leases still move from worker to worker: what was fenced did not reserve anything.
         most = min(AT_ONCE, ATTEMPTS - len(answers))
-        held = [run for run in runs if store.lease_epoch(run) is not None][:most]
+        held = [run for run in runs if store.cluster.lease_epoch(run) is not None][:most]
         runs = [run for run in runs if run not in held]
         if not held:
             await asyncio.sleep(0.01)

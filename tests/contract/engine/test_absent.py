@@ -28,7 +28,7 @@ def closed(fleet: FleetHarness) -> Iterator[threading.Event]:
     gate.set()
 
 
-def assert_told(fleet: FleetHarness, *ways: str) -> None:
+def assert_noticed(fleet: FleetHarness, *ways: str) -> None:
     """Hold how effects turned out not to have happened against the entries, and those to rows."""
     assert tuple(entry["what"] for entry in fleet.entries("effect.absent")) == ways
     view_agrees(fleet)
@@ -50,11 +50,11 @@ async def test_a_target_that_is_asked_knows_nothing_of_it(
     clock.advance(MINUTE_US)
     await wait_until(lambda: len(world.calls) == 2)
     assert fleet.actions(event)[0].effect == "started"
-    assert_told(fleet, "asked")
+    assert_noticed(fleet, "asked")
     closed.set()
     await fleet.wait_until_idle()
     assert fleet.actions(event)[0].effect == "intended"
-    assert_told(fleet, "asked", "answered")
+    assert_noticed(fleet, "asked", "answered")
 
 
 async def test_a_target_turns_the_call_away(fleet: FleetHarness, world: World) -> None:
@@ -63,7 +63,7 @@ async def test_a_target_turns_the_call_away(fleet: FleetHarness, world: World) -
     await fleet.send(event)
     await fleet.wait_until_idle()
     assert (fleet.actions(event)[0].effect, fleet.actions(event)[0].tries) == ("intended", 1)
-    assert_told(fleet, "answered")
+    assert_noticed(fleet, "answered")
 
 
 def open_breaker(fleet: FleetHarness, clock: ManualClock) -> None:
@@ -84,7 +84,7 @@ async def test_a_target_that_is_tried_turns_the_call_away(
     await fleet.send(job("1", send_proposal(tool=TOOL)))
     await fleet.wait_until_idle()
     assert len(world.calls) == 1
-    assert_told(fleet, "answered")
+    assert_noticed(fleet, "answered")
 
 
 async def test_a_start_was_made_durable_and_another_call_tries_the_target_meanwhile(
@@ -98,4 +98,4 @@ async def test_a_start_was_made_durable_and_another_call_tries_the_target_meanwh
     assert sorted(str(fleet.actions(event)[0].effect) for event in events) == [
         "intended", "started",
     ]  # fmt: skip
-    assert_told(fleet, "uncalled")
+    assert_noticed(fleet, "uncalled")

@@ -50,10 +50,10 @@ async def fleet(
     """A fleet whose queryable tool is held for a person, as its high-impact one is."""
     made = toy_fleet(tmp_path, world, clock=clock)
     yaml = made.content / "agents" / "worker" / "agent.yaml"
-    asked = "settles: queryable, function: act, query: ask, target: world,"
+    settlement = "settles: queryable, function: act, query: ask, target: world,"
     text = yaml.read_text()
-    assert asked in text
-    yaml.write_text(text.replace(asked, asked + " high_impact: true,"))
+    assert settlement in text
+    yaml.write_text(text.replace(settlement, settlement + " high_impact: true,"))
     if request.param == "postgresql":
         file = tmp_path / "url"
         file.write_text(server(fsync=False).fresh())
@@ -170,10 +170,10 @@ async def test_an_approval_is_over_once_its_effect_is(
     await fleet.wait_until_idle()
     await fleet.approve(row_of(fleet, event))
     await fleet.wait_until_idle()
-    again = job("2", send_proposal(tool="big.send"))
-    await fleet.send(again)
+    repeat = job("2", send_proposal(tool="big.send"))
+    await fleet.send(repeat)
     await fleet.wait_until_idle()
-    assert row_of(fleet, again).hold == "open"
+    assert row_of(fleet, repeat).hold == "open"
     await published(fleet, "p2")
     await later(fleet, clock)
     assert len(world.calls) == 1
@@ -229,7 +229,7 @@ async def test_a_denial_that_lasts_says_that_nobody_knows(
     assert [run.state for run in fleet.runs(event)] == ["done"]
     denied = [e for e in fleet.entries("action.decided") if e["outcome"] == "deny"]
     assert len(denied) == 2, "as it was denied first, and for good"
-    assert list(fleet.app.store.audit()) == []
+    assert list(fleet.app.store.ledger.row_mismatches()) == []
 
 
 @pytest.mark.parametrize("fleet", ["sqlite", "postgresql"], indirect=True)
@@ -247,7 +247,7 @@ async def test_what_never_began_is_cancelled_at_once(
     assert row_of(fleet, event).tries == 0, "its target is left alone"
     await published(fleet, "p2", "wire.send")
     await later(fleet, clock, 2 * HOUR_US)
-    if fleet.app.store.multi_worker:
+    if fleet.app.store.cluster.multi_worker:
         # What this process did not decide itself another worker may have begun.
         assert row_of(fleet, event).waits == "policy"
     else:
@@ -267,7 +267,7 @@ async def test_a_burial_of_what_is_denied_says_that_nobody_knows(
     await published(fleet, "p2", "wire.send")
     await later(fleet, clock, SECOND)
     (run,) = fleet.runs(event)
-    epoch = fleet.app.store.lease_epoch(run)
+    epoch = fleet.app.store.cluster.lease_epoch(run)
     assert epoch is not None
     await dead_letter(fleet.app.services, run, epoch, "a test")
     assert len(fleet.entries("effect.unknown")) == 1

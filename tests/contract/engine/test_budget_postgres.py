@@ -29,12 +29,12 @@ def reserve_at_once(folder: Path, *mode: str) -> tuple[int, int]:
             assert worker.stdin is not None
             worker.stdin.write("go\n")
             worker.stdin.flush()
-        told = [worker.communicate(timeout=60)[0].split() for worker in workers]
+        output = [worker.communicate(timeout=60)[0].split() for worker in workers]
     finally:
         for worker in workers:
             worker.kill()
             worker.wait()
-    return sum(int(given) for given, _ in told), sum(int(refused) for _, refused in told)
+    return sum(int(given) for given, _ in output), sum(int(refused) for _, refused in output)
 
 
 def test_64_reservations_of_four_processes_hold_the_ceiling_exactly(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def fleet_with(
 
 def states(fleet: FleetHarness) -> dict[str, int]:
     found: dict[str, int] = {}
-    for run in fleet.app.store.runs_page(agent=None, state=None, before=None, limit=1000):
+    for run in fleet.app.store.runs.runs_page(agent=None, state=None, before=None, limit=1000):
         word = f"{run.state} {run.waits}" if run.waits else run.state
         found[word] = found.get(word, 0) + 1
     return found
@@ -128,7 +128,7 @@ async def test_agents_share_what_the_fleet_has(
         assert len(world.calls) == 25
         rules = [entry["rule"] for entry in fleet.entries("budget.refused")]
         assert sorted(set(rules)) == ["budget.agent.actions.day", "budget.fleet.actions.day"]
-        totals = {(n, u): total.day.total for n, u, total in fleet.app.store.spend_totals()}
+        totals = {(n, u): total.day.total for n, u, total in fleet.app.store.spend.totals()}
         assert totals == {
             ("worker", "actions"): 20,
             ("second", "actions"): 5,
@@ -152,7 +152,7 @@ async def test_several_actions_of_one_turn_take_the_places_there_are(
         await fleet.wait_until_idle()
         assert [row.waits for row in fleet.actions(event)] == [None] * 3 + ["budget"] * 2
         assert world.texts() == ["b", "c"]
-        row = fleet.app.store.row("worker_notes", "k")
+        row = fleet.app.store.runs.row("worker_notes", "k")
         assert row is not None
         assert "d" not in str(row), "a row is not written either"
         clock.advance(DAY_US)
@@ -193,7 +193,7 @@ async def test_a_decision_made_again_keeps_the_place_it_has(
         assert fleet.actions(event)[0].waits == "resume"
         await fleet.app.commands.resume(fleet.order(), tool="wire.send")
         await fleet.wait_until_idle()
-        assert {u: total.day.total for _, u, total in fleet.app.store.spend_totals()} == {
+        assert {u: total.day.total for _, u, total in fleet.app.store.spend.totals()} == {
             "actions": 1
         }
 
@@ -278,7 +278,7 @@ async def test_tokens_and_money_are_booked_at_worst_and_settled(
         # A turn may need 2000: after six that used 100 each there is no room for a seventh.
         assert len(thinks.briefings) == 6
         totals = {
-            u: total.day.total for n, u, total in fleet.app.store.spend_totals() if n == "worker"
+            u: total.day.total for n, u, total in fleet.app.store.spend.totals() if n == "worker"
         }
         assert totals == {MODEL_CALLS: 6, TOKENS: 600, MONEY: 606}
         assert states(fleet) == {"done": 6, "waiting budget": 4}
@@ -344,26 +344,26 @@ async def test_what_a_killed_turn_had_booked_stays_booked(
         tmp_path, world, clock, budget=f"{BOUNDED}, tokens_per_day: 5000", reasoners={"adk": thinks}
     )
     async with fleet:
-        asked, answer = asyncio.Event(), thinks.reason
+        request, answer = asyncio.Event(), thinks.reason
 
         async def never(briefing: Briefing) -> ReasonerJudgement:
-            asked.set()
+            request.set()
             await asyncio.Event().wait()
             raise AssertionError("nobody sets it")
 
         thinks.reason = never  # type: ignore[method-assign]
         await fleet.send(job("1"))
-        await asked.wait()
+        await request.wait()
         thinks.reason = answer  # type: ignore[method-assign]
         await fleet.restart()
         await fleet.wait_until_idle()
         assert states(fleet) == {"done": 1}
         totals = {
-            u: total.day.total for n, u, total in fleet.app.store.spend_totals() if n == FLEET
+            u: total.day.total for n, u, total in fleet.app.store.spend.totals() if n == FLEET
         }
         assert totals[TOKENS] == 2000 + 100, "nobody knows what the first call cost"
         run = fleet.runs(job("1"))[0]
-        assert fleet.app.store.run_spend(run.id)[TOKENS] == 2100
+        assert fleet.app.store.spend.of_run(run.id)[TOKENS] == 2100
 
 
 async def test_more_than_the_worst_case_is_counted_all_the_same(
@@ -390,7 +390,7 @@ async def at_once(fleet: FleetHarness, thinks: ScriptedReasoner, number: int) ->
         nonlocal most
         store = SqliteReader(fleet.folder / "state")
         most = max(
-            most, *(total.day.total for n, u, total in store.spend_totals() if u == TOKENS and n)
+            most, *(total.day.total for n, u, total in store.spend.totals() if u == TOKENS and n)
         )
         store.close()
         thinks.briefings.append(briefing)
@@ -446,8 +446,8 @@ async def test_most_of_a_limit_is_told_once_in_its_window(
         (alert,) = fleet.entries("budget.alerted")
         assert (alert["agent"], alert["unit"], alert["window"]) == ("worker", "actions", "hour")
         assert (alert["amount"], alert["limit"]) == (8, 10)
-        told = {"agent": "worker", "unit": "actions", "window": "hour"}
-        assert fleet.app.metrics.total("budget_alerts", **told) == 1
+        fields = {"agent": "worker", "unit": "actions", "window": "hour"}
+        assert fleet.app.metrics.total("budget_alerts", **fields) == 1
         clock.advance(HOUR_US)
         await fleet.wait_until_idle()
         await thirty(fleet, "worker", 20)

@@ -29,7 +29,7 @@ async def pass_time(fleet: FleetHarness, clock: ManualClock, seconds: float) -> 
         await fleet.wait_until_idle()
 
 
-async def told(fleet: FleetHarness) -> list[str]:
+async def notices_of(fleet: FleetHarness) -> list[str]:
     """Return what was recorded of jumps, once the fleet has looked."""
     await wait_until(lambda: fleet.app.services.clock.jump is not None)
     await wait_until(lambda: bool(fleet.entries("clock.jumped")))
@@ -60,7 +60,7 @@ async def test_a_retry_comes_after_its_time_whatever_the_wall_clock_says(
         assert world.effects() == 0  # a jump forward is no wait that is over
         await pass_time(fleet, clock, 10)
         assert world.effects() >= (4 if keys == 4 else 1)
-        assert await told(fleet) == [f"{hours * 3600:+d}"]
+        assert await notices_of(fleet) == [f"{hours * 3600:+d}"]
 
 
 @pytest.mark.parametrize("hours", [-3, 80])
@@ -73,7 +73,7 @@ async def test_what_waits_moves_with_a_confirmed_clock(
         await failing(fleet, world, keys)
         wall = clock.now_us() + hours * HOUR
         clock.set_wall(wall)
-        await told(fleet)
+        await notices_of(fleet)
         done = await dispatch(fleet.app.commands, "clock_confirm", fleet.order(), {})
         assert done["by_us"] == hours * HOUR
         assert fleet.app.services.clock.now_us() == wall
@@ -107,13 +107,13 @@ async def test_a_stop_holds_over_a_jump_and_nothing_is_done_twice(
         clock.set_wall(clock.now_us() + hours * HOUR)
         if restarted:
             await fleet.restart()
-        assert await told(fleet) == [f"{hours * 3600:+d}"]
+        assert await notices_of(fleet) == [f"{hours * 3600:+d}"]
         world.answer = world.query = None
         await pass_time(fleet, clock, 60)
         assert len(world.calls) == calls
-        assert fleet.app.store.stop_scopes() == [("all", "")]
+        assert fleet.app.store.policy.stop_scopes() == [("all", "")]
         await dispatch(fleet.app.commands, "clock_confirm", fleet.order(), {})
-        await wait_until(lambda: bool(fleet.app.store.stop_scopes()) is (hours < 0))
+        await wait_until(lambda: bool(fleet.app.store.policy.stop_scopes()) is (hours < 0))
         if hours < 0:
             assert len(world.calls) == calls
             await fleet.app.commands.resume(fleet.order(), all=True)
@@ -121,7 +121,7 @@ async def test_a_stop_holds_over_a_jump_and_nothing_is_done_twice(
         await pass_time(fleet, clock, 60)
         assert len(world.keys()) == 8
         assert world.keys("order.place") == Counter(dict.fromkeys(world.keys("order.place"), 1))
-        assert not fleet.app.store.runs_page(agent=None, state="waiting", before=None, limit=9)
+        assert not fleet.app.store.runs.runs_page(agent=None, state="waiting", before=None, limit=9)
 
 
 async def held(fleet: FleetHarness, name: str = "h") -> str:
@@ -140,21 +140,21 @@ async def test_no_approval_expires_by_a_jump_and_all_do_in_their_time(tmp_path: 
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         kept, answered = await held(fleet, "kept"), await held(fleet, "answered")
         clock.set_wall(clock.now_us() + 80 * HOUR)
-        assert await told(fleet) == ["+288000"]
+        assert await notices_of(fleet) == ["+288000"]
         await pass_time(fleet, clock, 5)
         assert "clock" in live_status(fleet.app.commands)["clock"]
-        row = fleet.app.store.action(answered)
+        row = fleet.app.store.runs.action(answered)
         assert row is not None
         await fleet.approve(row)
         await fleet.wait_until_idle()
         assert world.effects("big.send") == 1
-        found = fleet.app.store.action(kept)
+        found = fleet.app.store.runs.action(kept)
         assert found is not None
         assert found.hold == "open"
         # In its own time it is over, though nobody has confirmed anything.
         clock.advance(73 * HOUR)
         await fleet.wait_until_idle()
-        found = fleet.app.store.action(kept)
+        found = fleet.app.store.runs.action(kept)
         assert found is not None
         assert found.hold == "expired"
 
@@ -165,15 +165,15 @@ async def test_what_is_over_by_the_confirmed_time_expires_then(tmp_path: Path) -
         waits = await held(fleet)
         await fleet.app.commands.stop(fleet.order(), tool="bell.ring", for_us=2 * HOUR)
         clock.set_wall(clock.now_us() + 80 * HOUR)
-        await told(fleet)
+        await notices_of(fleet)
         await run_ready_tasks()
-        assert fleet.app.store.stop_scopes() == [
+        assert fleet.app.store.policy.stop_scopes() == [
             ("tool", "bell.ring")
         ]  # it does not lift itself either
         await fleet.app.commands.clock_confirm(fleet.order())
-        await wait_until(lambda: not fleet.app.store.stop_scopes())
+        await wait_until(lambda: not fleet.app.store.policy.stop_scopes())
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "expired"
 
@@ -189,7 +189,7 @@ async def test_a_clock_that_is_slewed_or_comes_back_is_no_jump(tmp_path: Path) -
         assert line.clock.jump is None
         assert abs(line.clock.now_us() - clock.now_us()) < 100_000
         clock.set_wall(clock.now_us() - HOUR)
-        await told(fleet)
+        await notices_of(fleet)
         assert b"vedette_clock_jump_seconds -3600.0" in fleet.app.metrics.scrape()[0]
         clock.set_wall(clock.now_us() + HOUR)
         await wait_until(lambda: line.clock.jump is None)
@@ -201,13 +201,13 @@ async def test_a_jump_that_cannot_be_recorded_is_told_as_soon_as_it_can(tmp_path
     clock = ManualClock()
     async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
         store: Any = fleet.app.store
-        note, tried = store.append_entries, []
+        note, tried = store.commands.append_entries, []
 
         async def away(drafts: Any) -> int:
             tried.append(drafts)
             raise StoreFailed("the server is away")
 
-        store.append_entries = away
+        store.commands.append_entries = away
         clock.set_wall(clock.now_us() - HOUR)
         await wait_until(lambda: bool(tried))
         clock.set_wall(clock.now_us() - 2 * HOUR)
@@ -215,10 +215,10 @@ async def test_a_jump_that_cannot_be_recorded_is_told_as_soon_as_it_can(tmp_path
             lambda: b"vedette_clock_jump_seconds -10800.0" in fleet.app.metrics.scrape()[0]
         )
         assert fleet.app.metrics.total("clock_jumps") == 0
-        store.append_entries = note
+        store.commands.append_entries = note
         # Counted a moment after it is durable.
         await wait_until(lambda: fleet.app.metrics.total("clock_jumps") == 2)
-        assert await told(fleet) == ["-3600", "-10800"]
+        assert await notices_of(fleet) == ["-3600", "-10800"]
 
 
 @pytest.mark.parametrize("hours", [-3, 80])
@@ -235,12 +235,12 @@ async def test_a_restart_within_a_boot_goes_on_with_the_time_that_has_passed(
         clock.set_wall(clock.now_us() + hours * HOUR)
         await fleet.open()
         assert fleet.app.services.clock.now_us() == before + HOUR
-        assert await told(fleet) == [f"{hours * 3600:+d}"]
+        assert await notices_of(fleet) == [f"{hours * 3600:+d}"]
         await fleet.wait_until_idle()
         await fleet.restart()  # it is not forgotten either
         assert fleet.app.services.clock.jump is not None
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "open"
 
@@ -254,7 +254,7 @@ async def test_after_a_reboot_time_begins_no_earlier_than_the_ledger_ends(tmp_pa
         clock.boot = "two"
         clock.set_wall(last - 3 * HOUR)
         await fleet.open()
-        assert await told(fleet) == ["-10800"]
+        assert await notices_of(fleet) == ["-10800"]
         ats = [entry["at"] for entry in fleet.entries()]
         assert ats == sorted(ats)
 
@@ -271,12 +271,12 @@ async def test_a_start_a_day_later_lets_nothing_expire_before_a_person_has_looke
         clock.boot = "two"
         clock.set_wall(clock.now_us() + 80 * HOUR)
         await fleet.open()
-        assert await told(fleet) == ["away"]
+        assert await notices_of(fleet) == ["away"]
         clock.advance(HOUR)
         await fleet.wait_until_idle()
         await fleet.restart()
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "open"
         if answer == "approve":
@@ -286,7 +286,7 @@ async def test_a_start_a_day_later_lets_nothing_expire_before_a_person_has_looke
             return
         await fleet.app.commands.clock_confirm(fleet.order())
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "expired"
 
@@ -302,25 +302,25 @@ async def test_nothing_expires_by_a_jump_that_was_not_confirmed_before_a_reboot(
         waits = await held(fleet)
         if running:
             clock.set_wall(clock.now_us() + 80 * HOUR)
-            assert await told(fleet) == ["+288000"]
+            assert await notices_of(fleet) == ["+288000"]
             await fleet.close()
         else:
             await fleet.close()
             clock.boot = "two"
             clock.set_wall(clock.now_us() + 80 * HOUR)
             await fleet.open()
-            assert await told(fleet) == ["away"]
+            assert await notices_of(fleet) == ["away"]
             await fleet.close()
         clock.boot = "three"
         clock.set_wall(clock.now_us() + hours * HOUR)
         await fleet.open()
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "open"
         await fleet.app.commands.clock_confirm(fleet.order())
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "expired"
 
@@ -343,7 +343,7 @@ async def test_nothing_expires_by_entries_that_are_later_than_the_wall_clock(
         clock.set_wall(right + HOUR)
         await fleet.open()
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == "open"
 
@@ -379,9 +379,9 @@ async def test_a_jump_that_comes_while_another_is_confirmed_is_not_confirmed_wit
             await fleet.open()
         else:
             clock.set_wall(clock.now_us() + ahead * SECOND)
-        assert await told(fleet) == ["away" if away else f"+{ahead}"]
+        assert await notices_of(fleet) == ["away" if away else f"+{ahead}"]
         store: Any = fleet.app.store
-        note = store.append_entries
+        note = store.commands.append_entries
 
         async def commit_slowly(drafts: Any, **more: Any) -> int:
             seq: int = await note(drafts, **more)
@@ -391,16 +391,16 @@ async def test_a_jump_that_comes_while_another_is_confirmed_is_not_confirmed_wit
                 await wait_until(lambda: len(fleet.entries("clock.jumped")) == 2)
             return seq
 
-        store.append_entries = commit_slowly
+        store.commands.append_entries = commit_slowly
         before = fleet.app.services.clock.now_us()
         done = await dispatch(fleet.app.commands, "clock_confirm", fleet.order("a look"), {})
-        store.append_entries = note
+        store.commands.append_entries = note
         (entry,) = fleet.entries("clock.confirmed")
         said = fleet.body(entry["seq"])
         assert done["by_us"] == said["by_us"] == (0 if away else ahead * SECOND)
         assert fleet.app.services.clock.now_us() == before + done["by_us"]
         await fleet.wait_until_idle()
-        row = fleet.app.store.action(waits)
+        row = fleet.app.store.runs.action(waits)
         assert row is not None
         assert row.hold == ("expired" if away else "open")
         # What is off since then is a jump of its own, to be confirmed by itself.
@@ -415,7 +415,7 @@ async def test_two_confirmations_at_once_move_the_clock_once(tmp_path: Path) -> 
     async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
         wall = clock.now_us() + HOUR
         clock.set_wall(wall)
-        await told(fleet)
+        await notices_of(fleet)
         confirm = fleet.app.commands.clock_confirm
         both = [confirm(fleet.order(name)) for name in ("one", "other")]
         answers = await asyncio.gather(*both, return_exceptions=True)

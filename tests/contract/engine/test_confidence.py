@@ -77,7 +77,7 @@ async def judging(folder: Path, way: str) -> AsyncIterator[FleetHarness]:
                 await asyncio.to_thread(host.stop)
 
 
-def asked(name: str, **data: str) -> Event:
+def question_event(name: str, **data: str) -> Event:
     return Event("test", name, "worker.job", name, None, data)
 
 
@@ -86,14 +86,14 @@ async def test_what_is_unsure_waits_and_what_is_no_probability_is_refused(
     tmp_path: Path, way: str
 ) -> None:
     async with judging(tmp_path, way) as fleet:
-        sure = asked("sure", sure="0.95")
-        lower = asked("lower", sure="0.95", own="0.4")
-        unsure = asked("unsure", sure="0.4")
-        higher = asked("higher", sure="0.4", own="1.0")
-        edges = asked("edges", sure="1", own="0")
-        odd = [asked(f"judgement {n}", sure=said) for n, said in enumerate(NONE_AT_ALL)]
+        sure = question_event("sure", sure="0.95")
+        lower = question_event("lower", sure="0.95", own="0.4")
+        unsure = question_event("unsure", sure="0.4")
+        higher = question_event("higher", sure="0.4", own="1.0")
+        edges = question_event("edges", sure="1", own="0")
+        odd = [question_event(f"judgement {n}", sure=said) for n, said in enumerate(NONE_AT_ALL)]
         parts = [
-            asked(f"proposal {n}", sure="0.95", own=said, both="yes")
+            question_event(f"proposal {n}", sure="0.95", own=said, both="yes")
             for n, said in enumerate(NONE_AT_ALL)
             if said != "None"
         ]

@@ -111,12 +111,12 @@ async def buried(fleet: FleetHarness, event: Event) -> Run:
     """Bury a run that waits, as a handler does that meets what it cannot handle."""
     run = only_run(fleet, event)
     assert run.state == "waiting"
-    epoch = fleet.app.store.lease_epoch(run)
+    epoch = fleet.app.store.cluster.lease_epoch(run)
     assert epoch is not None
     await dead_letter(fleet.app.services, run, epoch, "Test: buried by hand")
     fleet.app.services.parked_runs.unpark(run)
     store: Any = fleet.app.store
-    assert list(store.audit()) == []
+    assert list(store.ledger.row_mismatches()) == []
     return only_run(fleet, event)
 
 
@@ -128,7 +128,7 @@ async def redriven(
     order = replace(fleet.order("mended"), command_id=command_id)
     done = await fleet.app.commands.redrive(order, runs)
     store: Any = fleet.app.store
-    assert (list(store.audit()) == []) is stands
+    assert (list(store.ledger.row_mismatches()) == []) is stands
     await fleet.wait_until_idle()
     return done
 
@@ -143,16 +143,16 @@ def labels(fleet: FleetHarness) -> dict[str, str]:
 def view_agrees(fleet: FleetHarness) -> None:
     """What is counted from the entries is what the tables of present state say."""
     store: Any = fleet.app.store
-    assert list(store.audit()) == []
-    walked = store.walk()
+    assert list(store.ledger.row_mismatches()) == []
+    walked = store.ledger.walk()
     rows = fold_entries(to_ledger_entry(seq, json.loads(raw)) for seq, raw, _, _ in walked)
-    told = {
+    by_place = {
         name: number
         for name, number in rows[("agent", "worker")].data.items()
         if name.startswith(("decided.", "hold.", "effect."))
     }
-    counted = fleet.app.store.counts()["worker"]
-    assert told == {
+    counted = fleet.app.store.tables.counts()["worker"]
+    assert by_place == {
         name: number
         for name, number in counted.items()
         if name.startswith(("decided.", "hold.", "effect."))
@@ -194,17 +194,17 @@ async def test_a_dead_letter_is_handled_no_more_though_nobody_heard_of_its_buria
 ) -> None:
     """Its commit stands and raises; then nothing but a person's order may take it up again."""
     store: Any = fleet.app.store
-    commit = store.commit
+    commit = store.steps.commit
 
     async def unheard(step: Step) -> CommitResult:
         answer: CommitResult = await commit(step)
         if step.state != "dead":
             return answer
-        store.commit = commit
+        store.steps.commit = commit
         mend(fleet)
         raise StoreFailed("the connection broke")
 
-    store.commit = unheard
+    store.steps.commit = unheard
     dead, after = job("1", note_proposal("a"), **FAILS), job("2", note_proposal("b"))
     await fleet.send(dead, after)
     for _ in range(10):
@@ -212,8 +212,8 @@ async def test_a_dead_letter_is_handled_no_more_though_nobody_heard_of_its_buria
         await asyncio.sleep(0.06)
         await fleet.wait_until_idle()
     assert [run.state for each in (dead, after) for run in fleet.runs(each)] == ["dead", "done"]
-    (told,) = fleet.entries("turn.reasoned")
-    assert told["event"] == after.key
+    (entries,) = fleet.entries("turn.reasoned")
+    assert entries["event"] == after.key
 
 
 async def test_the_order_survives_a_restart_before_it_is_acted_on(
@@ -280,10 +280,10 @@ async def test_a_queryable_effect_that_did_not_happen_is_decided_again_and_made(
     await handled(fleet, event)
     await buried(fleet, event)
     world.answer, world.query = None, None
-    asked, decided = len(world.queries), len(fleet.entries("action.decided"))
+    question, decided = len(world.queries), len(fleet.entries("action.decided"))
     clock.advance(A_CALL_US)
     await redriven(fleet, event)
-    assert len(world.queries) > asked, "it is asked before anything is repeated"
+    assert len(world.queries) > question, "it is asked before anything is repeated"
     assert len(fleet.entries("action.decided")) == decided + 1
     assert (only_row(fleet, event).effect, world.effects()) == ("done", 1)
     view_agrees(fleet)
@@ -341,8 +341,8 @@ async def test_what_policy_denies_by_now_is_not_repeated(
         await fleet.wait_until_idle()
     row = only_row(fleet, event)
     assert (len(world.calls), row.decided) == (calls, "deny")
-    told = [entry["kind"] for entry in fleet.entries("effect.unknown", "effect.cancelled")]
-    assert set(told) == {"effect.unknown"}, "nobody knows whether it happened"
+    entries = [entry["kind"] for entry in fleet.entries("effect.unknown", "effect.cancelled")]
+    assert set(entries) == {"effect.unknown"}, "nobody knows whether it happened"
     assert only_run(fleet, event).state == "done"
 
 
@@ -356,13 +356,16 @@ async def test_what_waited_for_a_person_waits_for_one_again(
     await fleet.approve(held)
     run = only_run(fleet, event)
     await dead_letter(
-        fleet.app.services, run, fleet.app.store.lease_epoch(run) or 0, "Test: buried by hand"
+        fleet.app.services,
+        run,
+        fleet.app.store.cluster.lease_epoch(run) or 0,
+        "Test: buried by hand",
     )
     await fleet.restart()
     await redriven(fleet, event)
     held = next(row for row in fleet.actions(event) if row.tool == "big.send")
     assert (held.hold, held.waits, world.calls) == ("open", "approval", [])
-    texts = fleet.app.store.row("worker_notes", "k")
+    texts = fleet.app.store.runs.row("worker_notes", "k")
     assert texts == {"texts": ["kept"]}, "what was done stays done, once"
     await fleet.approve(held)
     await fleet.wait_until_idle()
@@ -441,9 +444,9 @@ async def test_who_may_order_and_what_is_no_order(fleet: FleetHarness) -> None:
     with pytest.raises(Forbidden):
         await commands.drop(replace(order, principal=Principal("engine", "line")), [run.id])
     # Of several those that can be are moved, and it is said why others are not.
-    told = await commands.redrive(order, [done.id, run.id])
-    assert told["moved"] == [run.id]
-    assert told["refused"] == [{"run": done.id, "why": "it is no dead letter, it is done"}]
+    answer = await commands.redrive(order, [done.id, run.id])
+    assert answer["moved"] == [run.id]
+    assert answer["refused"] == [{"run": done.id, "why": "it is no dead letter, it is done"}]
 
 
 # --- what people see ----------------------------------------------------------------------------

@@ -96,8 +96,8 @@ async def in_time(fleet: FleetHarness, clock: ManualClock, hours: int = 6) -> No
 
 
 def word(fleet: FleetHarness, event: Event) -> str | None:
-    told = explain(fleet.app.store, event.key)
-    found: str | None = told["runs"][0]["actions"][0]["effect"]["word"]
+    explanation = explain(fleet.app.store, event.key)
+    found: str | None = explanation["runs"][0]["actions"][0]["effect"]["word"]
     return found
 
 
@@ -115,9 +115,9 @@ async def test_an_outcome_is_the_targets_word_or_only_the_tools(
         assert words == ["verified", "claimed", "verified", "verified"]
         assert sorted(call.tool for call in world.queries) == ["bell.ring", "wire.send"]
         assert {only_row(fleet, e).effect for e in (sent, looked, rung, noted)} == {"done"}
-        told = {e["tool"]: e.get("verified") for e in fleet.entries("effect.done")}
-        assert told["wire.send"] is True
-        assert told["slow.send"] is None
+        verified = {e["tool"]: e.get("verified") for e in fleet.entries("effect.done")}
+        assert verified["wire.send"] is True
+        assert verified["slow.send"] is None
         lines = [line for _, line in explain_text(explain(fleet.app.store, sent.key))]
         assert "  verified at its target" in lines
         assert "verify" in fleet.app.services.fleet.agents["worker"].tools["wire.send"].facts()
@@ -214,13 +214,13 @@ async def test_a_permit_that_obliges_to_verify_is_refused_where_nothing_can(
     tmp_path: Path, world: World, clock: ManualClock
 ) -> None:
     async with fleet_with(tmp_path, world, clock, extra=OBLIGES) as fleet:
-        blind, asked = job("1", send_proposal()), job("2", send_proposal(tool="order.place"))
+        blind, event = job("1", send_proposal()), job("2", send_proposal(tool="order.place"))
         noted = job("3", note_proposal("x"))
-        await handled(fleet, blind, asked, noted)
+        await handled(fleet, blind, event, noted)
         row = only_row(fleet, blind)
         assert (row.decided, row.effect) == ("deny", None)
         assert [call.tool for call in world.calls] == ["order.place"], "its query verifies"
-        assert (word(fleet, asked), word(fleet, noted)) == ("verified", "verified")
+        assert (word(fleet, event), word(fleet, noted)) == ("verified", "verified")
         (refused,) = fleet.entries("action.refused")
         assert "declares no verify" in fleet.body(refused["seq"])["why"]
         assert [run.state for run in fleet.runs(blind)] == ["done"]
@@ -250,24 +250,24 @@ async def test_a_verify_that_cannot_be_is_refused_at_load(
 
 async def test_a_late_answer_of_the_tool_verifies_nothing() -> None:
     """Negative control: where a query may take it, it is taken."""
-    asked: list[Call] = []
+    requests: list[Call] = []
 
     class Module:
         @staticmethod
         def ask(call: Call) -> Outcome | None:
-            asked.append(call)
+            requests.append(call)
             return None
 
-    hands = InProcessTools(lambda _: Module)  # type: ignore[arg-type,return-value]
+    tools = InProcessTools(lambda _: Module)  # type: ignore[arg-type,return-value]
     call = Call("t", {}, "key", "a", "run_1", {}, ("a",), 1, 1_000_000)
-    hands._late_outcomes[("a", "t", "key")] = Outcome("done")
+    tools._stored_outcomes[("a", "t", "key")] = Outcome("done")
     query = Tool("t", "do", "thing", {}, (), "queryable", "f", query="ask")
-    assert (await hands.query(query, call)) == Outcome("done")
-    assert asked == []
+    assert (await tools.query(query, call)) == Outcome("done")
+    assert requests == []
     verify = Tool("t", "do", "thing", {}, (), "queryable", "f", query="ask", verify="ask")
-    assert await hands.query(verify, call) is None
-    assert asked == [call]
-    hands.close()
+    assert await tools.query(verify, call) is None
+    assert requests == [call]
+    tools.close()
 
 
 # --- whatever a tool raises ---------------------------------------------------------------------
@@ -306,20 +306,20 @@ async def test_a_coroutine_that_wants_to_end_the_process_does_not(
         async def act(call: Call) -> Outcome:
             raise kind
 
-    hands = InProcessTools(lambda _: Module)  # type: ignore[arg-type,return-value]
+    tools = InProcessTools(lambda _: Module)  # type: ignore[arg-type,return-value]
     call = Call("t", {}, "key", "a", "run_1", {}, ("a",), 1, 1_000_000)
     outcome = await make_call(
-        hands, Tool("t", "do", "thing", {}, (), "none", "act"), call, lambda: True
+        tools, Tool("t", "do", "thing", {}, (), "none", "act"), call, lambda: True
     )
     assert outcome is not None
     assert outcome.state == "unknown"
-    hands.close()
+    tools.close()
 
 
 async def test_a_handler_that_is_told_to_end_still_does() -> None:
     """Negative control: a cancellation that is not the tool's own goes through."""
 
-    class Hands:
+    class Tools:
         async def perform(self, tool: Tool, call: Call, may: Callable[[], bool]) -> Outcome | None:
             await asyncio.Event().wait()
             return None
@@ -332,7 +332,7 @@ async def test_a_handler_that_is_told_to_end_still_does() -> None:
 
     call = Call("t", {}, "key", "a", "run_1", {}, ("a",), 1, 1_000_000)
     tool = Tool("t", "do", "thing", {}, (), "none", "act")
-    task = asyncio.create_task(make_call(Hands(), tool, call, lambda: True))
+    task = asyncio.create_task(make_call(Tools(), tool, call, lambda: True))
     await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -345,13 +345,13 @@ async def test_a_handler_that_is_told_to_end_still_does() -> None:
 class Lost:
     """A performer whose calls are made, and whose answers never come."""
 
-    def __init__(self, hands: Any) -> None:
-        self.hands, self.made = hands, 0
-        self.compute_rows, self.query, self.close = hands.compute_rows, hands.query, hands.close
+    def __init__(self, tools: Any) -> None:
+        self.tools, self.made = tools, 0
+        self.compute_rows, self.query, self.close = tools.compute_rows, tools.query, tools.close
 
     async def perform(self, tool: Tool, call: Call, may_start: Callable[[], bool]) -> Outcome:
         """Call, and then wait for ever."""
-        await self.hands.perform(tool, call, may_start)
+        await self.tools.perform(tool, call, may_start)
         self.made += 1
         await asyncio.Event().wait()
         raise AssertionError("nobody sets it")
@@ -390,7 +390,7 @@ async def test_what_is_known_not_to_have_begun_is_cancelled(
 ) -> None:
     """Negative control: the revision changes between the permit and the call, which is not made."""
     async with fleet_with(tmp_path, world, clock) as fleet:
-        hands = fleet.app.services.tool_executor
+        tools = fleet.app.services.tool_executor
         stricter = write_policies(tmp_path / "stricter", extra=deny_policy("wire.send"))
 
         applied: list[asyncio.Task[Any]] = []
@@ -401,9 +401,9 @@ async def test_what_is_known_not_to_have_begun_is_cancelled(
                 applied.append(asyncio.create_task(fleet.apply_policy(stricter)))
                 revision = fleet.app.services.gateway.policy_rev
                 await wait_until(lambda: fleet.app.services.gateway.policy_rev > revision)
-                return await hands.perform(tool, call, may)
+                return await tools.perform(tool, call, may)
 
-        fleet.app.services.tool_executor = Late(hands)
+        fleet.app.services.tool_executor = Late(tools)
         event = job("1", send_proposal())
         await handled(fleet, event)
         assert (only_row(fleet, event).decided, world.calls) == ("deny", [])
@@ -430,7 +430,10 @@ async def test_a_burial_says_what_is_not_known(
         await fleet.app.dispatcher.close()
     (run,) = fleet.runs(event)
     await dead_letter(
-        fleet.app.services, run, fleet.app.store.lease_epoch(run) or 0, "Test: buried by hand"
+        fleet.app.services,
+        run,
+        fleet.app.store.cluster.lease_epoch(run) or 0,
+        "Test: buried by hand",
     )
     assert only_row(fleet, event).effect == effect
     await fleet.close()
@@ -439,8 +442,8 @@ async def test_a_burial_says_what_is_not_known(
 class Stuck(Lost):
     """A performer that never comes as far as to ask whether it may start."""
 
-    def __init__(self, hands: Any) -> None:
-        super().__init__(hands)
+    def __init__(self, tools: Any) -> None:
+        super().__init__(tools)
         self.reached = False
 
     async def perform(self, tool: Tool, call: Call, may_start: Callable[[], bool]) -> Outcome:

@@ -61,7 +61,7 @@ def disturb(fleet: FleetHarness, seed: int, share: float) -> list[int]:
     """Let a seeded share of the steps be made under a policy that is not live any more."""
     draw = random.Random(seed)
     store = fleet.app.store
-    send = store.send
+    send = store.steps.send
     refused: list[int] = []
 
     def sometimes(step: Step) -> asyncio.Future[CommitResult]:
@@ -70,7 +70,7 @@ def disturb(fleet: FleetHarness, seed: int, share: float) -> list[int]:
             step.policy_rev -= 1
         return send(step)
 
-    store.send = sometimes  # type: ignore[method-assign]
+    store.steps.send = sometimes  # type: ignore[method-assign]
     return refused
 
 
@@ -93,7 +93,7 @@ async def test_several_events_of_a_key_are_on_their_way_at_once(tmp_path: Path) 
     most = 0
     async with FleetHarness(tmp_path) as fleet:
         store = fleet.app.store
-        send = store.send
+        send = store.steps.send
 
         def counted(step: Step) -> asyncio.Future[CommitResult]:
             nonlocal on_their_way, most
@@ -108,6 +108,6 @@ async def test_several_events_of_a_key_are_on_their_way_at_once(tmp_path: Path) 
             future.add_done_callback(landed)
             return future
 
-        store.send = counted  # type: ignore[method-assign]
+        store.steps.send = counted  # type: ignore[method-assign]
         await judged(fleet, [event for event in events() if event.subject == "series_0"])
     assert most > 4

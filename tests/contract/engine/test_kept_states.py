@@ -15,19 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.app.test_judge_replay import again
+from tests.contract.app.test_judge_replay import replay_all
 from tests.contract.engine.test_order import leases
-from tests.contract.store.test_store import ADAPTERS, Opened, by_person
+from tests.contract.store.test_store import ADAPTERS, by_person
 from tests.pg import server
 
 from vedette.adapters.reasoners.in_process import InProcessReasoner
 from vedette.config.agent_loader import build_judge
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, Permanent
+from vedette.domain.erasure import ErasureTarget
 from vedette.domain.event import Event
 from vedette.domain.judge_state import judge_digest
 from vedette.domain.memory import Briefing
 from vedette.domain.ports.reasoner import ReasonerJudgement
+from vedette.domain.ports.store import Store
 from vedette.domain.run import CommitStatus, Run, Step
 from vedette.store.postgres.schema import shard_of
 from vedette.testing.harness import FleetHarness
@@ -59,7 +61,7 @@ class Between:
 
 
 @pytest.fixture(params=sorted(ADAPTERS))
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opened]:
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     opened = ADAPTERS[request.param](tmp_path / "state")
     yield opened
     opened.close()
@@ -75,12 +77,12 @@ async def with_dead(store: Any, late: int) -> list[Run]:
     for number, run in enumerate(runs):
         if number == late:
             dead = step(store, run, entry(run, "run.dead"), state="dead")
-            assert (await store.commit(dead)).status is CommitStatus.COMMITTED
+            assert (await store.steps.commit(dead)).status is CommitStatus.COMMITTED
             continue
-        assert (await store.commit(judged(store, run, last))).status is CommitStatus.COMMITTED
+        assert (await store.steps.commit(judged(store, run, last))).status is CommitStatus.COMMITTED
         last = run.position
-    await store.redrive([runs[late].id], by_person("run.redriven"))
-    found = store.run(runs[late].id)
+    await store.commands.redrive([runs[late].id], by_person("run.redriven"))
+    found = store.runs.run(runs[late].id)
     assert found is not None
     runs[late] = found
     return runs
@@ -90,55 +92,55 @@ async def test_a_history_is_read_as_of_one_moment(store: Any) -> None:
     """A state and the events after it that were read apart would lack what went in between."""
     runs = await accept_events(store, *(event(n) for n in range(3)))
     for run in runs:
-        await store.commit(closing_step(store, run))
-    history = store.state_history(AGENT, KEY, ALL)
+        await store.steps.commit(closing_step(store, run))
+    history = store.judge_states.history(AGENT, KEY, ALL)
     begun, erased = threading.Event(), threading.Event()
 
     def wait() -> None:
         begun.set()
         assert erased.wait(20)
 
-    between = Between(store._database, wait)
-    store._database = between
-    reading = asyncio.create_task(asyncio.to_thread(store.state_history, AGENT, KEY, ALL))
+    between = Between(store.database, wait)
+    store.judge_states._database = between
+    reading = asyncio.create_task(asyncio.to_thread(store.judge_states.history, AGENT, KEY, ALL))
     assert await asyncio.to_thread(begun.wait, 20)
-    assert await store.keep_state(AGENT, KEY, history, b"all three")
-    await store.erase(event=runs[0].event, draft=by_person("body.erased"))
+    assert await store.steps.keep_state(AGENT, KEY, history, b"all three")
+    await store.commands.erase(ErasureTarget("event", runs[0].event), by_person("body.erased"))
     erased.set()
     assert await reading == history
-    found = store.state_history(AGENT, KEY, ALL)
+    found = store.judge_states.history(AGENT, KEY, ALL)
     assert found == (b"all three", runs[2].position, [], runs[2].position)
 
 
 async def test_a_state_is_not_kept_of_another_history_than_there_is(store: Any) -> None:
     runs = await with_dead(store, 1)
-    folded = store.state_history(AGENT, KEY, ALL)
+    folded = store.judge_states.history(AGENT, KEY, ALL)
     made = judged(store, runs[1], runs[0].position)
-    assert (await store.commit(made)).status is CommitStatus.COMMITTED
-    assert not await store.keep_state(AGENT, KEY, folded, b"first and last")
-    assert store.states() == []
+    assert (await store.steps.commit(made)).status is CommitStatus.COMMITTED
+    assert not await store.steps.keep_state(AGENT, KEY, folded, b"first and last")
+    assert store.judge_states.kept() == []
     # What is observed after it changes nothing of it.
-    whole = store.state_history(AGENT, KEY, ALL)
+    whole = store.judge_states.history(AGENT, KEY, ALL)
     (later,) = await accept_events(store, event(9))
-    await store.commit(judged(store, later, runs[2].position))
-    assert await store.keep_state(AGENT, KEY, whole, b"all three")
-    assert store.states() == [(AGENT, KEY, runs[2].position, b"all three")]
+    await store.steps.commit(judged(store, later, runs[2].position))
+    assert await store.steps.keep_state(AGENT, KEY, whole, b"all three")
+    assert store.judge_states.kept() == [(AGENT, KEY, runs[2].position, b"all three")]
     # Somebody else has kept one: this one may lack what went with that.
-    assert not await store.keep_state(AGENT, KEY, whole, b"all three, made elsewhere")
-    await store.erase(event=runs[0].event, draft=by_person("body.erased"))
-    assert store.state_history(AGENT, KEY, ALL).checkpoint == b"all three"
+    assert not await store.steps.keep_state(AGENT, KEY, whole, b"all three, made elsewhere")
+    await store.commands.erase(ErasureTarget("event", runs[0].event), by_person("body.erased"))
+    assert store.judge_states.history(AGENT, KEY, ALL).checkpoint == b"all three"
 
 
 async def test_a_late_event_gives_up_the_state_that_lacks_it(store: Any) -> None:
     runs = await with_dead(store, 1)
     position = runs[2].position
-    assert await store.keep_state(
-        AGENT, KEY, store.state_history(AGENT, KEY, ALL), b"first and last"
+    assert await store.steps.keep_state(
+        AGENT, KEY, store.judge_states.history(AGENT, KEY, ALL), b"first and last"
     )
-    assert store.state_history(AGENT, KEY, ALL)[:2] == (b"first and last", position)
+    assert store.judge_states.history(AGENT, KEY, ALL)[:2] == (b"first and last", position)
     made = judged(store, runs[1], runs[0].position)
-    assert (await store.commit(made)).status is CommitStatus.COMMITTED
-    found = store.state_history(AGENT, KEY, ALL)
+    assert (await store.steps.commit(made)).status is CommitStatus.COMMITTED
+    found = store.judge_states.history(AGENT, KEY, ALL)
     assert (found.checkpoint_position, [at for at, _ in found.later_events]) == (
         0,
         [run.position for run in runs],
@@ -150,16 +152,18 @@ async def test_a_late_event_is_refused_once_no_state_can_hold_it(
     store: Any, late: int, gone: int
 ) -> None:
     runs = await with_dead(store, late)
-    assert await store.keep_state(AGENT, KEY, store.state_history(AGENT, KEY, ALL), b"without it")
-    await store.erase(event=runs[gone].event, draft=by_person("body.erased"))
-    kept, head = store.states(), store.last_seq()
+    assert await store.steps.keep_state(
+        AGENT, KEY, store.judge_states.history(AGENT, KEY, ALL), b"without it"
+    )
+    await store.commands.erase(ErasureTarget("event", runs[gone].event), by_person("body.erased"))
+    kept, head = store.judge_states.kept(), store.ledger.last_seq()
     for after in (0, runs[0].position):
         made = judged(store, runs[late], after, checkpoint=(KEY, runs[late].position, b"x"))
-        assert (await store.commit(made)).status is CommitStatus.STATE_ERASED
-    assert (store.states(), store.last_seq()) == (kept, head)
+        assert (await store.steps.commit(made)).status is CommitStatus.STATE_ERASED
+    assert (store.judge_states.kept(), store.ledger.last_seq()) == (kept, head)
     # Nobody is held up by it.
     (later,) = await accept_events(store, event(9))
-    assert (await store.commit(judged(store, later, runs[2].position))).status is (
+    assert (await store.steps.commit(judged(store, later, runs[2].position))).status is (
         CommitStatus.COMMITTED
     )
 
@@ -225,23 +229,24 @@ async def test_what_was_judged_late_is_in_the_state_that_is_kept(tmp_path: Path,
         await some(fleet, *events)
         store: Any = fleet.app.store
         if kept == "by a judge":
-            assert store.states(), "no checkpoint was made, so nothing is shown"
+            assert store.judge_states.kept(), "no checkpoint was made, so nothing is shown"
             await judge_late(fleet, events[1])
         else:
             # The erasing order folds, keeps, then erases: the event comes before one of these.
             name = "keep_state" if kept == "by an erasure" else "erase"
-            does = getattr(store, name)
+            part = store.steps if kept == "by an erasure" else store.commands
+            does = getattr(part, name)
 
             async def late_first(*given: Any, **more: Any) -> Any:
-                setattr(store, name, does)
+                setattr(part, name, does)
                 await judge_late(fleet, events[1])
                 return await does(*given, **more)
 
-            setattr(store, name, late_first)
+            setattr(part, name, late_first)
             await fleet.app.commands.erase(fleet.order(), event=events[0].key)
         assert fleet.runs(events[1])[0].observed
         assert await judge_anew(fleet) == "sum 115 of 5"
-        assert (await again(fleet.app)).to_json()["differences"] == []
+        assert (await replay_all(fleet.app)).to_json()["differences"] == []
 
 
 @pytest.mark.parametrize(("late", "gone"), [(1, 0), (1, 2), (0, 1)])
@@ -259,7 +264,7 @@ async def test_a_dead_letter_that_cannot_be_judged_truly_stays_one_and_holds_nob
         why = [fleet.body(e["seq"])["why"] for e in fleet.entries("run.dead")][-1]
         assert "comes too late" in why
         assert await judge_anew(fleet) == f"sum {107 - (1, 2)[late]} of 3"
-        assert (await again(fleet.app)).to_json()["differences"] == []
+        assert (await replay_all(fleet.app)).to_json()["differences"] == []
 
 
 async def test_what_an_agent_learned_that_nobody_runs_goes_with_the_content(
@@ -346,7 +351,9 @@ async def test_an_erasure_elsewhere_tears_no_state(tmp_path: Path) -> None:
                 thread.start()
                 thread.join(20)
 
-            between = one.app.store._database = Between(one.app.store._database, erase)
+            between = Between(one.app.store.database, erase)
+            states: Any = one.app.store.judge_states
+            states._database = between
             return between
 
         judges.renew("second")
@@ -359,7 +366,7 @@ async def test_an_erasure_elsewhere_tears_no_state(tmp_path: Path) -> None:
         assert between.done
         judges.renew("second")
         assert await judge_each(one, *values(key, 100)) == "sum 131 of 6"
-        gone = [one.app.store.event(each.key) is None for each in events]
+        gone = [one.app.store.runs.event(each.key) is None for each in events]
         assert gone == [True, False, False, True, True]
 
 
@@ -368,14 +375,14 @@ async def test_what_only_other_workers_run_is_erased_there(tmp_path: Path) -> No
     async with two_workers(tmp_path, "worker") as (one, two, key):
         first, *others = values(key, 1, 2)
         await judge_each(one, first, *others)
-        head = one.app.store.last_seq()
+        head = one.app.store.ledger.last_seq()
         with pytest.raises(BadCommand, match="does not run second") as refused:
             await two.app.commands.erase(two.order(), event=first.key)
         assert refused.value.mend == "order it at a worker that runs second"
-        assert (two.app.store.last_seq(), two.app.store.states()) == (head, [])
+        assert (two.app.store.ledger.last_seq(), two.app.store.judge_states.kept()) == (head, [])
         with pytest.raises(BadCommand, match="does not run second"):
             await two.app.commands.maintenance.expire(two.order().principal, "old", 2**60)
-        assert one.app.store.event(first.key) is not None
+        assert one.app.store.runs.event(first.key) is not None
         await one.app.commands.erase(one.order(), event=first.key)
         # Its state is kept by now, so whoever erases the rest of it needs the agent no more.
         await two.app.commands.erase(two.order(), event=others[0].key)

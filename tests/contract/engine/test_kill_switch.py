@@ -283,7 +283,7 @@ async def test_an_agent_over_its_error_ceiling_is_parked_and_its_events_are_kept
         assert world.texts() == ["ok"]
         await fleet.restart()
         await fleet.wait_until_idle()
-        assert fleet.app.store.ready_counts() == {"worker": 15}, "kept, over a restart too"
+        assert fleet.app.store.schedule.ready_counts() == {"worker": 15}, "kept, over a restart too"
 
         await fleet.app.commands.resume(fleet.order("mended"), agent="worker")
         await wait_until(lambda: len(fleet.entries("stop.set")) == 2)
@@ -292,7 +292,7 @@ async def test_an_agent_over_its_error_ceiling_is_parked_and_its_events_are_kept
         await fleet.app.commands.resume(fleet.order("mended"), agent="worker")
         await fleet.wait_until_idle()
         assert len(fleet.entries("run.dead")) == 12
-        assert fleet.app.store.ready_counts() == {}
+        assert fleet.app.store.schedule.ready_counts() == {}
 
 
 async def test_an_agent_at_its_effect_ceiling_starts_no_call_more(
@@ -398,7 +398,7 @@ async def test_a_stop_made_longer_as_its_end_comes_is_not_lifted(
         line.stops.timed_stops = known
         await lift_expired_stops(line, clock.now_us() + HOUR)
         assert (line.stops.list_scopes(), line.stops.timed_stops) == ([("agent", "worker")], [])
-        assert fleet.app.store.stop_scopes() == [("agent", "worker")]
+        assert fleet.app.store.policy.stop_scopes() == [("agent", "worker")]
 
 
 @pytest.mark.parametrize("what", [{"agent": "worker"}, {"all": True}])
@@ -424,15 +424,15 @@ async def test_a_stop_that_could_not_be_made_durable_holds_nobody_up(
 ) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
         store: Any = fleet.app.store
-        stop = store.stop
+        stop = store.commands.stop
 
         async def lost(*args: Any, **more: Any) -> int:
             raise Temporary("the commit failed")
 
-        store.stop = lost
+        store.commands.stop = lost
         with pytest.raises(Temporary):
             await fleet.app.commands.stop(fleet.order(), all=True)
-        store.stop = stop
+        store.commands.stop = stop
         await fleet.send(job("1", send_proposal("1")))
         await fleet.wait_until_idle()
         assert world.effects() == 1
@@ -531,14 +531,14 @@ async def test_one_agents_backlog_in_the_store_is_in_nobodys_way(
         await fleet.app.dispatcher.close()
         supply = narrow(fleet, room=64)
         read: list[tuple[str | None, int]] = []
-        backlog = fleet.app.store.ready_runs
+        backlog = fleet.app.store.schedule.ready_runs
 
         def told(after: int, limit: int, agent: str | None = None) -> list[Run]:
             found = backlog(after, limit, agent)
             read.append((agent, len(found)))
             return found
 
-        fleet.app.store.ready_runs = told  # type: ignore[method-assign]
+        fleet.app.store.schedule.ready_runs = told  # type: ignore[method-assign]
         fleet.app.dispatcher.start()
         await fleet.app.commands.resume(fleet.order(), all=True)
         fleet.app.dispatcher.wake_due()
@@ -546,7 +546,7 @@ async def test_one_agents_backlog_in_the_store_is_in_nobodys_way(
         assert len(supply.loaded_runs) <= 64
         await fleet.wait_until_idle()
         assert world.texts() == ["mine"]
-        assert fleet.app.store.ready_counts() == {}
+        assert fleet.app.store.schedule.ready_counts() == {}
         labels = [entry["label"] for entry in fleet.entries("run.closed") if "label" in entry]
         assert labels.count("sum 120 of 120") == 5, "in the order of each key"
 
@@ -622,15 +622,15 @@ async def test_runs_that_are_another_workers_are_let_go_and_taken_up_when_they_c
 ) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
         store: Any = fleet.app.store
-        lease, ours = store.lease_epoch, {"a"}
-        monkeypatch.setattr(type(store), "lease_rev", property(lambda _: len(ours) - 1))
-        store.lease_epoch = lambda run: lease(run) if run.key in ours else None
-        backlog, counts = store.ready_runs, store.ready_counts
+        lease, ours = store.cluster.lease_epoch, {"a"}
+        monkeypatch.setattr(type(store.cluster), "lease_rev", property(lambda _: len(ours) - 1))
+        store.cluster.lease_epoch = lambda run: lease(run) if run.key in ours else None
+        backlog, counts = store.schedule.ready_runs, store.schedule.ready_counts
 
         def mine(after: int, limit: int, agent: str | None = None) -> list[Run]:
             return [run for run in backlog(after, limit, agent) if run.key in ours]
 
-        store.ready_runs = mine
+        store.schedule.ready_runs = mine
         await fleet.send(
             *(job(f"{k}{n}", send_proposal(f"{k}{n}"), key=k) for n in range(5) for k in "ab")
         )

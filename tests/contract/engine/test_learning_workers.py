@@ -51,9 +51,9 @@ def share_key(folder: Path) -> None:
 
 
 async def promoted(fleet: FleetHarness, text: str = "The pier is shut.") -> tuple[str, int]:
-    told = await order(fleet, "memory_propose", into="inbox/inbox", text=text, kind="fact")
-    await order(fleet, "memory_approve", id=told["candidate"])
-    return told["candidate"], told["entry"]
+    answer = await order(fleet, "memory_propose", into="inbox/inbox", text=text, kind="fact")
+    await order(fleet, "memory_approve", id=answer["candidate"])
+    return answer["candidate"], answer["entry"]
 
 
 def state(fleet: FleetHarness, id: str) -> str:
@@ -75,7 +75,7 @@ async def test_an_idle_worker_hears_of_what_a_visitor_takes_back_and_erases(
                 await wait_until(lambda: state(one, off) == "off", 20)
                 await order(visitor, "erase", entry=entry)
                 await wait_until(lambda: state(one, erased) == "gone", 20)
-            assert not one.app.store.is_shared, "nobody else works here"
+            assert not one.app.store.cluster.is_shared, "nobody else works here"
             files = [path for path in (tmp_path / "one/state").rglob("*") if path.is_file()]
             assert not [path for path in files if b"555-0199" in path.read_bytes()]
         finally:
@@ -150,7 +150,7 @@ async def test_a_follower_that_the_disk_refuses_anything_tries_again(tmp_path: P
         try:
             await wait_until(lambda: len(tried) == 2 or task.done(), 20)
             assert not task.done()
-            assert ["snapshots: the disk is full" in told for told in troubles] == [True]
+            assert ["snapshots: the disk is full" in message for message in troubles] == [True]
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -165,7 +165,7 @@ async def test_an_order_that_was_overtaken_does_not_undo_the_later_one(
         id, _ = await promoted(one)
         async with other:
             hears, other_hears = build_bank_feed(one.app), build_bank_feed(other.app)
-            commit = one.app.store.move_memories
+            commit = one.app.store.commands.move_memories
 
             async def overtaken(*moves: Any, command: str | None = None) -> Any:
                 moved = await commit(*moves, command=command)
@@ -174,9 +174,11 @@ async def test_an_order_that_was_overtaken_does_not_undo_the_later_one(
                 hears()
                 return moved
 
-            monkeypatch.setattr(one.app.store, "move_memories", overtaken)
-            told = await order(one, "memory_off", id=id)
-            assert [each["state"] for each in told["moved"]] == ["off"], "so its own order left it"
+            monkeypatch.setattr(one.app.store.commands, "move_memories", overtaken)
+            answer = await order(one, "memory_off", id=id)
+            assert [each["state"] for each in answer["moved"]] == ["off"], (
+                "so its own order left it"
+            )
             assert (state(one, id), state(other, id)) == ("active", "active")
 
 
@@ -190,7 +192,7 @@ async def test_what_a_person_proposed_and_another_erased_never_enters_the_bank(
         share_key(tmp_path)
         async with other:
             hears, store = build_bank_feed(one.app), one.app.store
-            commit, learned_of = store.propose_memory, store.memories
+            commit, learned_of = store.commands.propose_memory, store.memories.all
 
             def away() -> Any:
                 raise StoreFailed("the server is away")
@@ -200,19 +202,19 @@ async def test_what_a_person_proposed_and_another_erased_never_enters_the_bank(
                 await order(other, "erase", entry=entry)
                 hears()
                 if read == "away":
-                    monkeypatch.setattr(store, "memories", away)
+                    monkeypatch.setattr(store.memories, "all", away)
                 return entry
 
-            monkeypatch.setattr(store, "propose_memory", overtaken)
+            monkeypatch.setattr(store.commands, "propose_memory", overtaken)
             given = {"into": "inbox/inbox", "text": "Call 555-0199.", "kind": "fact"}
-            told = await order(one, "memory_propose", **given)
-            assert state(one, told["candidate"]) == "gone"
+            answer = await order(one, "memory_propose", **given)
+            assert state(one, answer["candidate"]) == "gone"
             files = [path for path in (tmp_path / "one/state").rglob("*") if path.is_file()]
             assert not [path for path in files if b"555-0199" in path.read_bytes()]
             assert bool(one.app.services.recall.lag_reason) == (read == "away")
-            monkeypatch.setattr(store, "memories", learned_of)
+            monkeypatch.setattr(store.memories, "all", learned_of)
             await wait_until(lambda: not one.app.services.recall.lag_reason, 20)
-            assert state(one, told["candidate"]) == "gone"
+            assert state(one, answer["candidate"]) == "gone"
 
 
 async def test_what_one_worker_promotes_and_takes_back_the_other_teaches(tmp_path: Path) -> None:

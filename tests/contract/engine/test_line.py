@@ -23,7 +23,7 @@ from vedette.domain.memory import Briefing
 from vedette.domain.origin import Ref
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.run import ActionRow, Step
-from vedette.engine.held_actions import FIRST_STOP_RETRY_US, HOLD_EXPIRY_US, MAX_STOP_RETRY_US
+from vedette.engine.action_holds import FIRST_STOP_RETRY_US, HOLD_EXPIRY_US, MAX_STOP_RETRY_US
 from vedette.testing.clock import ManualClock
 from vedette.testing.harness import FleetHarness
 from vedette.testing.scripted import ScriptedReasoner
@@ -64,9 +64,9 @@ def state(fleet: FleetHarness, event: Event) -> str:
 
 def labels(fleet: FleetHarness, *events: Event) -> list[str]:
     runs = [fleet.runs(event)[0].id for event in events]
-    told = {entry["run"]: entry["label"] for entry in fleet.entries("turn.reasoned", "run.closed")
+    by_run = {entry["run"]: entry["label"] for entry in fleet.entries("turn.reasoned", "run.closed")
             if "label" in entry}  # fmt: skip
-    return [told[run] for run in runs]
+    return [by_run[run] for run in runs]
 
 
 async def approve(fleet: FleetHarness, row: ActionRow) -> None:
@@ -130,12 +130,12 @@ async def test_a_held_run_does_not_block_its_key(tmp_path: Path, world: World) -
 
 async def test_a_delivery_that_comes_twice_makes_one_run(tmp_path: Path, world: World) -> None:
     async with toy_fleet(tmp_path, world) as fleet:
-        again = job("1", send_proposal())
-        receipts = await fleet.send(again, again)
+        repeat = job("1", send_proposal())
+        receipts = await fleet.send(repeat, repeat)
         await fleet.wait_until_idle()
-        later = await fleet.send(again)
+        later = await fleet.send(repeat)
         await fleet.restart()
-        latest = await fleet.send(again)
+        latest = await fleet.send(repeat)
         await fleet.wait_until_idle()
         assert [r.status for r in [*receipts, *later, *latest]] == [
             "accepted", "duplicate", "duplicate", "duplicate",
@@ -262,11 +262,11 @@ async def test_rows_are_written_in_the_step_that_decides(tmp_path: Path, world: 
         intercept_commits(fleet, lossy)
         await fleet.send(event)
         await wait_until(lambda: bool(refused))
-        assert store.row("worker_notes", "k") is None
+        assert store.runs.row("worker_notes", "k") is None
         assert fleet.entries("action.decided", "effect.done") == []
         await wait_until(lambda: state(fleet, event) == "done")
         # The step that failed left nothing: neither in the store nor in what the line remembers.
-        assert store.row("worker_notes", "k") == {"texts": ["one", "two"]}
+        assert store.runs.row("worker_notes", "k") == {"texts": ["one", "two"]}
         kinds = [entry["kind"] for entry in fleet.entries()][-6:]
         assert kinds == [
             "turn.reasoned", "action.decided", "effect.done", "action.decided", "effect.done",
@@ -285,7 +285,7 @@ async def test_a_transactional_tool_that_fails_fails_alone(tmp_path: Path, world
         await fleet.send(event)
         await fleet.wait_until_idle()
         assert [row.effect for row in fleet.actions(event)] == ["failed", "failed", "done"]
-        assert fleet.app.store.rows("worker_notes") == [("k", {"texts": ["good"]})]
+        assert fleet.app.store.runs.row("worker_notes", "k") == {"texts": ["good"]}
 
 
 async def test_a_woken_run_and_its_key_do_not_overwrite_each_other_s_rows(
@@ -301,7 +301,7 @@ async def test_a_woken_run_and_its_key_do_not_overwrite_each_other_s_rows(
         fresh = [job(f"n{n}", note_proposal(f"n{n}")) for n in range(6)]
         await asyncio.gather(fleet.send(*fresh), *(approve(fleet, row) for row in rows))
         await fleet.wait_until_idle()
-        found = fleet.app.store.row("worker_notes", "k")
+        found = fleet.app.store.runs.row("worker_notes", "k")
         assert found is not None
         assert sorted(found["texts"]) == sorted(f"{c}{n}" for c in "hn" for n in range(6))
 
@@ -507,7 +507,7 @@ async def test_started_is_durable_before_a_call_that_cannot_be_repeated(
             from vedette.store.sqlite import SqliteReader
 
             store = SqliteReader(fleet.folder / "state")
-            seen[call.tool] = [a.effect or "" for a in store.actions(call.run)]
+            seen[call.tool] = [a.effect or "" for a in store.runs.actions(call.run)]
             store.close()
 
         world.answer = answer
@@ -557,7 +557,7 @@ async def test_what_a_rule_stops_is_decided_again_now_and_then_and_a_resume_lift
         assert 24 <= row.decisions <= 32
         assert decided() == 1
         assert world.effects() == 0
-        assert list(fleet.app.store.audit()) == []
+        assert list(fleet.app.store.ledger.row_mismatches()) == []
         (fleet.policies / "vedette/holds/house.rego").unlink()
         await fleet.apply_policy(fleet.policies)
         clock.advance(MAX_STOP_RETRY_US)
@@ -680,7 +680,7 @@ async def test_observe_counts_what_would_be_and_does_nothing(tmp_path: Path, wor
             "permit", "hold", "deny", "permit",
         ]  # fmt: skip
         assert fleet.outcomes() == {"deny": 4}
-        assert fleet.app.store.row("worker_notes", "k") is None
+        assert fleet.app.store.runs.row("worker_notes", "k") is None
         assert world.calls == []
 
 
@@ -690,13 +690,13 @@ async def test_ask_holds_everything(tmp_path: Path, world: World) -> None:
         await fleet.send(event)
         await fleet.wait_until_idle()
         assert [row.decided for row in fleet.actions(event)] == ["hold", "hold", "deny"]
-        assert (world.calls, fleet.app.store.row("worker_notes", "k")) == ([], None)
+        assert (world.calls, fleet.app.store.runs.row("worker_notes", "k")) == ([], None)
         for row in fleet.actions(event)[:2]:
             assert row.rule == "mode.ask"
             await approve(fleet, row)
         await fleet.wait_until_idle()
         assert world.effects() == 1
-        assert fleet.app.store.row("worker_notes", "k") == {"texts": ["x"]}
+        assert fleet.app.store.runs.row("worker_notes", "k") == {"texts": ["x"]}
         assert state(fleet, event) == "done"
 
 
@@ -864,7 +864,7 @@ async def test_an_effect_committed_and_not_begun_is_done_after_the_restart(
         await fleet.wait_until_idle()
         assert (world.effects(), state(fleet, event)) == (1, "done")
         assert list(world.keys()) == stuck.reached_keys
-        assert fleet.app.store.row("worker_notes", "k") == {"texts": ["x"]}
+        assert fleet.app.store.runs.row("worker_notes", "k") == {"texts": ["x"]}
         assert len(fleet.entries("turn.reasoned")) == 1, "a recorded turn is not asked again"
 
 

@@ -46,14 +46,14 @@ async def test_a_look_that_waited_for_the_store_is_not_followed_by_minutes_of_bl
     clock = ManualClock()
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         store: Any = fleet.app.store
-        due, stalls = store.due_runs, [5.2]
+        due, stalls = store.schedule.due_runs, [5.2]
 
         def stalled(now_us: int, limit: int, without: Collection[str] = ()) -> Any:
             if stalls:
                 clock.advance(int(stalls.pop() * SECOND))
             return due(now_us, limit, without)
 
-        store.due_runs = stalled
+        store.schedule.due_runs = stalled
         await wait_until(lambda: not stalls)
         await fleet.app.commands.stop(fleet.order(), agent="worker")
         await fleet.send(job("1", send_proposal("late")))
@@ -196,13 +196,15 @@ async def test_a_run_that_was_lost_sight_of_is_read_again_before_the_bound(
     clock = ManualClock()
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         app, store = fleet.app, cast(Any, fleet.app.store)
-        backlog = store.ready_runs
+        backlog = store.schedule.ready_runs
         await app.commands.stop(fleet.order(), agent="worker")
         await fleet.send(*(job(f"{n}", send_proposal(f"{n}"), key=f"k{n % 3}") for n in range(6)))
-        store.ready_runs = lambda *asked: [run for run in backlog(*asked) if run.key != "k1"]
+        store.schedule.ready_runs = lambda *arguments: [
+            run for run in backlog(*arguments) if run.key != "k1"
+        ]
         await app.commands.resume(fleet.order(), agent="worker")
         await wait_until(lambda: world.effects() == 4, 10)
-        store.ready_runs = backlog
+        store.schedule.ready_runs = backlog
         await pass_time(fleet, clock, 25)
         assert app.watchdog.problems == []
         assert world.effects() == 4, "nothing else finds them"
@@ -243,18 +245,18 @@ async def test_a_store_that_does_not_answer_is_told(
     """Neither which runs are ready nor which are due can be read."""
     clock = ManualClock()
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
-        store: Any = fleet.app.store
-        before = getattr(store, read)
+        schedule: Any = fleet.app.store.schedule
+        before = getattr(schedule, read)
 
-        def away(*asked: Any) -> Any:
+        def away(*arguments: Any) -> Any:
             raise StoreFailed("the server is away")
 
-        setattr(store, read, away)
+        setattr(schedule, read, away)
         await pass_time(fleet, clock, 55)
         assert fleet.app.watchdog.problems == []
         await pass_time(fleet, clock, 20)
         assert fleet.app.watchdog.problems == ["runs: the store does not answer"]
-        setattr(store, read, before)
+        setattr(schedule, read, before)
         await asyncio.sleep(1.1)  # for so long it looks for nothing after a failure
         await pass_time(fleet, clock, 10)
         assert fleet.app.watchdog.problems == []
@@ -272,22 +274,24 @@ async def test_a_run_that_its_store_refuses_again_and_again_is_named(
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         ready = Client(build_application(fleet.app))
 
-        store: Any = fleet.app.store
-        read, before = ("turns", store.turns) if waits else ("send", store.send)
+        store = fleet.app.store
+        part: Any = store.runs if waits else store.steps
+        read = "turns" if waits else "send"
+        before = getattr(part, read)
 
         tried: list[int] = []
 
-        def broken(*asked: Any) -> Any:
+        def broken(*arguments: Any) -> Any:
             tried.append(1)
             raise StoreFailed("a page of the file is broken")
 
         if not waits:
-            store.send = broken
+            part.send = broken
         (receipt,) = await fleet.send(job("1", send_proposal("x")))
         await fleet.wait_until_idle()
         if waits:
             assert fleet.runs(job("1"))[0].state == "waiting"
-            store.turns = broken
+            part.turns = broken
             await pass_time(fleet, clock, 20)
         await wait_until(lambda: bool(tried))
         await pass_time(fleet, clock, 55)
@@ -303,7 +307,7 @@ async def test_a_run_that_its_store_refuses_again_and_again_is_named(
         await fleet.app.commands.resume(fleet.order(), agent="worker")
         await pass_time(fleet, clock, 75)
         assert await ready.status() == 503
-        setattr(store, read, before)
+        setattr(part, read, before)
         await pass_time(fleet, clock, 10)
         await wait_until(lambda: fleet.runs(job("1"))[0].state == "done")
         await pass_time(fleet, clock, 10)
@@ -345,24 +349,24 @@ async def test_a_key_whose_next_runs_cannot_be_read_is_named(tmp_path: Path, wor
     clock, refuses = ManualClock(), [True]
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         store: Any = fleet.app.store
-        unjudged = store.unjudged_runs
+        unjudged = store.schedule.unjudged_runs
 
         async def work(step: Step) -> None:
             if refuses[0]:
                 raise StoreFailed("the commit failed")
 
-        def broken(*asked: Any) -> Any:
+        def broken(*arguments: Any) -> Any:
             raise StoreFailed("a page of the file is broken")
 
         intercept_commits(fleet, work)
         await fleet.send(*(job(f"{n}", send_proposal(f"{n}")) for n in range(3)))
         await fleet.wait_until_idle()
-        store.unjudged_runs, refuses[0] = broken, False
+        store.schedule.unjudged_runs, refuses[0] = broken, False
         await pass_time(fleet, clock, 10)
         assert world.effects() == 1
         await pass_time(fleet, clock, 75)
         assert "is in the store and nobody reads it" in fleet.app.watchdog.problems[0]
-        store.unjudged_runs = unjudged
+        store.schedule.unjudged_runs = unjudged
         await pass_time(fleet, clock, 10)
         await wait_until(lambda: world.effects() == 3)
         await pass_time(fleet, clock, 10)
@@ -376,7 +380,7 @@ async def test_a_store_that_says_it_cannot_commit_is_told_by_itself(
     clock, full = ManualClock(), [True]
     async with toy_fleet(tmp_path, world, clock=clock) as fleet:
         store: Any = fleet.app.store
-        probe = store.probe
+        probe = store.steps.probe
 
         def refuse() -> None:
             if full:
@@ -390,13 +394,13 @@ async def test_a_store_that_says_it_cannot_commit_is_told_by_itself(
             refuse()
             await probe()
 
-        store.probe = probed
+        store.steps.probe = probed
         intercept_commits(fleet, work)
         await fleet.send(job("1", send_proposal()))
         for _ in range(3):
             await pass_time(fleet, clock, 50)
             assert fleet.app.watchdog.problems == []
-        assert not fleet.app.store.is_ready
+        assert not fleet.app.store.steps.is_ready
         assert fleet.runs(job("1"))[0].state == "ready"
         full.clear()
         for _ in range(4):
@@ -511,7 +515,7 @@ def event(name: str, key: str, **data: Any) -> Event:
 
 
 def closed(fleet: FleetHarness) -> int:
-    return fleet.app.store.counts().get("bad", {}).get("run.done", 0)
+    return fleet.app.store.tables.counts().get("bad", {}).get("run.done", 0)
 
 
 def labels(fleet: FleetHarness, of: Event) -> set[str]:

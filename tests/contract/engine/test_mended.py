@@ -111,7 +111,7 @@ async def test_a_row_with_no_canonical_form_locks_no_key(tmp_path: Path, world: 
             for n in range(60)
         ]
         store = fleet.app.store
-        sending = store.send
+        sending = store.steps.send
         broken: list[str] = []
 
         def once(step: Step) -> asyncio.Future[CommitResult]:
@@ -120,7 +120,7 @@ async def test_a_row_with_no_canonical_form_locks_no_key(tmp_path: Path, world: 
                 step.drafts.append(UNWRITABLE)
             return sending(step)
 
-        store.send = once  # type: ignore[method-assign]
+        store.steps.send = once  # type: ignore[method-assign]
         for event in events:
             await fleet.send(event)
         for _ in range(20):

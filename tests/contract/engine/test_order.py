@@ -34,7 +34,7 @@ def world() -> World:
     return World()
 
 
-class Told:
+class Notices:
     """Events with numbered values, and what their judgements must say."""
 
     def __init__(self) -> None:
@@ -64,28 +64,28 @@ class Told:
 async def test_events_that_come_with_a_resume_do_not_overtake_those_put_away(
     tmp_path: Path, world: World
 ) -> None:
-    told = Told()
+    notices = Notices()
     async with toy_fleet(tmp_path, world) as fleet:
         for _ in range(6):
-            await fleet.send(*(told.event(key) for key in "abab"))
+            await fleet.send(*(notices.event(key) for key in "abab"))
             await fleet.app.commands.stop(fleet.order(), agent="worker")
-            await fleet.send(*(told.event(key) for key in "abab"))
+            await fleet.send(*(notices.event(key) for key in "abab"))
             await fleet.app.commands.resume(fleet.order(), agent="worker")
-            await fleet.send(*(told.event(key) for key in "aabb"))
+            await fleet.send(*(notices.event(key) for key in "aabb"))
         await fleet.wait_until_idle()
-        told.check(fleet)
+        notices.check(fleet)
 
 
 async def test_an_event_that_was_not_found_in_the_store_is_not_passed_over(
     tmp_path: Path, world: World
 ) -> None:
     """Whatever made memory incomplete: the store refuses, and the key is read again."""
-    told = Told()
+    notices = Notices()
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.app.commands.stop(fleet.order(), agent="worker")
-        await fleet.send(*(told.event("a") for _ in range(70)))
+        await fleet.send(*(notices.event("a") for _ in range(70)))
         store: Any = fleet.app.store
-        backlog, hidden = store.ready_runs, [3, 0]
+        backlog, hidden = store.schedule.ready_runs, [3, 0]
 
         def incomplete(after: int, limit: int, agent: str | None = None) -> list[Run]:
             runs: list[Run] = backlog(after, limit, agent)
@@ -93,11 +93,11 @@ async def test_an_event_that_was_not_found_in_the_store_is_not_passed_over(
                 del runs[hidden.pop(0)]
             return runs
 
-        store.ready_runs = incomplete
+        store.schedule.ready_runs = incomplete
         await fleet.app.commands.resume(fleet.order(), agent="worker")
         await wait_until(lambda: len(fleet.entries("turn.reasoned")) == 70, 20)
         assert not hidden, "nothing was hidden, so nothing was shown"
-        told.check(fleet)
+        notices.check(fleet)
 
 
 # --- several workers --------------------------------------------------------------------------
@@ -119,7 +119,7 @@ async def worker(
 def leases(fleet: FleetHarness) -> Leases:
     store = fleet.app.store
     assert isinstance(store, PostgresStore)
-    return store.leases
+    return store.cluster.leases
 
 
 async def test_a_key_that_has_just_come_is_read_from_its_oldest_event(
@@ -128,7 +128,7 @@ async def test_a_key_that_has_just_come_is_read_from_its_oldest_event(
     """Its lease is here a moment before the line looks: what is accepted then waits for that."""
     url_file = tmp_path / "url"
     url_file.write_text(server(fsync=False).fresh())
-    told = Told()
+    notices = Notices()
     key = next(f"k{n}" for n in range(9999) if shard_of("worker", f"k{n}") == 50)
     here = next(f"k{n}" for n in range(9999) if shard_of("worker", f"k{n}") == 3)
     one_folder, other_folder = tmp_path / "one", tmp_path / "other"
@@ -137,17 +137,17 @@ async def test_a_key_that_has_just_come_is_read_from_its_oldest_event(
             await wait_until(lambda: 50 in leases(other).epochs and 3 in leases(one).epochs, 20)
             dispatcher: Any = other.app.dispatcher
             dispatcher.wake = lambda: None  # it gets to nothing before it ends
-            await one.send(*(told.event(key) for _ in range(3)))
-            await one.send(told.event(here))
+            await one.send(*(notices.event(key) for _ in range(3)))
+            await one.send(notices.event(here))
             await wait_until(lambda: len(one.entries("turn.reasoned")) == 1, 10)
             dispatcher = one.app.dispatcher
             dispatcher.wake = lambda: None
         await wait_until(lambda: 50 in leases(one).epochs, 20)
-        await one.send(told.event(key), told.event(here))
+        await one.send(notices.event(key), notices.event(here))
         await wait_until(lambda: len(one.entries("turn.reasoned")) >= 1)
         del dispatcher.wake
         await wait_until(lambda: len(one.entries("turn.reasoned")) == 6, 10)
-        told.check(one)
+        notices.check(one)
 
 
 @pytest.fixture
@@ -161,23 +161,23 @@ def test_a_lease_that_ran_out_while_its_beat_was_on_its_way_is_taken_up_anew(hoo
     database = PostgresDatabase(server(fsync=False).fresh(), name="test")
     create_tables(database)
     now: list[int] = [0]
-    told: list[tuple[int | None, int]] = []
+    results: list[tuple[int | None, int]] = []
     held = Leases(database, "wrk_a", "a", lease_us=LEASE_US, own_head=lambda: 0, now=lambda: now[0])
 
     def slow(name: str) -> None:
-        if name == "beat:after" and not told:
+        if name == "beat:after" and not results:
             now[0] += LEASE_US * 3 // 4
-            told.append((held.epoch("a", "k"), held.rev))
+            results.append((held.epoch("a", "k"), held.rev))
 
     held.start()
     try:
         hook(slow)
         now[0] += LEASE_US // 2
         for _ in range(400):
-            if told and held.epoch("a", "k") is not None:
+            if results and held.epoch("a", "k") is not None:
                 break
             time.sleep(0.01)
-        ((epoch, rev),) = told
+        ((epoch, rev),) = results
         assert epoch is None
         assert held.epoch("a", "k") is not None
         assert held.rev > rev

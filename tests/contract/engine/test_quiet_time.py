@@ -129,7 +129,7 @@ async def redriven(fleet: FleetHarness, target: Late) -> None:
 
     await answer_lost(fleet, target)
     (run,) = fleet.runs(ORDER)
-    epoch = fleet.app.store.lease_epoch(run)
+    epoch = fleet.app.store.cluster.lease_epoch(run)
     assert epoch is not None
     await dead_letter(fleet.app.services, run, epoch, "a test")
     await fleet.submit_confirmed("redrive", runs=[run.id])
@@ -193,8 +193,10 @@ async def test_what_never_happened_is_done_again_once_that_is_certain(
     clock.advance(WHOLE_US - 1)
     await fleet.wait_until_idle()
     assert (target.asked, len(target.taken)) == ([], 1)
-    told = [line for _, line in explain_text(explain(fleet.app.store, ORDER.key))]
-    assert any("nobody knows yet, and nobody is asked before" in line for line in told), told
+    explanation = [line for _, line in explain_text(explain(fleet.app.store, ORDER.key))]
+    assert any("nobody knows yet, and nobody is asked before" in line for line in explanation), (
+        explanation
+    )
     (run,) = fleet.runs(ORDER)
     assert (run.state, run.waits) == ("waiting", "target")
     clock.advance(1)
@@ -279,11 +281,12 @@ async def test_another_worker_asks_no_sooner_than_the_one_that_called(
     shutil.copy(one.content.parent / "state" / "ledger.key", state / "ledger.key")
     await other.open()
     await one.close()
-    taken_us = clock.monotonic_us()
+    elapsed_us = clock.monotonic_us()
     target.lost.set()
     try:
         await wait_until(
-            lambda: all(other.app.store.lease_epoch(other.runs(each)[0]) for each in jobs), 60
+            lambda: all(other.app.store.cluster.lease_epoch(other.runs(each)[0]) for each in jobs),
+            60,
         )
         for _ in range(100):
             clock.advance(SECOND)
@@ -291,7 +294,7 @@ async def test_another_worker_asks_no_sooner_than_the_one_that_called(
             if all(row_of(other, each).effect == "done" for each in jobs):
                 break
         assert len(target.asked) == len(target.taken) == len(jobs)
-        assert min(target.asked) >= taken_us + WHOLE_US
+        assert min(target.asked) >= elapsed_us + WHOLE_US
     finally:
         await other.close()
 

@@ -37,7 +37,7 @@ async def test_a_query_that_answers_retry_is_no_leave_to_call_again(
     fleet = toy_fleet(tmp_path, world, clock=clock)
     async with fleet:
         store: Any = fleet.app.store
-        onward = store.send
+        onward = store.steps.send
 
         def lost(step: Step) -> asyncio.Future[CommitResult]:
             if any(draft.kind == "effect.done" for draft in step.drafts):
@@ -45,7 +45,7 @@ async def test_a_query_that_answers_retry_is_no_leave_to_call_again(
             answer: asyncio.Future[CommitResult] = onward(step)
             return answer
 
-        store.send = lost
+        store.steps.send = lost
         event = job("1", send_proposal("once", tool="order.place"), key="a")
         await fleet.send(event)
         await wait_until(lambda: world.effects("order.place") == 1)
@@ -128,12 +128,12 @@ async def test_keys_that_nothing_is_under_way_for_are_let_go(
             await fleet.wait_until_idle()
         assert len(fleet.app.services.keys) <= 22
         # What was let go is taken up again from the store.
-        again = job("again", note_proposal("y"), key="0-7", value=1)
-        await fleet.send(again)
+        repeat = job("again", note_proposal("y"), key="0-7", value=1)
+        await fleet.send(repeat)
         await fleet.wait_until_idle()
-        (run,) = fleet.runs(again)
-        assert fleet.app.store.turns(run.id)[0]["label"] == "sum 8 of 2"
-        assert fleet.app.store.row("worker_notes", "0-7") == {"texts": ["x", "y"]}
+        (run,) = fleet.runs(repeat)
+        assert fleet.app.store.runs.turns(run.id)[0]["label"] == "sum 8 of 2"
+        assert fleet.app.store.runs.row("worker_notes", "0-7") == {"texts": ["x", "y"]}
 
 
 def test_what_comes_back_of_an_hour_that_is_over_makes_no_room_in_this_one() -> None:

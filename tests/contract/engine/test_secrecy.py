@@ -169,12 +169,12 @@ async def test_a_correction_is_as_secret_as_what_its_run_read(tmp_path: Path) ->
         async def corrected(event: Event) -> Readers:
             await fleet.send(event)
             await fleet.wait_until_idle()
-            (run,) = store.runs_of_event(event.key)
+            (run,) = store.runs.runs_of_event(event.key)
             args = {"run": run.id, "should": "other", "new_label": True}
             done = await dispatch(fleet.app.commands, "correct", fleet.order("looked"), args)
-            told = store.event(done["event"])
-            assert told is not None
-            return told.readers
+            correction = store.runs.event(done["event"])
+            assert correction is not None
+            return correction.readers
 
         assert await corrected(job("0")) is None
         assert await corrected(replace(job("1", told="a secret"), readers=HOUSE)) == HOUSE
@@ -193,14 +193,14 @@ async def test_a_correction_goes_by_the_row_in_the_store_and_keeps_nothing_of_it
         await decided(fleet, job("2"))
         await fleet.restart()
         services, store = fleet.app.services, fleet.app.store
-        (run,) = store.runs_of_event(job("2").key)
+        (run,) = store.runs.runs_of_event(job("2").key)
 
         async def corrected(should: str) -> Readers:
             args = {"run": run.id, "should": should, "new_label": True}
             done = await dispatch(fleet.app.commands, "correct", fleet.order("looked"), args)
-            told = store.event(done["event"])
-            assert told is not None
-            return told.readers
+            correction = store.runs.event(done["event"])
+            assert correction is not None
+            return correction.readers
 
         assert await corrected("other") == OTHERS
         assert len(services.keys) == 0

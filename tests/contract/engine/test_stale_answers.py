@@ -39,41 +39,45 @@ LOST = Outcome("unknown", error="no answer")
 async def hold_one(store: Any) -> ActionRow:
     (run,) = await accept_events(store, event(1))
     row = held_action(run)
-    asked = decision_entry(
+    question = decision_entry(
         run, row, Decision("hold", "impact.high", ("high impact",), wait="approval"), back=1
     )
     turn = entry(run, "turn.reasoned", turn=1, text="t")
     waiting = step(
-        store, run, turn, asked, actions=[row], state="waiting", waits="approval", turn=1
+        store, run, turn, question, actions=[row], state="waiting", waits="approval", turn=1
     )
-    await store.commit(waiting)
+    await store.steps.commit(waiting)
     return row
 
 
 def shown_of(store: Any, id: str) -> str:
-    digest: str = hold_item(store, store.action(id), 0)["shown_digest"]
+    digest: str = hold_item(store, store.runs.action(id), 0)["shown_digest"]
     return digest
 
 
 async def move_on(store: Any, id: str, *drafts: Draft, **fields: Any) -> None:
     """Commit a step of the action's run that makes its row another, as a worker does."""
-    row = store.action(id)
+    row = store.runs.action(id)
     for name, value in fields.items():
         setattr(row, name, value)
-    run = store.run(row.run)
-    await store.commit(step(store, run, *drafts, actions=[row], state="waiting", waits="approval"))
+    run = store.runs.run(row.run)
+    await store.steps.commit(
+        step(store, run, *drafts, actions=[row], state="waiting", waits="approval")
+    )
 
 
 async def make_call(store: Any, id: str) -> None:
     """Act on an approval: the call's answer is lost, and a person is asked again."""
-    run = store.run(store.action(id).run)
-    told = entry(run, "effect.unknown", action=id)
-    await move_on(store, id, told, hold="open", waits="approval", approver=None, effect="unknown")
+    run = store.runs.run(store.runs.action(id).run)
+    draft = entry(run, "effect.unknown", action=id)
+    await move_on(store, id, draft, hold="open", waits="approval", approver=None, effect="unknown")
 
 
 async def answer(store: Any, id: str, to: Any, shown: str | None, **more: Any) -> None:
     draft = by_person(f"hold.{to}", agent="watcher", action=id, shown_digest=shown)
-    await store.transition_hold(id, to, draft, approver="person:kim", until_us=2**50, **more)
+    await store.commands.transition_hold(
+        id, to, draft, approver="person:kim", until_us=2**50, **more
+    )
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS.keys())
@@ -90,7 +94,7 @@ async def test_an_answer_to_what_became_another_is_refused_in_its_commit(
     shown = shown_of(store, row.id)
     if became == "shown otherwise":
         other = Display("metric.point", title="/data/value").to_json()
-        await store.remember(DISPLAYS_KEY, canonical_json([other]).decode())
+        await store.commands.set_meta(DISPLAYS_KEY, canonical_json([other]).decode())
     else:
         # Another person was faster, for the very same.
         await answer(store, row.id, "approved", shown)
@@ -98,14 +102,14 @@ async def test_an_answer_to_what_became_another_is_refused_in_its_commit(
             await move_on(store, row.id, hold="open", approver=None)
         else:
             await make_call(store, row.id)
-    head, before = store.last_seq(), store.action(row.id)
+    head, before = store.ledger.last_seq(), store.runs.action(row.id)
     assert before.hold == "open"
     with pytest.raises(DisplayMismatch, match="is not what was shown"):
         await answer(store, row.id, to, shown, command="late")
-    assert (store.last_seq(), store.action(row.id)) == (head, before)
+    assert (store.ledger.last_seq(), store.runs.action(row.id)) == (head, before)
     # The control: what is there by now is answered, by the same order.
     await answer(store, row.id, to, shown_of(store, row.id), command="late")
-    assert store.action(row.id).hold == to
+    assert store.runs.action(row.id).hold == to
     with pytest.raises(AlreadyDone):
         await answer(store, row.id, to, shown, command="late")
     store.close()
@@ -121,7 +125,7 @@ async def test_a_no_to_what_was_shown_takes_an_approval_back(adapter: Any, tmp_p
     with pytest.raises(BadCommand, match="is approved and cannot become approved"):
         await answer(store, row.id, "approved", shown)
     await answer(store, row.id, "denied", shown)
-    assert store.action(row.id).hold == "denied"
+    assert store.runs.action(row.id).hold == "denied"
     store.close()
 
 
@@ -150,8 +154,8 @@ def by(fleet: FleetHarness, name: str) -> Order:
     return fleet.order(f"{name} looked")
 
 
-def asked_again(fleet: FleetHarness, id: str, rung: int, world: World) -> bool:
-    row = fleet.app.store.action(id)
+def is_held_anew(fleet: FleetHarness, id: str, rung: int, world: World) -> bool:
+    row = fleet.app.store.runs.action(id)
     assert row is not None
     return (row.hold, row.effect, world.effects()) == ("open", "unknown", rung)
 
@@ -169,30 +173,30 @@ async def test_two_people_saw_one_hold_and_the_slower_answers_no_other(
         row, commands = await hold_bell(fleet), fleet.app.commands
         if rung:  # then both holds look alike: nobody knows whether it rang
             await fleet.approve(row)
-            await wait_until(lambda: asked_again(fleet, row.id, 1, world))
-        now = fleet.app.store.action(row.id)
+            await wait_until(lambda: is_held_anew(fleet, row.id, 1, world))
+        now = fleet.app.store.runs.action(row.id)
         assert now is not None
         digest = fleet.shown_digest(now)
         store: Any = fleet.app.store
-        settle_hold = store.transition_hold
+        settle_hold = store.commands.transition_hold
 
         async def be_faster() -> None:
-            store.transition_hold = settle_hold
+            store.commands.transition_hold = settle_hold
             await commands.approve(by(fleet, "kim"), row.id, digest)
-            await wait_until(lambda: asked_again(fleet, row.id, rung + 1, world))
+            await wait_until(lambda: is_held_anew(fleet, row.id, rung + 1, world))
 
         async def commit_later(*args: Any, **more: Any) -> Any:
             await be_faster()
             return await settle_hold(*args, **more)
 
         if races:
-            store.transition_hold = commit_later
+            store.commands.transition_hold = commit_later
         else:
             await be_faster()
         with pytest.raises(DisplayMismatch):
             await getattr(commands, verb)(by(fleet, "dee"), row.id, digest)
         await fleet.wait_until_idle()
-        assert asked_again(fleet, row.id, rung + 1, world)
+        assert is_held_anew(fleet, row.id, rung + 1, world)
 
 
 async def test_an_answer_while_the_call_is_under_way_is_for_no_hold_that_comes_of_it(
@@ -212,19 +216,19 @@ async def test_an_answer_while_the_call_is_under_way_is_for_no_hold_that_comes_o
         store: Any = fleet.app.store
         await commands.approve(by(fleet, "kim"), row.id, digest)
         await wait_until(lambda: bool(world.calls))
-        assert store.action(row.id).hold == "used"
-        settle_hold = store.transition_hold
+        assert store.runs.action(row.id).hold == "used"
+        settle_hold = store.commands.transition_hold
 
         async def commit_later(*args: Any, **more: Any) -> Any:
             gate.set()
-            await wait_until(lambda: asked_again(fleet, row.id, 1, world))
+            await wait_until(lambda: is_held_anew(fleet, row.id, 1, world))
             return await settle_hold(*args, **more)
 
-        store.transition_hold = commit_later
+        store.commands.transition_hold = commit_later
         with pytest.raises(BadCommand):
             await commands.approve(by(fleet, "dee"), row.id, digest)
         gate.set()
-        await wait_until(lambda: asked_again(fleet, row.id, 1, world))
+        await wait_until(lambda: is_held_anew(fleet, row.id, 1, world))
         await fleet.wait_until_idle()
         assert len(fleet.entries("hold.approved")) == world.effects() == 1
 
@@ -239,6 +243,6 @@ async def test_a_repeated_answer_is_one_also_where_it_was_acted_on(
         await commands.approve(order, row.id, digest)
         with pytest.raises(AlreadyDone):
             await commands.approve(order, row.id, digest)
-        await wait_until(lambda: asked_again(fleet, row.id, 1, world))
+        await wait_until(lambda: is_held_anew(fleet, row.id, 1, world))
         with pytest.raises(AlreadyDone):
             await commands.approve(order, row.id, digest)

@@ -65,7 +65,9 @@ async def _observe(root: Path) -> None:
 def ledger(root: Path) -> list[tuple[dict[str, Any], Any]]:
     store = open_reader(load_settings(root / "vedette.toml"))
     try:
-        return [(json.loads(raw), json.loads(b) if b else None) for _, raw, _, b in store.walk()]
+        return [
+            (json.loads(raw), json.loads(b) if b else None) for _, raw, _, b in store.ledger.walk()
+        ]
     finally:
         store.close()
 
@@ -84,18 +86,18 @@ def test_the_report_says_what_a_recount_of_the_ledger_says(fleet: Path) -> None:
                 would = "permit" if reasons == ["mode.ask"] else entry["outcome"]
             tools[entry["tool"], would] += 1
     assert sum(tools.values()) >= len(MAILS)
-    told = json.loads(said(fleet, "report", "--agent", AGENT, "--json").out)["would"]
-    assert [one["agent"] for one in told] == [AGENT]
+    document = json.loads(said(fleet, "report", "--agent", AGENT, "--json").out)["would"]
+    assert [one["agent"] for one in document] == [AGENT]
     assert {
         (tool, would): count
-        for tool, counts in told[0]["tools"].items()
+        for tool, counts in document[0]["tools"].items()
         for would, count in counts.items()
         if count
     } == tools
-    assert told[0]["modes"] == ["ask", "observe"]
-    by_label = [sum(count.values()) for count in told[0]["labels"].values()]
-    assert sum(by_label) == sum(tools.values()) == told[0]["actions"]
-    assert (told[0]["reviewed"], told[0]["agreed"]) == (3, 2)
+    assert document[0]["modes"] == ["ask", "observe"]
+    by_label = [sum(count.values()) for count in document[0]["labels"].values()]
+    assert sum(by_label) == sum(tools.values()) == document[0]["actions"]
+    assert (document[0]["reviewed"], document[0]["agreed"]) == (3, 2)
     assert not [entry for entry, _ in entries if entry["kind"].startswith("effect.")]
 
 
@@ -132,9 +134,12 @@ def test_a_try_tells_what_the_run_told_and_leaves_no_trace(fleet: Path) -> None:
     for entry, body in turns:
         done = said(fleet, "try", AGENT, entry["run"], "--json")
         assert done.code == 0, done.err
-        told = json.loads(done.out)
-        assert (told["label"], told["confidence"]) == (body["label"], float(body["confidence"]))
-        assert [a["tool"] for a in told["actions"]] == [p["tool"] for p in body["proposals"]]
+        document = json.loads(done.out)
+        assert (document["label"], document["confidence"]) == (
+            body["label"],
+            float(body["confidence"]),
+        )
+        assert [a["tool"] for a in document["actions"]] == [p["tool"] for p in body["proposals"]]
     assert {name: (state / name).read_bytes() for name in names} == before
     assert len(ledger(fleet)) == len(entries)
     assert not (state / "mailbox").exists()
@@ -180,7 +185,7 @@ def loaded_of(root: Path) -> Fleet:
     return load_fleet(root, load_settings(root / "vedette.toml")).fleet
 
 
-def asked(root: Path, edit: tuple[str, str] = ("", "")) -> dict[str, Any]:
+def permissions_of(root: Path, edit: tuple[str, str] = ("", "")) -> dict[str, Any]:
     files = dict(read_bundle(root / "policies").files)
     text = files["grants/data.yaml"].decode()
     assert not edit[0] or edit[0] in text
@@ -195,36 +200,36 @@ def asked(root: Path, edit: tuple[str, str] = ("", "")) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def tool(told: dict[str, Any], name: str = "mail.file") -> dict[str, Any]:
-    return next(one for one in told["tools"] if one["tool"] == name)
+def tool(answer: dict[str, Any], name: str = "mail.file") -> dict[str, Any]:
+    return next(one for one in answer["tools"] if one["tool"] == name)
 
 
 def test_rights_are_what_the_engine_decides_with_the_rule_that_does(fleet: Path) -> None:
-    told = asked(fleet, ("mode: ask", "mode: act"))
-    assert (tool(told)["outcome"], tool(told)["rule"]) == ("permit", "permit.tool")
-    assert tool(told)["bar_milli"] == 800
-    assert tool(told, "mail.send")["rule"] == "impact.high"
-    folder = tool(told)["sinks"]["/folder"]
+    answer = permissions_of(fleet, ("mode: ask", "mode: act"))
+    assert (tool(answer)["outcome"], tool(answer)["rule"]) == ("permit", "permit.tool")
+    assert tool(answer)["bar_milli"] == 800
+    assert tool(answer, "mail.send")["rule"] == "impact.high"
+    folder = tool(answer)["sinks"]["/folder"]
     assert [folder[o]["outcome"] for o in ("trusted", "registered", "derived", "untrusted")] == [
         "permit", "permit", "deny", "deny",
     ]  # fmt: skip
-    assert told["memory"] == [
+    assert answer["memory"] == [
         {"scope": "inbox/inbox", "outcome": "permit", "rule": "permit.memory"}
     ]
-    assert told["wakes"][0] == "events of type mail.received from maildir:*"
-    assert told["stopped"] == ["tool:mail.send"]
-    assert (told["not_granted"], told["not_requested"]) == ([], [])
+    assert answer["wakes"][0] == "events of type mail.received from maildir:*"
+    assert answer["stopped"] == ["tool:mail.send"]
+    assert (answer["not_granted"], answer["not_requested"]) == ([], [])
 
 
 def test_what_is_requested_and_not_granted_is_said_and_the_other_way_round(fleet: Path) -> None:
     old = "    mail.draft: {verb: draft, resource: mailbox, impact: low}\n"
     new = "    mail.burn: {verb: burn, resource: mailbox, impact: low}\n"
-    told = asked(fleet, (old, new))
-    assert told["not_granted"] == ["mail.draft"]
-    assert told["not_requested"] == ["mail.burn"]
-    assert tool(told, "mail.draft")["rule"] == "grant.tool"
-    told = asked(fleet, ("memory: [inbox/inbox]", "memory: [inbox/other]"))
-    assert told["not_granted"] == ["memory inbox/inbox"]
+    answer = permissions_of(fleet, (old, new))
+    assert answer["not_granted"] == ["mail.draft"]
+    assert answer["not_requested"] == ["mail.burn"]
+    assert tool(answer, "mail.draft")["rule"] == "grant.tool"
+    answer = permissions_of(fleet, ("memory: [inbox/inbox]", "memory: [inbox/other]"))
+    assert answer["not_granted"] == ["memory inbox/inbox"]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +240,7 @@ def test_what_is_granted_for_some_triggers_is_asked_for_one_of_them(
 ) -> None:
     old = "mail.file: {verb: move, resource: mailbox, impact: low}"
     new = f"mail.file: {{verb: move, resource: mailbox, impact: low, triggers: {triggers}}}"
-    for_any, for_some = tool(asked(fleet)), tool(asked(fleet, (old, new)))
+    for_any, for_some = tool(permissions_of(fleet)), tool(permissions_of(fleet, (old, new)))
     assert for_any["outcome"] == "hold"
     assert (for_some["outcome"], for_some["rule"]) == (for_any["outcome"], for_any["rule"])
 
@@ -243,7 +248,7 @@ def test_what_is_granted_for_some_triggers_is_asked_for_one_of_them(
 def test_a_value_beyond_those_that_the_grant_names_waits_for_a_person(fleet: Path) -> None:
     edit = ("mail.file: {verb: move, resource: mailbox, impact: low}", "mail.file: {verb: move,"
             f" resource: mailbox, {ONLY}")  # fmt: skip
-    limited = tool(asked(fleet, edit))["only"]["/folder"]
+    limited = tool(permissions_of(fleet, edit))["only"]["/folder"]
     assert limited["values"] == ["Invoices", "Junk"]
     assert limited["beyond"]["outcome"] == "hold"
     assert "grant.only" in limited["beyond"]["reasons"]

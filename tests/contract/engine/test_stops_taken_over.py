@@ -53,16 +53,16 @@ async def test_what_is_decided_while_a_stop_is_being_committed_does_not_pass_for
     judge = Silent()
     async with toy_fleet(tmp_path, World(), reasoners={"judge": judge}) as fleet:
         store: Any = fleet.app.store
-        stops, stop = fleet.app.services.stops, store.stop
+        stops, stop = fleet.app.services.stops, store.commands.stop
 
         async def away(*args: Any, **more: Any) -> int:
             raise StoreFailed("the disk is full")
 
         await fleet.send(job("1"))
-        store.stop = away
+        store.commands.stop = away
         failpoint.hook = commits.pass_point
         assert not (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
-        store.stop = stop
+        store.commands.stop = stop
         await wait_until(commits.first.is_set)
         ordered = asyncio.create_task(fleet.app.commands.stop(fleet.order(), agent="worker"))
         await asyncio.sleep(0.05)  # it is in the queue
@@ -86,13 +86,13 @@ async def test_a_resume_that_could_not_be_read_back_is_taken_over_all_the_same(
     async with toy_fleet(tmp_path, world) as fleet:
         store: Any = fleet.app.store
         await fleet.app.commands.stop(fleet.order(), agent="worker")
-        doubt = store.loss_window
+        uncertainty = store.ledger.loss_window
 
         def away() -> None:
-            store.loss_window = doubt
+            store.ledger.loss_window = uncertainty
             raise StoreFailed("the disk failed")
 
-        store.loss_window = away
+        store.ledger.loss_window = away
         with pytest.raises(StoreFailed):
             await fleet.app.commands.resume(fleet.order(), agent="worker")
         await fleet.send(job("1", send_proposal()))
@@ -104,24 +104,24 @@ async def test_a_doubt_that_a_person_ended_is_over_here_too(tmp_path: Path, fail
     """Its entry stands, so no second order can end it: everything new went on being asked about."""
     async with toy_fleet(tmp_path, World()) as fleet:
         store: Any = fleet.app.store
-        await store.record_restore(Loss(0), actor="person:kim", reason="a test")
-        fleet.app.services.loss_window = store.loss_window()
+        await store.maintenance.record_restore(Loss(0), actor="person:kim", reason="a test")
+        fleet.app.services.loss_window = store.ledger.loss_window()
         await fleet.app.commands.resume(fleet.order(), all=True)
         await fleet.send(job("before"))
-        settled, doubt = store.close_loss_window, store.loss_window
+        settled, uncertainty = store.maintenance.close_loss_window, store.ledger.loss_window
 
         def away() -> None:
             raise StoreFailed("the disk failed")
 
-        async def first(*asked: Any, **more: Any) -> int:
-            seq: int = await settled(*asked, **more)
-            store.close_loss_window = settled
+        async def first(*arguments: Any, **more: Any) -> int:
+            seq: int = await settled(*arguments, **more)
+            store.maintenance.close_loss_window = settled
             if fails == "commit":
                 away()
-            store.loss_window = away
+            store.ledger.loss_window = away
             return seq
 
-        store.close_loss_window = first
+        store.maintenance.close_loss_window = first
         if fails == "commit":
             with pytest.raises(StoreFailed):
                 await fleet.submit_confirmed("settle_restore")
@@ -133,7 +133,7 @@ async def test_a_doubt_that_a_person_ended_is_over_here_too(tmp_path: Path, fail
         found = fleet.app.services.loss_window
         assert found is not None
         assert (found.covers(entry["seq"]), found.covers(entry["seq"] + 1)) == (True, False)
-        assert found == doubt()
+        assert found == uncertainty()
 
 
 @pytest.mark.parametrize(("minutes", "stands"), [(1, False), (0, True), (-1, True)])
@@ -147,7 +147,7 @@ async def test_a_stop_that_is_recorded_late_gives_way_to_a_resume_that_came_afte
     clock = ManualClock()
     async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
         store: Any = fleet.app.store
-        stop = store.stop
+        stop = store.commands.stop
         await fleet.app.commands.stop(fleet.order(), tool="bell.ring")
 
         async def away(*args: Any, **more: Any) -> int:
@@ -160,12 +160,12 @@ async def test_a_stop_that_is_recorded_late_gives_way_to_a_resume_that_came_afte
         if minutes < 0:
             await lift()
             clock.advance(-minutes * MINUTE_US)
-        store.stop = away
+        store.commands.stop = away
         assert not (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
         if minutes >= 0:
             clock.advance(minutes * MINUTE_US)
             await lift()
-        store.stop = stop
+        store.commands.stop = stop
         stops = fleet.app.services.stops
         await wait_until(lambda: not stops.unrecorded and (stands or not stops.list_scopes()))
         await fleet.wait_until_idle()
@@ -186,7 +186,7 @@ async def test_a_late_stop_gives_way_to_a_resume_that_comes_as_it_is_recorded(
     clock = ManualClock()
     async with toy_fleet(tmp_path, World(), clock=clock) as fleet:
         store: Any = fleet.app.store
-        stop = store.stop
+        stop = store.commands.stop
         tool = ("tool", "bell.ring")
         timed = {"what": "tool:bell.ring", "actor": "person:else", "until": 2**60}
         await stop(Draft("stop.set", timed), *tool, True)
@@ -195,7 +195,7 @@ async def test_a_late_stop_gives_way_to_a_resume_that_comes_as_it_is_recorded(
             raise StoreFailed("PostgreSQL does not answer")
 
         async def lift() -> None:
-            store.stop = stop
+            store.commands.stop = stop
             await stop(Draft("stop.lifted", {"what": "tool:bell.ring", "actor": by}), *tool, False)
 
         async def commit_later(*args: Any, **more: Any) -> int:
@@ -203,17 +203,19 @@ async def test_a_late_stop_gives_way_to_a_resume_that_comes_as_it_is_recorded(
             epoch: int = await stop(*args, **more)
             return epoch
 
-        store.stop = away
+        store.commands.stop = away
         assert not (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
         clock.advance(MINUTE_US)
         if races:
-            store.stop = commit_later
+            store.commands.stop = commit_later
         else:
             await lift()
         stops = fleet.app.services.stops
         await wait_until(lambda: not stops.unrecorded)
-        await store.probe()  # whatever was sent to the store by then stands
+        await store.steps.probe()  # whatever was sent to the store by then stands
         await fleet.wait_until_idle()
         assert (
-            stops.list_scopes() == store.stop_scopes() == ([tool] if by == "engine:vedette" else [])
+            stops.list_scopes()
+            == store.policy.stop_scopes()
+            == ([tool] if by == "engine:vedette" else [])
         )

@@ -178,8 +178,8 @@ def test_a_process_with_next_to_no_descriptors_is_told_before_it_serves() -> Non
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + RESERVED_DESCRIPTORS + 40, hard))
         assert 30 <= connection_capacity() <= 41
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + RESERVED_DESCRIPTORS + 4, hard))
-        with pytest.raises(BadFleet) as told:
+        with pytest.raises(BadFleet) as refusal:
             connection_capacity()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert told.value.code == "too-few-descriptors"
+    assert refusal.value.code == "too-few-descriptors"

@@ -89,8 +89,8 @@ async def test_an_authenticated_sender_is_vouched_for_and_gets_receipts(serve: S
     expected: dict[str, Any] = {"status": "accepted", "event": key, "runs": [], "error": None}
     assert answer.json() == {"receipts": [expected]}
     assert intake.events[0].vouched == ENVELOPE
-    again = await post(client, event(subject="s"))
-    assert again.json()["receipts"][0]["status"] == "duplicate"
+    repeat = await post(client, event(subject="s"))
+    assert repeat.json()["receipts"][0]["status"] == "duplicate"
 
 
 async def test_binary_and_batch(serve: Serve) -> None:

@@ -27,7 +27,7 @@ THEIRS = ("evil.example", "evil.example:8088", "127.0.0.1.evil.example", "localh
 
 
 @asynccontextmanager
-async def asked(folder: Path, *, anonymous: bool = False) -> AsyncIterator[httpx.AsyncClient]:
+async def served(folder: Path, *, anonymous: bool = False) -> AsyncIterator[httpx.AsyncClient]:
     async with toy_fleet(folder, World()) as fleet:
         yield client_of(fleet, anonymous=anonymous)
 
@@ -41,7 +41,7 @@ def client_of(fleet: FleetHarness, *, anonymous: bool) -> httpx.AsyncClient:
 
 @pytest.mark.parametrize("path", OPEN)
 async def test_only_by_an_address_localhost_or_a_declared_name(path: str, tmp_path: Path) -> None:
-    async with asked(tmp_path) as client:
+    async with served(tmp_path) as client:
         for host in OURS:
             answer = await client.get(path, headers={"Host": host})
             assert answer.status_code == 200, (host, answer.text)
@@ -55,7 +55,7 @@ async def test_only_by_an_address_localhost_or_a_declared_name(path: str, tmp_pa
 
 async def test_nobody_sends_events_under_another_name_without_a_token(tmp_path: Path) -> None:
     content = {"Content-Type": "application/cloudevents+json"}
-    async with asked(tmp_path, anonymous=True) as client:
+    async with served(tmp_path, anonymous=True) as client:
         for host, status in (("evil.example", 421), ("localhost", 202)):
             headers = {**content, "Host": host}
             answer = await client.post("/v1/events", headers=headers, content=json.dumps(EVENT))

@@ -71,8 +71,8 @@ def test_from_a_backup_over_a_lost_disk_to_a_fleet_that_goes_on(fleet: Path) -> 
     refused = vedette(fleet, "restore", "kept", "--witness=none", "--reason", "try")
     assert (refused.code, "there is a store here" in refused.err) == (2, True)
     shutil.rmtree(fleet / "state")
-    told = vedette(fleet, "restore", "kept", "--reason", "the disk is gone")
-    assert (told.code, "--witness none" in told.err) == (2, True)
+    answer = vedette(fleet, "restore", "kept", "--reason", "the disk is gone")
+    assert (answer.code, "--witness none" in answer.err) == (2, True)
     done = vedette(fleet, "restore", "kept", "--witness", "elsewhere.log", "--reason", "disk")
     assert done.code == 0, done.err
     assert f"restored up to entry {size}" in done.out
@@ -87,8 +87,8 @@ def test_from_a_backup_over_a_lost_disk_to_a_fleet_that_goes_on(fleet: Path) -> 
     assert "nothing" in lifted.out
     settled = vedette(fleet, "restore", "--settled", "--reason", "all delivered again")
     assert settled.code == 0, settled.err
-    again = vedette(fleet, "restore", "--settled", "--reason", "all delivered again")
-    assert (again.code, "no doubt" in again.err) == (2, True)
+    repeat = vedette(fleet, "restore", "--settled", "--reason", "all delivered again")
+    assert (repeat.code, "no doubt" in repeat.err) == (2, True)
 
 
 def test_keys_are_rotated_and_the_first_key_still_verifies(fleet: Path) -> None:
@@ -107,8 +107,8 @@ def test_keys_are_rotated_and_the_first_key_still_verifies(fleet: Path) -> None:
     growth = vedette(fleet, "ledger", "prove", "--since", str(done.json["seq"]))
     assert growth.code == 0, growth.err
     (fleet / "growth.json").write_text(growth.out)
-    told = vedette(fleet, "verify", "growth.json", "--key", "first.pub")
-    assert (told.code, "grew to" in told.out) == (0, True)
+    answer = vedette(fleet, "verify", "growth.json", "--key", "first.pub")
+    assert (answer.code, "grew to" in answer.out) == (0, True)
     changed = {**json.loads(growth.out), "from": json.loads(growth.out)["to"]}
     (fleet / "growth.json").write_text(json.dumps(changed))
     assert vedette(fleet, "verify", "growth.json", "--key", "first.pub").code == 1
@@ -135,8 +135,8 @@ def test_an_archive_by_hand_and_by_declared_retention(fleet: Path) -> None:
     assert (both.code, "archived:" in both.out) == (0, False)
     runs = vedette(fleet, "runs", "--json")
     assert runs.code == 0, runs.err
-    told = vedette(fleet, "explain", runs.json["items"][-1]["id"])
-    assert told.code == 0, told.err
+    answer = vedette(fleet, "explain", runs.json["items"][-1]["id"])
+    assert answer.code == 0, answer.err
     assert vedette(fleet, "verify", "decisions").code == 0
     gone = vedette(fleet, "ledger", "prove", "3")
     assert (gone.code, "--archive FOLDER" in gone.err) == (2, True)

@@ -83,17 +83,17 @@ class Served:
         headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         url = f"{self.address}/v1/operator/{path}"
         answer = await self.client.request(method, url, headers=headers, **more)
-        told: dict[str, Any] = answer.json()
+        document: dict[str, Any] = answer.json()
         if answer.status_code == 401:
             assert answer.headers["www-authenticate"].startswith("Bearer ")
         assert answer.headers["cache-control"] == "no-store"
-        return answer.status_code, told
+        return answer.status_code, document
 
     async def command(
         self, verb: str, token: str | None, reason: str = "a test", **args: Any
     ) -> tuple[int, dict[str, Any]]:
-        asked = {"reason": reason, "args": args}
-        return await self.ask("POST", f"commands/{verb}", token, json=asked)
+        question = {"reason": reason, "args": args}
+        return await self.ask("POST", f"commands/{verb}", token, json=question)
 
 
 @asynccontextmanager
@@ -123,13 +123,13 @@ async def test_every_role_with_every_verb(
     async with serving(tmp_path, plan) as served:
         for verb in VERBS:
             for role in ROLES:
-                head = served.fleet.app.store.last_seq()
-                status, told = await served.command(verb, tokens[role])
+                head = served.fleet.app.store.ledger.last_seq()
+                status, answer = await served.command(verb, tokens[role])
                 if may_use_verb((role,), verb) != (status != 403):
-                    wrong.append((role, verb, status, told))
+                    wrong.append((role, verb, status, answer))
                 if not may_use_verb((role,), verb):
-                    assert told["error"]["code"] == "forbidden"
-                    assert served.fleet.app.store.last_seq() == head
+                    assert answer["error"]["code"] == "forbidden"
+                    assert served.fleet.app.store.ledger.last_seq() == head
         for read in READ_VERBS:
             if read in VERBS:
                 continue
@@ -139,9 +139,9 @@ async def test_every_role_with_every_verb(
                 "erasable": "erasable?entry=1",
             }.get(read, read)
             for role in ROLES:
-                status, told = await served.ask("GET", path, tokens[role])
+                status, answer = await served.ask("GET", path, tokens[role])
                 if status not in ((400,) if read == "explain" else (200,)):
-                    wrong.append((role, read, status, told))
+                    wrong.append((role, read, status, answer))
         assert not wrong
         refused = served.fleet.app.metrics.total("operator_refusals", code="forbidden")
         assert refused == sum(not may_use_verb((role,), verb) for verb in VERBS for role in ROLES)
@@ -152,8 +152,8 @@ async def test_who_did_it_is_on_record_with_the_issuer_of_the_name(
 ) -> None:
     async with serving(tmp_path, plan) as served:
         operator = provider.token("operator")
-        status, told = await served.command("stop", operator, "it barks", agent="inbox_triage")
-        assert (status, told["result"]["stopped"]) == (200, ["agent:inbox_triage"])
+        status, answer = await served.command("stop", operator, "it barks", agent="inbox_triage")
+        assert (status, answer["result"]["stopped"]) == (200, ["agent:inbox_triage"])
         host = provider.issuer.removeprefix("http://")
         (entry,) = served.fleet.entries("stop.set")
         assert entry["actor"] == f"person:{host}/operator"
@@ -173,14 +173,14 @@ async def test_a_token_that_lives_too_long_is_refused_however_good_it_is(
 ) -> None:
     async with serving(tmp_path / "day", plan) as served:
         for who, code in (("day", None), ("morrow", "too-long"), ("decade", "too-long")):
-            head = served.fleet.app.store.last_seq()
-            status, told = await served.command("stop", provider.token(who), all=True)
-            assert (status, told.get("error", {}).get("code")) == (401 if code else 200, code)
-            assert (served.fleet.app.store.last_seq() == head) == (code is not None)
+            head = served.fleet.app.store.ledger.last_seq()
+            status, answer = await served.command("stop", provider.token(who), all=True)
+            assert (status, answer.get("error", {}).get("code")) == (401 if code else 200, code)
+            assert (served.fleet.app.store.ledger.last_seq() == head) == (code is not None)
     hour = replace(plan, max_token_life_us=3_600_000_000)
     async with serving(tmp_path / "hour", hour) as served:
-        status, told = await served.ask("GET", "me", provider.token("day"))
-        assert (status, told["error"]["code"]) == (401, "too-long")
+        status, answer = await served.ask("GET", "me", provider.token("day"))
+        assert (status, answer["error"]["code"]) == (401, "too-long")
 
 
 async def test_a_command_id_is_done_once_and_a_reason_is_asked_for(
@@ -188,12 +188,12 @@ async def test_a_command_id_is_done_once_and_a_reason_is_asked_for(
 ) -> None:
     async with serving(tmp_path, plan) as served:
         operator = provider.token("operator")
-        asked = {"reason": "why", "command_id": "one", "args": {"all": True}}
-        first, _ = await served.ask("POST", "commands/stop", operator, json=asked)
-        again, told = await served.ask("POST", "commands/stop", operator, json=asked)
-        assert (first, again, told["error"]["code"]) == (200, 409, "already-done")
-        status, told = await served.command("resume", operator, " ", all=True)
-        assert (status, told["error"]["code"]) == (400, "bad-command")
+        question = {"reason": "why", "command_id": "one", "args": {"all": True}}
+        first, _ = await served.ask("POST", "commands/stop", operator, json=question)
+        repeat, answer = await served.ask("POST", "commands/stop", operator, json=question)
+        assert (first, repeat, answer["error"]["code"]) == (200, 409, "already-done")
+        status, answer = await served.command("resume", operator, " ", all=True)
+        assert (status, answer["error"]["code"]) == (400, "bad-command")
         status, _ = await served.command("vanish", operator)
         assert status == 404
         for body in (b"[", b'{"who": "me"}', b"x" * (9 << 20)):
@@ -217,8 +217,12 @@ async def test_a_policy_is_sent_not_named(
     author = provider.token("policy_author")
     async with serving(tmp_path, plan) as served:
         before = served.fleet.app.rollout.live.number
-        status, told = await served.command("policy_apply", author, files=changed)
-        assert (status, told["result"]["ok"], told["result"]["revision"]) == (200, True, before + 1)
+        status, answer = await served.command("policy_apply", author, files=changed)
+        assert (status, answer["result"]["ok"], answer["result"]["revision"]) == (
+            200,
+            True,
+            before + 1,
+        )
         odd: list[dict[str, Any]] = [
             {"folder": str(root)},
             {"files": {}},
@@ -229,11 +233,11 @@ async def test_a_policy_is_sent_not_named(
             {"files": {"x.rego": 7}},
         ]
         for args in odd:
-            status, told = await served.command("policy_apply", author, **args)
-            assert (status, told["error"]["code"]) == (400, "bad-command"), args
+            status, answer = await served.command("policy_apply", author, **args)
+            assert (status, answer["error"]["code"]) == (400, "bad-command"), args
         assert served.fleet.app.rollout.live.number == before + 1
-        status, told = await served.command("policy_rollback", author, number=before)
-        assert (status, told["result"]["revision"]) == (200, before + 2)
+        status, answer = await served.command("policy_rollback", author, number=before)
+        assert (status, answer["result"]["revision"]) == (200, before + 2)
 
 
 async def test_an_event_is_explained_to_whoever_may_read(
@@ -242,8 +246,8 @@ async def test_an_event_is_explained_to_whoever_may_read(
     event = Event("test", "1", "ping", "pump", None, {"value": 3})
     async with serving(tmp_path, plan) as served:
         await served.fleet.send(event)
-        status, told = await served.ask("GET", f"explain/{event.key}", provider.token("approver"))
-        assert (status, told["result"]["event"]["attributes"]["type"]) == (200, "ping")
+        status, answer = await served.ask("GET", f"explain/{event.key}", provider.token("approver"))
+        assert (status, answer["result"]["event"]["attributes"]["type"]) == (200, "ping")
 
 
 async def test_who_is_nobody_here(tmp_path: Path, provider: Provider, plan: PeoplePlan) -> None:
@@ -255,13 +259,13 @@ async def test_who_is_nobody_here(tmp_path: Path, provider: Provider, plan: Peop
     }
     async with serving(tmp_path, plan) as served:
         for client, code in cases.items():
-            answered, told = await served.ask("GET", "me", provider.token(client))
-            found = (answered, told.get("error", {}).get("code"))
+            answered, answer = await served.ask("GET", "me", provider.token(client))
+            found = (answered, answer.get("error", {}).get("code"))
             assert found == (403 if code else 200, code), client
 
 
 @pytest.mark.parametrize(
-    ("more", "told", "code"),
+    ("more", "expected", "code"),
     [
         ({}, {"roles": ["fleet-viewer"]}, None),
         ({}, {"roles": [["fleet-viewer"], 7]}, "no-role"),
@@ -280,14 +284,14 @@ async def test_who_is_nobody_here(tmp_path: Path, provider: Provider, plan: Peop
     ],
 )
 def test_which_claim_names_a_person_and_their_roles(
-    more: dict[str, Any], told: dict[str, Any], code: str | None
+    more: dict[str, Any], expected: dict[str, Any], code: str | None
 ) -> None:
     plan = PeoplePlan(issuer="https://id.example/realm/", audience=AUDIENCE, roles=GROUPS)
     claims = Claims(
-        "https://id.example/realm/", "kim", (AUDIENCE,), 0, 0, "", "k", {"sub": "kim", **told}
+        "https://id.example/realm/", "kim", (AUDIENCE,), 0, 0, "", "k", {"sub": "kim", **expected}
     )
     if code is None:
-        name = told.get("email", "kim")
+        name = expected.get("email", "kim")
         assert str(person_of(claims, replace(plan, **more))) == f"person:id.example/realm/{name}"
         return
     with pytest.raises(Forbidden) as refused:
@@ -318,16 +322,16 @@ async def test_tokens_that_are_not_taken(
     }
     async with serving(tmp_path, plan) as served:
         for token, code in cases.items():
-            answered, told = await served.command("stop", token, all=True)
-            assert (answered, told["error"]["code"]) == (401, code), code
-            assert token is None or len(token) < 20 or token not in str(told)
+            answered, answer = await served.command("stop", token, all=True)
+            assert (answered, answer["error"]["code"]) == (401, code), code
+            assert token is None or len(token) < 20 or token not in str(answer)
         assert not served.fleet.entries("stop.set")
         # Control: with the good one it is done; once it has expired it is not taken, though it
         # was seen before.
         assert (await served.command("stop", good, all=True))[0] == 200
         served.clock.ahead_us = 631_000_000
-        answered, told = await served.command("resume", good, all=True)
-        assert (answered, told["error"]["code"]) == (401, "expired")
+        answered, answer = await served.command("resume", good, all=True)
+        assert (answered, answer["error"]["code"]) == (401, "expired")
         assert not served.fleet.entries("stop.lifted")
 
 
@@ -364,8 +368,8 @@ async def test_the_providers_keys_may_be_rotated_and_the_old_one_is_taken_no_lon
             provider.rotate()
             served.clock.ahead_us = 31_000_000
             assert (await served.ask("GET", "me", provider.token("viewer")))[0] == 200
-            answered, told = await served.ask("GET", "me", unseen)
-            assert (answered, told["error"]["code"]) == (401, "unknown-key")
+            answered, answer = await served.ask("GET", "me", unseen)
+            assert (answered, answer["error"]["code"]) == (401, "unknown-key")
     finally:
         provider.stop()
 
@@ -382,8 +386,8 @@ async def test_while_the_provider_is_away_nobody_new_comes_in_and_who_did_stays(
             provider.stop()
             assert (await served.ask("GET", "me", known))[0] == 200
         async with serving(tmp_path / "b", plan) as served:
-            answered, told = await served.command("stop", late, all=True)
-            assert (answered, told["error"]["code"]) == (503, "unavailable")
+            answered, answer = await served.command("stop", late, all=True)
+            assert (answered, answer["error"]["code"]) == (503, "unavailable")
             assert not served.fleet.entries("stop.set")
     finally:
         provider.stop()
@@ -432,11 +436,11 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
         commands, upkeep, head = (
             fleet.app.commands,
             fleet.app.commands.maintenance,
-            fleet.app.store.last_seq,
+            fleet.app.store.ledger.last_seq,
         )
         assert upkeep is not None
         archived = ArchivedPrefix()
-        asked: list[tuple[str, Callable[[], Awaitable[Any]]]] = [
+        questions: list[tuple[str, Callable[[], Awaitable[Any]]]] = [
             ("send", lambda: commands.send(nobody, [Event("a", "1", "ping")])),
             ("approve", lambda: commands.approve(nobody, "hold_1", "0" * 64)),
             ("deny", lambda: commands.deny(nobody, "hold_1")),
@@ -458,22 +462,22 @@ async def test_the_commands_themselves_ask_for_the_role(tmp_path: Path) -> None:
             ("clock_confirm", lambda: commands.clock_confirm(nobody)),
             ("agent_release", lambda: releases.dispatch(commands, nobody, {"agent": "x"})),
         ]
-        asked += [
+        questions += [
             (verb, partial(curation.dispatch, commands.curation, verb, who, why, None, {}))
             for verb in WRITE_VERBS.keys() & curation.VERBS.keys()
         ]
         named = {"hold": "hold_1", "holds": {"hold_1": "d"}, "text": "x", "effect": "eff_1"}
         for module in (approvals, undo):
-            asked += [
+            questions += [
                 (verb, partial(module.dispatch, commands, verb, nobody, named))
                 for verb in WRITE_VERBS.keys() & module.VERBS.keys()
             ]
         before = head()
-        for verb, work in asked:
+        for verb, work in questions:
             with pytest.raises(Forbidden, match=f"{verb} needs "):
                 await work()
         assert head() == before
-        assert {verb for verb, _ in asked} >= set(WRITE_VERBS)
+        assert {verb for verb, _ in questions} >= set(WRITE_VERBS)
         # Control: with the role it is done.
         await commands.stop(fleet.order(), all=True)
         assert head() > before

@@ -49,8 +49,8 @@ async def test_the_last_good_revision_goes_on_and_the_refusal_is_told(
         (refused,) = fleet.entries("policy.refused")
         assert refused["actor"] == "engine:vedette"
         assert fleet.body(refused["seq"])["findings"]
-        (told,) = Daemon(fleet.app, until_idle=True).troubles
-        assert told.startswith("policy refused, revision 1 stays: ")
+        (troubles,) = Daemon(fleet.app, until_idle=True).troubles
+        assert troubles.startswith("policy refused, revision 1 stays: ")
         await fleet.send(job("1", send_proposal("hello")))
         await fleet.wait_until_idle()
         assert world.effects() == 1
@@ -95,7 +95,7 @@ async def test_a_recorded_bundle_that_was_edited_neither_decides_nor_comes_back(
             limits = fleet.policies / "limits/data.yaml"
             limits.write_text(limits.read_text().replace("hops: 8", "hops: 7"))
             await fleet.apply_policy(fleet.policies)
-        digest = {number: known for number, known, _ in fleet.app.store.revisions()}[1]
+        digest = {number: known for number, known, _ in fleet.app.store.policy.revisions()}[1]
     (database,) = (
         path
         for path in fleet.folder.rglob("*")
@@ -114,7 +114,7 @@ async def test_a_recorded_bundle_that_was_edited_neither_decides_nor_comes_back(
         # The folder's bytes are taken for it where they are exactly that policy.
         denies.unlink()
         async with fleet:
-            assert fleet.app.store.bundle_files(digest) is not None
+            assert fleet.app.store.policy.bundle_files(digest) is not None
             assert fleet.app.rollout.live.digest == digest
             assert fleet.app.troubles == []
         return

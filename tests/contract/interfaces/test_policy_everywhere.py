@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from vedette.interfaces.cli.policy import publication_text
-from vedette.store.store import SqlStore
+from vedette.store.sqlite.sole_worker import SoleWorker
 from vedette.testing.harness import FleetHarness, copy_policies
 
 
@@ -22,11 +22,11 @@ def edited(folder: Path, words: str) -> Path:
 def silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the store wait for a worker that never answers."""
 
-    async def for_ever(store: SqlStore) -> None:
+    async def for_ever(cluster: SoleWorker) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(SqlStore, "wait_for_barrier", for_ever)
-    monkeypatch.setattr(SqlStore, "lagging_workers", ["quay-2"])
+    monkeypatch.setattr(SoleWorker, "wait_for_barrier", for_ever)
+    monkeypatch.setattr(SoleWorker, "lagging_workers", ["quay-2"])
 
 
 async def test_who_is_behind_is_told_and_the_next_publication_goes_on(

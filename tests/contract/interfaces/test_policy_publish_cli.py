@@ -37,8 +37,8 @@ class Typed:
 def test_a_policy_s_life_as_it_is_typed(tmp_path: Path) -> None:
     ours = copy_policies(tmp_path / "policies")
     laid = lay_out(tmp_path / "fleet", policies=ours)
-    shelf = tmp_path / "shelf"
-    text = laid.config.read_text() + f"[policy]\nbundles = {json.dumps(str(shelf))}\n"
+    repository = tmp_path / "shelf"
+    text = laid.config.read_text() + f"[policy]\nbundles = {json.dumps(str(repository))}\n"
     laid.config.write_text(text)
     policy = Typed(laid.config)
     theirs = copy_policies(tmp_path / "theirs")
@@ -76,5 +76,5 @@ def test_a_policy_s_life_as_it_is_typed(tmp_path: Path) -> None:
     assert (status["revision"], status["reason"]) == (3, "they may")
     assert (status["shelf"]["ok"], status["shelf"]["revision"]) == (True, 3)
     assert status["digest"] == rows[1]["digest"]
-    (shelf / "harbour.tar.gz").write_bytes(b"something else")
+    (repository / "harbour.tar.gz").write_bytes(b"something else")
     assert not policy.json("status")["shelf"]["ok"]

@@ -43,9 +43,9 @@ OPEN = BundleAccess.of(None, "127.0.0.1")
 
 @asynccontextmanager
 async def serving(
-    shelving: BundleDistributor, readers: BundleAccess = OPEN, host: str = "127.0.0.1"
+    distributor: BundleDistributor, readers: BundleAccess = OPEN, host: str = "127.0.0.1"
 ) -> AsyncIterator[httpx.AsyncClient]:
-    app = Starlette(routes=routes(shelving, readers, NAME))
+    app = Starlette(routes=routes(distributor, readers, NAME))
     config = uvicorn.Config(app, lifespan="off", ws="none", log_config=None, access_log=False)
     server = uvicorn.Server(config)
     with socket.create_server((host, 0)) as listening:
@@ -56,7 +56,7 @@ async def serving(
             try:
                 yield client
             finally:
-                shelving.close()
+                distributor.close()
                 server.should_exit = server.force_exit = True
                 await task
 
@@ -68,7 +68,7 @@ class Nothing:
         raise AssertionError(f"{name} was asked for")
 
 
-def shelving(archive: Archive | None) -> BundleDistributor:
+def distributor_of(archive: Archive | None) -> BundleDistributor:
     nothing: Any = Nothing()
     made = BundleDistributor(nothing, nothing, None, NAME, lambda: 0)
     made.set_live(archive)
@@ -113,7 +113,7 @@ def test_a_token_that_can_be_guessed_is_refused() -> None:
 
 
 async def test_refusals_over_http() -> None:
-    held = shelving(FIRST)
+    held = distributor_of(FIRST)
     async with serving(held, BundleAccess.of(TOKEN, "127.0.0.1")) as client:
         answer = await client.get(PATH)
         assert answer.status_code == 401
@@ -121,7 +121,7 @@ async def test_refusals_over_http() -> None:
         assert "the first" not in answer.text
         shown = await client.get(PATH, headers={"Authorization": f"Bearer {TOKEN}"})
         assert (shown.status_code, shown.content) == (200, b"the first")
-    async with serving(shelving(FIRST), BundleAccess.of(None, "0.0.0.0")) as client:
+    async with serving(distributor_of(FIRST), BundleAccess.of(None, "0.0.0.0")) as client:
         answer = await client.get(PATH)
         assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
 
@@ -130,7 +130,7 @@ async def test_refusals_over_http() -> None:
 
 
 async def test_an_archive_a_reader_has_is_not_sent_again() -> None:
-    held = shelving(FIRST)
+    held = distributor_of(FIRST)
     async with serving(held) as client:
         first = await client.get(PATH)
         etag = first.headers["etag"]
@@ -146,7 +146,7 @@ async def test_an_archive_a_reader_has_is_not_sent_again() -> None:
 
 
 async def test_a_reader_that_waits_is_answered_when_there_is_another() -> None:
-    held = shelving(FIRST)
+    held = distributor_of(FIRST)
     async with serving(held) as client:
         has = {"If-None-Match": f'"{FIRST.digest}"', "Prefer": "modes=snapshot,delta;wait=60"}
         waiting = asyncio.create_task(client.get(PATH, headers=has))
@@ -162,7 +162,7 @@ async def test_a_reader_that_waits_is_answered_when_there_is_another() -> None:
 
 
 async def test_a_fleet_that_ends_answers_who_waits() -> None:
-    held = shelving(FIRST)
+    held = distributor_of(FIRST)
     has = {"If-None-Match": f'"{FIRST.digest}"', "Prefer": "wait=60"}
     async with serving(held) as client:
         waiting = asyncio.create_task(client.get(PATH, headers=has))
@@ -175,7 +175,7 @@ async def test_a_fleet_that_ends_answers_who_waits() -> None:
 async def test_too_many_who_wait_are_answered_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vedette.interfaces.http.bundle_server.MAX_WAITING", 0)
     has = {"If-None-Match": f'"{FIRST.digest}"', "Prefer": "wait=60"}
-    async with serving(shelving(FIRST)) as client:
+    async with serving(distributor_of(FIRST)) as client:
         answer = await asyncio.wait_for(client.get(PATH, headers=has), 5)
         assert answer.status_code == 304
         # OPA takes the other content type for a promise, and would ask again at once.
@@ -184,13 +184,15 @@ async def test_too_many_who_wait_are_answered_at_once(monkeypatch: pytest.Monkey
 
 async def test_who_hangs_up_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vedette.interfaces.http.bundle_server.MAX_WAITING", 1)
-    held = shelving(FIRST)
+    held = distributor_of(FIRST)
     has = {"If-None-Match": f'"{FIRST.digest}"', "Prefer": "wait=60"}
-    asked = {"If-None-Match": f'"{FIRST.digest}"'}
+    question = {"If-None-Match": f'"{FIRST.digest}"'}
     async with serving(held) as client:
 
         async def room() -> bool:
-            return (await client.get(PATH, headers=asked)).headers["content-type"] == CONTENT_TYPE
+            return (await client.get(PATH, headers=question)).headers[
+                "content-type"
+            ] == CONTENT_TYPE
 
         async def until(there: bool) -> None:
             async with asyncio.timeout(5):
@@ -210,7 +212,7 @@ async def test_who_hangs_up_gives_its_place_back(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_without_a_signed_archive_the_reader_keeps_what_it_has() -> None:
-    async with serving(shelving(None)) as client:
+    async with serving(distributor_of(None)) as client:
         answer = await client.get(PATH, headers={"Prefer": "wait=60"})
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
 
@@ -321,7 +323,7 @@ async def test_a_real_opa_has_a_revision_a_moment_after_it_is_live_and_refuses_a
         async with serving(held) as client:
             with polling_opa(str(client.base_url), public) as (port, log):
                 opa = Opa(port, log, client)
-                await opa.until(format_revision(*fleet.app.store.live_revision()))
+                await opa.until(format_revision(*fleet.app.store.policy.live_revision()))
                 lags = []
                 for number in range(3):
                     denies = policies / "denies" / "data.yaml"

@@ -180,7 +180,7 @@ async def test_a_dead_writer_ends_the_run(
     def committed() -> None:
         raise KeyError("a bug of the writer")
 
-    monkeypatch.setattr(fleet.app.store._ledger, "confirm_group", committed)
+    monkeypatch.setattr(fleet.app.store.parts.ledger, "confirm_group", committed)
     with pytest.raises(KeyError, match="a bug of the writer"):
         await run(fleet)
 
@@ -234,7 +234,7 @@ async def test_a_policy_that_could_not_be_stored_is_offered_again(
     monkeypatch.setattr(fleet.app.services.clock, "sleep_until", at_once, raising=False)
     running = await run(fleet, until_idle=False)
     assert len(offered) == 2
-    assert any("the disk is full" in told for told in running.troubles)
+    assert any("the disk is full" in message for message in running.troubles)
 
 
 async def test_a_bank_that_is_behind_is_told_once_and_so_is_its_end(fleet: FleetHarness) -> None:
@@ -247,19 +247,23 @@ async def test_a_bank_that_is_behind_is_told_once_and_so_is_its_end(fleet: Fleet
     recall.rebuild_banks = refused
     recall.update_banks(refused, order=True)
 
-    def told(running: Daemon) -> list[str]:
-        return [told for told in running.troubles if "the memory bank" in told]
+    def bank_troubles(running: Daemon) -> list[str]:
+        return [
+            bank_troubles
+            for bank_troubles in running.troubles
+            if "the memory bank" in bank_troubles
+        ]
 
     def look(running: Daemon) -> None:
-        if told(running):
+        if bank_troubles(running):
             recall.rebuild_banks = mended
-        if len(told(running)) == 2:
+        if len(bank_troubles(running)) == 2:
             running.stop()
 
     running = Daemon(fleet.app, until_idle=False)
     async with asyncio.timeout(20):
         await running.run(look)
-    assert ["Input/output error" in one for one in told(running)] == [True, False]
+    assert ["Input/output error" in one for one in bank_troubles(running)] == [True, False]
 
 
 # --- idle --------------------------------------------------------------------------------------
@@ -292,12 +296,12 @@ async def test_it_does_not_stay_up_for_what_is_far_off_or_stopped(
 
 
 def test_a_signal_before_there_is_anything_to_end_is_not_lost() -> None:
-    asked: list[int] = []
+    requests: list[int] = []
     before = signal.getsignal(signal.SIGTERM)
     with Signals() as signals:
         signal.raise_signal(signal.SIGTERM)
-        signals.set_handler(lambda: asked.append(1))
-    assert (signals.first, asked) == (signal.SIGTERM, [1])
+        signals.set_handler(lambda: requests.append(1))
+    assert (signals.first, requests) == (signal.SIGTERM, [1])
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -352,13 +356,13 @@ PING = Event("cli:alice", "1", "ping", vouched=ENVELOPE, extensions={"other": 1,
 async def test_who_sent_an_event_and_why_is_part_of_it(fleet: FleetHarness) -> None:
     alice = Order(Principal.owner("alice"), "to see it work\x1b[2J")
     await fleet.app.commands.send(alice, [PING])
-    told = explain(fleet.app.store, PING.key)
-    assert told["event"]["attributes"]["extensions"] == {
+    explanation = explain(fleet.app.store, PING.key)
+    assert explanation["event"]["attributes"]["extensions"] == {
         "other": 1,
         PRINCIPAL: "person:alice",
         REASON: "to see it work\x1b[2J",
     }
-    lines = [line for _, line in explain_text(told)]
+    lines = [line for _, line in explain_text(explanation)]
     assert "  sent by person:alice: to see it work\\u001b[2J" in lines
     assert any('extensions: {"other":1}' in line for line in lines)
 
@@ -383,7 +387,7 @@ async def test_nobody_sends_without_a_name_and_a_reason(
 ) -> None:
     with pytest.raises(error):
         await fleet.app.commands.send(order, [PING])
-    assert fleet.app.store.event_counts() == (0, 0)
+    assert fleet.app.store.tables.event_counts() == (0, 0)
 
 
 # --- what a source may vouch for ---------------------------------------------------------------
@@ -393,7 +397,7 @@ async def test_nobody_sends_without_a_name_and_a_reason(
 async def test_no_source_vouches_for_data(fleet: FleetHarness, type: str) -> None:
     event = Event("custom", "1", type, "k", None, {"do": []}, vouched=ENVELOPE | {DATA})
     await fleet.app.intake.accept([event])
-    stored = fleet.app.store.event(event.key)
+    stored = fleet.app.store.runs.event(event.key)
     assert stored is not None
     assert stored.vouched == ENVELOPE
 
@@ -402,7 +406,7 @@ async def test_the_engine_vouches_for_the_data_of_its_ticks(fleet: FleetHarness)
     tick = Tick("worker", Schedule("s", every_us=MINUTE_US, data={"n": 1}), MINUTE_US, None)
     event = tick.to_event("harbour")
     await fleet.app.intake.accept([event])
-    stored = fleet.app.store.event(event.key)
+    stored = fleet.app.store.runs.event(event.key)
     assert stored is not None
     assert stored.vouched == ENVELOPE | {DATA}
 
@@ -418,4 +422,4 @@ async def test_a_line_of_a_file_that_calls_itself_a_tick_is_refused(
     path = tmp_path / "ticks.jsonl"
     path.write_text(json.dumps(line) + "\n")
     await JsonlSource("forger", str(path), fleet.app.services.clock).deliver(fleet.app.intake)
-    assert fleet.app.store.event(Event(source, "forged", "vedette.tick").key) is None
+    assert fleet.app.store.runs.event(Event(source, "forged", "vedette.tick").key) is None

@@ -116,7 +116,7 @@ async def hold_all(folder: Path, events: list[Event]) -> None:
         receipts = await fleet.app.intake.accept(events)
         assert [receipt.error for receipt in receipts if receipt.status != "accepted"] == []
         await fleet.wait_until_idle()
-        assert len(fleet.app.store.holds_page(after=0, limit=200)) == len(events)
+        assert len(fleet.app.store.runs.holds_page(after=0, limit=200)) == len(events)
 
 
 def letter_of(subject: str, text: str) -> bytes:
@@ -285,15 +285,15 @@ def test_a_group_shows_who_what_and_text_of_every_member(cli: Cli) -> None:
 
 
 def test_an_approval_is_asked_for_with_all_of_it_in_sight(cli: Cli) -> None:
-    told = []
+    results = []
     for item in cli.json("hold", "--limit", "200")["items"]:
         code, out, _ = cli("--utc", "approve", item["hold"], "--reason", "x", typed="n\n")
         assert code == 130
         assert source_of(out) in SEEN, out
-        code, again, _ = cli("--utc", "hold", item["hold"])
-        assert again.partition("\nanswer it:")[0] == out.partition("\napprove? [y/N]")[0]
-        told.append(f"{out}\n")
-    compare("approve", told)
+        code, repeat, _ = cli("--utc", "hold", item["hold"])
+        assert repeat.partition("\nanswer it:")[0] == out.partition("\napprove? [y/N]")[0]
+        results.append(f"{out}\n")
+    compare("approve", results)
     group = cli.json("hold", "--group")["items"][0]["group"]
     code, out, _ = cli("--utc", "approve", "--reason", "x", group, typed="n\n")
     assert code == 130
@@ -374,10 +374,13 @@ async def test_a_part_that_is_a_sink_or_was_drawn_is_shown_by_itself(
         rows = [row for event in events for row in fleet.actions(event)]
         assert [row.decided for row in rows] == ["hold"] * 3
         one, two, other = (hold_item(fleet.app.store, row, 0) for row in rows)
-        told = {each["pointer"]: each for each in one["arguments"]}
-        assert set(told) == {"/order", "/order/to", "/order/for", "/order/n"}
-        assert (told["/order/to"]["sink"], told["/order/to"]["source"]) == (True, "/charter/desk")
-        assert (told["/order/for"]["origin"], told["/order/n"]["origin"]) == (
+        by_pointer = {each["pointer"]: each for each in one["arguments"]}
+        assert set(by_pointer) == {"/order", "/order/to", "/order/for", "/order/n"}
+        assert (by_pointer["/order/to"]["sink"], by_pointer["/order/to"]["source"]) == (
+            True,
+            "/charter/desk",
+        )
+        assert (by_pointer["/order/for"]["origin"], by_pointer["/order/n"]["origin"]) == (
             "untrusted", "derived",
         )  # fmt: skip
         # What is alike has the same sinks, however deep.
@@ -385,7 +388,7 @@ async def test_a_part_that_is_a_sink_or_was_drawn_is_shown_by_itself(
 
 
 @pytest.mark.parametrize("digest", [None, "", "abcdef1", "x" * 64, "0" * 64, "0" * 65, "action"])
-async def test_no_door_takes_an_approval_of_what_was_not_shown(
+async def test_no_endpoint_takes_an_approval_of_what_was_not_shown(
     tmp_path: Path, digest: str | None
 ) -> None:
     event = Event("shop", "1", "berth.free", "s", None, {"berth": "seven"})
@@ -580,9 +583,9 @@ def test_a_notice_holds_no_link_and_no_control(name: str) -> None:
     )  # fmt: skip
     mail = mail_text(notice, "harbour", None)
     sound(mail)
-    told = notice_facts(notice, "harbour", None)
-    for text in (mail, json.dumps(told["about"], ensure_ascii=False)):
+    facts = notice_facts(notice, "harbour", None)
+    for text in (mail, json.dumps(facts["about"], ensure_ascii=False)):
         for link in ("://", "www.", "evil.example", "@everyone"):
             assert link not in text, link
-    assert MARK not in told["text"] + told["look"]
+    assert MARK not in facts["text"] + facts["look"]
     assert all(line.startswith("  │") or MARK not in line for line in mail.split("\n"))

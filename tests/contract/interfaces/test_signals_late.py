@@ -32,8 +32,8 @@ def test_a_run_that_is_stuck_ends_in_time(leaves: bool, code: int) -> None:
     assert process.stdout.readline() == b"ready\n"
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
-    out, told = process.communicate(timeout=20)
+    out, output = process.communicate(timeout=20)
     assert process.returncode == code
     assert time.monotonic() - began < 5
-    assert (b"did not end in time" in told) is not leaves
+    assert (b"did not end in time" in output) is not leaves
     assert (b"left" in out) is leaves

@@ -71,7 +71,7 @@ def open_store(folder: Path, clock: ManualClock, key: Ed25519PrivateKey = KEY) -
 async def grow(store: SqliteStore, numbers: range) -> None:
     for number in numbers:
         (run,) = await accept_events(store, event(number))
-        await store.commit(closing_step(store, run))
+        await store.steps.commit(closing_step(store, run))
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ async def folder(tmp_path: Path, clock: ManualClock) -> Path:
 def verified(folder: Path, archives: Path | None = None) -> Report:
     store = SqliteReader(folder)
     try:
-        record = store if archives is None else JoinedLedger(Archive(archives), store)
+        record = store.ledger if archives is None else JoinedLedger(Archive(archives), store.ledger)
         return verify_store(record, VERIFIER, folder / "witness.log")
     finally:
         store.close()
@@ -105,14 +105,16 @@ async def put_away(
 ) -> ArchivedPrefix:
     """Archive everything but the last days, as the verb does."""
     reading = SqliteReader(folder)
-    size = checkpoint_size_before(reading, clock.now_us() - days * DAY, reading.first_open_entry())
-    archived = write_segment(reading, archives, size, VERIFIER)
+    size = checkpoint_size_before(
+        reading.ledger, clock.now_us() - days * DAY, reading.ledger.first_open_entry()
+    )
+    archived = write_segment(reading.ledger, archives, size, VERIFIER)
     reading.close()
     store = open_store(folder, clock, key)
-    while rows := store.expiring_bodies(archived.size):
-        await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
-    await store.record_archive(archived, draft("ledger.archived"))
-    while await store.trim():
+    while rows := store.maintenance.expiring_bodies(archived.size):
+        await store.maintenance.expire(rows, draft("body.erased"), stateless=agents_of(store))
+    await store.maintenance.record_archive(archived, draft("ledger.archived"))
+    while await store.maintenance.trim():
         pass
     store.close()
     return archived
@@ -181,15 +183,17 @@ async def test_proofs_reach_over_the_archive(
     archives = tmp_path / "archive"
     archived = await put_away(folder, archives, clock, 4)
     store = SqliteReader(folder)
-    size = store.last_seq()
+    size = store.ledger.last_seq()
     for seq in (archived.size + 1, size - 7, size):
-        assert verify_inclusion_proof(prove_inclusion(store, seq), VERIFIER).size == size
+        assert verify_inclusion_proof(prove_inclusion(store.ledger, seq), VERIFIER).size == size
     with pytest.raises(BadCommand, match="was archived"):
-        prove_inclusion(store, archived.size)
-    joined = JoinedLedger(Archive(archives), store)
+        prove_inclusion(store.ledger, archived.size)
+    joined = JoinedLedger(Archive(archives), store.ledger)
     for seq in (1, archived.size, archived.size + 1, size):
         assert verify_inclusion_proof(prove_inclusion(joined, seq), VERIFIER).size == size
-    before, after = verify_consistency_proof(prove_consistency(store, archived.size), VERIFIER)
+    before, after = verify_consistency_proof(
+        prove_consistency(store.ledger, archived.size), VERIFIER
+    )
     assert (before.size, after.size) == (archived.size, size)
     store.close()
 
@@ -201,7 +205,7 @@ async def test_an_export_of_what_is_left_verifies(
     archived = await put_away(folder, archives, clock, 4)
     store = SqliteReader(folder)
     out = tmp_path / "out"
-    export(store, out, verifier_key=VERIFIER, witness=folder / "witness.log", bodies=True)
+    export(store.ledger, out, verifier_key=VERIFIER, witness=folder / "witness.log", bodies=True)
     store.close()
     read = LedgerExport(out)
     report = verify_store(read, VERIFIER, read.witness)
@@ -215,7 +219,7 @@ async def test_keys_are_followed_over_an_archived_rotation(
     folder, archives = tmp_path / "state", tmp_path / "archive"
     store = open_store(folder, clock)
     await grow(store, range(3))
-    await store.rotate(NEXT, format_verifier_key(NAME, NEXT), draft("key.rotated"))
+    await store.maintenance.rotate(NEXT, format_verifier_key(NAME, NEXT), draft("key.rotated"))
     await grow(store, range(3, 6))
     store.close()
     clock.advance(9 * DAY)
@@ -229,8 +233,10 @@ async def test_keys_are_followed_over_an_archived_rotation(
     assert verified(folder, archives).ok
     reading = SqliteReader(folder)
     assert (
-        verify_inclusion_proof(prove_inclusion(reading, reading.last_seq()), VERIFIER).size
-        == reading.last_seq()
+        verify_inclusion_proof(
+            prove_inclusion(reading.ledger, reading.ledger.last_seq()), VERIFIER
+        ).size
+        == reading.ledger.last_seq()
     )
     reading.close()
     # Without the handover nobody can know the key that signs now.
@@ -250,21 +256,23 @@ async def test_an_open_run_keeps_everything_from_its_event_on(
     (run,) = await accept_events(store, event(100))
     row = held_action(run)
     turn = entry(run, "turn.reasoned", turn=1, text="proposed")
-    await store.commit(step(store, run, turn, actions=[row], state="waiting", turn=1))
+    await store.steps.commit(step(store, run, turn, actions=[row], state="waiting", turn=1))
     clock.advance(DAY)
     await grow(store, range(5, 10))
     clock.advance(9 * DAY)
-    rows = store.expiring_bodies(store.last_seq())
+    rows = store.maintenance.expiring_bodies(store.ledger.last_seq())
     assert run.position not in [row[0] for row in rows]
     store.close()
     archived = await put_away(folder, tmp_path / "archive", clock, 1)
     assert archived.size < run.position
     store = open_store(folder, clock)
-    assert store.event(run.event) is not None
-    assert store.first_open_entry() == run.position
-    told = {"actor": "person:kim", "agent": run.agent, "action": row.id, "tool": row.tool}
-    answer = Draft("hold.denied", told, body=Body(canonical_json({"reason": "no"})))
-    await store.transition_hold(row.id, "denied", answer, approver="person:kim", until_us=0)
+    assert store.runs.event(run.event) is not None
+    assert store.ledger.first_open_entry() == run.position
+    fields = {"actor": "person:kim", "agent": run.agent, "action": row.id, "tool": row.tool}
+    answer = Draft("hold.denied", fields, body=Body(canonical_json({"reason": "no"})))
+    await store.commands.transition_hold(
+        row.id, "denied", answer, approver="person:kim", until_us=0
+    )
     store.close()
     assert verified(folder, tmp_path / "archive").ok
 
@@ -273,8 +281,8 @@ async def test_nothing_old_is_nothing_to_archive(
     folder: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
     store = SqliteReader(folder)
-    assert checkpoint_size_before(store, clock.now_us() - 100 * DAY, None) == 0
-    assert archived_part(store) == EMPTY_PREFIX
+    assert checkpoint_size_before(store.ledger, clock.now_us() - 100 * DAY, None) == 0
+    assert archived_part(store.ledger) == EMPTY_PREFIX
     store.close()
 
 
@@ -289,7 +297,9 @@ async def test_what_is_not_let_go_loses_no_content(tmp_path: Path) -> None:
         await fleet.send(job("2", send_proposal("two"), value=2))  # it stays open
         line = (tmp_path / "state" / "ledger.pub").read_text().strip()
         reading = SqliteReader(tmp_path / "state")
-        archived = write_segment(reading, tmp_path / "archive", reading.last_seq(), line)
+        archived = write_segment(
+            reading.ledger, tmp_path / "archive", reading.ledger.last_seq(), line
+        )
         reading.close()
         with pytest.raises(BadCommand, match="open again"):
             await upkeep.prune_archived(order.principal, "old", archived)
@@ -297,7 +307,7 @@ async def test_what_is_not_let_go_loses_no_content(tmp_path: Path) -> None:
         # The control: once it has ended the same archive is taken.
         await fleet.app.commands.resume(order, agent="worker")
         await fleet.wait_until_idle()
-        assert store.first_open_entry() is None
+        assert store.ledger.first_open_entry() is None
         done = await upkeep.prune_archived(order.principal, "old", archived)
         assert done["archived"] == archived.size
         assert fleet.entries("body.erased")
@@ -347,7 +357,7 @@ async def test_what_is_refused_leaves_no_segment_behind(
         assert len(list(archives.iterdir())) == 1
     store = SqliteReader(tmp_path / "state")
     line = (tmp_path / "state" / "ledger.pub").read_text().strip()
-    assert verify_store(JoinedLedger(Archive(archives), store), line).ok
+    assert verify_store(JoinedLedger(Archive(archives), store.ledger), line).ok
     store.close()
 
 
@@ -425,21 +435,21 @@ async def test_a_segment_that_does_not_verify_lets_nothing_go(
 ) -> None:
     archives = tmp_path / "archive"
     reading = SqliteReader(folder)
-    size = checkpoint_size_before(reading, clock.now_us() - 4 * DAY, None)
-    archived = write_segment(reading, archives, size, VERIFIER)
+    size = checkpoint_size_before(reading.ledger, clock.now_us() - 4 * DAY, None)
+    archived = write_segment(reading.ledger, archives, size, VERIFIER)
     (segment,) = archives.iterdir()
     path = segment / "entries.jsonl"
     path.write_bytes(path.read_bytes().replace(b'"watcher"', b'"watches"', 1))
     with pytest.raises(BadStore, match="does not verify"):
-        write_segment(reading, archives, size, VERIFIER)
+        write_segment(reading.ledger, archives, size, VERIFIER)
     reading.close()
     store = open_store(folder, clock)
-    head = store.last_seq()
+    head = store.ledger.last_seq()
     with pytest.raises(BadCommand, match="not those of this store"):
-        await store.record_archive(other(archived), draft("ledger.archived"))
+        await store.maintenance.record_archive(other(archived), draft("ledger.archived"))
     with pytest.raises(BadCommand, match="not those of this store"):
-        await store.record_archive(shorter(archived), draft("ledger.archived"))
-    assert (store.last_seq(), await store.trim()) == (head, 0)
+        await store.maintenance.record_archive(shorter(archived), draft("ledger.archived"))
+    assert (store.ledger.last_seq(), await store.maintenance.trim()) == (head, 0)
     store.close()
     assert verified(folder).ok
 
@@ -489,13 +499,15 @@ async def test_a_segment_whose_entries_were_not_let_go_of_is_taken_up(
 ) -> None:
     archives = tmp_path / "archive"
     reading = SqliteReader(folder)
-    size = checkpoint_size_before(reading, clock.now_us() - 8 * DAY, reading.first_open_entry())
-    write_segment(reading, archives, size, VERIFIER)
+    size = checkpoint_size_before(
+        reading.ledger, clock.now_us() - 8 * DAY, reading.ledger.first_open_entry()
+    )
+    write_segment(reading.ledger, archives, size, VERIFIER)
     with pytest.raises(BadCommand, match=f"up to entry {size} was written"):
         write_segment(
-            reading,
+            reading.ledger,
             archives,
-            checkpoint_size_before(reading, clock.now_us() - 9 * DAY, None),
+            checkpoint_size_before(reading.ledger, clock.now_us() - 9 * DAY, None),
             VERIFIER,
         )
     reading.close()
@@ -510,13 +522,13 @@ async def test_a_trimming_broken_off_shows_no_difference(
     """From the entry on, what is still to be deleted is not looked at any more."""
     archives = tmp_path / "archive"
     reading = SqliteReader(folder)
-    size = checkpoint_size_before(reading, clock.now_us() - 4 * DAY, None)
-    archived = write_segment(reading, archives, size, VERIFIER)
+    size = checkpoint_size_before(reading.ledger, clock.now_us() - 4 * DAY, None)
+    archived = write_segment(reading.ledger, archives, size, VERIFIER)
     reading.close()
     store = open_store(folder, clock)
-    while rows := store.expiring_bodies(size):
-        await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
-    await store.record_archive(archived, draft("ledger.archived"))
+    while rows := store.maintenance.expiring_bodies(size):
+        await store.maintenance.expire(rows, draft("body.erased"), stateless=agents_of(store))
+    await store.maintenance.record_archive(archived, draft("ledger.archived"))
     store.close()
     assert verified(folder).ok
     assert verified(folder, archives).ok
@@ -538,7 +550,7 @@ async def test_expiring_goes_on_where_it_was(
         await fleet.send(*(job(str(n), send_proposal(str(n)), value=n) for n in range(4)))
         await fleet.wait_until_idle()
         clock.advance(10 * DAY)
-        real, afters, ends = fleet.app.store.expiring_bodies, [], [0]
+        real, afters, ends = fleet.app.store.maintenance.expiring_bodies, [], [0]
 
         def expiring(upto: int, *, after: int = 0) -> Any:
             afters.append(after)
@@ -546,12 +558,12 @@ async def test_expiring_goes_on_where_it_was(
             ends.extend([rows[-1][0]] if rows else [])
             return rows
 
-        monkeypatch.setattr(fleet.app.store, "expiring_bodies", expiring)
+        monkeypatch.setattr(fleet.app.store.maintenance, "expiring_bodies", expiring)
         done = await upkeep.expire(fleet.order().principal, "ten days", clock.now_us())
         assert done["erased"] > 6
         assert afters == ends
         assert len(set(afters)) == len(afters) > 2
-        assert real(fleet.app.store.last_before(clock.now_us())) == []
+        assert real(fleet.app.store.ledger.seq_at(clock.now_us() - 1)) == []
 
 
 async def test_content_expires_and_judges_keep_what_they_learned(tmp_path: Path) -> None:
@@ -574,14 +586,14 @@ async def test_content_expires_and_judges_keep_what_they_learned(tmp_path: Path)
         assert done["erased"] >= 3
         assert b"a phrase" not in (tmp_path / "state" / "store.db").read_bytes()
         runs = fleet.runs(job("1"))
-        assert fleet.app.store.event(runs[0].event) is None
+        assert fleet.app.store.runs.event(runs[0].event) is None
         await fleet.restart()
         await fleet.send(job("5", send_proposal("last"), value=5))
         await fleet.wait_until_idle()
         assert any("sum 15 of 5" in label for label in values(fleet))
     store = SqliteReader(tmp_path / "state")
     line = (tmp_path / "state" / "ledger.pub").read_text().strip()
-    report = verify_store(store, line, tmp_path / "state" / "witness.log")
+    report = verify_store(store.ledger, line, tmp_path / "state" / "witness.log")
     store.close()
     assert report.ok
     assert report.erased == done["erased"]

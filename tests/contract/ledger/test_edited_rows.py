@@ -65,7 +65,7 @@ def test_each_column_of_the_schema_is_found_or_listed_with_its_reason() -> None:
     }
 
 
-class Asked:
+class CountingStore:
     """A database that counts what it is asked."""
 
     def __init__(self, database: Any) -> None:
@@ -88,20 +88,20 @@ async def test_what_an_audit_asks_does_not_grow_with_rows_of_equal_content(
             ]
             await fleet.send(*events)
             await fleet.wait_until_idle()
-            asked = Asked(fleet.app.store._database)
-            assert list(find_mismatches(asked)) == []
-            times.append(asked.times)
-        assert len(fleet.app.store._database.rows('SELECT key FROM "row"')) >= 44
+            store = CountingStore(fleet.app.store.database)
+            assert list(find_mismatches(store)) == []
+            times.append(store.times)
+        assert len(fleet.app.store.database.rows('SELECT key FROM "row"')) >= 44
         assert times[0] == times[1]
         # The control: a row under a key that none of them wrote it under.
         assert edit(fleet, "UPDATE \"row\" SET key='another' WHERE key='40-3'") == 1
-        (odd,) = fleet.app.store.audit()
+        (odd,) = fleet.app.store.ledger.row_mismatches()
         assert (odd.table, odd.column, odd.actual) == ("row", "key", "another")
 
 
 def verified(fleet: FleetHarness, folder: Path, **more: Any) -> Report:
     key = (folder / "state" / "ledger.pub").read_text().strip()
-    return verify_store(fleet.app.store, key, folder / "state" / "witness.log", **more)
+    return verify_store(fleet.app.store.ledger, key, folder / "state" / "witness.log", **more)
 
 
 async def laid(fleet: FleetHarness, clock: ManualClock) -> None:
@@ -110,13 +110,13 @@ async def laid(fleet: FleetHarness, clock: ManualClock) -> None:
     await fleet.send(job("5", send_proposal("five", tool="big.send")))
     await fleet.wait_until_idle()
     refused = Refused("test", "no event", b"x", event="evt_0", subject="k")
-    await fleet.app.store.accept([refused], None)
+    await fleet.app.store.steps.accept([refused], None)
     await fleet.app.commands.stop(fleet.order("x"), agent="worker", for_us=10**9)
     await fleet.app.commands.budget_raise(fleet.order("x"), 10**9, unit="actions", by=5)
 
 
 def edit(fleet: FleetHarness, sql: str, *values: Any) -> int:
-    database = fleet.app.store._write
+    database = fleet.app.store.parts.database
     database.begin()
     try:
         changed = database.execute(sql, values)
@@ -142,12 +142,12 @@ async def test_every_edit_is_found_and_named_and_nothing_before_it(
         await laid(fleet, clock)
         store = fleet.app.store
         assert verified(fleet, tmp_path).findings == ()
-        assert list(store.audit()) == []
+        assert list(store.ledger.row_mismatches()) == []
         missed: list[tuple[str, ...]] = []
         reported: set[str] = set()
         for table, column, kind in EDITED:
             name = f'"{table}"'
-            rows = store._database.rows(f"SELECT * FROM {name}")
+            rows = store.database.rows(f"SELECT * FROM {name}")
             assert rows, table
             keys = [c for t, c, _ in COLUMNS if t == table]
             at = keys.index(column)
@@ -159,11 +159,11 @@ async def test_every_edit_is_found_and_named_and_nothing_before_it(
             given = [v for _, v in values]
             new = other(was, kind)
             assert edit(fleet, f"UPDATE {name} SET {column}=? WHERE {where}", new, *given) == 1
-            odd = list(store.audit())
+            odd = list(store.ledger.row_mismatches())
             # What finds a row looks at all of them: that it is reported is asked once for each.
-            told = table in reported or not verified(fleet, tmp_path).ok
+            report = table in reported or not verified(fleet, tmp_path).ok
             reported.add(table)
-            if not odd or not told:
+            if not odd or not report:
                 missed.append((table, column))
             elif table not in {one.table for one in odd}:
                 missed.append((table, column, str(odd[0])))
@@ -176,7 +176,7 @@ async def test_every_edit_is_found_and_named_and_nothing_before_it(
             )
             assert restored == 1, (table, column)
         assert missed == []
-        assert list(store.audit()) == []
+        assert list(store.ledger.row_mismatches()) == []
 
 
 FORGED = {
@@ -232,7 +232,7 @@ def forged(kept: Path, folder: Path, sql: str, *values: Any) -> Iterator[SqliteR
 
 def codes(store: SqliteReader, folder: Path) -> set[str]:
     key = (folder / "state" / "ledger.pub").read_text().strip()
-    report = verify_store(store, key, folder / "state" / "witness.log")
+    report = verify_store(store.ledger, key, folder / "state" / "witness.log")
     return {finding.code for finding in report.findings}
 
 
@@ -240,7 +240,7 @@ def codes(store: SqliteReader, folder: Path) -> set[str]:
 def test_a_forged_row_is_named(name: str, tmp_path: Path, kept: Path) -> None:
     sql, table, column = FORGED[name]
     with forged(kept, tmp_path, sql) as store:
-        assert (table, column) in {(odd.table, odd.column) for odd in store.audit()}
+        assert (table, column) in {(odd.table, odd.column) for odd in store.ledger.row_mismatches()}
         assert codes(store, tmp_path)
 
 
@@ -255,7 +255,7 @@ async def test_another_bundle_under_its_digest_is_found(tmp_path: Path, plan: St
         report = verified(fleet, tmp_path)
         assert {finding.code for finding in report.findings} == {"policy-mismatch"}
         assert Bundle.of({"a.rego": b"package a\n\nok := true\n"}).digest[:12] in str(
-            next(iter(fleet.app.store.audit()))
+            next(iter(fleet.app.store.ledger.row_mismatches()))
         )
 
 
@@ -267,7 +267,7 @@ async def test_an_edited_bundle_of_a_running_fleet_is_neither_signed_nor_publish
         await fleet.send(job("1", send_proposal("one")))
         await fleet.wait_until_idle()
         app = fleet.app
-        first = app.store.bundle_files(app.rollout.live.digest)
+        first = app.store.policy.bundle_files(app.rollout.live.digest)
         assert first is not None
         (fleet.policies / "vedette/denies/more.rego").write_text(DENY_TOOL.format("bell.ring"))
         assert (await fleet.apply_policy(fleet.policies))["ok"]
@@ -275,10 +275,10 @@ async def test_an_edited_bundle_of_a_running_fleet_is_neither_signed_nor_publish
         for files in (orjson.dumps(edited), b"[]", b"no json"):
             assert edit(fleet, "UPDATE bundle SET files=?", files) == 2
             edit(fleet, "DELETE FROM meta WHERE name='policy_archive'")
-            shelving = app.rollout.distributor
-            assert shelving is not None
+            distributor = app.rollout.distributor
+            assert distributor is not None
             with pytest.raises(BadPolicy, match="was changed"):
-                await shelving.repair()
+                await distributor.repair()
             assert app.store.meta("policy_archive") is None
             for verb, args in (
                 ("mode", {"agent": "worker", "mode": "ask"}), ("policy_rollback", {"number": 1}),
@@ -293,10 +293,10 @@ async def test_an_edited_bundle_of_a_running_fleet_is_neither_signed_nor_publish
         assert done["ok"]
         assert done["loosens"] == ["the live policy's bytes are not in the store"]
         # What is published again is right again: its bytes come from who publishes it.
-        assert app.store.bundle_files(app.rollout.live.digest) == first
+        assert app.store.policy.bundle_files(app.rollout.live.digest) == first
         assert edit(fleet, "UPDATE bundle SET files=?", b"[]") == 2
         assert not (await fleet.apply_policy(fleet.policies))["changed"]
-        assert app.store.bundle_files(app.rollout.live.digest) == first
+        assert app.store.policy.bundle_files(app.rollout.live.digest) == first
 
 
 @pytest.mark.parametrize(
@@ -314,8 +314,8 @@ def test_what_an_open_hold_is_decided_by_again_is_what_was_first_asked(
 ) -> None:
     """After a restart an action is made again of its record: an edit of that is found."""
     with forged(kept, tmp_path, "UPDATE meta SET value=value") as store:
-        assert list(store.audit()) == []
-        ((id, raw),) = store._database.rows("SELECT id, record FROM action WHERE hold='open'")
+        assert list(store.ledger.row_mismatches()) == []
+        ((id, raw),) = store.database.rows("SELECT id, record FROM action WHERE hold='open'")
     record = orjson.dumps({**orjson.loads(raw), name: forged_value})
     sql = "UPDATE action SET record=? WHERE id=?"
     with forged(kept, tmp_path / "more", sql, record, id) as store:
@@ -346,10 +346,10 @@ async def test_a_row_that_was_decided_again_after_a_try_is_accused_of_nothing(
         (row,) = fleet.actions(event)
         assert row.decided == decided
         assert len(fleet.entries("effect.unknown")) == 1
-        assert list(fleet.app.store.audit()) == []
+        assert list(fleet.app.store.ledger.row_mismatches()) == []
         for forged in ("intended", "unknown", "done"):
             assert edit(fleet, "UPDATE action SET effect=?", forged) == 1
-            assert "effect" in {odd.column for odd in fleet.app.store.audit()}
+            assert "effect" in {odd.column for odd in fleet.app.store.ledger.row_mismatches()}
 
 
 # What lacks a field that its kind has, or has it in another shape.
@@ -367,10 +367,10 @@ ODD_ENTRIES = [
 async def test_a_signed_entry_that_is_none_is_named(tmp_path: Path, draft: Draft) -> None:
     """Whoever has the key can write anything: it is a finding, and no traceback."""
     async with opened(tmp_path, StorePlan(), World(), ManualClock(START)) as fleet:
-        seq = await fleet.app.store.append_entries([draft])
-        told = [odd for odd in fleet.app.store.audit() if odd.table == "entry"]
-        assert [(odd.row, odd.column) for odd in told] == [(str(seq), "bytes")]
-        assert f"what a {draft.kind} says" in str(told[0])
+        seq = await fleet.app.store.commands.append_entries([draft])
+        entries = [odd for odd in fleet.app.store.ledger.row_mismatches() if odd.table == "entry"]
+        assert [(odd.row, odd.column) for odd in entries] == [(str(seq), "bytes")]
+        assert f"what a {draft.kind} says" in str(entries[0])
         assert "row-mismatch" in {f.code for f in verified(fleet, tmp_path).findings}
 
 

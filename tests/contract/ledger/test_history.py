@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -13,12 +14,13 @@ from msgspec.structs import replace
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.decision import Decision
 from vedette.domain.entry import Body, Draft
+from vedette.domain.erasure import ErasureTarget
+from vedette.domain.ports.store import StoreReader
 from vedette.domain.run import Run
-from vedette.engine import held_actions
+from vedette.engine import action_holds
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import inbox, runs_page, status
-from vedette.ledger.history.reader import LedgerReader
 from vedette.store.sqlite import SqliteReader, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import (
@@ -55,7 +57,7 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[SqliteStore]:
 
 
 def fresh(store: SqliteStore, run: Run) -> Run:
-    found = store.run(run.id)
+    found = store.runs.run(run.id)
     assert found is not None
     return found
 
@@ -63,9 +65,9 @@ def fresh(store: SqliteStore, run: Run) -> Run:
 async def live(store: SqliteStore, clock: ManualClock) -> Run:
     """Let one run be held, approved and permitted, with the effect recorded."""
     (run,) = await accept_events(store, event(1))
-    row = held_action(run, until_us=clock.now_us() + held_actions.HOLD_EXPIRY_US)
+    row = held_action(run, until_us=clock.now_us() + action_holds.HOLD_EXPIRY_US)
     turn = entry(run, "turn.reasoned", turn=1, text="x", label="alarm", proposals=1)
-    await store.commit(
+    await store.steps.commit(
         step(store, run, turn, decision_entry(run, row, HOLD, back=1), actions=[row], turn=1,
              state="waiting", waits="approval", wake_us=row.until_us)
     )  # fmt: skip
@@ -75,17 +77,17 @@ async def live(store: SqliteStore, clock: ManualClock) -> Run:
         {"actor": "person:kim", "action": row.id, "agent": run.agent, "tool": row.tool},
         body=Body(canonical_json({"reason": "seen"})),
     )
-    await store.transition_hold(
+    await store.commands.transition_hold(
         row.id, "approved", draft, approver="person:kim", until_us=row.until_us
     )
     run = fresh(store, run)
-    after = store.action(row.id)
+    after = store.runs.action(row.id)
     assert after is not None
-    held_actions.apply_decision(after, PERMIT, 2, clock.now_us())
+    action_holds.apply_decision(after, PERMIT, 2, clock.now_us())
     after.effect, after.tries = "done", 1
     after.answer = canonical_json({"state": "done", "data": {}, "error": ""})
     done = entry(run, "effect.done", back=1, action=row.id, tool=row.tool, policy_rev=2)
-    await store.commit(
+    await store.steps.commit(
         step(store, run, decision_entry(run, after, PERMIT, revision=2),
              replace(done, body=Body(after.answer, "pump")), actions=[after], state="done")
     )  # fmt: skip
@@ -93,8 +95,8 @@ async def live(store: SqliteStore, clock: ManualClock) -> Run:
 
 
 def test_a_store_is_a_record(store: SqliteStore) -> None:
-    fits: LedgerReader = store
-    assert fits.last_seq() == 0
+    fits: StoreReader = store
+    assert fits.ledger.last_seq() == 0
 
 
 async def test_explain_is_the_same_beside_the_runner_and_in_it(
@@ -103,19 +105,19 @@ async def test_explain_is_the_same_beside_the_runner_and_in_it(
     run = await live(store, clock)
     beside = SqliteReader(tmp_path)
     with beside.snapshot():
-        told = explain(beside, run.id[:10])
+        explanation = explain(beside, run.id[:10])
     beside.close()
-    assert told == explain(store, run.id)
-    (shown,) = told["runs"][0]["actions"]
+    assert explanation == explain(store, run.id)
+    (shown,) = explanation["runs"][0]["actions"]
     assert [(d["outcome"], d["revision"]) for d in shown["decisions"]] == [
         ("hold", 1), ("permit", 2),
     ]  # fmt: skip
     assert shown["hold"]["answers"][0]["reason"] == "seen"
     assert shown["effect"]["outcome"]["state"] == "done"
-    causes = [item["cause"] for item in told["runs"][0]["timeline"]]
+    causes = [item["cause"] for item in explanation["runs"][0]["timeline"]]
     assert causes == [None, 1, 2, 3, 4, 5]
     assert explain(store, shown["hold"]["id"])["focus"] == shown["id"]
-    assert explain_text(told)
+    assert explain_text(explanation)
 
 
 async def test_explain_after_an_erasure_still_says_who_and_why(
@@ -124,10 +126,10 @@ async def test_explain_after_an_erasure_still_says_who_and_why(
     run = await live(store, clock)
     reason = Body(canonical_json({"reason": "asked to"}))
     draft = Draft("body.erased", {"actor": "person:kim"}, body=reason)
-    await store.erase(event=run.event, subject=None, draft=draft, stateless=agents_of(store))
-    told = explain(store, run.id)
-    assert told["event"]["erased"]
-    (shown,) = told["runs"][0]["actions"]
+    await store.commands.erase(ErasureTarget("event", run.event), draft, stateless=agents_of(store))
+    explanation = explain(store, run.id)
+    assert explanation["event"]["erased"]
+    (shown,) = explanation["runs"][0]["actions"]
     assert (shown["arguments"], shown["erased"]) == (None, True)
     assert [d["rule"] for d in shown["decisions"]] == ["impact.high", "permit.approved"]
 
@@ -135,7 +137,7 @@ async def test_explain_after_an_erasure_still_says_who_and_why(
 async def test_pages_of_runs_meet_where_one_event_woke_several(store: SqliteStore) -> None:
     agents = ("a", "b", "c")
     for number in range(5):
-        await store.accept([arrival(event(number), *agents)], None)
+        await store.steps.accept([arrival(event(number), *agents)], None)
     seen: list[tuple[int, str]] = []
     pages = [runs_page(store, 0, limit=4)]
     while pages[-1]["older"] is not None:
@@ -151,17 +153,19 @@ async def test_pages_of_runs_meet_where_one_event_woke_several(store: SqliteStor
 async def test_runs_are_found_by_state(store: SqliteStore, state: str) -> None:
     runs = await accept_events(store, *(event(n) for n in range(8)))
     for run, to in zip(runs, ["ready", "waiting", "dead", "done"] * 2, strict=True):
-        await store.commit(step(store, run, entry(run, "turn.reasoned"), state=to, waits="time"))
+        await store.steps.commit(
+            step(store, run, entry(run, "turn.reasoned"), state=to, waits="time")
+        )
     found = runs_page(store, 0, state=state, agent="watcher")["items"]
     assert [item["state"] for item in found] == [state, state]
     assert runs_page(store, 0, state=state, agent="nobody")["items"] == []
-    assert store.wait_counts() == {"time": 2}
+    assert store.tables.wait_counts() == {"time": 2}
 
 
 async def test_pages_of_the_inbox_meet_within_one_step(store: SqliteStore) -> None:
     (run,) = await accept_events(store, event(1))
     rows = [held_action(run, ordinal) for ordinal in range(7)]
-    await store.commit(
+    await store.steps.commit(
         step(store, run, entry(run, "turn.reasoned", text="t"),
              *(decision_entry(run, row, HOLD, back=1) for row in rows), actions=rows,
              state="waiting", waits="approval", turn=1)
@@ -184,45 +188,44 @@ async def test_status_counts_what_observe_would_have_done(store: SqliteStore) ->
     for run in runs[:2]:
         would = Decision("deny", "mode.observe", ("mode.observe",), would="permit")
         row = action(run, decided="deny", rule="mode.observe")
-        await store.commit(
+        await store.steps.commit(
             step(store, run, decision_entry(run, row, would), actions=[row], state="done")
         )
     plain = action(runs[2], decided="deny", rule="sinks")
-    await store.commit(
+    await store.steps.commit(
         step(store, runs[2], decision_entry(runs[2], plain, Decision("deny", "sinks", ("s",))),
              actions=[plain], state="done")
     )  # fmt: skip
-    told = status(store, 2**52)
-    assert told["agents"]["watcher"]["would"] == {"permit": 2}
-    assert told["agents"]["watcher"]["denials"] == 3
-    assert told["events"] == {"accepted": 3, "woke_nobody": 0}
+    state = status(store, 2**52)
+    assert state["agents"]["watcher"]["would"] == {"permit": 2}
+    assert state["agents"]["watcher"]["denials"] == 3
+    assert state["events"] == {"accepted": 3, "woke_nobody": 0}
 
 
 async def test_no_page_reads_more_than_it_shows(store: SqliteStore) -> None:
     """Every filter goes by an index: the plans say SEARCH, never SCAN, and sort nothing."""
     (run,) = await accept_events(store, event(1))
-    await store.commit(closing_step(store, run))
+    await store.steps.commit(closing_step(store, run))
     plans: list[str] = []
 
-    def traced(sql: str, values: tuple[object, ...] = ()) -> None:
-        rows = store._database.connection.execute("EXPLAIN QUERY PLAN " + sql, values).fetchall()
-        plans.extend(str(row[3]) for row in rows)
+    database: Any = store.database
+    kept = database.rows
 
-    kept = store._rows
+    def rows(sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        found = database.connection.execute("EXPLAIN QUERY PLAN " + sql, values).fetchall()
+        plans.extend(str(row[3]) for row in found)
+        planned: list[tuple[Any, ...]] = kept(sql, values)
+        return planned
 
-    def rows(sql: str, *values: object) -> list[tuple[object, ...]]:
-        traced(sql, values)
-        return kept(sql, *values)
-
-    store._rows = rows  # type: ignore[method-assign]
+    database.rows = rows
     for state in (None, "ready", "waiting", "dead"):
         for agent in (None, "watcher"):
-            store.runs_page(agent=agent, state=state, before=9, beside="x", limit=3)
-            store.runs_page(agent=agent, state=state, before=None, after=9, limit=3)
-    store.holds_page(after=0, limit=3)
+            store.runs.runs_page(agent=agent, state=state, before=9, beside="x", limit=3)
+            store.runs.runs_page(agent=agent, state=state, before=None, after=9, limit=3)
+    store.runs.holds_page(after=0, limit=3)
     explain(store, run.id)
-    store.wait_counts()
-    store.would()
+    store.tables.wait_counts()
+    store.tables.would()
     bad = [plan for plan in plans if plan.startswith("SCAN") and "subquery" not in plan]
     assert len(plans) > 20
     assert bad == []

@@ -18,7 +18,6 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from vedette.adapters.ledger_export import (
-    COLUMNS,
     LedgerExport,
     export,
     prove_inclusion,
@@ -28,8 +27,11 @@ from vedette.adapters.ledger_export import (
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
+from vedette.domain.erasure import ErasureTarget
+from vedette.domain.ports.ledger_reader import ENTRY_COLUMNS
 from vedette.ledger.merkle import Frontier, ProofError, leaf_hash, read_notes, verifier_key
 from vedette.ledger.verify import Code, Report
+from vedette.store.read_ledger import LedgerReader
 from vedette.store.sqlite import SqliteReader, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import (
@@ -62,17 +64,19 @@ async def grow(folder: Path, numbers: range) -> None:
     for number in numbers:
         (run,) = await accept_events(store, event(number))
         if number % 3:
-            await store.commit(closing_step(store, run))
+            await store.steps.commit(closing_step(store, run))
             continue
         row = held_action(run)
         turn = entry(run, "turn.reasoned", turn=1, text=f"proposed {number}")
-        await store.commit(step(store, run, turn, actions=[row], state="waiting", turn=1))
+        await store.steps.commit(step(store, run, turn, actions=[row], state="waiting", turn=1))
         draft = Draft(
             "hold.denied",
             {"actor": "person:kim", "agent": run.agent, "action": row.id, "tool": row.tool},
             body=Body(canonical_json({"reason": "no"})),
         )
-        await store.transition_hold(row.id, "denied", draft, approver="person:kim", until_us=0)
+        await store.commands.transition_hold(
+            row.id, "denied", draft, approver="person:kim", until_us=0
+        )
     store.close()
 
 
@@ -86,7 +90,7 @@ async def folder(tmp_path: Path) -> Path:
 def verified(folder: Path, witness: Path | None = None, **options: bool) -> Report:
     store = SqliteReader(folder)
     try:
-        return verify_store(store, VERIFIER, witness or folder / "witness.log", **options)
+        return verify_store(store.ledger, VERIFIER, witness or folder / "witness.log", **options)
     finally:
         store.close()
 
@@ -102,7 +106,7 @@ def edit(folder: Path, *statements: tuple[str, tuple[Any, ...]]) -> None:
 
 def bytes_of(folder: Path, seq: int) -> bytes:
     store = SqliteReader(folder)
-    found = store.entry(seq)
+    found = store.ledger.entry(seq)
     store.close()
     assert found is not None
     return found[1]
@@ -111,7 +115,7 @@ def bytes_of(folder: Path, seq: int) -> bytes:
 def size_of(folder: Path) -> int:
     store = SqliteReader(folder)
     try:
-        return store.last_seq()
+        return store.ledger.last_seq()
     finally:
         store.close()
 
@@ -136,9 +140,9 @@ def test_it_passes_while_the_fleet_runs_on(folder: Path) -> None:
         loop = asyncio.get_running_loop()
         fresh = iter(range(100, 200))
 
-        class Busy(SqliteReader):
-            def notes(self) -> Iterator[str]:
-                yield from super().notes()
+        class Busy(LedgerReader):
+            def checkpoints(self) -> Iterator[str]:
+                yield from super().checkpoints()
                 work = accept_events(store, event(next(fresh)))
                 asyncio.run_coroutine_threadsafe(work, loop).result(30)
 
@@ -146,13 +150,14 @@ def test_it_passes_while_the_fleet_runs_on(folder: Path) -> None:
             """The same record without its snapshot."""
 
             def __init__(self, record: Busy) -> None:
-                self.walk, self.notes = record.walk, record.notes
+                self.walk, self.checkpoints = record.walk, record.checkpoints
 
-        busy = Busy(folder)
+        reader = SqliteReader(folder)
+        busy = Busy(reader.database)
         witness = folder / "witness.log"
         whole = await asyncio.to_thread(verify_store, busy, VERIFIER, witness)
         torn = await asyncio.to_thread(verify_store, Torn(busy), VERIFIER, witness)
-        busy.close()
+        reader.close()
         store.close()
         return whole, torn
 
@@ -222,7 +227,7 @@ def test_an_entry_too_many_is_found(folder: Path) -> None:
 # --- columns --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("column", [name for name in COLUMNS if name != "seq"])
+@pytest.mark.parametrize("column", [name for name in ENTRY_COLUMNS if name != "seq"])
 def test_a_column_that_differs_from_the_bytes_is_found(folder: Path, column: str) -> None:
     """Lists and filters go by the columns; the tree covers the bytes alone."""
     value: object = 1234567 if column in ("at", "about", "policy_rev", "cause") else "changed"
@@ -267,7 +272,9 @@ async def test_after_an_erasure_it_passes_and_says_so(folder: Path) -> None:
         "body.erased", {"actor": "person:kim"}, body=Body(canonical_json({"reason": "law"}))
     )
     digests = (
-        await store.erase(event=event(1).key, draft=draft, stateless=agents_of(store))
+        await store.commands.erase(
+            ErasureTarget("event", event(1).key), draft, stateless=agents_of(store)
+        )
     ).digests
     store.close()
     report = verified(folder)
@@ -339,11 +346,11 @@ async def test_a_forked_tree_is_found(folder: Path, tmp_path: Path) -> None:
 
 def test_another_key_vouches_for_nothing(folder: Path) -> None:
     store = SqliteReader(folder)
-    report = verify_store(store, FORGER, folder / "witness.log")
+    report = verify_store(store.ledger, FORGER, folder / "witness.log")
     assert report.counts[Code.BAD_NOTE] == report.checkpoints + report.witness_checkpoints
     assert (report.signed, report.witnessed) == (0, 0)
     with pytest.raises(ProofError):
-        verify_store(store, "no key", folder / "witness.log")
+        verify_store(store.ledger, "no key", folder / "witness.log")
     store.close()
 
 
@@ -354,9 +361,11 @@ def test_another_key_vouches_for_nothing(folder: Path) -> None:
 def exported(folder: Path, tmp_path: Path) -> Path:
     store = SqliteReader(folder)
     to = tmp_path / "export"
-    told = export(store, to, verifier_key=VERIFIER, witness=folder / "witness.log", bodies=True)
+    answer = export(
+        store.ledger, to, verifier_key=VERIFIER, witness=folder / "witness.log", bodies=True
+    )
     store.close()
-    assert told["entries"] == size_of(folder)
+    assert answer["entries"] == size_of(folder)
     return to
 
 
@@ -424,10 +433,10 @@ def test_what_is_no_complete_export_is_refused(exported: Path, tmp_path: Path) -
     store = LedgerExport(exported)
     with pytest.raises(BadCommand, match="not empty"):
         export(store, exported, verifier_key=VERIFIER, witness=None)
-    again = tmp_path / "again"
-    export(store, again, verifier_key=VERIFIER, witness=store.witness)  # an export can be exported
-    assert of_export(again).ok
-    assert not LedgerExport(again).has_bodies
+    repeat = tmp_path / "again"
+    export(store, repeat, verifier_key=VERIFIER, witness=store.witness)  # an export can be exported
+    assert of_export(repeat).ok
+    assert not LedgerExport(repeat).has_bodies
     (exported / "export.json").write_text('{"schema":"other"}')
     with pytest.raises(BadStore, match="not a complete"):
         LedgerExport(exported)
@@ -442,19 +451,19 @@ def test_what_is_no_complete_export_is_refused(exported: Path, tmp_path: Path) -
 def test_every_entry_can_be_proved_offline(folder: Path, exported: Path) -> None:
     store = SqliteReader(folder)
     for seq in range(1, size_of(folder) + 1):
-        proof = orjson.loads(orjson.dumps(prove_inclusion(store, seq)))
+        proof = orjson.loads(orjson.dumps(prove_inclusion(store.ledger, seq)))
         assert verify_inclusion_proof(proof, VERIFIER).size == size_of(folder)
         assert orjson.loads(proof["entry"])["seq"] == seq
-    assert prove_inclusion(LedgerExport(exported), 3) == prove_inclusion(store, 3)
+    assert prove_inclusion(LedgerExport(exported), 3) == prove_inclusion(store.ledger, 3)
     for outside in (0, -1, size_of(folder) + 1):
         with pytest.raises(BadCommand, match="newest checkpoint"):
-            prove_inclusion(store, outside)
+            prove_inclusion(store.ledger, outside)
     store.close()
 
 
 def test_nothing_else_is_proved(folder: Path) -> None:
     store = SqliteReader(folder)
-    proof, other = prove_inclusion(store, 5), prove_inclusion(store, 6)
+    proof, other = prove_inclusion(store.ledger, 5), prove_inclusion(store.ledger, 6)
     store.close()
     verify_inclusion_proof(proof, VERIFIER)
     twisted: list[dict[str, Any]] = [
@@ -478,7 +487,7 @@ def test_nothing_else_is_proved(folder: Path) -> None:
 def test_an_empty_ledger_has_nothing_to_prove(tmp_path: Path) -> None:
     open_store(tmp_path / "new").close()
     store = SqliteReader(tmp_path / "new")
-    assert verify_store(store, VERIFIER, tmp_path / "nowhere").ok
+    assert verify_store(store.ledger, VERIFIER, tmp_path / "nowhere").ok
     with pytest.raises(BadCommand, match="no checkpoint"):
-        prove_inclusion(store, 1)
+        prove_inclusion(store.ledger, 1)
     store.close()

@@ -34,8 +34,8 @@ from vedette.ledger.history.projection import (
     bucket,
     fold_entries,
 )
+from vedette.store.postgres import PostgresStore
 from vedette.store.sqlite import SqliteStore
-from vedette.store.store import SqlStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import (
     accept_events,
@@ -54,7 +54,7 @@ PERMIT = Decision("permit", "permit.small", ("p",))
 HOLD = Decision("hold", "impact.high", ("h",), "approval")
 DENY = Decision("deny", "mode.observe", ("d",), would="permit")
 
-Opener = Callable[..., SqlStore]
+Opener = Callable[..., PostgresStore | SqliteStore]
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def clock() -> ManualClock:
 
 @pytest.fixture(params=["postgres", "sqlite"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> Iterator[Opener]:
-    opened: list[SqlStore] = []
+    opened: list[PostgresStore | SqliteStore] = []
 
-    def again(worker: str = "one") -> SqlStore:
+    def again(worker: str = "one") -> PostgresStore | SqliteStore:
         names: dict[str, Any] = {"fleet": "harbour", "key": KEY, "key_name": "vedette/harbour"}
         if request.param == "sqlite":
             opened.append(SqliteStore(tmp_path, now_us=clock.now_us, synchronous="OFF", **names))
@@ -95,12 +95,12 @@ def _url(folder: Path) -> str:
 
 
 @pytest.fixture
-def store(opener: Opener) -> SqlStore:
+def store(opener: Opener) -> PostgresStore | SqliteStore:
     return opener()
 
 
-def fresh(store: SqlStore, run: Run) -> Run:
-    found = store.run(run.id)
+def fresh(store: PostgresStore | SqliteStore, run: Run) -> Run:
+    found = store.runs.run(run.id)
     assert found is not None
     return found
 
@@ -108,8 +108,8 @@ def fresh(store: SqlStore, run: Run) -> Run:
 ALL = "SELECT name, id, version, sort, data FROM view ORDER BY name, id"
 
 
-def stored(store: SqlStore) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in store._database.rows(ALL)]
+def stored(store: PostgresStore | SqliteStore) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in store.database.rows(ALL)]
 
 
 def by_person(kind: str, **fields: Any) -> Draft:
@@ -122,7 +122,11 @@ def by_person(kind: str, **fields: Any) -> Draft:
 
 
 async def wander(
-    store: SqlStore, clock: ManualClock, seed: int, steps: int = 60, base: int = 0
+    store: PostgresStore | SqliteStore,
+    clock: ManualClock,
+    seed: int,
+    steps: int = 60,
+    base: int = 0,
 ) -> None:
     """Let runs of a few agents take random steps; some are refused or rolled back."""
     dice = random.Random(seed)
@@ -134,13 +138,13 @@ async def wander(
             agent = dice.choice(["watcher", "sorter", "caller"])
             runs = await accept_events(store, event(base + number), agent=agent)
             if dice.random() < 0.4:
-                await store.commit(closing_step(store, runs[0]))
+                await store.steps.commit(closing_step(store, runs[0]))
                 # The same step again is a duplicate and leaves nothing.
-                await store.commit(closing_step(store, runs[0]))
+                await store.steps.commit(closing_step(store, runs[0]))
             else:
                 open_runs += runs
         elif what == 3:
-            await store.append_entries(
+            await store.commands.append_entries(
                 [Draft("policy.refused", {"actor": "engine", "bundle": "b" * 64})]
             )
         elif what == 4:
@@ -149,27 +153,27 @@ async def wander(
             # The second has no canonical form: neither has a place.
             bad = by_person("stop.set", what="agent:x", spend={"a": object()})
             with pytest.raises(TypeError):
-                await store.append_entries([by_person("stop.set", what="agent:x"), bad])
+                await store.commands.append_entries([by_person("stop.set", what="agent:x"), bad])
         else:
             run = open_runs.pop(dice.randrange(len(open_runs)))
             if await onward(store, dice, fresh(store, run)):
                 open_runs.append(run)
 
 
-async def both_ways(store: SqlStore, dice: random.Random) -> None:
+async def both_ways(store: PostgresStore | SqliteStore, dice: random.Random) -> None:
     name = dice.choice(["watcher", "sorter"])
-    on = ("agent", name) not in store.stop_scopes()
+    on = ("agent", name) not in store.policy.stop_scopes()
     kind = "stop.set" if on else "stop.lifted"
-    await store.stop(by_person(kind, what=f"agent:{name}"), "agent", name, on)
+    await store.commands.stop(by_person(kind, what=f"agent:{name}"), "agent", name, on)
     with pytest.raises(BadCommand):
-        await store.stop(by_person(kind, what=f"agent:{name}"), "agent", name, on)
+        await store.commands.stop(by_person(kind, what=f"agent:{name}"), "agent", name, on)
 
 
-async def onward(store: SqlStore, dice: random.Random, run: Run) -> bool:
+async def onward(store: PostgresStore | SqliteStore, dice: random.Random, run: Run) -> bool:
     """Take a run one step on; say whether it goes on."""
     if run.state in ("done", "dead"):
         return False
-    rows = store.actions(run.id)
+    rows = store.runs.actions(run.id)
     if not rows:
         row = action(run, decided="permit", rule="r", effect="intended")
         decision = dice.choice([PERMIT, HOLD, DENY])
@@ -186,7 +190,7 @@ async def onward(store: SqlStore, dice: random.Random, run: Run) -> bool:
         state = "waiting" if decision is HOLD else "done" if decision is DENY else "ready"
         if decision is DENY:
             drafts.append(entry(run, "run.closed", back=1, settled=1))
-        await store.commit(
+        await store.steps.commit(
             step(store, run, *drafts, actions=[row], state=state, turn=1, waits="approval")
         )
         return decision is not DENY
@@ -195,38 +199,48 @@ async def onward(store: SqlStore, dice: random.Random, run: Run) -> bool:
     if row.hold == "open":
         to = dice.choice(["approved", "denied"])
         draft = by_person(f"hold.{to}", agent=run.agent, **about)
-        await store.transition_hold(row.id, to, draft, approver="person:kim", until_us=2**50)  # type: ignore[arg-type]
+        await store.commands.transition_hold(
+            row.id,
+            to,  # type: ignore[arg-type]
+            draft,
+            approver="person:kim",
+            until_us=2**50,
+        )
         return True
     if row.hold == "approved":
         row.decided, row.hold, row.effect = "permit", "used", "intended"
         drafts = [decision_entry(run, row, PERMIT)]
         drafts.append(entry(run, "effect.intended", back=1, **about))
-        await store.commit(step(store, run, *drafts, actions=[row]))
+        await store.steps.commit(step(store, run, *drafts, actions=[row]))
         return True
     if row.hold == "denied":
         row.decided = "deny"
         quiet = entry(run, "run.closed", settled=1)
-        await store.commit(step(store, run, quiet, actions=[row], state="done"))
+        await store.steps.commit(step(store, run, quiet, actions=[row], state="done"))
         return False
     return await bring_about(store, dice, run, row, about)
 
 
 async def bring_about(
-    store: SqlStore, dice: random.Random, run: Run, row: Any, about: Mapping[str, Any]
+    store: PostgresStore | SqliteStore,
+    dice: random.Random,
+    run: Run,
+    row: Any,
+    about: Mapping[str, Any],
 ) -> bool:
     to = dice.choice(["done", "failed", "unknown", "dead"])
     if to == "dead":
         drafts = [entry(run, "run.dead", text="no more")]
         drafts.append(entry(run, "effect.unknown", back=1, **about))
         row.effect, row.decided = "unknown", "deny"
-        await store.commit(step(store, run, *drafts, actions=[row], state="dead"))
+        await store.steps.commit(step(store, run, *drafts, actions=[row], state="dead"))
         return False
     row.effect = to
     drafts = [entry(run, f"effect.{to}", **about)]
     if to != "unknown":
         drafts.append(entry(run, "run.closed", back=1, settled=1))
     state = "ready" if to == "unknown" else "done"
-    await store.commit(step(store, run, *drafts, actions=[row], state=state))
+    await store.steps.commit(step(store, run, *drafts, actions=[row], state=state))
     return to == "unknown"
 
 
@@ -239,58 +253,68 @@ async def test_the_tables_are_what_the_entries_come_to(
 ) -> None:
     store = opener()
     await wander(store, clock, seed)
-    assert store.find_wrong_rows() == []
+    assert store.tables.find_wrong_rows() == []
     names = {row[0] for row in stored(store)}
     assert {"fleet", "agent", "minute", "rollout"} <= names
     # Nothing of before is in memory, and it goes on from the rows as they stand.
     store.close()
-    again = opener()
-    await wander(again, clock, seed + 100, steps=30, base=1000)
-    assert again.find_wrong_rows() == []
+    repeat = opener()
+    await wander(repeat, clock, seed + 100, steps=30, base=1000)
+    assert repeat.tables.find_wrong_rows() == []
 
 
-async def test_rebuilt_tables_have_equal_bytes(store: SqlStore, clock: ManualClock) -> None:
+async def test_rebuilt_tables_have_equal_bytes(
+    store: PostgresStore | SqliteStore, clock: ManualClock
+) -> None:
     await wander(store, clock, 5)
     before = stored(store)
-    assert await store.rebuild_views() == len(before)
+    assert await store.maintenance.rebuild_views() == len(before)
     assert stored(store) == before
     assert len(before) > 10
 
 
-async def test_a_spoilt_row_is_found_and_mended(store: SqlStore, clock: ManualClock) -> None:
+async def test_a_spoilt_row_is_found_and_mended(
+    store: PostgresStore | SqliteStore, clock: ManualClock
+) -> None:
     """The negative control: comparing would say so if the tables were anything else."""
     await wander(store, clock, 6)
     before = stored(store)
-    write = store._write
+    write = store.parts.database
     write.begin()
     write.execute("UPDATE view SET version=version+1 WHERE name='fleet'")
     write.execute("DELETE FROM view WHERE name='agent' AND id='watcher'")
     write.execute("INSERT INTO view VALUES('hold', 'act_0', 1, 1, ?)", (b"{}",))
     write.commit()
-    assert store.find_wrong_rows() == [("agent", "watcher"), ("fleet", ""), ("hold", "act_0")]
-    await store.rebuild_views()
-    assert store.find_wrong_rows() == []
+    assert store.tables.find_wrong_rows() == [
+        ("agent", "watcher"),
+        ("fleet", ""),
+        ("hold", "act_0"),
+    ]
+    await store.maintenance.rebuild_views()
+    assert store.tables.find_wrong_rows() == []
     assert stored(store) == before
 
 
-async def test_what_was_rolled_back_left_nothing(store: SqlStore, clock: ManualClock) -> None:
+async def test_what_was_rolled_back_left_nothing(
+    store: PostgresStore | SqliteStore, clock: ManualClock
+) -> None:
     (run,) = await accept_events(store, event(1))
     before = stored(store)
 
     def broken() -> None:
-        store._ledger.append([by_person("stop.set", what="agent:x")], None, 0, clock.now_us())
-        store._ledger.append([entry(run, "run.dead")], run.id, run.entries, clock.now_us(), 1)
+        store.parts.ledger.append([by_person("stop.set", what="agent:x")], None, 0, clock.now_us())
+        store.parts.ledger.append([entry(run, "run.dead")], run.id, run.entries, clock.now_us(), 1)
         # Written, and seen within the transaction; then it is all taken back.
         store.writer._buffer.flush()
-        assert ("stop", "agent:x") in [tuple(row[:2]) for row in store._write.rows(ALL)]
+        assert ("stop", "agent:x") in [tuple(row[:2]) for row in store.parts.database.rows(ALL)]
         raise BadCommand("not after all")
 
     with pytest.raises(BadCommand):
         await store.writer.submit(broken)
     assert stored(store) == before
-    await store.commit(closing_step(store, run))
-    assert store.find_wrong_rows() == []
-    assert store.counts() == {"watcher": {"run.done": 1}}
+    await store.steps.commit(closing_step(store, run))
+    assert store.tables.find_wrong_rows() == []
+    assert store.tables.counts() == {"watcher": {"run.done": 1}}
 
 
 @pytest.mark.parametrize("opener", ["postgres"], indirect=True)
@@ -299,42 +323,46 @@ async def test_several_workers_keep_one_set_of_tables(opener: Opener, clock: Man
     for number in range(6):
         (run,) = await accept_events(one if number % 2 else two, event(number))
         row = held_action(run)
-        at = one if one.lease_epoch(run) is not None else two
+        at = one if one.cluster.lease_epoch(run) is not None else two
         other = two if at is one else one
-        if at.lease_epoch(run) is None:
+        if at.cluster.lease_epoch(run) is None:
             continue
         turn = entry(run, "turn.reasoned", text="t", turn=1)
-        await at.commit(
+        await at.steps.commit(
             step(at, run, turn, decision_entry(run, row, HOLD, back=1), actions=[row], turn=1,
                  state="waiting", waits="approval")
         )  # fmt: skip
         draft = by_person("hold.approved", action=row.id, agent=run.agent, tool=row.tool)
-        await other.transition_hold(row.id, "approved", draft, approver="kim", until_us=2**50)
+        await other.commands.transition_hold(
+            row.id, "approved", draft, approver="kim", until_us=2**50
+        )
         kept = fresh(at, run)
         done = [decision_entry(run, row, PERMIT), entry(run, "effect.done", back=1, action=row.id)]
-        await at.commit(step(at, kept, *done, state="done"))
-        assert one.find_wrong_rows() == []
-    assert two.find_wrong_rows() == []
+        await at.steps.commit(step(at, kept, *done, state="done"))
+        assert one.tables.find_wrong_rows() == []
+    assert two.tables.find_wrong_rows() == []
 
 
-async def test_archived_entries_are_not_counted_again(store: SqlStore, clock: ManualClock) -> None:
+async def test_archived_entries_are_not_counted_again(
+    store: PostgresStore | SqliteStore, clock: ManualClock
+) -> None:
     for number in range(4):
         (run,) = await accept_events(store, event(number))
-        await store.commit(closing_step(store, run))
+        await store.steps.commit(closing_step(store, run))
     before = stored(store)
-    write = store._write
+    write = store.parts.database
     write.begin()
     write.execute("DELETE FROM entry WHERE seq<=2")
     write.commit()
     with pytest.raises(BadCommand, match="archived"):
-        await store.rebuild_views()
+        await store.maintenance.rebuild_views()
     assert stored(store) == before
 
 
 # --- equal to what the tables of the line say, over a real line ----------------------------------
 
 
-def by_tables(store: SqlStore) -> dict[str, dict[str, int]]:
+def by_tables(store: PostgresStore | SqliteStore) -> dict[str, dict[str, int]]:
     """Count the slow way, over the tables themselves."""
     table: dict[str, dict[str, int]] = {}
     for name, of, column in (
@@ -342,7 +370,7 @@ def by_tables(store: SqlStore) -> dict[str, dict[str, int]]:
         ("effect", "action", "effect"), ("hold", "action", "hold"),
     ):  # fmt: skip
         sql = f"SELECT agent, {column}, COUNT(*) FROM {of} GROUP BY agent, {column}"
-        for agent, value, number in store._database.rows(sql):
+        for agent, value, number in store.database.rows(sql):
             if value is not None:
                 table.setdefault(agent, {})[f"{name}.{value}"] = int(number)
     return table
@@ -363,20 +391,20 @@ async def test_counts_over_a_real_line_and_a_restart(tmp_path: Path) -> None:
         await fleet.wait_until_idle()
         store = fleet.app.store
         (first, second) = (fleet.actions(jobs[3])[0], fleet.actions(jobs[4])[0])
-        assert store.counts() == by_tables(store)
-        assert store.counts()["worker"]["hold.open"] == 3
-        assert {id for id, *_ in store.view_page("hold", limit=9)} >= {first.id, second.id}
+        assert store.tables.counts() == by_tables(store)
+        assert store.tables.counts()["worker"]["hold.open"] == 3
+        assert {id for id, *_ in store.tables.view_page("hold", limit=9)} >= {first.id, second.id}
         await fleet.approve(first)
         await fleet.wait_until_idle()
         await fleet.restart()
         store = fleet.app.store
         await fleet.app.commands.deny(fleet.order(), second.id)
         await fleet.wait_until_idle()
-        assert store.counts() == by_tables(store)
-        assert store.find_wrong_rows() == []
-        (waiting,) = store.view_page("hold", limit=9)
+        assert store.tables.counts() == by_tables(store)
+        assert store.tables.find_wrong_rows() == []
+        (waiting,) = store.tables.view_page("hold", limit=9)
         assert waiting[3]["tool"] == "big.send"
-        assert [id for id, *_ in store.view_page("run", limit=9)] == [waiting[3]["run"]]
+        assert [id for id, *_ in store.tables.view_page("run", limit=9)] == [waiting[3]["run"]]
 
 
 # --- the fold itself ------------------------------------------------------------------------
@@ -392,7 +420,7 @@ _KINDS = (
 @st.composite
 def histories(draw: st.DrawFn) -> list[LedgerEntry]:
     """Entries of a few runs in any order, sensible or not; instants may go back."""
-    told: list[LedgerEntry] = []
+    results: list[LedgerEntry] = []
     numbers: dict[str, int] = {}
     at = 10 * KEEP_MINUTES * MINUTE_US
     for seq in range(1, draw(st.integers(1, 40)) + 1):
@@ -407,8 +435,8 @@ def histories(draw: st.DrawFn) -> list[LedgerEntry]:
         if outcome:
             fields |= {"outcome": outcome, "rule": "r"}
         numbers[run] = numbers.get(run, 0) + 1
-        told.append((seq, at, kind, run, numbers[run], 1, fields))
-    return told
+        results.append((seq, at, kind, run, numbers[run], 1, fields))
+    return results
 
 
 @given(histories(), st.data())
@@ -482,7 +510,7 @@ async def test_a_person_checks_and_rebuilds(tmp_path: Path, clock: ManualClock) 
         key_name="vedette/harbour", now_us=clock.now_us, synchronous="OFF",
     )  # fmt: skip
     await wander(store, clock, 9, steps=20)
-    store._write.execute("UPDATE view SET version=1 WHERE name='fleet'")
+    store.parts.database.execute("UPDATE view SET version=1 WHERE name='fleet'")
     store.close()
     settings = tmp_path / "vedette.toml"
     settings.write_text(SETTINGS)
@@ -495,6 +523,6 @@ async def test_a_person_checks_and_rebuilds(tmp_path: Path, clock: ManualClock) 
         return int(done.return_value), done.output
 
     assert await verb() == (1, "fleet\n")
-    code, told = await verb("--repair")
-    assert (code, told[:5]) == (0, "made ")
+    code, answer = await verb("--repair")
+    assert (code, answer[:5]) == (0, "made ")
     assert await verb() == (0, "every row is what the ledger says\n")

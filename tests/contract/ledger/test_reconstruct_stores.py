@@ -53,7 +53,7 @@ async def opened(
 
 
 async def answer(fleet: FleetHarness, verb: str) -> None:
-    (row,) = fleet.app.store.holds_page(after=0, limit=10)
+    (row,) = fleet.app.store.runs.holds_page(after=0, limit=10)
     if verb == "approve":
         await fleet.approve(row, "it is right")
     else:
@@ -84,14 +84,14 @@ async def test_all_stores_tell_the_same_story(tmp_path: Path, plan: StorePlan) -
     async with opened(tmp_path, plan, world, clock) as fleet:
         await three_hours(fleet, clock)
         store = fleet.app.store
-        told = reconstruct(store, START, START + 3 * HOUR)
-        assert told.findings == []
-        assert match(told, world.record).ok
-        assert match(told, world.record).matched == 2
-        second = reconstruct(store, START + HOUR, START + 2 * HOUR)
+        account = reconstruct(store.ledger, START, START + 3 * HOUR)
+        assert account.findings == []
+        assert match(account, world.record).ok
+        assert match(account, world.record).matched == 2
+        second = reconstruct(store.ledger, START + HOUR, START + 2 * HOUR)
         page = report(store, START, START + 3 * HOUR)
         key = (tmp_path / "state" / "ledger.pub").read_text()
-        export(store, tmp_path / "export", verifier_key=key, witness=None, bodies=True)
+        export(store.ledger, tmp_path / "export", verifier_key=key, witness=None, bodies=True)
     (done,) = [intent for intent in second.intents.values() if intent.tool == "big.send"]
     # It was asked in the hour before, and is told from there.
     assert [one.outcome for one in done.decisions] == ["hold", "permit"]
@@ -102,9 +102,9 @@ async def test_all_stores_tell_the_same_story(tmp_path: Path, plan: StorePlan) -
     kinds = {item["kind"] for item in second.agents["worker"].items}
     assert kinds >= {"hold.approved", "action.decided", "effect.intended", "effect.done"}
     assert "turn.reasoned" not in kinds
-    again = LedgerExport(tmp_path / "export")
-    assert reconstruct(again, START, START + 3 * HOUR).to_json() == told.to_json()
-    assert reconstruct(again, START + HOUR, START + 2 * HOUR).to_json() == second.to_json()
+    repeat = LedgerExport(tmp_path / "export")
+    assert reconstruct(repeat, START, START + 3 * HOUR).to_json() == account.to_json()
+    assert reconstruct(repeat, START + HOUR, START + 2 * HOUR).to_json() == second.to_json()
     assert page["questions"] == {
         "asked": 2, "per_1000": "400.0", "approved": 1, "denied": 1, "expired": 0,
         "agents": {"worker": 2},
@@ -116,7 +116,7 @@ async def test_all_stores_tell_the_same_story(tmp_path: Path, plan: StorePlan) -
     assert len(page["sample"]) == 3
     text = "\n".join(report_text(page))
     assert "2 asked, 400.0 per 1,000 events; 1 approved, 1 denied, 0 expired" in text
-    assert "AGENT worker (spiffe://harbour/agent/worker)" in "\n".join(reconstruction_text(told))
+    assert "AGENT worker (spiffe://harbour/agent/worker)" in "\n".join(reconstruction_text(account))
 
 
 async def test_only_the_agents_that_were_asked_for(tmp_path: Path) -> None:
@@ -124,10 +124,10 @@ async def test_only_the_agents_that_were_asked_for(tmp_path: Path) -> None:
     async with fleet:
         await fleet.send(job("1", note_proposal("a")), job("2", note_proposal("b"), agent="other"))
         await fleet.wait_until_idle()
-        told = reconstruct(fleet.app.store, START, START + HOUR, ["other"])
-    assert set(told.agents) == {"other"}
-    assert {intent.agent for intent in told.intents.values()} == {"other"}
-    assert told.findings == []
+        account = reconstruct(fleet.app.store.ledger, START, START + HOUR, ["other"])
+    assert set(account.agents) == {"other"}
+    assert {intent.agent for intent in account.intents.values()} == {"other"}
+    assert account.findings == []
 
 
 async def test_an_archive_with_the_store_behind_it(tmp_path: Path) -> None:
@@ -136,23 +136,23 @@ async def test_an_archive_with_the_store_behind_it(tmp_path: Path) -> None:
     async with opened(tmp_path, StorePlan(), world, clock) as fleet:
         await three_hours(fleet, clock)
         store = fleet.app.store
-        whole = reconstruct(store, START, START + 3 * HOUR)
+        whole = reconstruct(store.ledger, START, START + 3 * HOUR)
         key = (tmp_path / "state" / "ledger.pub").read_text().strip()
-        size = checkpoint_size_before(store, START + HOUR, store.first_open_entry())
-        archived = write_segment(store, tmp_path / "archive", size, key)
+        size = checkpoint_size_before(store.ledger, START + HOUR, store.ledger.first_open_entry())
+        archived = write_segment(store.ledger, tmp_path / "archive", size, key)
         upkeep = fleet.app.commands.maintenance
         assert upkeep is not None
         order = fleet.order("old")
         await upkeep.prune_archived(order.principal, order.reason, archived)
-        joined = JoinedLedger(Archive(tmp_path / "archive"), store)
-        again = reconstruct(joined, START, START + 3 * HOUR)
-        alone = reconstruct(store, START, START + 3 * HOUR)
-    assert again.intents.keys() == whole.intents.keys()
-    assert again.findings == alone.findings == []
-    assert match(again, world.record).ok
+        joined = JoinedLedger(Archive(tmp_path / "archive"), store.ledger)
+        repeat = reconstruct(joined, START, START + 3 * HOUR)
+        alone = reconstruct(store.ledger, START, START + 3 * HOUR)
+    assert repeat.intents.keys() == whole.intents.keys()
+    assert repeat.findings == alone.findings == []
+    assert match(repeat, world.record).ok
     assert {i.run for i in alone.intents.values() if not i.decisions} <= alone.truncated_runs
     assert alone.truncated_runs
-    assert not again.truncated_runs
+    assert not repeat.truncated_runs
 
 
 async def test_erased_content_is_said_to_be_erased(tmp_path: Path) -> None:
@@ -161,13 +161,13 @@ async def test_erased_content_is_said_to_be_erased(tmp_path: Path) -> None:
         await three_hours(fleet, clock)
         first = job("1", send_proposal("one"))
         await fleet.app.commands.erase(fleet.order("asked for"), event=first.key)
-        told = reconstruct(fleet.app.store, START, START + 3 * HOUR)
+        account = reconstruct(fleet.app.store.ledger, START, START + 3 * HOUR)
         page = report(fleet.app.store, START, START + 3 * HOUR)
-    (intent,) = [i for i in told.intents.values() if i.event == first.key]
+    (intent,) = [i for i in account.intents.values() if i.event == first.key]
     assert intent.erased
-    assert told.events[first.key]["erased"]
-    assert told.findings == []
-    assert match(told, world.record).ok
+    assert account.events[first.key]["erased"]
+    assert account.findings == []
+    assert match(account, world.record).ok
     assert [one["args"] for one in page["sample"] if one["erased"]] == [None]
     assert "body.erased" in [one["kind"] for one in page["changed"]]
 
@@ -187,20 +187,20 @@ async def test_what_is_under_way_is_flagged(tmp_path: Path) -> None:
         await fleet.send(job("1", send_proposal("ring", tool="bell.ring")))
         await asyncio.wait_for(begun.wait(), 10)
         await fleet.wait_until_idle()
-        told = reconstruct(fleet.app.store, START, START + HOUR)
-    (intent,) = told.open_intents
+        account = reconstruct(fleet.app.store.ledger, START, START + HOUR)
+    (intent,) = account.open_intents
     assert intent.state == "unknown"
-    assert match(told, world.record).ok
-    assert any("nobody recorded how it ended" in line for line in reconstruction_text(told))
+    assert match(account, world.record).ok
+    assert any("nobody recorded how it ended" in line for line in reconstruction_text(account))
 
 
 async def test_a_window_without_entries(tmp_path: Path) -> None:
     async with opened(tmp_path, StorePlan(), World(), ManualClock(START)) as fleet:
-        told = reconstruct(fleet.app.store, START + HOUR, START + 2 * HOUR)
+        account = reconstruct(fleet.app.store.ledger, START + HOUR, START + 2 * HOUR)
         page = report(fleet.app.store, START + HOUR, START + 2 * HOUR)
         key = (tmp_path / "state" / "ledger.pub").read_text()
-        export(fleet.app.store, tmp_path / "export", verifier_key=key, witness=None)
-    assert (told.agents, told.intents, told.findings) == ({}, {}, [])
+        export(fleet.app.store.ledger, tmp_path / "export", verifier_key=key, witness=None)
+    assert (account.agents, account.intents, account.findings) == ({}, {}, [])
     assert (
         reconstruct(LedgerExport(tmp_path / "export"), START + HOUR, START + 2 * HOUR).agents == {}
     )

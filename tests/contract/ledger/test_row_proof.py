@@ -36,7 +36,7 @@ async def held(fleet: FleetHarness) -> ActionRow:
     """Let one action wait for a person, and return it."""
     await fleet.send(job("5", send_proposal("five", tool="big.send")))
     await fleet.wait_until_idle()
-    (row,) = fleet.app.store.holds_page(after=0, limit=10)
+    (row,) = fleet.app.store.runs.holds_page(after=0, limit=10)
     return row
 
 
@@ -61,11 +61,11 @@ async def test_an_approval_that_nobody_gave_is_asked_for_again(
         assert edit(fleet, APPROVED) == 1
         await act_on(fleet)
         assert world.effects("big.send") == 0
-        (again,) = fleet.app.store.holds_page(after=0, limit=10)
-        assert (again.id, again.hold, again.approver) == (row.id, "open", None)
+        (repeat,) = fleet.app.store.runs.holds_page(after=0, limit=10)
+        assert (repeat.id, repeat.hold, repeat.approver) == (row.id, "open", None)
         assert refused(fleet, "approval") == 1
         # The control: one that somebody gives is carried out, once, and everything stands.
-        await fleet.approve(again)
+        await fleet.approve(repeat)
         await fleet.wait_until_idle()
         assert world.effects("big.send") == 1
         assert verified(fleet, tmp_path).findings == ()
@@ -156,13 +156,15 @@ async def test_an_approval_that_was_used_is_not_used_again(tmp_path: Path) -> No
         assert world.effects("big.send") == 1
         (given,) = fleet.entries("hold.approved")
         store = fleet.app.store
-        told = store.proof_entries([row.id])[row.id]
-        again = replace(row, hold="approved", approver=given["actor"], until_us=given["until"])
-        before = [one for one in told if one[0]["seq"] <= given["seq"]]
-        assert is_approved(again, before, store.is_signed)
-        permitted = [one for one in told if one[0]["kind"] != "effect.done"]
-        assert is_approved(again, permitted, store.is_signed)  # there may be no room for its effect
-        assert not is_approved(again, told, store.is_signed)
+        entries = store.ledger.proof_entries([row.id])[row.id]
+        repeat = replace(row, hold="approved", approver=given["actor"], until_us=given["until"])
+        before = [one for one in entries if one[0]["seq"] <= given["seq"]]
+        assert is_approved(repeat, before, store.steps.is_signed)
+        permitted = [one for one in entries if one[0]["kind"] != "effect.done"]
+        assert is_approved(
+            repeat, permitted, store.steps.is_signed
+        )  # there may be no room for its effect
+        assert not is_approved(repeat, entries, store.steps.is_signed)
         sql = (
             "UPDATE action SET effect=NULL, answer=NULL, decided=NULL, hold='approved', "
             "approver=?, until_us=? WHERE id=?"
@@ -227,9 +229,9 @@ async def test_what_was_decided_often_is_proved_by_its_first_and_last_decision(
         (row,) = fleet.actions(event)
         decided = fleet.entries("action.decided")
         assert [entry["rule"] for entry in decided] == ["house-0", "house-1", "house-2"]
-        told = fleet.app.store.proof_entries([row.id])[row.id]
-        assert [entry["seq"] for entry, _ in told] == [decided[0]["seq"], decided[2]["seq"]]
-        assert [orjson.loads(body or b"") for _, body in told] == [
+        entries = fleet.app.store.ledger.proof_entries([row.id])[row.id]
+        assert [entry["seq"] for entry, _ in entries] == [decided[0]["seq"], decided[2]["seq"]]
+        assert [orjson.loads(body or b"") for _, body in entries] == [
             fleet.body(decided[0]["seq"]), fleet.body(decided[2]["seq"])
         ]  # fmt: skip
 
@@ -243,16 +245,16 @@ async def test_the_entries_of_a_run_are_read_once_however_many_actions_are_due(
         await fleet.wait_until_idle()
         store = fleet.app.store
         await fleet.app.commands.stop(fleet.order("an incident"), all=True)
-        for row in store.holds_page(after=0, limit=10):
+        for row in store.runs.holds_page(after=0, limit=10):
             await fleet.approve(row)
         reads: list[int] = []
-        read = store.proof_entries
+        read = store.ledger.proof_entries
 
         def counted(actions: Collection[str]) -> dict[str, list[EntryRecord]]:
             reads.append(len(actions))
             return read(actions)
 
-        monkeypatch.setattr(store, "proof_entries", counted)
+        monkeypatch.setattr(store.ledger, "proof_entries", counted)
         await fleet.app.commands.resume(fleet.order("over"), all=True)
         await fleet.wait_until_idle()
         assert reads == [6]
@@ -267,18 +269,18 @@ async def test_a_record_that_is_none_is_named_shown_and_refused(odd: Any, tmp_pa
             job("5", send_proposal("five", tool="big.send"), send_proposal("six", tool="big.send"))
         )
         await fleet.wait_until_idle()
-        row, other = fleet.app.store.holds_page(after=0, limit=10)
+        row, other = fleet.app.store.runs.holds_page(after=0, limit=10)
         record = odd
         if isinstance(odd, tuple):
             record = orjson.dumps({**orjson.loads(row.record), odd[0]: odd[1]})
         assert edit(fleet, "UPDATE action SET record=? WHERE id=?", record, row.id) == 1
         assert edit(fleet, "UPDATE action SET tool='x' WHERE id=?", other.id) == 1
-        found = {(found.row, found.column) for found in fleet.app.store.audit()}
+        found = {(found.row, found.column) for found in fleet.app.store.ledger.row_mismatches()}
         assert {(row.id, "record"), (other.id, "tool")} <= found
         assert edit(fleet, "UPDATE action SET tool=? WHERE id=?", other.tool, other.id) == 1
         await fleet.approve(row)  # which reads all that a person is shown
         await act_on(fleet)
-        ended = fleet.app.store.action(row.id)
+        ended = fleet.app.store.runs.action(row.id)
         assert (ended.decided, ended.rule) == ("deny", "engine.changed")  # type: ignore[union-attr]
         assert refused(fleet, "row") == 1
         assert world.effects("big.send") == 0
@@ -307,16 +309,16 @@ async def test_a_record_that_says_better_origins_is_refused_at_its_use(
             assert edit(fleet, sql, orjson.dumps(record), row.id) == 1
             if body:
                 (decided,) = fleet.entries("action.decided")
-                told = fleet.body(decided["seq"])
-                told["question"]["action"][name] = forged
-                told["question"]["context"]["confidence"] = record["confidence"]
+                answer = fleet.body(decided["seq"])
+                answer["question"]["action"][name] = forged
+                answer["question"]["context"]["confidence"] = record["confidence"]
                 sql = "UPDATE body SET data=? WHERE seq=?"
-                assert edit(fleet, sql, orjson.dumps(told), decided["seq"]) == 1
+                assert edit(fleet, sql, orjson.dumps(answer), decided["seq"]) == 1
             await fleet.approve(row)
             await fleet.restart()
             await fleet.wait_until_idle()
             assert world.effects("big.send") == 0
-            ended = fleet.app.store.action(row.id)
+            ended = fleet.app.store.runs.action(row.id)
             assert (ended.decided, ended.rule) == ("deny", "engine.changed")  # type: ignore[union-attr]
 
 
@@ -335,8 +337,8 @@ async def test_an_approval_of_before_a_rotation_of_the_key_is_asked_for_again(
         await fleet.app.commands.resume(fleet.order("over"), all=True)
         await fleet.wait_until_idle()
         assert world.effects("big.send") == 0
-        (again,) = fleet.app.store.holds_page(after=0, limit=10)
-        await fleet.approve(again)
+        (repeat,) = fleet.app.store.runs.holds_page(after=0, limit=10)
+        await fleet.approve(repeat)
         await fleet.wait_until_idle()
         assert world.effects("big.send") == 1
 
@@ -362,7 +364,7 @@ async def test_a_body_that_was_edited_is_as_if_it_were_gone(
         if kind == "event.accepted":
             await fleet.app.commands.resume(fleet.order("over"), agent="worker")
         else:
-            (row,) = fleet.app.store.holds_page(after=0, limit=10)
+            (row,) = fleet.app.store.runs.holds_page(after=0, limit=10)
             await fleet.approve(row)
         await fleet.wait_until_idle()
         assert world.calls == []

@@ -23,8 +23,10 @@ from vedette.adapters.ledger_export import LedgerExport, export, verify_store
 from vedette.adapters.signing_keys import format_verifier_key
 from vedette.domain.base.canonical import canonical_json, salted_digest
 from vedette.domain.entry import Body, Draft
+from vedette.domain.erasure import ErasureTarget
 from vedette.ledger.merkle import Checkpoint, Frontier, leaf_hash, sign_note
 from vedette.ledger.verify import Code, Report, verify_ledger
+from vedette.store.read_ledger import LedgerReader
 from vedette.store.sqlite import SqliteReader, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import (
@@ -64,25 +66,31 @@ async def write_ledger(path: Path) -> None:
     for number in range(6):
         (run,) = await accept_events(store, event(number))
         if number % 3:
-            await store.commit(closing_step(store, run))
+            await store.steps.commit(closing_step(store, run))
             continue
         row = held_action(run)
         turn = entry(run, "turn.reasoned", turn=1, text=f"proposed {number}")
-        await store.commit(step(store, run, turn, actions=[row], state="waiting", turn=1))
+        await store.steps.commit(step(store, run, turn, actions=[row], state="waiting", turn=1))
         answer = draft("hold.denied", agent=run.agent, action=row.id, tool=row.tool)
-        await store.transition_hold(row.id, "denied", answer, approver="person:kim", until_us=0)
+        await store.commands.transition_hold(
+            row.id, "denied", answer, approver="person:kim", until_us=0
+        )
         if number == 3:
-            await store.rotate(NEXT, format_verifier_key(NAME, NEXT), draft("key.rotated"))
-    await store.erase(event=event(1).key, draft=draft("body.erased"), stateless=agents_of(store))
+            await store.maintenance.rotate(
+                NEXT, format_verifier_key(NAME, NEXT), draft("key.rotated")
+            )
+    await store.commands.erase(
+        ErasureTarget("event", event(1).key), draft("body.erased"), stateless=agents_of(store)
+    )
     (run,) = await accept_events(store, event(10))
-    await store.commit(closing_step(store, run))
+    await store.steps.commit(closing_step(store, run))
     store.close()
 
 
 def of_store(folder: Path) -> Report:
     store = SqliteReader(folder)
     try:
-        return verify_store(store, VERIFIER, folder / "witness.log")
+        return verify_store(store.ledger, VERIFIER, folder / "witness.log")
     finally:
         store.close()
 
@@ -135,12 +143,12 @@ def test_every_changed_value_in_the_store_is_found(copy: Path, table: str) -> No
                 except (apsw.ConstraintError, apsw.MismatchError):  # the table itself refuses it
                     connection.execute("ROLLBACK")
                     continue
-                report = verify_store(Within(connection), VERIFIER, copy / "witness.log")
+                report = verify_store(within(connection), VERIFIER, copy / "witness.log")
                 connection.execute("ROLLBACK")
                 assert not report.ok, (table, rowid, column, value, other)
                 tried += 1
     assert tried > 2 * len(rows)
-    assert verify_store(Within(connection), VERIFIER, copy / "witness.log").ok
+    assert verify_store(within(connection), VERIFIER, copy / "witness.log").ok
     connection.close()
 
 
@@ -150,7 +158,7 @@ def test_every_removed_row_is_found(copy: Path, table: str) -> None:
     for (rowid,) in connection.execute(f"SELECT rowid FROM {table}").fetchall():
         connection.execute("BEGIN")
         connection.execute(f"DELETE FROM {table} WHERE rowid=?", (rowid,))
-        report = verify_store(Within(connection), VERIFIER, copy / "witness.log")
+        report = verify_store(within(connection), VERIFIER, copy / "witness.log")
         connection.execute("ROLLBACK")
         assert not report.ok, (table, rowid)
     connection.close()
@@ -175,14 +183,11 @@ def test_a_changed_tree_is_found(copy: Path, name: str) -> None:
     assert not of_store(copy).ok
 
 
-class Within(SqliteReader):
-    """A store as seen from inside a transaction, so that an attack can be taken back."""
+def within(connection: apsw.Connection) -> LedgerReader:
+    """Return a ledger as seen from inside a transaction, so that an attack can be taken back."""
+    from vedette.store.sqlite.database import SqliteDatabase
 
-    def __init__(self, connection: apsw.Connection) -> None:
-        from vedette.store.read_runs import StoreReader
-        from vedette.store.sqlite.database import SqliteDatabase
-
-        StoreReader.__init__(self, SqliteDatabase(connection))
+    return LedgerReader(SqliteDatabase(connection))
 
 
 # --- every change to an export ----------------------------------------------------------------
@@ -197,7 +202,7 @@ def of_export(folder: Path) -> Report:
 def exported(folder: Path, tmp_path: Path) -> Path:
     store = SqliteReader(folder)
     out = tmp_path / "out"
-    export(store, out, verifier_key=VERIFIER, witness=folder / "witness.log", bodies=True)
+    export(store.ledger, out, verifier_key=VERIFIER, witness=folder / "witness.log", bodies=True)
     store.close()
     assert of_export(out).ok
     return out

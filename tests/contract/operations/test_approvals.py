@@ -115,10 +115,10 @@ async def test_a_group_is_answered_over_exactly_what_was_shown(fleet: FleetHarne
     left = group(fleet.app.store, now(fleet), shown["group"])
     assert list(left["holds"]) == [hold_of(fleet, mail("i3"))]
     # Each was approved alone, for its own digest, and is used up.
-    told = fleet.entries("hold.approved")
-    assert {entry["shown_digest"] for entry in told} == set(shown["holds"].values())
-    again = await give(fleet, "approve_group", {"holds": shown["holds"]})
-    assert (again["answered"], again["refused"]) == (0, 2)
+    entries = fleet.entries("hold.approved")
+    assert {entry["shown_digest"] for entry in entries} == set(shown["holds"].values())
+    repeat = await give(fleet, "approve_group", {"holds": shown["holds"]})
+    assert (repeat["answered"], repeat["refused"]) == (0, 2)
     assert len(fleet.entries("effect.done")) == 2
 
 
@@ -165,8 +165,8 @@ async def test_a_claim_is_shown_for_half_an_hour_and_keeps_nobody_out(
     item = hold_item(fleet.app.store, row, now(fleet))
     assert item["claim"]["by"] == "person:ann"
     assert hold_item(fleet.app.store, row, now(fleet) + CLAIM_US)["claim"] is None
-    taken = await give(fleet, "claim", {"hold": hold}, BOB)
-    assert taken["was"] == "person:ann"
+    claim = await give(fleet, "claim", {"hold": hold}, BOB)
+    assert claim["was"] == "person:ann"
     mine = await give(fleet, "approve", {"hold": hold, "digest": fleet.shown_digest(row)}, BOB)
     assert mine["claimed_by"] is None
     other = hold_of(fleet, mail("i2"))
@@ -226,8 +226,8 @@ async def test_the_report_tells_who_answered_and_how_fast(
     clock.advance(60_000_000)
     await give(fleet, "approve", seen(fleet, mail("i2")))
     await give(fleet, "approve", seen(fleet, mail("b1")), BOB)
-    told = report(fleet.app.store, start, now(fleet) + 1)["answered"]
-    assert told == [
+    result = report(fleet.app.store, start, now(fleet) + 1)["answered"]
+    assert result == [
         {
             "by": "person:ann", "answered": 2, "approved": 1, "denied": 1, "share_approved": 500,
             "median_us": 0, "fast": 1,
@@ -254,8 +254,8 @@ async def test_a_group_does_not_join_what_differs_where_it_matters(fleet: FleetH
     ):  # fmt: skip
         assert group_of({**item, name: value}) != group_of(item)
     folder = [a for a in item["arguments"] if a["name"] == "folder"]
-    moved = [replace_value(a, "Junk") if a in folder else a for a in item["arguments"]]
-    assert group_of({**item, "arguments": moved}) != group_of(item)
+    variants = [replace_value(a, "Junk") if a in folder else a for a in item["arguments"]]
+    assert group_of({**item, "arguments": variants}) != group_of(item)
 
 
 def replace_value(argument: dict[str, Any], value: str) -> dict[str, Any]:

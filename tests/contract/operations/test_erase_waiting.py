@@ -22,6 +22,7 @@ from vedette.adapters.ledger_export import verify_store
 from vedette.adapters.mail.event import mail_event
 from vedette.config.settings import StorePlan
 from vedette.domain.base.errors import BadCommand, DisplayMismatch, Forbidden
+from vedette.domain.erasure import ErasureTarget
 from vedette.domain.identity import Principal
 from vedette.interfaces.http.command_dispatch import dispatch
 from vedette.ledger.history.explain import explain
@@ -60,10 +61,10 @@ async def test_a_hold_blocks_erasure_until_it_is_denied_with_it(
 ) -> None:
     world = World()
     async with waiting(tmp_path, plan, world) as fleet:
-        head = fleet.app.store.last_seq()
+        head = fleet.app.store.ledger.last_seq()
         with pytest.raises(BadCommand, match="--deny-holds"):
             await erase(fleet)
-        assert fleet.app.store.last_seq() == head
+        assert fleet.app.store.ledger.last_seq() == head
         done = await erase(fleet, deny_holds=True)
         assert done["erased"]
         (denied,) = fleet.entries("hold.denied")
@@ -73,19 +74,21 @@ async def test_a_hold_blocks_erasure_until_it_is_denied_with_it(
         for entry in (denied, dropped, erased):
             assert entry["actor"] == "person:tester"
             assert fleet.body(entry["seq"])["reason"] == "asked for it"
-        (left,) = fleet.app.store.holds_page(after=0, limit=10)
+        (left,) = fleet.app.store.runs.holds_page(after=0, limit=10)
         assert left.run != denied["run"]
-        assert fleet.app.store.run(denied["run"]).state == "done"  # type: ignore[union-attr]
+        assert fleet.app.store.runs.run(denied["run"]).state == "done"  # type: ignore[union-attr]
         story = explain(fleet.app.store, denied["run"])
         assert PHRASE not in json.dumps(story)
         # What is left goes on: the hold of somebody else is approved and done.
         await fleet.approve(left, "right")
         await fleet.wait_until_idle()
         assert sorted(world.texts()) == ["fine", "stays"]
-        assert reconstruct(fleet.app.store, 0, 2**62).findings == []
-        assert fleet.app.store.find_wrong_rows() == []
+        assert reconstruct(fleet.app.store.ledger, 0, 2**62).findings == []
+        assert fleet.app.store.tables.find_wrong_rows() == []
         key = (tmp_path / "state" / "ledger.pub").read_text()
-        report = verify_store(fleet.app.store, key.strip(), tmp_path / "state" / "witness.log")
+        report = verify_store(
+            fleet.app.store.ledger, key.strip(), tmp_path / "state" / "witness.log"
+        )
         assert report.ok, report.findings
 
 
@@ -97,8 +100,8 @@ async def test_it_works_while_everything_is_stopped_and_after_a_restart(
         await fleet.restart()
         assert (await erase(fleet, deny_holds=True))["erased"]
         await fleet.restart()
-        assert len(fleet.app.store.holds_page(after=0, limit=10)) == 1
-        assert fleet.app.store.survey(subject=WHO).body_count == 0
+        assert len(fleet.app.store.runs.holds_page(after=0, limit=10)) == 1
+        assert fleet.app.store.runs.survey(ErasureTarget("subject", WHO)).body_count == 0
 
 
 async def test_an_approval_that_is_not_used_yet_is_denied_too(
@@ -107,7 +110,7 @@ async def test_an_approval_that_is_not_used_yet_is_denied_too(
     world = World()
     async with waiting(tmp_path, plan, world) as fleet:
         await fleet.app.commands.stop(fleet.order("an incident"), all=True)
-        (row, _) = fleet.app.store.holds_page(after=0, limit=10)
+        (row, _) = fleet.app.store.runs.holds_page(after=0, limit=10)
         await fleet.approve(row, "right")
         await fleet.wait_until_idle()
         assert (await erase(fleet, deny_holds=True))["erased"]
@@ -123,7 +126,7 @@ async def test_an_effect_that_may_have_happened_is_not_lost(
     async with opened(tmp_path, plan, world, ManualClock(START)) as fleet:
         await fleet.send(job("1", send_proposal(PHRASE, tool="bell.ring"), key=WHO))
         await fleet.wait_until_idle()
-        (run,) = fleet.app.store.survey(subject=WHO).open_runs
+        (run,) = fleet.app.store.runs.survey(ErasureTarget("subject", WHO)).open_runs
         assert run.state == "waiting"
         with pytest.raises(BadCommand, match="may have happened"):
             await erase(fleet, deny_holds=True)
@@ -133,10 +136,10 @@ async def test_who_may_erase_may_not_deny_by_it(tmp_path: Path, plan: StorePlan)
     operator = Principal("person", "op", frozenset({"operator"}))
     both = Principal("person", "both", frozenset({"operator", "approver"}))
     async with waiting(tmp_path, plan, World()) as fleet:
-        head = fleet.app.store.last_seq()
+        head = fleet.app.store.ledger.last_seq()
         with pytest.raises(Forbidden):
             await erase(fleet, operator, deny_holds=True)
-        assert fleet.app.store.last_seq() == head
+        assert fleet.app.store.ledger.last_seq() == head
         assert (await erase(fleet, both, deny_holds=True))["erased"]
         assert {entry["actor"] for entry in fleet.entries("hold.denied")} == {"person:both"}
 
@@ -144,19 +147,19 @@ async def test_who_may_erase_may_not_deny_by_it(tmp_path: Path, plan: StorePlan)
 async def test_what_would_go_is_what_goes(tmp_path: Path, plan: StorePlan) -> None:
     async with waiting(tmp_path, plan, World()) as fleet:
         store = fleet.app.store
-        found = store.survey(subject=WHO)
+        found = store.runs.survey(ErasureTarget("subject", WHO))
         assert (len(found.events), found.runs, len(found.open_runs), len(found.holds)) == (
             2,
             2,
             1,
             1,
         )
-        assert store.survey(subject="nobody").body_count == 0
-        head = store.last_seq()
+        assert store.runs.survey(ErasureTarget("subject", "nobody")).body_count == 0
+        head = store.ledger.last_seq()
         done = await erase(fleet, deny_holds=True)
-        assert store.last_seq() > head
+        assert store.ledger.last_seq() > head
         assert len(done["erased"]) == found.body_count
-        assert store.survey(subject=WHO).body_count == 0
+        assert store.runs.survey(ErasureTarget("subject", WHO)).body_count == 0
 
 
 async def test_nothing_goes_but_what_was_shown(tmp_path: Path, plan: StorePlan) -> None:
@@ -166,30 +169,32 @@ async def test_nothing_goes_but_what_was_shown(tmp_path: Path, plan: StorePlan) 
         store = fleet.app.store
 
         async def refused(shown: str) -> None:
-            head = store.last_seq()
+            head = store.ledger.last_seq()
             with pytest.raises(DisplayMismatch, match="nothing was erased"):
                 await erase(fleet, deny_holds=True, digest=shown)
-            assert store.last_seq() == head
+            assert store.ledger.last_seq() == head
 
         for word in ("", "0" * 7, "0" * 64, "%"):
             await refused(word)
-        seen = store.survey(subject=WHO).digest
+        seen = store.runs.survey(ErasureTarget("subject", WHO)).digest
         await fleet.send(job("4", send_proposal("joined"), key=WHO))
         await fleet.wait_until_idle()
         await refused(seen)
-        seen = store.survey(subject=WHO).digest
+        seen = store.runs.survey(ErasureTarget("subject", WHO)).digest
         await fleet.send(job("5", send_proposal("waits", tool="big.send"), key=WHO))
         await fleet.wait_until_idle()
         await refused(seen)
-        seen = store.survey(subject=WHO).digest
-        (row,) = [row for row in store.survey(subject=WHO).holds if row.turn == 1][:1]
+        seen = store.runs.survey(ErasureTarget("subject", WHO)).digest
+        (row,) = [
+            row for row in store.runs.survey(ErasureTarget("subject", WHO)).holds if row.turn == 1
+        ][:1]
         await fleet.app.commands.deny(fleet.order("no"), row.id)
         await fleet.wait_until_idle()
         await refused(seen)
-        found = store.survey(subject=WHO)
+        found = store.runs.survey(ErasureTarget("subject", WHO))
         done = await erase(fleet, deny_holds=True, digest=found.digest[:8])
         assert len(done["erased"]) == found.body_count
-        assert store.survey(subject=WHO).body_count == 0
+        assert store.runs.survey(ErasureTarget("subject", WHO)).body_count == 0
 
 
 # --- the verb ------------------------------------------------------------------------------------
@@ -211,7 +216,7 @@ async def mails(tmp_path: Path) -> Path:
             event = mail_event("maildir:sample", path.name, raw, subject=path.name, received_us=1)
             await fleet.send(event)
         await fleet.wait_until_idle()
-        assert fleet.app.store.holds_page(after=0, limit=10)
+        assert fleet.app.store.runs.holds_page(after=0, limit=10)
     return root
 
 
@@ -243,8 +248,8 @@ def test_the_verb_shows_asks_and_needs_to_be_told_of_holds(mails: Path) -> None:
     assert "erased" not in vedette(mails, "verify").out.split("bodies:")[0]
     code, shown = at_terminal(mails, "y\n", *why, "--deny-holds", "--command-id", "one")
     assert code == 0, shown
-    again = vedette(mails, *why, "--deny-holds", "--command-id", "one")
-    assert (again.code, "nothing to do" in again.out) == (0, True)
+    repeat = vedette(mails, *why, "--deny-holds", "--command-id", "one")
+    assert (repeat.code, "nothing to do" in repeat.out) == (0, True)
     assert vedette(mails, "verify").code == 0
 
 

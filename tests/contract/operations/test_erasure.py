@@ -12,11 +12,11 @@ from tests.acceptance.promises.test_promise_06_memory_is_governed import mail, s
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Body, Draft
+from vedette.domain.erasure import ErasureResult, ErasureTarget
 from vedette.domain.event import Event
 from vedette.domain.memory import Briefing, Candidate
 from vedette.domain.ports.reasoner import ReasonerJudgement
 from vedette.domain.ports.sources import Refused
-from vedette.domain.ports.store import ErasureResult
 from vedette.domain.run import CommitResult, Step
 from vedette.interfaces.daemon import build_bank_feed
 from vedette.store.sqlite import SqliteReader
@@ -50,7 +50,7 @@ async def test_no_file_holds_what_was_erased(tmp_path: Path, world: World) -> No
         )
         await fleet.wait_until_idle()
         # Whatever is in the log alone is in the store's own pages, too, before it is erased.
-        fleet.app.store._write.rows("PRAGMA wal_checkpoint(FULL)")
+        fleet.app.store.parts.database.rows("PRAGMA wal_checkpoint(FULL)")
         assert {"store.db", "store.db-wal"} <= holding(tmp_path)
         done = await fleet.app.commands.erase(fleet.order(), subject="somebody")
         assert done["scrubbed"]
@@ -65,7 +65,7 @@ async def test_a_reader_may_keep_the_log_for_a_while(tmp_path: Path, world: Worl
         await fleet.wait_until_idle()
         reader = SqliteReader(tmp_path / "state")
         with reader.snapshot():
-            assert reader.last_seq() > 0
+            assert reader.ledger.last_seq() > 0
             done = await fleet.app.commands.erase(fleet.order(), subject="somebody")
             assert done["erased"]
             assert not done["scrubbed"]
@@ -120,8 +120,8 @@ async def test_a_runner_killed_between_store_and_bank_forgets_at_its_start(tmp_p
         await fleet.send(event)
         await fleet.wait_until_idle()
         draft = Draft("body.erased", {"actor": "person:kim"}, body=Body(b"{}"))
-        await fleet.app.store.erase(
-            event=event.key, draft=draft, stateless=agents_of(fleet.app.store)
+        await fleet.app.store.commands.erase(
+            ErasureTarget("event", event.key), draft, stateless=agents_of(fleet.app.store)
         )
         assert texts(fleet) == [PHRASE, "something harmless"]
         await fleet.restart()
@@ -137,26 +137,28 @@ async def test_what_is_erased_before_its_bank_has_it_never_enters(
     event = mail("1")
     async with shipped(tmp_path, ScriptedReasoner([learns])) as fleet:
         store, hear, erased = fleet.app.store, build_bank_feed(fleet.app), list[Any]()
-        send_step = store.send
+        send_step = store.steps.send
 
         async def erase() -> Any:
             if by == "this worker":
                 return await fleet.app.commands.erase(fleet.order(), event=event.key)
             draft = Draft("body.erased", {"actor": "person:kim"}, body=Body(b"{}"))
-            done = await store.erase(event=event.key, draft=draft, stateless=agents_of(store))
+            done = await store.commands.erase(
+                ErasureTarget("event", event.key), draft, stateless=agents_of(store)
+            )
             hear()  # as the follower does at news
             return done
 
-        async def late(step: Step, commit: Awaitable[CommitResult]) -> CommitResult:
+        async def delay_commit(step: Step, commit: Awaitable[CommitResult]) -> CommitResult:
             committed = await commit
             if step.candidates:
                 erased.append(await erase())
             return committed
 
         def send_later(step: Step) -> Awaitable[CommitResult]:
-            return asyncio.ensure_future(late(step, send_step(step)))
+            return asyncio.ensure_future(delay_commit(step, send_step(step)))
 
-        monkeypatch.setattr(store, "send", send_later)
+        monkeypatch.setattr(store.steps, "send", send_later)
         await fleet.send(event)
         await fleet.wait_until_idle()
         assert len(erased) == 1
@@ -243,15 +245,15 @@ async def test_a_run_judged_while_its_content_is_being_erased_stays_learned(
     async with toy_fleet(tmp_path, world) as fleet:
         await fleet.send(first)
         await fleet.wait_until_idle()
-        store, erase = fleet.app.store, fleet.app.store.erase
+        store, erase = fleet.app.store, fleet.app.store.commands.erase
 
-        async def erase_later(**given: Any) -> ErasureResult:
-            store.erase = erase  # type: ignore[method-assign]
+        async def erase_later(*given: Any, **more: Any) -> ErasureResult:
+            store.commands.erase = erase  # type: ignore[method-assign]
             await fleet.send(late)
             await fleet.wait_until_idle()
-            return await erase(**given)
+            return await erase(*given, **more)
 
-        store.erase = erase_later  # type: ignore[method-assign]
+        store.commands.erase = erase_later  # type: ignore[method-assign]
         done = await fleet.app.commands.erase(fleet.order(), subject="somebody")
         assert len(done["erased"]) == 2
         await fleet.restart()

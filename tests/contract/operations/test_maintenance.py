@@ -21,6 +21,7 @@ from vedette.adapters.signing_keys import format_verifier_key
 from vedette.domain.base.canonical import canonical_json
 from vedette.domain.base.errors import AlreadyDone, BadCommand, BadStore
 from vedette.domain.entry import Body, Draft
+from vedette.domain.erasure import ErasureTarget
 from vedette.domain.run import LossWindow, Run
 from vedette.store.loss_detection import Loss
 from vedette.testing.sample_steps import accept_events, agents_of, closing_step, entry, event, step
@@ -41,47 +42,47 @@ def draft(kind: str, **fields: Any) -> Draft:
 async def grow(store: Any, numbers: range) -> None:
     for number in numbers:
         (run,) = await accept_events(store, event(number))
-        await store.commit(closing_step(store, run))
+        await store.steps.commit(closing_step(store, run))
 
 
 async def test_rotate_archive_and_verify(adapter: Any, tmp_path: Path) -> None:
     store = adapter(tmp_path / "state")
     await grow(store, range(3))
-    seq = await store.rotate(
+    seq = await store.maintenance.rotate(
         NEXT, format_verifier_key(NAME, NEXT), draft("key.rotated"), command="once"
     )
     with pytest.raises(AlreadyDone):
-        await store.rotate(
+        await store.maintenance.rotate(
             NEXT, format_verifier_key(NAME, NEXT), draft("key.rotated"), command="once"
         )
-    assert store.key_in_force() == format_verifier_key(NAME, NEXT)
+    assert store.ledger.key_in_force() == format_verifier_key(NAME, NEXT)
     await grow(store, range(3, 6))
     witness = tmp_path / "state" / "witness.log"
-    report = verify_store(store, LINE, witness)
+    report = verify_store(store.ledger, LINE, witness)
     assert (report.findings, report.keys) == ((), 2)
 
-    size = [size for size, _ in store.sized() if size > seq][-2]
-    archived = write_segment(store, tmp_path / "archive", size, LINE)
-    while rows := store.expiring_bodies(size):
-        await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
-    await store.record_archive(archived, draft("ledger.archived"))
+    size = [size for size, _ in store.ledger.sized_checkpoints() if size > seq][-2]
+    archived = write_segment(store.ledger, tmp_path / "archive", size, LINE)
+    while rows := store.maintenance.expiring_bodies(size):
+        await store.maintenance.expire(rows, draft("body.erased"), stateless=agents_of(store))
+    await store.maintenance.record_archive(archived, draft("ledger.archived"))
     with pytest.raises(BadCommand, match="not those of this store"):
-        await store.record_archive(
+        await store.maintenance.record_archive(
             type(archived)(size + 1, archived.peaks), draft("ledger.archived")
         )
     deleted = 0
-    while gone := await store.trim():
-        deleted += gone
+    while count := await store.maintenance.trim():
+        deleted += count
     assert deleted >= size
-    assert await store.trim() == 0
+    assert await store.maintenance.trim() == 0
     await grow(store, range(6, 8))
-    alone = verify_store(store, LINE, witness)
+    alone = verify_store(store.ledger, LINE, witness)
     assert (alone.findings, alone.archived, alone.keys) == ((), size, 2)
-    joined = JoinedLedger(Archive(tmp_path / "archive"), store)
+    joined = JoinedLedger(Archive(tmp_path / "archive"), store.ledger)
     assert verify_store(joined, LINE, witness).findings == ()
     assert (
-        verify_inclusion_proof(prove_inclusion(store, store.last_seq()), LINE).size
-        == store.last_seq()
+        verify_inclusion_proof(prove_inclusion(store.ledger, store.ledger.last_seq()), LINE).size
+        == store.ledger.last_seq()
     )
     store.close()
     # The store begins anew behind the archive; with the key of before it does not.
@@ -103,51 +104,55 @@ async def test_expiring_spares_what_is_open_and_what_banks_keep(
     )
     closed = closing_step(store, taught)
     closed.drafts.insert(0, proposed)
-    await store.commit(closed)
-    assert store.first_open_entry() == open_run.position
+    await store.steps.commit(closed)
+    assert store.ledger.first_open_entry() == open_run.position
     before_us = CLOCK.now_us() + 1
-    assert store.last_before(before_us) == store.last_seq()
-    assert store.last_before(0) == 0
-    rows = store.expiring_bodies(store.last_seq())
+    assert store.ledger.seq_at(before_us - 1) == store.ledger.last_seq()
+    assert store.ledger.seq_at(-1) == 0
+    rows = store.maintenance.expiring_bodies(store.ledger.last_seq())
     seqs = {row[0] for row in rows}
     assert open_run.position not in seqs
     assert taught.position in seqs
     assert len(rows) == 4
-    erased = await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
+    erased = await store.maintenance.expire(rows, draft("body.erased"), stateless=agents_of(store))
     assert len(erased.digests) == 4
-    assert store.event(open_run.event) is not None
-    assert store.event(taught.event) is None
-    report = verify_store(store, LINE, tmp_path / "state" / "witness.log")
+    assert store.runs.event(open_run.event) is not None
+    assert store.runs.event(taught.event) is None
+    report = verify_store(store.ledger, LINE, tmp_path / "state" / "witness.log")
     assert (report.findings, report.erased) == ((), 4)
     store.close()
 
 
-async def buried(store: Any, number: int) -> Run:
+async def dead_letter(store: Any, number: int) -> Run:
     (run,) = await accept_events(store, event(number))
-    await store.commit(step(store, run, entry(run, "run.dead"), state="dead"))
+    await store.steps.commit(step(store, run, entry(run, "run.dead"), state="dead"))
     return run
 
 
 async def test_what_was_taken_up_again_does_not_expire(adapter: Any, tmp_path: Path) -> None:
     """Between the look and the delete a dead letter is redriven, and another event erased."""
     store = adapter(tmp_path / "state")
-    dead = await buried(store, 100)
-    gone = await buried(store, 101)
+    dead = await dead_letter(store, 100)
+    expired = await dead_letter(store, 101)
     await grow(store, range(3))
-    rows = store.expiring_bodies(store.last_seq())
-    assert {dead.position, gone.position} < {row[0] for row in rows}
-    await store.redrive([dead.id], draft("run.redriven"))
-    await store.erase(event=gone.event, draft=draft("body.erased"), stateless=agents_of(store))
-    erased = await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
+    rows = store.maintenance.expiring_bodies(store.ledger.last_seq())
+    assert {dead.position, expired.position} < {row[0] for row in rows}
+    await store.commands.redrive([dead.id], draft("run.redriven"))
+    await store.commands.erase(
+        ErasureTarget("event", expired.event), draft("body.erased"), stateless=agents_of(store)
+    )
+    erased = await store.maintenance.expire(rows, draft("body.erased"), stateless=agents_of(store))
     assert len(erased.digests) == len(rows) - 2
-    assert store.event(dead.event) is not None
-    head = store.last_seq()
+    assert store.runs.event(dead.event) is not None
+    head = store.ledger.last_seq()
     assert (
-        await store.expire(rows, draft("body.erased"), stateless=agents_of(store))
+        await store.maintenance.expire(rows, draft("body.erased"), stateless=agents_of(store))
     ).digests == ()
-    assert (await store.expire([], draft("body.erased"), stateless=agents_of(store))).digests == ()
-    assert store.last_seq() == head, "nothing went, so nothing is said"
-    report = verify_store(store, LINE, tmp_path / "state" / "witness.log")
+    assert (
+        await store.maintenance.expire([], draft("body.erased"), stateless=agents_of(store))
+    ).digests == ()
+    assert store.ledger.last_seq() == head, "nothing went, so nothing is said"
+    report = verify_store(store.ledger, LINE, tmp_path / "state" / "witness.log")
     assert (report.findings, report.erased) == ((), len(rows) - 1)
     store.close()
 
@@ -157,13 +162,13 @@ async def test_what_a_judge_observed_after_states_were_kept_does_not_expire(
 ) -> None:
     store = adapter(tmp_path / "state")
     (one,) = await accept_events(store, event(100))
-    await store.commit(closing_step(store, one))
+    await store.steps.commit(closing_step(store, one))
     await grow(store, range(3))
-    rows = store.expiring_bodies(store.last_seq())
-    await store.expire(rows, draft("body.erased"))
-    assert store.event(one.event) is not None
-    await store.expire(rows, draft("body.erased"), stateless={one.agent})
-    assert store.event(one.event) is None
+    rows = store.maintenance.expiring_bodies(store.ledger.last_seq())
+    await store.maintenance.expire(rows, draft("body.erased"))
+    assert store.runs.event(one.event) is not None
+    await store.maintenance.expire(rows, draft("body.erased"), stateless={one.agent})
+    assert store.runs.event(one.event) is None
     store.close()
 
 
@@ -175,65 +180,65 @@ async def test_what_was_promoted_after_the_look_is_not_forgotten(
     for name in ("late", "waits", "early"):
         body = Body(canonical_json({"scope": "inbox", "text": name, "topics": []}))
         fields = {"actor": "person:kim", "memory": "inbox", "what": name}
-        await store.propose_memory(Draft("memory.proposed", fields, body=body))
-    await store.move_memories((draft("memory.promoted"), ["inbox/early"]))
-    upto, old = store.last_seq(), list(store.memories().values())
+        await store.commands.propose_memory(Draft("memory.proposed", fields, body=body))
+    await store.commands.move_memories((draft("memory.promoted"), ["inbox/early"]))
+    upto, old = store.ledger.last_seq(), list(store.memories.all().values())
     assert len(old) == 3
-    await store.move_memories((draft("memory.promoted"), ["inbox/late"]))
-    gone = await store.forget_memories(old, upto, draft("body.erased"))
-    assert len(gone.digests) == 2
-    stands = {one.id: one.state for one in store.memories().values()}
+    await store.commands.move_memories((draft("memory.promoted"), ["inbox/late"]))
+    count = await store.maintenance.forget_memories(old, upto, draft("body.erased"))
+    assert len(count.digests) == 2
+    stands = {one.id: one.state for one in store.memories.all().values()}
     assert stands == {"late": "active", "waits": "erased", "early": "erased"}
-    head = store.last_seq()
-    assert (await store.forget_memories(old, upto, draft("body.erased"))).digests == ()
-    assert store.last_seq() == head, "nothing went, so nothing is said"
-    await store.forget_memories(old, head, draft("body.erased"))
-    assert store.memories()["inbox/late"].state == "erased", "the control: as of a later look"
+    head = store.ledger.last_seq()
+    assert (await store.maintenance.forget_memories(old, upto, draft("body.erased"))).digests == ()
+    assert store.ledger.last_seq() == head, "nothing went, so nothing is said"
+    await store.maintenance.forget_memories(old, head, draft("body.erased"))
+    assert store.memories.all()["inbox/late"].state == "erased", "the control: as of a later look"
     store.close()
 
 
 async def test_what_was_taken_up_again_is_not_let_go(adapter: Any, tmp_path: Path) -> None:
     store = adapter(tmp_path / "state")
-    dead = await buried(store, 100)
+    dead = await dead_letter(store, 100)
     await grow(store, range(3))
-    size = [size for size, _ in store.sized()][-2]
-    archived = write_segment(store, tmp_path / "archive", size, LINE)
-    store.refuse_open(archived)  # the control: nothing is open
-    await store.redrive([dead.id], draft("run.redriven"))
+    size = [size for size, _ in store.ledger.sized_checkpoints()][-2]
+    archived = write_segment(store.ledger, tmp_path / "archive", size, LINE)
+    store.maintenance.refuse_open(archived)  # the control: nothing is open
+    await store.commands.redrive([dead.id], draft("run.redriven"))
     with pytest.raises(BadCommand, match="open again"):
-        store.refuse_open(archived)
-    await store.expire(
-        store.expiring_bodies(size), draft("body.erased"), stateless=agents_of(store)
+        store.maintenance.refuse_open(archived)
+    await store.maintenance.expire(
+        store.maintenance.expiring_bodies(size), draft("body.erased"), stateless=agents_of(store)
     )
     with pytest.raises(BadCommand, match="open again"):
-        await store.record_archive(archived, draft("ledger.archived"))
+        await store.maintenance.record_archive(archived, draft("ledger.archived"))
     # It ended after the content of the others went: its own is not erased yet.
-    (again,) = [run for run in store.runs_at([dead.position]) if run.id == dead.id]
-    await store.commit(step(store, again, entry(again, "run.dead"), state="dead"))
+    (repeat,) = [run for run in store.runs.runs_at([dead.position]) if run.id == dead.id]
+    await store.steps.commit(step(store, repeat, entry(repeat, "run.dead"), state="dead"))
     with pytest.raises(BadCommand, match="was not erased"):
-        await store.record_archive(archived, draft("ledger.archived"))
-    assert await store.trim() == 0
-    assert store.event(dead.event) is not None
-    await store.expire(
-        store.expiring_bodies(size), draft("body.erased"), stateless=agents_of(store)
+        await store.maintenance.record_archive(archived, draft("ledger.archived"))
+    assert await store.maintenance.trim() == 0
+    assert store.runs.event(dead.event) is not None
+    await store.maintenance.expire(
+        store.maintenance.expiring_bodies(size), draft("body.erased"), stateless=agents_of(store)
     )
-    await store.record_archive(archived, draft("ledger.archived"))
+    await store.maintenance.record_archive(archived, draft("ledger.archived"))
     store.close()
 
 
 async def test_a_restore_leaves_doubt_until_it_is_settled(adapter: Any, tmp_path: Path) -> None:
     store = adapter(tmp_path / "state")
-    assert store.loss_window() is None
+    assert store.ledger.loss_window() is None
     with pytest.raises(BadCommand, match="no doubt"):
-        await store.close_loss_window(draft("store.settled"))
-    seq = await store.record_restore(Loss(0), actor="person:kim", reason="why")
-    assert store.stop_scopes() == [("all", "")]
-    assert store.loss_window() == LossWindow(seq)
-    until = await store.close_loss_window(draft("store.settled"))
+        await store.maintenance.close_loss_window(draft("store.settled"))
+    seq = await store.maintenance.record_restore(Loss(0), actor="person:kim", reason="why")
+    assert store.policy.stop_scopes() == [("all", "")]
+    assert store.ledger.loss_window() == LossWindow(seq)
+    until = await store.maintenance.close_loss_window(draft("store.settled"))
     store.close()
     store = adapter(tmp_path / "state")
-    assert store.loss_window() == LossWindow(seq, until)
-    found = store.loss_window()
+    assert store.ledger.loss_window() == LossWindow(seq, until)
+    found = store.ledger.loss_window()
     assert found is not None
     assert found.covers(seq - 1)
     assert found.covers(until)

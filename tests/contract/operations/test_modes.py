@@ -66,12 +66,12 @@ async def test_the_one_word_is_changed_published_and_recorded_with_who_and_why(
     async with fleet:
         done = await mode(fleet, "observe")
         assert (done["was"], done["mode"], done["folder"]) == ("act", "observe", "written")
-        head, _, tail = before.partition(f"{AGENT}:\n")
-        assert grants(policies) == f"{head}{AGENT}:\n{tail.replace('act', 'observe', 1)}"
+        head, _, rest = before.partition(f"{AGENT}:\n")
+        assert grants(policies) == f"{head}{AGENT}:\n{rest.replace('act', 'observe', 1)}"
         last = published(fleet)[-1]
         assert last["actor"] == "person:tester"
         assert fleet.body(last["seq"])["reason"] == "start safely"
-        live = fleet.app.store.bundle_files(done["digest"]) or {}
+        live = fleet.app.store.policy.bundle_files(done["digest"]) or {}
         assert live[modes.GRANTS].decode() == grants(policies)
         await mode(fleet, "act")
         assert grants(policies) == before
@@ -112,7 +112,7 @@ async def test_what_the_watcher_read_before_an_order_does_not_undo_it(
         await mode(fleet, "observe")
         await offering
         assert len(published(fleet)) == 2
-        live = fleet.app.store.bundle_files(fleet.app.rollout.live.digest)
+        live = fleet.app.store.policy.bundle_files(fleet.app.rollout.live.digest)
         assert live is not None
         assert modes.read_grant(live, AGENT)["mode"] == "observe"
 
@@ -125,8 +125,8 @@ async def test_the_watched_folder_makes_no_second_revision_of_one_change(
         # The watcher reads the folder at any moment, also between two orders.
         await asyncio.gather(mode(fleet, "observe"), running.offer_policy(), mode(fleet, "ask"))
         await running.offer_policy()
-        told = [fleet.body(entry["seq"])["reason"] for entry in published(fleet)[1:]]
-        assert told == ["start safely", "start safely"]
+        entries = [fleet.body(entry["seq"])["reason"] for entry in published(fleet)[1:]]
+        assert entries == ["start safely", "start safely"]
         assert "mode: ask" in grants(policies).partition(AGENT)[2]
         # The control: a change of another hand is published by it.
         path = policies / modes.GRANTS
@@ -169,14 +169,14 @@ async def test_a_crash_half_way_is_taken_up_by_the_next_start_and_the_same_order
         with pytest.raises(Crash):
             await mode(fleet, "observe")
         failpoint.hook = None
-        number, digest = fleet.app.store.live_revision()
+        number, digest = fleet.app.store.policy.live_revision()
         await fleet.restart()
         # It was published, so it stays in force, whatever the folder says.
-        assert fleet.app.store.live_revision() == (number, digest) == (2, digest)
+        assert fleet.app.store.policy.live_revision() == (number, digest) == (2, digest)
         done = await mode(fleet, "observe")
         assert not done["changed"]
         assert (
-            modes.read_grant((fleet.app.store.bundle_files(digest) or {}), AGENT)["mode"]
+            modes.read_grant((fleet.app.store.policy.bundle_files(digest) or {}), AGENT)["mode"]
             == "observe"
         )
         assert "mode: observe" in grants(policies).partition(AGENT)[2]
@@ -185,18 +185,18 @@ async def test_a_crash_half_way_is_taken_up_by_the_next_start_and_the_same_order
 async def test_a_repeat_of_what_was_so_already_does_not_change_it_back(
     fleet: FleetHarness,
 ) -> None:
-    async def again(to: str, command: str) -> dict[str, Any]:
+    async def repeat(to: str, command: str) -> dict[str, Any]:
         order = replace(fleet.order("start safely"), command_id=command)
         args = {"agent": AGENT, "mode": to}
         return await dispatch(fleet.app.commands, "mode", order, args)
 
     async with fleet:
-        assert not (await again("act", "first"))["changed"]
-        assert not (await again("act", "first"))["changed"], "and so for as long as it is so"
-        assert (await again("observe", "second"))["changed"]
+        assert not (await repeat("act", "first"))["changed"]
+        assert not (await repeat("act", "first"))["changed"], "and so for as long as it is so"
+        assert (await repeat("observe", "second"))["changed"]
         with pytest.raises(AlreadyDone, match="first"):
-            await again("act", "first")
-        assert fleet.app.store.live_revision()[0] == 2
+            await repeat("act", "first")
+        assert fleet.app.store.policy.live_revision()[0] == 2
 
 
 async def test_before_it_is_published_a_crash_changes_nothing(
@@ -213,7 +213,7 @@ async def test_before_it_is_published_a_crash_changes_nothing(
         with pytest.raises(KeyboardInterrupt):
             await mode(fleet, "observe")
         assert grants(policies) == before
-        assert fleet.app.store.live_revision()[0] == 1
+        assert fleet.app.store.policy.live_revision()[0] == 1
 
 
 async def test_what_others_publish_during_its_trial_is_kept(
@@ -231,7 +231,7 @@ async def test_what_others_publish_during_its_trial_is_kept(
         done = await mode(fleet, "ask")
         assert (await applying)["revision"] == 2
         assert (done["ok"], done["revision"]) == (True, 3)
-        live = fleet.app.store.bundle_files(done["digest"]) or {}
+        live = fleet.app.store.policy.bundle_files(done["digest"]) or {}
         assert live["denies/data.yaml"] == denies.read_bytes()
         assert modes.read_grant(live, AGENT)["mode"] == "ask"
 
@@ -250,7 +250,7 @@ async def test_where_the_folder_is_behind_what_others_publish_meanwhile_it_is_re
         with pytest.raises(BadCommand, match="says more than the live policy"):
             await mode(fleet, "ask")
         applied = await applying
-        assert fleet.app.store.live_revision() == (2, applied["digest"])
+        assert fleet.app.store.policy.live_revision() == (2, applied["digest"])
         assert grants(policies) == before
 
 
@@ -274,7 +274,7 @@ async def test_a_file_that_somebody_saves_during_the_trial_is_left_as_it_is(
         running = Daemon(fleet.app, until_idle=True)
         await running.offer_policy()
         assert "the folder waits" in running.troubles[-1]
-        live = fleet.app.store.bundle_files(fleet.app.store.live_revision()[1]) or {}
+        live = fleet.app.store.policy.bundle_files(fleet.app.store.policy.live_revision()[1]) or {}
         assert modes.read_grant(live, AGENT)["mode"] == "observe"
 
 
@@ -294,7 +294,7 @@ async def test_where_workers_share_a_store_the_live_policy_alone_is_changed_and_
 ) -> None:
     before = grants(policies)
     async with fleet:
-        fleet.app.store.multi_worker = True
+        fleet.app.store.cluster.multi_worker = True
         done = await mode(fleet, "observe")
         assert done["changed"]
         assert "where the folder is kept" in done["folder"]
@@ -323,9 +323,9 @@ def test_what_cannot_be_edited_by_lines_is_refused_with_the_mend() -> None:
     with pytest.raises(BadCommand, match="cannot be edited here"):
         modes.replace_mode({modes.GRANTS: b"watch: {mode: act}\n"}, "watch", "ask")
     raw = orjson.dumps({"watch": {"mode": "act"}})
-    with pytest.raises(BadCommand, match="another file") as told:
+    with pytest.raises(BadCommand, match="another file") as refusal:
         modes.replace_mode({"grants/data.json": raw}, "watch", "ask")
-    assert "mode: ask" in str(told.value)
+    assert "mode: ask" in str(refusal.value)
     with pytest.raises(BadCommand, match="grants 'other' nothing"):
         modes.replace_mode({modes.GRANTS: b"watch:\n  mode: act\n"}, "other", "ask")
 

@@ -62,7 +62,7 @@ def in_force(folder: Path) -> str | None:
         return None
     store = SqliteReader(folder)
     try:
-        return store.key_in_force()
+        return store.ledger.key_in_force()
     finally:
         store.close()
 
@@ -77,7 +77,7 @@ def open_store(folder: Path) -> SqliteStore:
 async def grow(store: SqliteStore, numbers: range) -> None:
     for number in numbers:
         (run,) = await accept_events(store, event(number))
-        await store.commit(closing_step(store, run))
+        await store.steps.commit(closing_step(store, run))
 
 
 def rotation(reason: str = "a year is over") -> Draft:
@@ -89,7 +89,7 @@ def rotation(reason: str = "a year is over") -> Draft:
 async def rotate(store: SqliteStore, folder: Path) -> str:
     keys = KeyFolder(folder, NAME)
     key, line = keys.prepare()
-    await store.rotate(key, line, rotation())
+    await store.maintenance.rotate(key, line, rotation())
     keys.finish(key)
     return line
 
@@ -98,7 +98,7 @@ def verified(folder: Path, key: str | None = None) -> Report:
     store = SqliteReader(folder)
     try:
         line = key or (folder / "ledger.pub").read_text().strip()
-        return verify_store(store, line, folder / "witness.log")
+        return verify_store(store.ledger, line, folder / "witness.log")
     finally:
         store.close()
 
@@ -178,9 +178,11 @@ async def test_a_rotation_that_is_not_committed_changes_nothing(tmp_path: Path) 
     await grow(store, range(2))
     keys = KeyFolder(folder, NAME)
     key, line = keys.prepare()
-    await store.rotate(key, line, rotation(), command="once")
+    await store.maintenance.rotate(key, line, rotation(), command="once")
     with pytest.raises(BadCommand, match="carried out before"):
-        await store.rotate(*KeyFolder(folder, NAME).prepare(), rotation(), command="once")
+        await store.maintenance.rotate(
+            *KeyFolder(folder, NAME).prepare(), rotation(), command="once"
+        )
     store.close()
     # The entry names the first of the two, and the second has not taken its place.
     assert len(next_key_files(folder)) == 2
@@ -198,7 +200,7 @@ async def test_a_rotation_broken_off_is_ended_as_the_store_says(
     await grow(store, range(2))
     keys = KeyFolder(folder, NAME)
     key, line = keys.prepare()
-    await store.rotate(key, line, rotation())
+    await store.maintenance.rotate(key, line, rotation())
     store.close()
 
     class Died(BaseException):
@@ -298,7 +300,7 @@ async def test_of_two_rotations_at_once_the_key_in_force_stays(
         )
         refused = [type(one) for one in done if isinstance(one, BaseException)]
         assert refused == ([AlreadyDone] if command else [])
-        assert on_disk(tmp_path) == fleet.app.store.key_in_force()
+        assert on_disk(tmp_path) == fleet.app.store.ledger.key_in_force()
         assert next_key_files(tmp_path / "state") == []
     async with fleet:
         pass
@@ -312,7 +314,7 @@ async def test_a_second_runner_does_not_touch_a_key_on_its_way(
 
     async with toy_fleet(tmp_path, World()) as fleet:
         upkeep = upkeep_of(fleet)
-        real = fleet.app.store.rotate
+        real = fleet.app.store.maintenance.rotate
 
         async def meanwhile(*args: Any, **named: Any) -> int:
             assert len(next_key_files(tmp_path / "state")) == 1
@@ -320,9 +322,9 @@ async def test_a_second_runner_does_not_touch_a_key_on_its_way(
                 await open_app(fleet.app.settings)
             return await real(*args, **named)
 
-        monkeypatch.setattr(fleet.app.store, "rotate", meanwhile)
+        monkeypatch.setattr(fleet.app.store.maintenance, "rotate", meanwhile)
         done = await upkeep.rotate_key(Principal.owner("kim"), "yearly")
-        assert on_disk(tmp_path) == done["key"] == fleet.app.store.key_in_force()
+        assert on_disk(tmp_path) == done["key"] == fleet.app.store.ledger.key_in_force()
 
 
 async def test_a_commit_of_unknown_fate_leaves_the_next_key(
@@ -330,13 +332,13 @@ async def test_a_commit_of_unknown_fate_leaves_the_next_key(
 ) -> None:
     async with toy_fleet(tmp_path, World()) as fleet:
         upkeep = upkeep_of(fleet)
-        real, who = fleet.app.store.rotate, Principal.owner("kim")
+        real, who = fleet.app.store.maintenance.rotate, Principal.owner("kim")
 
         async def unheard(*args: Any, **named: Any) -> int:
             await real(*args, **named)
             raise StoreFailed("the connection is gone")
 
-        monkeypatch.setattr(fleet.app.store, "rotate", unheard)
+        monkeypatch.setattr(fleet.app.store.maintenance, "rotate", unheard)
         with pytest.raises(StoreFailed):
             await upkeep.rotate_key(who, "yearly", "once")
         assert len(next_key_files(tmp_path / "state")) == 1
@@ -344,7 +346,7 @@ async def test_a_commit_of_unknown_fate_leaves_the_next_key(
         with pytest.raises(AlreadyDone):
             await upkeep.rotate_key(who, "yearly", "once")
         assert len(next_key_files(tmp_path / "state")) == 1
-        named = fleet.app.store.key_in_force()
+        named = fleet.app.store.ledger.key_in_force()
     async with fleet:
         assert on_disk(tmp_path) == named
         assert next_key_files(tmp_path / "state") == []
@@ -413,7 +415,7 @@ async def forged(folder: Path, *, keep_witness: bool) -> Report:
     raw = canonical_json(value)
     reading = SqliteReader(folder)
     tree = Frontier()
-    for _, entry, _, _ in reading.walk():
+    for _, entry, _, _ in reading.ledger.walk():
         tree.append(leaf_hash(entry))
     reading.close()
     tree.append(leaf_hash(raw))
@@ -482,32 +484,38 @@ def test_no_key_signs_before_it_was_named_nor_after_it_handed_over() -> None:
 async def test_proofs_carry_the_chain(twice: Path) -> None:
     first = (twice / "ledger.pub").read_text().strip()
     store = SqliteReader(twice)
-    size = store.last_seq()
+    size = store.ledger.last_seq()
     for seq in (1, size // 2, size):
-        proof = json.loads(json.dumps(prove_inclusion(store, seq)))
+        proof = json.loads(json.dumps(prove_inclusion(store.ledger, seq)))
         assert len(proof["handovers"]) == 2
         assert verify_inclusion_proof(proof, first).size == size
         with pytest.raises(ProofError):
             verify_inclusion_proof({**proof, "handovers": []}, first)
         with pytest.raises(ProofError):
             verify_inclusion_proof({**proof, "handovers": proof["handovers"][::-1]}, first)
-    early = next(size for size, _ in store.sized())
-    growth = json.loads(json.dumps(prove_consistency(store, early)))
+    first_size = next(size for size, _ in store.ledger.sized_checkpoints())
+    growth = json.loads(json.dumps(prove_consistency(store.ledger, first_size)))
     before, after = verify_consistency_proof(growth, first)
-    assert (before.size, after.size) == (early, size)
+    assert (before.size, after.size) == (first_size, size)
     with pytest.raises(ProofError):
         verify_consistency_proof({**growth, "proof": growth["proof"][:-1]}, first)
     with pytest.raises(ProofError):
         verify_consistency_proof({**growth, "from": growth["to"], "to": growth["from"]}, first)
     with pytest.raises(BadCommand, match="no checkpoint of size"):
-        prove_consistency(store, size + 1)
+        prove_consistency(store.ledger, size + 1)
     store.close()
 
 
 async def test_an_export_over_rotations_verifies(twice: Path, tmp_path: Path) -> None:
     first = (twice / "ledger.pub").read_text().strip()
     store = SqliteReader(twice)
-    export(store, tmp_path / "out", verifier_key=first, witness=twice / "witness.log", bodies=True)
+    export(
+        store.ledger,
+        tmp_path / "out",
+        verifier_key=first,
+        witness=twice / "witness.log",
+        bodies=True,
+    )
     store.close()
     read = LedgerExport(tmp_path / "out")
     report = verify_store(read, read.key, read.witness)

@@ -73,8 +73,8 @@ def test_the_new_agent_passes_check_and_its_cases_and_is_granted_the_same_in_obs
     before = data(root)
     done = said(root, "agent", "new", NEW, "--like", AGENT, "--title", "Bills: all", "--json")
     assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told["written"] == [
+    document = json.loads(done.out)
+    assert document["written"] == [
         f"agents/{NEW}", "memory/inbox/bank.yaml", "policies/grants/data.yaml",
         "policies/limits/data.yaml",
     ]  # fmt: skip
@@ -129,9 +129,11 @@ def test_a_word_of_the_code_that_is_also_a_name_is_left_and_told(root: Path) -> 
     plan = scaffold_agent(settings(root), "junk", "spam", None, None, nothing_wrong)
     assert (root / "agents" / "junk" / "judge.py").read_text() == judge.read_text()
     lines = judge.read_text().splitlines()
-    told = [int(place.rpartition(":")[2]) for place in plan.review_lines if "/judge.py:" in place]
-    assert told
-    assert told == [at for at, line in enumerate(lines, 1) if '"spam"' in line]
+    messages = [
+        int(place.rpartition(":")[2]) for place in plan.review_lines if "/judge.py:" in place
+    ]
+    assert messages
+    assert messages == [at for at, line in enumerate(lines, 1) if '"spam"' in line]
     assert '"junk"' in (root / "agents" / "junk" / "agent.py").read_text()
 
 
@@ -243,9 +245,9 @@ def test_where_something_cannot_be_written_all_is_as_it_was(root: Path) -> None:
             raise OSError(28, "No space left on device", "agents")
 
     failpoint.hook = fail
-    with pytest.raises(BadCommand, match="No space left") as told:
+    with pytest.raises(BadCommand, match="No space left") as refusal:
         scaffold_agent(settings(root), NEW, AGENT, None, None, nothing_wrong)
-    assert "nothing was changed" in str(told.value)
+    assert "nothing was changed" in str(refusal.value)
     failpoint.hook = None
     assert files(root) == before
 

@@ -111,13 +111,13 @@ async def done(fleet: FleetHarness, event: Event) -> dict[str, ActionRow]:
 
 async def undo(fleet: FleetHarness, row: ActionRow, reason: str = "wrong folder") -> dict[str, Any]:
     effect = row.id.replace("act_", "eff_")
-    told = await dispatch(fleet.app.commands, "undo", fleet.order(reason), {"effect": effect})
+    answer = await dispatch(fleet.app.commands, "undo", fleet.order(reason), {"effect": effect})
     await fleet.wait_until_idle()
-    return told
+    return answer
 
 
-def run_of(fleet: FleetHarness, told: dict[str, Any]) -> list[ActionRow]:
-    return list(fleet.app.store.actions(told["run"]))
+def run_of(fleet: FleetHarness, answer: dict[str, Any]) -> list[ActionRow]:
+    return list(fleet.app.store.runs.actions(answer["run"]))
 
 
 async def test_undo_restores_folder_and_flags_exactly(fleet: FleetHarness) -> None:
@@ -135,19 +135,23 @@ async def test_erasing_the_event_takes_the_undo_and_the_undo_s_undo(fleet: Fleet
     event = mail(NEW)
     filed = (await done(fleet, event))["mail.file"]
     (back,) = run_of(fleet, await undo(fleet, filed))
-    (again,) = run_of(fleet, await undo(fleet, back))
-    assert [back.effect, again.effect] == ["done", "done"]
+    (repeat,) = run_of(fleet, await undo(fleet, back))
+    assert [back.effect, repeat.effect] == ["done", "done"]
 
     def holding() -> list[int]:
-        return [seq for seq, _, _, data in fleet.app.store.walk() if data and NEW.encode() in data]
+        return [
+            seq
+            for seq, _, _, data in fleet.app.store.ledger.walk()
+            if data and NEW.encode() in data
+        ]
 
     assert len(holding()) > 5
     others = {one["event"] for one in fleet.entries("event.accepted")} - {event.key}
-    told = await fleet.app.commands.erase(fleet.order(), event=event.key)
-    assert len(told["erased"]) > 3
+    answer = await fleet.app.commands.erase(fleet.order(), event=event.key)
+    assert len(answer["erased"]) > 3
     assert holding() == []
-    assert [fleet.app.store.event(one) for one in others] == [None, None]
-    records = [fleet.app.store.action(row.id) for row in (filed, back, again)]
+    assert [fleet.app.store.runs.event(one) for one in others] == [None, None]
+    records = [fleet.app.store.runs.action(row.id) for row in (filed, back, repeat)]
     assert [row.record for row in records if row is not None] == [b"", b"", b""]
 
 
@@ -176,7 +180,7 @@ async def test_the_inverse_alone_would_not_restore(fleet: FleetHarness) -> None:
     row = rows["mail.flag"]
     agent = fleet.app.services.fleet.agents["inbox_triage"]
     (run,) = fleet.runs(mail(FLAGGED))
-    event = fleet.app.store.event(run.event)
+    event = fleet.app.store.runs.event(run.event)
     assert event is not None
     from vedette.domain.action import Action
 
@@ -193,8 +197,8 @@ async def test_the_inverse_alone_would_not_restore(fleet: FleetHarness) -> None:
 
 async def test_twice_is_one(fleet: FleetHarness) -> None:
     rows = await done(fleet, mail(NEW))
-    told = await undo(fleet, rows["mail.file"])
-    with pytest.raises(BadCommand, match=f"undone already, by {told['run']}"):
+    answer = await undo(fleet, rows["mail.file"])
+    with pytest.raises(BadCommand, match=f"undone already, by {answer['run']}"):
         await undo(fleet, rows["mail.file"])
     together = await asyncio.gather(
         *(undo(fleet, rows["mail.flag"]) for _ in range(5)), return_exceptions=True
@@ -222,15 +226,15 @@ async def test_a_repeat_of_a_command_is_not_done_again_whatever_came_of_it(tmp_p
         with pytest.raises(AlreadyDone, match="cmd-1"):
             await dispatch(fleet.app.commands, "undo", order, args)
         await fleet.wait_until_idle()
-        again = replace(order, command_id="cmd-2")
-        second = await dispatch(fleet.app.commands, "undo", again, args)
+        repeat = replace(order, command_id="cmd-2")
+        second = await dispatch(fleet.app.commands, "undo", repeat, args)
         await fleet.wait_until_idle()
         assert second["run"] != first["run"]
         # The id is taken for every other order, too.
         (held,) = run_of(fleet, second)
         hold = {"hold": held.id.replace("act_", "hold_"), "digest": fleet.shown_digest(held)}
         with pytest.raises(AlreadyDone, match="cmd-2"):
-            await dispatch(fleet.app.commands, "approve", again, hold)
+            await dispatch(fleet.app.commands, "approve", repeat, hold)
 
 
 async def test_the_same_command_twice_at_once_is_one(fleet: FleetHarness) -> None:
@@ -266,21 +270,21 @@ async def test_an_undo_can_itself_be_undone(fleet: FleetHarness) -> None:
     after = files(box)
     for tool in ("mail.flag", "mail.file"):
         (inverse,) = run_of(fleet, await undo(fleet, rows[tool]))
-        (again,) = run_of(fleet, await undo(fleet, inverse))
-        assert again.tool == tool
+        (repeat,) = run_of(fleet, await undo(fleet, inverse))
+        assert repeat.tool == tool
     assert files(box) == after
 
 
 async def test_the_ledger_tells_cause_person_and_origins(fleet: FleetHarness) -> None:
     rows = await done(fleet, mail(NEW))
     effect = next(e for e in fleet.entries("effect.done") if e["action"] == rows["mail.file"].id)
-    told = await undo(fleet, rows["mail.file"], "it is a booking")
-    accepted = next(e for e in fleet.entries("event.accepted") if e["event"] == told["event"])
+    answer = await undo(fleet, rows["mail.file"], "it is a booking")
+    accepted = next(e for e in fleet.entries("event.accepted") if e["event"] == answer["event"])
     assert accepted["cause"] == effect["seq"]
     body = fleet.body(accepted["seq"])
     assert body["extensions"][PRINCIPAL] == "person:tester"
-    (inverse,) = run_of(fleet, told)
-    story = explain(fleet.app.store, told["run"])
+    (inverse,) = run_of(fleet, answer)
+    story = explain(fleet.app.store, answer["run"])
     arguments = {a["name"]: a for a in story["runs"][0]["actions"][0]["arguments"]}
     assert arguments["message"]["origin"] == "trusted"
     assert arguments["folder"]["origin"] == "trusted"
@@ -289,9 +293,9 @@ async def test_the_ledger_tells_cause_person_and_origins(fleet: FleetHarness) ->
     assert arguments["was"]["value"]["folder"] == "INBOX"
     (first,) = explain(fleet.app.store, rows["mail.file"].run)["runs"]
     (undone,) = [a["undone"] for a in first["actions"] if a["tool"] == "mail.file"]
-    assert (undone["run"], undone["state"]) == (told["run"], "undone")
+    assert (undone["run"], undone["state"]) == (answer["run"], "undone")
     lines = [line for _, line in explain_text(explain(fleet.app.store, rows["mail.file"].run))]
-    assert f"UNDONE by {told['run']}" in "\n".join(lines)
+    assert f"UNDONE by {answer['run']}" in "\n".join(lines)
     assert inverse.rule == "permit.tool"
 
 
@@ -320,10 +324,10 @@ async def test_origins_are_not_laundered(tmp_path: Path) -> None:
 
 async def test_the_judge_neither_sees_an_undo_nor_learns_of_it(fleet: FleetHarness) -> None:
     rows = await done(fleet, mail(NEW))
-    told = await undo(fleet, rows["mail.file"])
+    answer = await undo(fleet, rows["mail.file"])
     reasoner: Any = fleet.app.services.reasoners["judge"]
     assert [briefing.event.type for briefing in reasoner.briefings] == ["mail.received"]
-    run = fleet.app.store.run(told["run"])
+    run = fleet.app.store.runs.run(answer["run"])
     assert run is not None
     assert not run.observed
     assert run.key == NEW
@@ -340,7 +344,7 @@ async def test_it_wakes_the_effect_s_agent_alone_and_nobody_else_can_send_it(
     assert receipt.runs == ()
     made = replace(forged, type="mail.received", id="2", vouched=ENVELOPE | {DATA, UNDO_ACTION})
     (receipt,) = await fleet.app.intake.accept([made])
-    stored = fleet.app.store.event(short_id("evt", source, "2"))
+    stored = fleet.app.store.runs.event(short_id("evt", source, "2"))
     assert stored is not None
     assert stored.vouched == ENVELOPE
     with pytest.raises(BadCommand, match="the engine's own"):
@@ -369,8 +373,8 @@ async def test_under_observe_it_is_a_would_and_under_ask_it_waits(tmp_path: Path
         for mode, outcome in (("observe", "deny"), ("ask", "hold")):
             policies = stopped(mode)(remove_tests(copy_policies(tmp_path / mode)))
             await fleet.apply_policy(policies)
-            told = await undo(fleet, rows["mail.file"])
-            (inverse,) = run_of(fleet, told)
+            answer = await undo(fleet, rows["mail.file"])
+            (inverse,) = run_of(fleet, answer)
             assert (inverse.decided, inverse.rule) == (outcome, f"mode.{mode}")
             assert files(box) == after
         # What observe came to nothing with is no reason not to ask again; a hold is.
@@ -378,8 +382,8 @@ async def test_under_observe_it_is_a_would_and_under_ask_it_waits(tmp_path: Path
             await undo(fleet, rows["mail.file"])
         # Who approves it sees who asked for it, and why.
         about = hold_item(fleet.app.store, inverse, 0)["about"]
-        told = {name: about[name]["value"] for name in ("who", "title", "text")}
-        assert told == {"who": "person:tester", "title": "mail.unfile", "text": "wrong folder"}
+        answer = {name: about[name]["value"] for name in ("who", "title", "text")}
+        assert answer == {"who": "person:tester", "title": "mail.unfile", "text": "wrong folder"}
         assert about["who"]["trusted"]
         await fleet.approve(inverse)
         await fleet.wait_until_idle()
@@ -389,11 +393,11 @@ async def test_under_observe_it_is_a_would_and_under_ask_it_waits(tmp_path: Path
 async def test_a_stopped_agent_s_undo_waits(fleet: FleetHarness) -> None:
     rows = await done(fleet, mail(NEW))
     await fleet.app.commands.stop(fleet.order(), agent="inbox_triage")
-    told = await undo(fleet, rows["mail.file"])
-    assert not run_of(fleet, told)
+    answer = await undo(fleet, rows["mail.file"])
+    assert not run_of(fleet, answer)
     await fleet.app.commands.resume(fleet.order(), agent="inbox_triage")
     await fleet.wait_until_idle()
-    assert [row.effect for row in run_of(fleet, told)] == ["done"]
+    assert [row.effect for row in run_of(fleet, answer)] == ["done"]
 
 
 async def test_what_cannot_be_undone_is_refused_and_says_why(tmp_path: Path) -> None:
@@ -447,7 +451,7 @@ async def test_what_is_erased_while_its_undo_is_accepted_leaves_no_copy(
     monkeypatch.setattr(store.writer, "submit", submit_later)
     with pytest.raises(BadCommand, match="was erased, and with it what to take back"):
         await undo(fleet, filed)
-    assert [seq for seq, _, _, body in store.walk() if body and NEW.encode() in body] == []
+    assert [seq for seq, _, _, body in store.ledger.walk() if body and NEW.encode() in body] == []
     assert [e["kind"] for e in fleet.entries()][-1] == "body.erased"
 
 
@@ -490,9 +494,9 @@ def test_killed_at_every_point_of_an_undo_the_mailbox_is_as_it_was(tmp_path: Pat
     assert files(calm / "mail") == before
     assert {"call:before", "call:after", "commit:before", "commit:mid"} <= set(ended.points)
     # Around the call itself, and among the commits before and after it.
-    late = [ended.passes * part // 8 for part in (5, 7)]
+    last_points = [ended.passes * part // 8 for part in (5, 7)]
     points = [point for point in ended.points if point.startswith("call:")]
-    schedules: list[int | str] = [*points, *late]
+    schedules: list[int | str] = [*points, *last_points]
     for at in schedules:
         left = another(f"k{at}".replace(":", "-"))
         died = run_in_child(lambda: asyncio.run(take_back(left)), die_at=at)  # noqa: B023
@@ -531,18 +535,18 @@ async def test_an_incident_is_withdrawn_as_if_it_had_not_been_opened(tmp_path: P
         (refused,) = run_of(fleet, await undo(fleet, first))
         assert refused.effect == "failed"
         assert fleet.app.services.keys.row("incidents", "pump") == opened
-        assert len(plot(fleet.app.store, "pump", 0, LATEST_US)["incidents"]) == 2
+        assert len(plot(fleet.app.store.ledger, "pump", 0, LATEST_US)["incidents"]) == 2
         (withdrawn,) = run_of(fleet, await undo(fleet, third))
         assert (withdrawn.tool, withdrawn.effect) == ("incident.withdraw", "done")
-        told = plot(fleet.app.store, "pump", 0, LATEST_US)
-        assert [one["opened_by"] for one in told["incidents"]] == [first.run]
-        assert told["recorded"] == 3
+        series = plot(fleet.app.store.ledger, "pump", 0, LATEST_US)
+        assert [one["opened_by"] for one in series["incidents"]] == [first.run]
+        assert series["recorded"] == 3
         assert fleet.app.services.keys.row("incidents", "pump") == closed
-        assert fleet.app.store.row("incidents", "pump") == closed
+        assert fleet.app.store.runs.row("incidents", "pump") == closed
         # What failed came to nothing, so it may be asked for again: now it is the one there.
-        (again,) = run_of(fleet, await undo(fleet, first))
-        assert again.effect == "done"
-        assert fleet.app.store.row("incidents", "pump") in (None, {})
+        (repeat,) = run_of(fleet, await undo(fleet, first))
+        assert repeat.effect == "done"
+        assert fleet.app.store.runs.row("incidents", "pump") in (None, {})
 
 
 @pytest.mark.parametrize("column", ["record", "origins", "answer", "obliges"])

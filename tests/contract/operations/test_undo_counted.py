@@ -47,12 +47,12 @@ async def asking(tmp_path: Path) -> AsyncIterator[FleetHarness]:
 async def approve(fleet: FleetHarness, row: ActionRow) -> ActionRow:
     await fleet.approve(row, "as asked")
     await fleet.wait_until_idle()
-    found = fleet.app.store.action(row.id)
+    found = fleet.app.store.runs.action(row.id)
     assert found is not None
     return found
 
 
-def told(fleet: FleetHarness, since_us: int = 0) -> dict[str, Any]:
+def counts_of(fleet: FleetHarness, since_us: int = 0) -> dict[str, Any]:
     (found,) = report(fleet.app.store, since_us, FOREVER, agent=AGENT)["would"]
     return dict(found)
 
@@ -62,15 +62,15 @@ async def test_an_undo_is_no_agreement_but_a_no_to_what_it_took_back(
 ) -> None:
     row = (await done(asking, mail(NEW)))["mail.file"]
     filed = await approve(asking, row)
-    before = told(asking)
+    before = counts_of(asking)
     assert (before["reviewed"], before["agreed"], before["actions"]) == (1, 1, 1)
 
     (inverse,) = run_of(asking, await undo(asking, filed))
     # Asked for and not done yet: the effect stands, and so does the yes to it.
-    assert (told(asking)["reviewed"], told(asking)["agreed"]) == (1, 1)
-    taken = await approve(asking, inverse)
-    assert taken.effect == "done"
-    after = told(asking)
+    assert (counts_of(asking)["reviewed"], counts_of(asking)["agreed"]) == (1, 1)
+    inverse_row = await approve(asking, inverse)
+    assert inverse_row.effect == "done"
+    after = counts_of(asking)
     assert (after["reviewed"], after["agreed"], after["actions"]) == (1, 0, 1)
     assert list(after["tools"]) == ["mail.file"]
     assert list(after["labels"]) == ["invoice"]
@@ -79,13 +79,13 @@ async def test_an_undo_is_no_agreement_but_a_no_to_what_it_took_back(
 
     # The same from the middle on, where effect and undo began before the window.
     (answer,) = [e for e in asking.entries("hold.approved") if e["action"] == inverse.id]
-    late = told(asking, answer["at"])
-    assert (late["reviewed"], late["agreed"], late["actions"]) == (1, 0, 0)
+    last_counts = counts_of(asking, answer["at"])
+    assert (last_counts["reviewed"], last_counts["agreed"], last_counts["actions"]) == (1, 0, 0)
 
     # To take the undo back is to agree with the effect after all.
-    (again,) = run_of(asking, await undo(asking, taken))
-    assert (await approve(asking, again)).effect == "done"
-    last = told(asking)
+    (repeat,) = run_of(asking, await undo(asking, inverse_row))
+    assert (await approve(asking, repeat)).effect == "done"
+    last = counts_of(asking)
     assert (last["reviewed"], last["agreed"], last["actions"]) == (1, 1, 1)
 
 
@@ -98,10 +98,10 @@ async def test_an_undo_that_nobody_knows_of_is_not_done_a_second_time(tmp_path: 
         new.rename(box / "away")
         new.write_text("in the way")
         first = await undo(fleet, row)
-        run = fleet.app.store.run(first["run"])
+        run = fleet.app.store.runs.run(first["run"])
         assert run is not None
         assert run.state == "waiting"
-        epoch = fleet.app.store.lease_epoch(run)
+        epoch = fleet.app.store.cluster.lease_epoch(run)
         assert epoch is not None
         await dead_letter(fleet.app.services, run, epoch, "Test: buried by hand")
         fleet.app.services.parked_runs.unpark(run)

@@ -14,7 +14,7 @@ from vedette.testing.harness import FleetHarness, TrustingStage, copy_policies
 
 
 def live(fleet: FleetHarness) -> tuple[int, str]:
-    return fleet.app.store.live_revision()
+    return fleet.app.store.policy.live_revision()
 
 
 def edit(folder: Path) -> None:
@@ -57,7 +57,7 @@ async def test_who_comes_for_one_command_publishes_under_a_persons_name_or_nothi
         visit = replace(settings, store=replace(settings.store, visit=True))
         app = await open_app(visit, stage=TrustingStage())
         try:
-            assert app.store.live_revision() == first
+            assert app.store.policy.live_revision() == first
         finally:
             await app.close()
         await fleet.open()
@@ -109,7 +109,7 @@ async def test_a_refused_folder_is_told_at_every_start_and_tried_again_without_a
         for _ in range(2):
             app = await open_app(settings, stage=stage)
             try:
-                assert app.store.live_revision() == first
+                assert app.store.policy.live_revision() == first
                 (trouble,) = app.troubles
                 assert "policy refused, revision 1 stays: denies/data.yaml:1: no" in trouble
             finally:
@@ -118,7 +118,7 @@ async def test_a_refused_folder_is_told_at_every_start_and_tried_again_without_a
         app = await open_app(settings, stage=TrustingStage())
         try:
             # Only what was refused by a verdict waits for another text.
-            assert (app.store.live_revision() == first) is verdict
+            assert (app.store.policy.live_revision() == first) is verdict
             assert len(app.troubles) == verdict
         finally:
             await app.close()

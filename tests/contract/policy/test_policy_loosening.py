@@ -54,7 +54,7 @@ def live(fleet: FleetHarness) -> int:
 
 
 def mode(fleet: FleetHarness) -> str:
-    files = fleet.app.store.bundle_files(fleet.app.rollout.live.digest)
+    files = fleet.app.store.policy.bundle_files(fleet.app.rollout.live.digest)
     assert files is not None
     return str(read_grant(files, "worker")["mode"])
 
@@ -65,18 +65,18 @@ async def test_a_rollback_that_arms_an_agent_again_says_so_and_waits_for_a_yes(
     await order(fleet, "mode", agent="worker", mode="observe")
     await fleet.send(job("1", propose("wire.send", to=DESK, text="hello")))
     await fleet.wait_until_idle()
-    told = await order(fleet, "policy_rollback", number=1)
-    assert (told["ok"], told["changed"], mode(fleet)) == (False, False, "observe")
-    assert told["loosens"] == ["worker: mode observe -> act"]
-    assert told["evidence"] == [
+    answer = await order(fleet, "policy_rollback", number=1)
+    assert (answer["ok"], answer["changed"], mode(fleet)) == (False, False, "observe")
+    assert answer["loosens"] == ["worker: mode observe -> act"]
+    assert answer["evidence"] == [
         "of the last 1 decisions 1 would have come out looser",
         "worker wire.send: deny (mode.observe) -> permit (permit.tool)",
     ]
     assert fleet.entries("policy.published")[-1]["policy_rev"] == 2
-    back = await order(fleet, "policy_rollback", number=1, confirm=told["confirm"])
+    back = await order(fleet, "policy_rollback", number=1, confirm=answer["confirm"])
     assert (back["ok"], mode(fleet)) == (True, "act")
     body = fleet.body(fleet.entries("policy.published")[-1]["seq"])
-    assert body["loosens"] == told["loosens"]
+    assert body["loosens"] == answer["loosens"]
 
 
 async def test_what_was_confirmed_is_exactly_what_was_shown(fleet: FleetHarness) -> None:
@@ -96,9 +96,9 @@ async def test_an_order_that_was_not_confirmed_keeps_its_id(fleet: FleetHarness)
 
     await order(fleet, "mode", agent="worker", mode="observe")
     first = replace(fleet.order(), command_id="first")
-    told = await fleet.app.commands.policy_rollback(first, 1)
-    assert not told["ok"]
-    assert (await fleet.app.commands.policy_rollback(first, 1, told["confirm"]))["ok"]
+    answer = await fleet.app.commands.policy_rollback(first, 1)
+    assert not answer["ok"]
+    assert (await fleet.app.commands.policy_rollback(first, 1, answer["confirm"]))["ok"]
     await order(fleet, "mode", agent="worker", mode="observe")
     with pytest.raises(AlreadyDone):
         await fleet.app.commands.policy_rollback(first, 1)
@@ -114,10 +114,10 @@ async def test_a_changed_rule_is_said_with_what_it_would_have_permitted(
         await fleet.send(job(str(number), propose("wire.send", to=DESK, text="hello")))
     await fleet.wait_until_idle()
     (fleet.policies / "vedette/denies/more.rego").unlink()
-    told = await order(fleet, "policy_apply", folder=str(fleet.policies))
-    assert told["loosens"] == ["rules taken away: vedette/denies/more.rego"]
-    assert told["evidence"][0] == "of the last 3 decisions 3 would have come out looser"
-    assert "deny (denies.test) -> permit (permit.tool)" in told["evidence"][1]
+    answer = await order(fleet, "policy_apply", folder=str(fleet.policies))
+    assert answer["loosens"] == ["rules taken away: vedette/denies/more.rego"]
+    assert answer["evidence"][0] == "of the last 3 decisions 3 would have come out looser"
+    assert "deny (denies.test) -> permit (permit.tool)" in answer["evidence"][1]
 
 
 async def test_a_save_that_tightens_is_live_by_itself_and_one_that_loosens_waits(
@@ -126,9 +126,9 @@ async def test_a_save_that_tightens_is_live_by_itself_and_one_that_loosens_waits
     save(fleet, "tools: []", "tools: [bell.ring]", "denies/data.yaml")
     assert await offer(fleet) == "policy revision 2 is live"
     save(fleet, "tools: [bell.ring]", "tools: []", "denies/data.yaml")
-    told = await offer(fleet)
-    assert "tool bell.ring is denied no longer" in told
-    assert "vedette policy publish" in told
+    answer = await offer(fleet)
+    assert "tool bell.ring is denied no longer" in answer
+    assert "vedette policy publish" in answer
     assert live(fleet) == 2
     await fleet.restart()
     assert "tool bell.ring is denied no longer" in fleet.app.troubles[0]
@@ -180,7 +180,7 @@ async def test_what_loosens_the_revision_that_was_faster_is_not_published(
     denies = "denies/data.yaml"
     emergency[denies] = emergency[denies].replace(b"tools: []", b"tools: [wire.send]")
     store: Any = fleet.app.store
-    publish = store.publish
+    publish = store.commands.publish
     raced: list[int] = []
 
     async def outrun(bundle: Bundle, drafts: Any, **more: Any) -> int:
@@ -189,14 +189,14 @@ async def test_what_loosens_the_revision_that_was_faster_is_not_published(
         number: int = await publish(bundle, drafts, **more)
         return number
 
-    store.publish = outrun
+    store.commands.publish = outrun
     save(fleet, "hops: 8", "hops: 7", "limits/data.yaml")
     if how == "order":
-        told = await order(fleet, "policy_apply", folder=str(fleet.policies))
-        assert (told["ok"], told["loosens"]) == (False, ["tool wire.send is denied no longer"])
+        answer = await order(fleet, "policy_apply", folder=str(fleet.policies))
+        assert (answer["ok"], answer["loosens"]) == (False, ["tool wire.send is denied no longer"])
     else:
         assert "another revision was published meanwhile" in await offer(fleet)
-    assert raced == [store.live_revision()[0]]
+    assert raced == [store.policy.live_revision()[0]]
 
 
 async def test_a_folder_brought_to_what_is_live_speaks_again(fleet: FleetHarness) -> None:
@@ -218,7 +218,7 @@ async def test_a_running_fleet_tells_at_once_that_its_folder_waits(fleet: FleetH
     await running.offer_policy()
     await fleet.submit_confirmed("policy_rollback", number=1)
     await running.run()
-    assert any("the folder waits" in told for told in running.troubles)
+    assert any("the folder waits" in message for message in running.troubles)
 
 
 # --- as it is typed ------------------------------------------------------------------------------

@@ -21,11 +21,12 @@ from vedette.domain.budget import Budget
 from vedette.domain.bundle import Bundle
 from vedette.domain.decision import DecisionContext, DecisionRecord
 from vedette.domain.entry import Body, Draft
+from vedette.domain.erasure import ErasureTarget
 from vedette.domain.event import Event
 from vedette.domain.identity import Identity
 from vedette.domain.origin import Ref, Roots
 from vedette.domain.ports.policy_engine import PolicyEngine
-from vedette.domain.ports.store import Arrival
+from vedette.domain.ports.run_store import Arrival
 from vedette.domain.tool import Tool
 from vedette.policy.gateway import Gateway
 from vedette.policy.replay import Difference, replay
@@ -101,7 +102,7 @@ class Recorder:
         self._count = 0
 
     async def publish(self, new: Bundle) -> None:
-        number = await self.store.publish(new, [])
+        number = await self.store.commands.publish(new, [])
         self.gateway.swap(RegorusEngine(new), number)
 
     async def decide(self, value: Any, *, stopped: bool = False) -> DecisionRecord:
@@ -109,8 +110,8 @@ class Recorder:
         of = event(self._count)
         situation = DecisionContext(AGENT, of, 1, 1000 + self._count, stopped=stopped)
         decided = self.gateway.decide(action(value, self._count), situation)
-        await self.store.accept([Arrival(of, b"{}", (), None)], None)
-        await self.store.append_entries([draft(decided, of)])
+        await self.store.steps.accept([Arrival(of, b"{}", (), None)], None)
+        await self.store.commands.append_entries([draft(decided, of)])
         return decided
 
     async def some(self) -> None:
@@ -122,7 +123,7 @@ class Recorder:
         read = self.gateway.may_read(DecisionContext(AGENT, event(1), 1, 5), "inbox", "desk")
         fields = dict(draft(read, event(1)).fields) | {"memory": "inbox/desk"}
         del fields["event"]
-        await self.store.append_entries(
+        await self.store.commands.append_entries(
             [Draft("recall.decided", fields, body=Body(read.to_body()))]
         )
 
@@ -156,7 +157,10 @@ async def test_every_decision_of_both_revisions_comes_out_again(recorded: Record
     assert report.to_json()["revisions"] == {"1": each, "2": each}
     assert report.bundles == {bundle("first").digest, bundle("second").digest}
     assert report.engines == report.engine
-    rules = [orjson.loads(raw)["rule"] for _, raw, _, _ in recorded.store.walk(("action.decided",))]
+    rules = [
+        orjson.loads(raw)["rule"]
+        for _, raw, _, _ in recorded.store.ledger.walk(("action.decided",))
+    ]
     assert rules == ["origins", "ask", "ask", "first", "origins", "ask", "ask", "second"]
 
 
@@ -168,10 +172,10 @@ async def test_nothing_is_read_but_the_record(recorded: Recorder, tmp_path: Path
         loaded.append(policy.digest)
         return load(policy)
 
-    beside = SqliteReader(tmp_path / "state")
-    assert replay(beside, counting).ok
+    reader = SqliteReader(tmp_path / "state")
+    assert replay(reader, counting).ok
     assert loaded == [bundle("first").digest, bundle("second").digest]
-    beside.close()
+    reader.close()
 
 
 async def test_another_policy_s_answers_are_told_apart(recorded: Recorder) -> None:
@@ -182,7 +186,7 @@ async def test_another_policy_s_answers_are_told_apart(recorded: Recorder) -> No
     first = report.differences[0]
     assert isinstance(first, Difference)
     assert (first.recorded["rule"], first.replayed["rule"]) == ("first", "third")
-    found = recorded.store.entry(first.seq)
+    found = recorded.store.ledger.entry(first.seq)
     assert found is not None
     assert orjson.loads(found[1])["rule"] == "first"
 
@@ -217,10 +221,12 @@ async def test_the_denials_of_the_gateway_itself_come_out_again(
     report = replay(recorded.store, choose)
     # The failing engine now answers for the whole first revision; the last decision agrees.
     assert report.decisions == before + 1
-    assert all(d.seq < recorded.store.last_seq() for d in report.differences)
+    assert all(d.seq < recorded.store.ledger.last_seq() for d in report.differences)
     assert report.agreed == 5 + 1
     # The control: an engine that works does not agree with that last one.
-    assert [d.seq for d in replay(recorded.store, load).differences] == [recorded.store.last_seq()]
+    assert [d.seq for d in replay(recorded.store, load).differences] == [
+        recorded.store.ledger.last_seq()
+    ]
 
 
 async def test_a_question_of_another_shape_is_denied_again(
@@ -252,8 +258,8 @@ async def test_what_was_erased_is_unreplayable_and_said_to_be(recorded: Recorder
     drafted = Draft(
         "body.erased", {"actor": "person:kim"}, body=Body(canonical_json({"reason": "x"}))
     )
-    await recorded.store.erase(
-        event=event(2).key, subject=None, draft=drafted, stateless=agents_of(recorded.store)
+    await recorded.store.commands.erase(
+        ErasureTarget("event", event(2).key), drafted, stateless=agents_of(recorded.store)
     )
     report = replay(recorded.store, load)
     assert report.ok
@@ -264,21 +270,21 @@ async def test_what_was_erased_is_unreplayable_and_said_to_be(recorded: Recorder
 async def test_only_what_a_later_entry_names_was_erased(recorded: Recorder, tmp_path: Path) -> None:
     """A body that is gone unsaid is missing, and so is one that was named before it was there."""
     store = recorded.store
-    gone = [orjson.loads(raw) for _, raw, _, _ in store.walk(("action.decided",))][:2]
-    await store.append_entries([Draft("body.erased", {"erased": [gone[0]["body"]]})])
+    decisions = [orjson.loads(raw) for _, raw, _, _ in store.ledger.walk(("action.decided",))][:2]
+    await store.commands.append_entries([Draft("body.erased", {"erased": [decisions[0]["body"]]})])
     decided = await recorded.decide(Ref("/charter/main"))
     assert decided.decision.outcome == "permit"
-    *_, last = (orjson.loads(raw) for _, raw, _, _ in store.walk(("action.decided",)))
+    *_, last = (orjson.loads(raw) for _, raw, _, _ in store.ledger.walk(("action.decided",)))
     store.close()
-    for entry in (*gone, last):
+    for entry in (*decisions, last):
         spoil(tmp_path / "state", "DELETE FROM body WHERE seq=?", entry["seq"])
     # Forge the erasure to name what came after it.
     store_ = SqliteReader(tmp_path / "state")
-    ((seq, raw, _, _),) = store_.walk(("body.erased",))
+    ((seq, raw, _, _),) = store_.ledger.walk(("body.erased",))
     store_.close()
-    told = orjson.loads(raw)
-    told["erased"].append(last["body"])
-    spoil(tmp_path / "state", "UPDATE entry SET bytes=? WHERE seq=?", canonical_json(told), seq)
+    document = orjson.loads(raw)
+    document["erased"].append(last["body"])
+    spoil(tmp_path / "state", "UPDATE entry SET bytes=? WHERE seq=?", canonical_json(document), seq)
     store_ = SqliteReader(tmp_path / "state")
     report = replay(store_, load)
     store_.close()
@@ -324,7 +330,7 @@ async def test_an_entry_that_says_otherwise_than_its_body_differs(
 ) -> None:
     recorded.store.close()
     store = SqliteReader(tmp_path / "state")
-    seq, raw, _, _ = next(store.walk(("action.decided",)))
+    seq, raw, _, _ = next(store.ledger.walk(("action.decided",)))
     store.close()
     forged = raw.replace(b'"outcome":"permit"', b'"outcome":"deny"')
     assert forged != raw

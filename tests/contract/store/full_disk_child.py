@@ -81,7 +81,7 @@ async def main(small: Path, outside: Path) -> None:
         ballast = fill(small)
         told["free_when_full"] = free(small)
         gate.open.set()
-        while fleet.app.store.is_ready:
+        while fleet.app.store.steps.is_ready:
             fill(small)
             await asyncio.sleep(0.02)
         await asyncio.sleep(0.1)
@@ -91,15 +91,17 @@ async def main(small: Path, outside: Path) -> None:
         told["calls_after"] = len(world.calls)
         told["done_when_full"] = sum(
             row.effect == "done"
-            for run in fleet.app.store.runs_page(agent=None, state=None, before=None, limit=100)
-            for row in fleet.app.store.actions(run.id)
+            for run in fleet.app.store.runs.runs_page(
+                agent=None, state=None, before=None, limit=100
+            )
+            for row in fleet.app.store.runs.actions(run.id)
         )
         fill(small)
     fill(small)
     told["verbs"] = verbs(small, outside)
     ballast.unlink()
     async with fleet:
-        told["stops_after"] = [list(stop) for stop in fleet.app.store.stop_scopes()]
+        told["stops_after"] = [list(stop) for stop in fleet.app.store.policy.stop_scopes()]
         await fleet.app.commands.resume(fleet.order(), all=True)
         await fleet.wait_until_idle(30)
     told["keys_at_the_end"] = dict(world.keys())

@@ -31,16 +31,16 @@ async def one(store: SqliteStore, number: int, text: str = "x") -> tuple[str, in
     """Accept an event and close its run in two steps; tell each answer's seq."""
     (run,) = await accept_events(store, event(number))
     reasoned = entry(run, "turn.reasoned", turn=1, text=text)
-    first = await store.commit(step(store, run, reasoned, turn=1))
-    after = store.run(run.id)
+    first = await store.steps.commit(step(store, run, reasoned, turn=1))
+    after = store.runs.run(run.id)
     assert after is not None
-    second = await store.commit(closing_step(store, after))
+    second = await store.steps.commit(closing_step(store, after))
     return run.id, first.last, second.last
 
 
 async def loop(folder: Path) -> None:
     store = open_store(folder)
-    number = store.last_seq() * 1000  # not the events of the run before
+    number = store.ledger.last_seq() * 1000  # not the events of the run before
 
     async def lane(at: int) -> None:
         while True:
@@ -65,14 +65,14 @@ async def full(folder: Path) -> None:
             answered.append(await one(store, number, os.urandom(3000).hex()))
         except StoreFailed as error:
             failures.append(str(error))
-    ready_when_full = store.is_ready
+    ready_when_full = store.steps.is_ready
     ballast.unlink()
     answered.append(await one(store, number + 1))
     told = {
         "answered": answered,
         "failures": failures,
         "ready_when_full": ready_when_full,
-        "ready_again": store.is_ready,
+        "ready_again": store.steps.is_ready,
         "free": os.statvfs(folder).f_bavail,
     }
     store.close()

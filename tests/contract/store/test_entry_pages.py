@@ -17,7 +17,7 @@ from tests.bench.pages import filled_postgres, filled_sqlite, questions
 
 from vedette.domain.base.errors import BadCommand
 from vedette.ledger.history.changes import FILTERS, MAX_GAP, changes, entries_page
-from vedette.store.read_runs import StoreReader
+from vedette.store.reader import StoreReader
 
 NUMBER = 3000
 
@@ -37,7 +37,7 @@ def record(
 
 @pytest.fixture(scope="module")
 def everything(record: StoreReader) -> list[dict[str, Any]]:
-    return [orjson.loads(raw) for _, raw in record.entries_after(0, 10 * NUMBER)]
+    return [orjson.loads(raw) for _, raw in record.ledger.entries_after(0, 10 * NUMBER)]
 
 
 def fitting(everything: list[dict[str, Any]], filters: dict[str, Any]) -> list[int]:
@@ -63,16 +63,18 @@ def test_pages_meet_and_give_all_there_is(
         assert wanted, name
         size = max(2, len(wanted) // 4) if len(wanted) < 400 else 150
         seen: list[int] = []
-        pages = [entries_page(record, 5, filters, limit=min(size, 200))]
+        pages = [entries_page(record.ledger, 5, filters, limit=min(size, 200))]
         while (older := pages[-1]["older"]) is not None:
-            pages.append(entries_page(record, 5, filters, before=older, limit=min(size, 200)))
+            pages.append(
+                entries_page(record.ledger, 5, filters, before=older, limit=min(size, 200))
+            )
         for page in pages:
             seen += [item["seq"] for item in page["items"]]
         assert seen == wanted, name
         assert pages[0]["newer"] is None
         for newer, older_page in pairwise(pages):
             after = older_page["newer"]
-            again = entries_page(record, 5, filters, after=after, limit=min(size, 200))
+            again = entries_page(record.ledger, 5, filters, after=after, limit=min(size, 200))
             assert again["items"] == newer["items"], name
 
 
@@ -84,9 +86,9 @@ def test_a_page_anywhere_is_what_is_next_to_it(
         wanted = fitting(everything, filters)
         for _ in range(8):
             at = dice.randrange(NUMBER + 2)
-            before = entries_page(record, 5, filters, before=at, limit=20)["items"]
+            before = entries_page(record.ledger, 5, filters, before=at, limit=20)["items"]
             assert [item["seq"] for item in before] == [s for s in wanted if s < at][:20], name
-            after = entries_page(record, 5, filters, after=at, limit=20)["items"]
+            after = entries_page(record.ledger, 5, filters, after=at, limit=20)["items"]
             newer = [s for s in wanted if s > at]
             assert [item["seq"] for item in after] == newer[
                 len(newer) - 20 if len(newer) > 20 else 0 :
@@ -96,7 +98,7 @@ def test_a_page_anywhere_is_what_is_next_to_it(
 def test_one_lane_with_all_of_a_page_is_read_to_its_end(record: StoreReader) -> None:
     """A page that lies in one lane alone is whole, though each lane is read a little at first."""
     only = {"agent": "agent3"}
-    page = entries_page(record, 5, only, limit=200)
+    page = entries_page(record.ledger, 5, only, limit=200)
     assert len(page["items"]) == 200
     kinds = {item["kind"] for item in page["items"]}
     assert "run.closed" in kinds
@@ -109,9 +111,9 @@ def test_a_page_at_an_instant(record: StoreReader, everything: list[dict[str, An
         (middle["at"] - 1, middle["seq"] - 1),
         (everything[-1]["at"] + 10**9, everything[-1]["seq"]),
     ):
-        page = entries_page(record, 5, {}, at_us=at_us, limit=3)
+        page = entries_page(record.ledger, 5, {}, at_us=at_us, limit=3)
         assert [item["seq"] for item in page["items"]] == [first, first - 1, first - 2]
-    assert entries_page(record, 5, {}, at_us=everything[0]["at"] - 1)["items"] == []
+    assert entries_page(record.ledger, 5, {}, at_us=everything[0]["at"] - 1)["items"] == []
 
 
 @pytest.mark.parametrize(
@@ -124,37 +126,37 @@ def test_a_page_at_an_instant(record: StoreReader, everything: list[dict[str, An
 )  # fmt: skip
 def test_what_no_index_answers_is_refused(record: StoreReader, filters: dict[str, Any]) -> None:
     with pytest.raises(BadCommand):
-        entries_page(record, 5, filters)
+        entries_page(record.ledger, 5, filters)
 
 
 def test_a_page_has_bounds(record: StoreReader) -> None:
     for wrong in ({"limit": 0}, {"limit": 201}, {"before": -1}, {"before": 1, "after": 1}):
         with pytest.raises(BadCommand):
-            entries_page(record, 5, {}, **wrong)
+            entries_page(record.ledger, 5, {}, **wrong)
 
 
 def test_no_filter_scans_the_ledger(tmp_path: Path) -> None:
     """The plans say SEARCH for every table of the record, and nothing is sorted but pages."""
     store = StoreReader(filled_sqlite(tmp_path, 300, 7))
     plans: list[tuple[str, str]] = []
-    kept = store._database.rows
+    kept = store.database.rows
 
     def rows(sql: str, values: Any = ()) -> list[tuple[Any, ...]]:
         told = kept("EXPLAIN QUERY PLAN " + sql, values)
         plans.extend((sql, str(row[3])) for row in told)
         return kept(sql, values)
 
-    store._database.rows = rows  # type: ignore[method-assign]
+    store.database.rows = rows  # type: ignore[method-assign]
     for filters in questions(store, 300).values():
-        entries_page(store, 5, filters, before=200)
-        entries_page(store, 5, filters, after=20)
-    changes(store, 200)
-    store.latest_entries(["action.decided", "run.dead"], 20, 10)
-    store.seq_at(10**15)
-    store.counts()
-    store.event_counts()
-    store.wait_counts()
-    store.examples()
+        entries_page(store.ledger, 5, filters, before=200)
+        entries_page(store.ledger, 5, filters, after=20)
+    changes(store.ledger, 200)
+    store.ledger.latest_entries(["action.decided", "run.dead"], 20, 10)
+    store.ledger.seq_at(10**15)
+    store.tables.counts()
+    store.tables.event_counts()
+    store.tables.wait_counts()
+    store.tables.examples()
     bad = [
         (sql, plan)
         for sql, plan in plans
@@ -178,8 +180,8 @@ def test_no_filter_scans_the_ledger(tmp_path: Path) -> None:
 def test_changes_name_what_was_touched(
     record: StoreReader, everything: list[dict[str, Any]]
 ) -> None:
-    head = record.last_seq()
-    told = changes(record, head - 300)
+    head = record.ledger.last_seq()
+    told = changes(record.ledger, head - 300)
     assert (told["gap"], told["head"]) == (False, head)
     assert ["head", "", head] in told["items"]
     newest = {
@@ -194,18 +196,18 @@ def test_changes_name_what_was_touched(
 
 
 def test_changes_are_nothing_at_the_head_and_of_topics_asked_for(record: StoreReader) -> None:
-    head = record.last_seq()
-    assert changes(record, head) == {"items": [], "head": head, "gap": False}
-    told = changes(record, head - 1500, frozenset({"inbox", "memory"}))
+    head = record.ledger.last_seq()
+    assert changes(record.ledger, head) == {"items": [], "head": head, "gap": False}
+    told = changes(record.ledger, head - 1500, frozenset({"inbox", "memory"}))
     assert {topic for topic, _, _ in told["items"]} == {"inbox", "memory"}
     with pytest.raises(BadCommand):
-        changes(record, head, frozenset({"weather"}))
+        changes(record.ledger, head, frozenset({"weather"}))
 
 
 def test_who_is_too_far_behind_is_told_to_read_again(record: StoreReader) -> None:
-    head = record.last_seq()
+    head = record.ledger.last_seq()
     for after in (head + 1, head - MAX_GAP - 1):
-        assert changes(record, after)["gap"]
+        assert changes(record.ledger, after)["gap"]
 
 
 async def test_changes_over_the_local_api(record: StoreReader) -> None:
@@ -213,7 +215,7 @@ async def test_changes_over_the_local_api(record: StoreReader) -> None:
 
     services = SimpleNamespace(store=record, fleet=SimpleNamespace(name="harbour"))
     app: Any = SimpleNamespace(commands=SimpleNamespace(services=services), containment=None)
-    head = record.last_seq()
+    head = record.ledger.last_seq()
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="v") as folder:
         async with serve_local(app, Path(folder)) as path:
             transport = httpx.AsyncHTTPTransport(uds=str(path))
@@ -221,7 +223,7 @@ async def test_changes_over_the_local_api(record: StoreReader) -> None:
                 asked: dict[str, str | int] = {"after": head - 50, "topics": "agent,head"}
                 told = await client.get("/v1/changes", params=asked)
                 assert told.json()["result"] == changes(
-                    record, head - 50, frozenset({"agent", "head"})
+                    record.ledger, head - 50, frozenset({"agent", "head"})
                 )
                 for wrong in ("", "x", "-1", "1.5"):
                     refused = await client.get("/v1/changes", params={"after": wrong})

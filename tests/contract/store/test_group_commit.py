@@ -18,7 +18,7 @@ from vedette.domain.base.errors import StoreFailed
 from vedette.domain.run import CommitStatus
 from vedette.store import witness
 from vedette.store.group_commit import GATHER_TURNS
-from vedette.store.sqlite import SqliteStore
+from vedette.store.sqlite import FileHooks, SqliteStore
 from vedette.testing.clock import ManualClock
 from vedette.testing.sample_steps import accept_events, closing_step, entry, event, step
 
@@ -39,13 +39,13 @@ def store(tmp_path: Path) -> Iterator[SqliteStore]:
 def committers(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the threads that made groups durable."""
     seen: list[str] = []
-    commit = store._write.commit
+    commit = store.parts.database.commit
 
     def noted() -> None:
         seen.append(threading.current_thread().name)
         commit()
 
-    monkeypatch.setattr(store._write, "commit", noted)
+    monkeypatch.setattr(store.parts.database, "commit", noted)
     return seen
 
 
@@ -58,12 +58,14 @@ async def test_little_is_written_by_the_loop_and_made_durable_by_the_thread(
 ) -> None:
     loop, enqueue = who(), store.writer.enqueue
     assert await enqueue(who, in_savepoint=False) == loop
-    assert await enqueue(who, in_savepoint=False, size=store.inline_limit) == loop
+    assert await enqueue(who, in_savepoint=False, size=FileHooks.inline_limit) == loop
     assert committers == ["vedette-writer"] * 2
     # The controls: much, and what may write as it goes, would hold up the loop.
-    assert await enqueue(who, in_savepoint=False, size=store.inline_limit + 1) == "vedette-writer"
+    assert (
+        await enqueue(who, in_savepoint=False, size=FileHooks.inline_limit + 1) == "vedette-writer"
+    )
     assert await enqueue(who, in_savepoint=True) == "vedette-writer"
-    many = [enqueue(who, in_savepoint=False) for _ in range(store.inline_limit + 1)]
+    many = [enqueue(who, in_savepoint=False) for _ in range(FileHooks.inline_limit + 1)]
     assert set(await asyncio.gather(*many)) == {"vedette-writer"}
     mixed = [enqueue(who, in_savepoint=guarded) for guarded in (False, True)]
     assert set(await asyncio.gather(*mixed)) == {"vedette-writer"}
@@ -94,15 +96,15 @@ async def test_a_bad_row_of_what_the_loop_wrote_loses_only_its_own_item(
     good, other = await accept_events(store, event(1), event(2))
 
     def bad() -> None:
-        store._buffer.events.append((None, None, None, None))  # type: ignore[arg-type]
+        store.parts.buffer.events.append((None, None, None, None))  # type: ignore[arg-type]
 
-    first = store.send(closing_step(store, good))
+    first = store.steps.send(closing_step(store, good))
     refused = store.writer.enqueue(bad, in_savepoint=False)
-    last = store.send(closing_step(store, other))
+    last = store.steps.send(closing_step(store, other))
     with pytest.raises(apsw.ConstraintError):
         await refused
     assert [(await first).status, (await last).status] == [CommitStatus.COMMITTED] * 2
-    assert (store.is_ready, store.last_seq()) == (True, 4)
+    assert (store.steps.is_ready, store.ledger.last_seq()) == (True, 4)
 
 
 class Ends(BaseException):
@@ -119,15 +121,15 @@ async def test_a_group_that_is_interrupted_on_the_loop_is_lost_whole(store: Sqli
         raise Ends
 
     step, ended = (
-        store.send(closing_step(store, run)),
+        store.steps.send(closing_step(store, run)),
         store.writer.enqueue(ends, in_savepoint=False),
     )
     for lost in (step, ended):
         with pytest.raises(StoreFailed, match="interrupted"):
             await lost
     assert [type(each) for each in heard] == [Ends]
-    assert (await store.commit(closing_step(store, run))).status is CommitStatus.COMMITTED
-    assert (store.is_ready, store.last_seq()) == (True, 2)
+    assert (await store.steps.commit(closing_step(store, run))).status is CommitStatus.COMMITTED
+    assert (store.steps.is_ready, store.ledger.last_seq()) == (True, 2)
 
 
 async def test_the_loop_waits_for_nobody_who_holds_the_file(
@@ -187,8 +189,8 @@ async def test_what_is_large_is_written_by_the_thread(
     (small,) = await accept_events(store, event(1))
     (large,) = await accept_events(store, replace(event(2), data={"value": long}))
     told = entry(small, "turn.reasoned", text=long, label="loud", confidence_milli=1)
-    await store.commit(step(store, small, told, turn=1, state="ready"))
-    await store.commit(closing_step(store, large))
+    await store.steps.commit(step(store, small, told, turn=1, state="ready"))
+    await store.steps.commit(closing_step(store, large))
     assert wrote == [loop, "vedette-writer", "vedette-writer", loop]
 
 

@@ -37,14 +37,14 @@ async def test_a_store_of_an_older_schema_goes_on(tmp_path: Path, schema: int) -
     async with toy_fleet(tmp_path, world, agents=("worker", "helper")) as fleet:
         await fleet.wait_until_idle()
         store = fleet.app.store
-        assert store.counts()["worker"] == {
+        assert store.tables.counts()["worker"] == {
             "run.dead": 1, "run.done": 15, "run.waiting": 2, "decided.deny": 1,
             "decided.hold": 2, "decided.permit": 26, "effect.done": 26, "hold.open": 2,
         }  # fmt: skip
         # What was intended at the kill is done once, under the key it had then.
         (call,) = world.calls
         assert call.args["text"] == "in flight"
-        old = store.action(f"act_{call.key}")
+        old = store.runs.action(f"act_{call.key}")
         assert old is not None
         assert old.effect == "done"
         # The rules of then deny every question of now: a person makes those of now live first.
@@ -55,8 +55,8 @@ async def test_a_store_of_an_older_schema_goes_on(tmp_path: Path, schema: int) -
         assert (denied.decided, denied.rule) == ("deny", "identity.schema")
         assert (await fleet.apply_policy(fleet.policies))["ok"]
         # A hold of then is answered now, and is done under its own key.
-        assert {held.id for held in store.holds_page(after=0, limit=10)} >= {HELD}
-        held = store.action(HELD)
+        assert {held.id for held in store.runs.holds_page(after=0, limit=10)} >= {HELD}
+        held = store.runs.action(HELD)
         assert held is not None
         await fleet.approve(held, "it is right")
         await fleet.wait_until_idle()
@@ -64,14 +64,14 @@ async def test_a_store_of_an_older_schema_goes_on(tmp_path: Path, schema: int) -
         # A judge goes on from all that it saw of the key: 0, 3, 6, 9 and two jobs of value 0.
         await fleet.send(job("new", send_proposal("new"), key="k0", value=1))
         await fleet.wait_until_idle()
-        (run,) = store.runs_page(agent="worker", state=None, before=None, limit=1)
-        assert store.turns(run.id)[0]["label"] == "sum 19 of 6"
+        (run,) = store.runs.runs_page(agent="worker", state=None, before=None, limit=1)
+        assert store.runs.turns(run.id)[0]["label"] == "sum 19 of 6"
         # A redelivery of then is still known.
         (receipt,) = await fleet.send(job("w3", send_proposal("hello 3"), key="k0", value=3))
         assert receipt.status == "duplicate"
         folder = fleet.folder / "state"
         public = (folder / "ledger.pub").read_text()
-        report = verify_store(store, public, folder / "witness.log")
+        report = verify_store(store.ledger, public, folder / "witness.log")
         assert report.ok, report.findings
 
 

@@ -53,7 +53,7 @@ async def test_what_was_called_and_what_was_not_is_known_when_the_server_is_back
             await fleet.send(CALLED)
             await wait_until(lambda: len(world.calls) == 1, 60)
             (run,) = fleet.runs(CALLED)
-            onward = store.send
+            onward = store.steps.send
 
             async def crash_after(step: Step) -> CommitResult:
                 answer: CommitResult = await onward(step)
@@ -63,14 +63,16 @@ async def test_what_was_called_and_what_was_not_is_known_when_the_server_is_back
                         await fleet.send(job("lost", key="c"))
                 return answer
 
-            store.send = lambda step: asyncio.ensure_future(crash_after(step))
+            store.steps.send = lambda step: asyncio.ensure_future(crash_after(step))
             await fleet.send(STARTED)
-            await wait_until(lambda: not store.is_ready, 60)
-            store.send = onward
+            await wait_until(lambda: not store.steps.is_ready, 60)
+            store.steps.send = onward
             answers.set()
-            await wait_until(lambda: store.lease_epoch(run) is None, 60)
+            await wait_until(lambda: store.cluster.lease_epoch(run) is None, 60)
             server.restart()
-            await wait_until(lambda: store.is_ready and store.lease_epoch(run) is not None, 60)
+            await wait_until(
+                lambda: store.steps.is_ready and store.cluster.lease_epoch(run) is not None, 60
+            )
             await wait_until(lambda: ended(fleet) == 2, 60)
             assert not fleet.entries("effect.unknown")
             assert world.keys() == Counter(call.key for call in world.calls)

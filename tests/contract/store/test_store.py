@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -22,6 +22,7 @@ from vedette.domain.budget import FLEET, Cap, Raise
 from vedette.domain.bundle import Bundle
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Body, Draft
+from vedette.domain.erasure import ErasureTarget
 from vedette.domain.memory import Candidate
 from vedette.domain.ports.sources import Refused
 from vedette.domain.ports.store import Store
@@ -43,23 +44,10 @@ KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 CLOCK = ManualClock()
 
 
-class Opened(Store, Protocol):
-    """A store with what tests need beyond the port: a way to close it and to look inside."""
-
-    def close(self) -> None: ...
-    def last_seq(self) -> int: ...
-    def bundle_files(self, digest: str) -> dict[str, bytes] | None: ...
-    async def compare_and_set(self, name: str, was: str | None, value: str) -> bool: ...
-    def spend_by_minute(self, since_minute: int) -> list[tuple[str, str, int, int]]: ...
-    def walk(
-        self, kinds: tuple[str, ...] | None = None, after: int = 0
-    ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]: ...
+Opener = Callable[..., Store]
 
 
-Opener = Callable[..., Opened]
-
-
-def open_sqlite(folder: Path, fleet: str = "harbour") -> Opened:
+def open_sqlite(folder: Path, fleet: str = "harbour") -> Store:
     from vedette.store.sqlite import SqliteStore
 
     return SqliteStore(
@@ -72,7 +60,7 @@ def open_sqlite(folder: Path, fleet: str = "harbour") -> Opened:
     )
 
 
-def open_postgres(folder: Path, fleet: str = "harbour") -> Opened:
+def open_postgres(folder: Path, fleet: str = "harbour") -> Store:
     from tests.pg import database_for
 
     from vedette.store.postgres import PostgresStore
@@ -93,9 +81,9 @@ ADAPTERS: dict[str, Opener] = {"postgres": open_postgres, "sqlite": open_sqlite}
 @pytest.fixture(params=sorted(ADAPTERS))
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     """Open the same store again and again; what is still open at the end is closed."""
-    opened: list[Opened] = []
+    opened: list[Store] = []
 
-    def again(fleet: str = "harbour") -> Opened:
+    def again(fleet: str = "harbour") -> Store:
         opened.append(ADAPTERS[request.param](tmp_path / "state", fleet))
         return opened[-1]
 
@@ -105,12 +93,12 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
 
 
 @pytest.fixture
-def store(opener: Opener) -> Opened:
+def store(opener: Opener) -> Store:
     return opener()
 
 
-def sealed(store: Opened, *kinds: str) -> list[dict[str, Any]]:
-    return [orjson.loads(raw) for _, raw, _, _ in store.walk(kinds or None)]
+def sealed(store: Store, *kinds: str) -> list[dict[str, Any]]:
+    return [orjson.loads(raw) for _, raw, _, _ in store.ledger.walk(kinds or None)]
 
 
 def by_person(kind: str, **fields: Any) -> Draft:
@@ -122,9 +110,9 @@ def by_person(kind: str, **fields: Any) -> Draft:
 # --- accept ---------------------------------------------------------------------------------
 
 
-async def test_an_event_makes_a_run_for_each_agent_it_wakes(store: Opened) -> None:
+async def test_an_event_makes_a_run_for_each_agent_it_wakes(store: Store) -> None:
     one = event(1)
-    (answer,) = await store.accept([arrival(one, "watcher", "sorter")], None)
+    (answer,) = await store.steps.accept([arrival(one, "watcher", "sorter")], None)
     assert answer.event == one.key
     assert not answer.duplicate
     assert [run.id for run in answer.runs] == [
@@ -133,63 +121,63 @@ async def test_an_event_makes_a_run_for_each_agent_it_wakes(store: Opened) -> No
     (entry_,) = sealed(store, "event.accepted")
     assert (entry_["event"], entry_["woke"]) == (one.key, 2)
     assert {run.position for run in answer.runs} == {entry_["seq"]}
-    assert store.event(one.key) == one
-    assert store.run(answer.runs[0].id) == answer.runs[0]
+    assert store.runs.event(one.key) == one
+    assert store.runs.run(answer.runs[0].id) == answer.runs[0]
 
 
-async def test_a_second_delivery_is_the_same_event(store: Opened) -> None:
-    first, second = await store.accept([arrival(event(1), "a"), arrival(event(1), "a")], None)
-    (third,) = await store.accept([arrival(event(1), "a", "b")], None)
+async def test_a_second_delivery_is_the_same_event(store: Store) -> None:
+    first, second = await store.steps.accept([arrival(event(1), "a"), arrival(event(1), "a")], None)
+    (third,) = await store.steps.accept([arrival(event(1), "a", "b")], None)
     assert [first.duplicate, second.duplicate, third.duplicate] == [False, True, True]
     assert second.runs == third.runs == ()
     assert len(sealed(store, "event.accepted")) == 1
-    (other,) = await store.accept([arrival(event(1, source="elsewhere"), "a")], None)
+    (other,) = await store.steps.accept([arrival(event(1, source="elsewhere"), "a")], None)
     assert not other.duplicate
 
 
-async def test_an_event_that_wakes_nobody_is_recorded_too(store: Opened) -> None:
-    (answer,) = await store.accept([arrival(event(1))], None)
+async def test_an_event_that_wakes_nobody_is_recorded_too(store: Store) -> None:
+    (answer,) = await store.steps.accept([arrival(event(1))], None)
     assert answer.runs == ()
     assert sealed(store, "event.accepted")[0]["woke"] == 0
 
 
-async def test_what_is_no_event_is_recorded_beside_the_rest_of_its_batch(store: Opened) -> None:
+async def test_what_is_no_event_is_recorded_beside_the_rest_of_its_batch(store: Store) -> None:
     bad = Refused("line 2", "it is no JSON", b"\xff{")
-    answers = await store.accept([arrival(event(1), "a"), bad, arrival(event(2), "a")], None)
+    answers = await store.steps.accept([arrival(event(1), "a"), bad, arrival(event(2), "a")], None)
     assert [len(answer.runs) for answer in answers] == [1, 0, 1]
-    ((_, _, _, body),) = store.walk(("event.refused",))
+    ((_, _, _, body),) = store.ledger.walk(("event.refused",))
     assert body is not None
     assert orjson.loads(body) == {"where": "line 2", "why": "it is no JSON", "raw": "\ufffd{"}
 
 
-async def test_a_source_s_position_moves_with_its_batch(store: Opened, opener: Opener) -> None:
-    assert store.position("csv:a") is None
-    await store.accept([arrival(event(1), "a")], ("csv:a", "17"))
-    assert store.position("csv:a") == "17"
-    await store.accept([], ("csv:a", "18"))
+async def test_a_source_s_position_moves_with_its_batch(store: Store, opener: Opener) -> None:
+    assert store.runs.source_position("csv:a") is None
+    await store.steps.accept([arrival(event(1), "a")], ("csv:a", "17"))
+    assert store.runs.source_position("csv:a") == "17"
+    await store.steps.accept([], ("csv:a", "18"))
     store.close()
-    assert opener().position("csv:a") == "18"
+    assert opener().runs.source_position("csv:a") == "18"
 
 
-async def test_a_batch_that_cannot_be_written_leaves_nothing(store: Opened) -> None:
+async def test_a_batch_that_cannot_be_written_leaves_nothing(store: Store) -> None:
     """Beside others of its group: a half of it would be events that nobody answered for."""
     bad = Refused("line 2", "it is no text: \udcff", b"")
     first, second = await asyncio.gather(
-        store.accept([arrival(event(1), "a"), bad], None),
-        store.accept([arrival(event(2), "a")], None),
+        store.steps.accept([arrival(event(1), "a"), bad], None),
+        store.steps.accept([arrival(event(2), "a")], None),
         return_exceptions=True,
     )
     assert isinstance(first, Exception)
     assert not isinstance(second, BaseException)
     assert [entry_["event"] for entry_ in sealed(store, "event.accepted")] == [event(2).key]
-    ((again,),) = [await store.accept([arrival(event(1), "a")], None)]
+    ((again,),) = [await store.steps.accept([arrival(event(1), "a")], None)]
     assert (again.duplicate, len(again.runs)) == (False, 1)
 
 
 # --- steps ----------------------------------------------------------------------------------
 
 
-async def test_a_step_is_durable_with_everything_in_it(store: Opened, opener: Opener) -> None:
+async def test_a_step_is_durable_with_everything_in_it(store: Store, opener: Opener) -> None:
     (run,) = await accept_events(store, event(1))
     row = action(run, decided="permit", rule="permit.tool", effect="done", answer=b"{}")
     made = step(
@@ -201,21 +189,21 @@ async def test_a_step_is_durable_with_everything_in_it(store: Opened, opener: Op
         checkpoint=("pump", run.position, b"judge"),
         candidates=[Candidate("inbox", "inbox", "text", (), "watcher", run.id, run.event)],
     )  # fmt: skip
-    committed = await store.commit(made)
+    committed = await store.steps.commit(made)
     assert committed.status is CommitStatus.COMMITTED
     store.close()
     again = opener()
-    after = again.run(run.id)
+    after = again.runs.run(run.id)
     assert after is not None
     assert (after.state, after.steps, after.entries, after.turn) == ("done", 1, 2, 1)
     assert after.last == committed.last
     assert after.observed
-    assert again.actions(run.id) == [row]
-    assert again.action(row.id) == row
-    assert again.row("incidents", "pump") == {"state": "open"}
-    assert again.turns(run.id) == [{"text": "what was proposed"}]
-    assert again.state_history("watcher", "pump", 2**40)[:2] == (b"judge", run.position)
-    assert [(agent, unit, amount) for agent, unit, _, amount in again.spend_by_minute(0)] == [
+    assert again.runs.actions(run.id) == [row]
+    assert again.runs.action(row.id) == row
+    assert again.runs.row("incidents", "pump") == {"state": "open"}
+    assert again.runs.turns(run.id) == [{"text": "what was proposed"}]
+    assert again.judge_states.history("watcher", "pump", 2**40)[:2] == (b"judge", run.position)
+    assert [(agent, unit, amount) for agent, unit, _, amount in again.spend.by_minute(0)] == [
         ("watcher", "actions", 1)
     ]
     turn, closed = sealed(again, "turn.reasoned", "run.closed")
@@ -225,31 +213,31 @@ async def test_a_step_is_durable_with_everything_in_it(store: Opened, opener: Op
     assert closed["cause"] == turn["seq"]
 
 
-async def test_a_row_can_be_deleted_and_spend_given_back(store: Opened) -> None:
+async def test_a_row_can_be_deleted_and_spend_given_back(store: Store) -> None:
     (run,) = await accept_events(store, event(1))
     write = RowWrite("incidents", "pump", {"state": "open"})
-    await store.commit(step(store, run, rows=[write], spend={"actions": 2}))
-    again = store.run(run.id)
+    await store.steps.commit(step(store, run, rows=[write], spend={"actions": 2}))
+    again = store.runs.run(run.id)
     assert again is not None
     gone = RowWrite("incidents", "pump", None)
-    await store.commit(step(store, again, rows=[gone], spend={"actions": -1}))
-    assert store.row("incidents", "pump") is None
-    assert [amount for *_, amount in store.spend_by_minute(0)] == [1]
+    await store.steps.commit(step(store, again, rows=[gone], spend={"actions": -1}))
+    assert store.runs.row("incidents", "pump") is None
+    assert [amount for *_, amount in store.spend.by_minute(0)] == [1]
 
 
-async def test_the_same_step_twice_is_done_once(store: Opened) -> None:
+async def test_the_same_step_twice_is_done_once(store: Store) -> None:
     (run,) = await accept_events(store, event(1))
     made = closing_step(store, run)
-    first, second = await asyncio.gather(store.commit(made), store.commit(made))
+    first, second = await asyncio.gather(store.steps.commit(made), store.steps.commit(made))
     assert (first.status, second.status) == (CommitStatus.COMMITTED, CommitStatus.DUPLICATE)
     assert len(sealed(store, "run.closed")) == 1
 
 
-async def test_two_steps_that_follow_the_same_moment_exclude_one_another(store: Opened) -> None:
+async def test_two_steps_that_follow_the_same_moment_exclude_one_another(store: Store) -> None:
     (run,) = await accept_events(store, event(1))
     one, other = closing_step(store, run), step(store, run, entry(run, "run.dead"), state="dead")
-    assert (await store.commit(one)).status is CommitStatus.COMMITTED
-    assert (await store.commit(other)).status is CommitStatus.DUPLICATE
+    assert (await store.steps.commit(one)).status is CommitStatus.COMMITTED
+    assert (await store.steps.commit(other)).status is CommitStatus.DUPLICATE
     assert sealed(store, "run.dead") == []
 
 
@@ -262,52 +250,52 @@ async def test_two_steps_that_follow_the_same_moment_exclude_one_another(store: 
     ],
 )
 async def test_a_step_of_an_older_world_is_fenced(
-    store: Opened, field: str, answer: CommitStatus
+    store: Store, field: str, answer: CommitStatus
 ) -> None:
     (run,) = await accept_events(store, event(1))
-    head = store.last_seq()
-    fenced = closing_step(store, run, **{field: getattr(store, field) - 1})
-    assert (await store.commit(fenced)).status is answer
-    assert store.last_seq() == head
-    assert store.run(run.id) == run
+    head = store.ledger.last_seq()
+    fenced = closing_step(store, run, **{field: getattr(store.cluster, field) - 1})
+    assert (await store.steps.commit(fenced)).status is answer
+    assert store.ledger.last_seq() == head
+    assert store.runs.run(run.id) == run
     unfenced = closing_step(store, run, policy_rev=None, stop_epoch=None)
-    assert (await store.commit(unfenced)).status is CommitStatus.COMMITTED
+    assert (await store.steps.commit(unfenced)).status is CommitStatus.COMMITTED
 
 
 TEN = (Cap("agent", "model_calls", "day", 10),)
 
 
-async def test_many_at_once_never_spend_more_than_the_cap(store: Opened) -> None:
+async def test_many_at_once_never_spend_more_than_the_cap(store: Store) -> None:
     runs = await accept_events(store, *(event(n) for n in range(20)))
     answers = await asyncio.gather(
         *(
-            store.commit(closing_step(store, run, spend={"model_calls": 3}, limits=TEN))
+            store.steps.commit(closing_step(store, run, spend={"model_calls": 3}, limits=TEN))
             for run in runs
         )
     )
     given = [answer.status for answer in answers]
     assert given.count(CommitStatus.COMMITTED) == 3
     assert given.count(CommitStatus.OVER_BUDGET) == 17
-    assert sum(amount for *_, amount in store.spend_by_minute(0)) == 9
+    assert sum(amount for *_, amount in store.spend.by_minute(0)) == 9
     # A refused step left nothing behind, and without a cap the same spend is taken.
     late = next(
         run for run, got in zip(runs, given, strict=True) if got is CommitStatus.OVER_BUDGET
     )
-    assert store.run(late.id) == late
+    assert store.runs.run(late.id) == late
     uncapped = closing_step(store, late, spend={"model_calls": 3})
-    assert (await store.commit(uncapped)).status is CommitStatus.COMMITTED
+    assert (await store.steps.commit(uncapped)).status is CommitStatus.COMMITTED
 
 
-def wants(store: Opened, run: Run, amount: int = 3, **more: Any) -> Step:
+def wants(store: Store, run: Run, amount: int = 3, **more: Any) -> Step:
     return closing_step(store, run, spend={"model_calls": amount}, limits=TEN, **more)
 
 
-async def test_64_reservations_at_once_hold_the_ceiling_exactly(store: Opened) -> None:
+async def test_64_reservations_at_once_hold_the_ceiling_exactly(store: Store) -> None:
     runs = await accept_events(store, *(event(n) for n in range(64)))
     fleets = (*TEN, Cap("fleet", "tokens", "hour", 33))
     answers = await asyncio.gather(
         *(
-            store.commit(
+            store.steps.commit(
                 closing_step(store, run, spend={"model_calls": 1, "tokens": 5}, limits=fleets)
             )
             for run in runs
@@ -315,15 +303,15 @@ async def test_64_reservations_at_once_hold_the_ceiling_exactly(store: Opened) -
     )
     given = [answer.status for answer in answers]
     assert (given.count(CommitStatus.COMMITTED), given.count(CommitStatus.OVER_BUDGET)) == (6, 58)
-    totals = {(name, unit): total.day.total for name, unit, total in store.spend_totals()}
+    totals = {(name, unit): total.day.total for name, unit, total in store.spend.totals()}
     assert totals[FLEET, "tokens"] == totals["watcher", "tokens"] == 30
     assert {a.shortage.rule for a in answers if a.shortage} == {"budget.fleet.tokens.hour"}
 
 
-async def test_a_wait_for_room_is_refused_once_there_is_room(store: Opened) -> None:
+async def test_a_wait_for_room_is_refused_once_there_is_room(store: Store) -> None:
     first, second, third = await accept_events(store, *(event(n) for n in range(3)))
-    assert (await store.commit(wants(store, first, 8))).status is CommitStatus.COMMITTED
-    short = await store.commit(wants(store, second))
+    assert (await store.steps.commit(wants(store, first, 8))).status is CommitStatus.COMMITTED
+    short = await store.steps.commit(wants(store, second))
     assert short.shortage is not None
     assert (short.status, short.shortage.headroom) == (CommitStatus.OVER_BUDGET, 2)
     wait: dict[str, Any] = {
@@ -331,165 +319,178 @@ async def test_a_wait_for_room_is_refused_once_there_is_room(store: Opened) -> N
         "shortfall": {"model_calls": 3}, "wake_us": 2**61,
     }  # fmt: skip
     assert (
-        await store.commit(closing_step(store, second, **wait))
+        await store.steps.commit(closing_step(store, second, **wait))
     ).status is CommitStatus.COMMITTED
-    assert store.due_runs(CLOCK.now_us(), 9) == []
+    assert store.schedule.due_runs(CLOCK.now_us(), 9) == []
     back = [("model_calls", CLOCK.now_us(), 8)]
     settled = step(store, third, entry(third, "run.closed"), refunds=back)
-    assert (await store.commit(settled)).status is CommitStatus.COMMITTED
-    assert [run.id for run in store.due_runs(CLOCK.now_us(), 9)] == [second.id], "it was woken"
+    assert (await store.steps.commit(settled)).status is CommitStatus.COMMITTED
+    assert [run.id for run in store.schedule.due_runs(CLOCK.now_us(), 9)] == [second.id], (
+        "it was woken"
+    )
     (late,) = await accept_events(store, event(9))
     assert (
-        await store.commit(closing_step(store, late, **wait))
+        await store.steps.commit(closing_step(store, late, **wait))
     ).status is CommitStatus.BUDGET_AVAILABLE
-    assert store.run(late.id) == late
+    assert store.runs.run(late.id) == late
 
 
 async def test_a_raise_makes_room_for_everybody_and_is_carried_out_once(opener: Opener) -> None:
     store = opener()
     first, second = await accept_events(store, event(1), event(2))
-    await store.commit(wants(store, first, 9))
+    await store.steps.commit(wants(store, first, 9))
     wait = closing_step(
         store, second, state="waiting", turn=0, observed=False, waits="budget", limits=TEN,
         shortfall={"model_calls": 3},
     )  # fmt: skip
-    assert (await store.commit(wait)).status is CommitStatus.COMMITTED
+    assert (await store.steps.commit(wait)).status is CommitStatus.COMMITTED
     until = CLOCK.now_us() + 1000
     more = [Raise("watcher", "model_calls", "day", 5, until)]
     draft = by_person("budget.raised", agent="watcher", until=until)
-    seq = await store.raise_budget(draft, more, command="r1")
+    seq = await store.commands.raise_budget(draft, more, command="r1")
     with pytest.raises(AlreadyDone):
-        await store.raise_budget(draft, more, command="r1")
+        await store.commands.raise_budget(draft, more, command="r1")
     assert [e["seq"] for e in sealed(store, "budget.raised")] == [seq]
-    (due,) = store.due_runs(CLOCK.now_us(), 9)
+    (due,) = store.schedule.due_runs(CLOCK.now_us(), 9)
     assert due.id == second.id
     store.close()
     store = opener()
-    assert store.budget_raises(until - 1) == more
-    assert store.budget_raises(until) == []
-    (due,) = store.due_runs(CLOCK.now_us(), 9)
-    over = await store.commit(wants(store, due, 7))
+    assert store.spend.raises(until - 1) == more
+    assert store.spend.raises(until) == []
+    (due,) = store.schedule.due_runs(CLOCK.now_us(), 9)
+    over = await store.steps.commit(wants(store, due, 7))
     assert over.shortage is not None
     assert (over.shortage.limit, over.shortage.total) == (15, 9)
-    assert (await store.commit(wants(store, due, 5))).status is CommitStatus.COMMITTED
+    assert (await store.steps.commit(wants(store, due, 5))).status is CommitStatus.COMMITTED
 
 
-async def test_what_a_refused_item_spent_is_not_counted(store: Opened) -> None:
+async def test_what_a_refused_item_spent_is_not_counted(store: Store) -> None:
     good, bad, later = await accept_events(store, event(1), event(2), event(3))
     answers = await asyncio.gather(
-        store.commit(wants(store, good, 4)),
-        store.commit(wants(store, bad, 4, expected_steps=7)),
-        store.commit(wants(store, later, 4)),
+        store.steps.commit(wants(store, good, 4)),
+        store.steps.commit(wants(store, bad, 4, expected_steps=7)),
+        store.steps.commit(wants(store, later, 4)),
     )
     assert [a.status.value for a in answers] == ["committed", "duplicate", "committed"]
-    assert {total.day.total for *_, total in store.spend_totals()} == {8}
+    assert {total.day.total for *_, total in store.spend.totals()} == {8}
 
 
-async def test_the_alert_is_written_with_the_step_that_brings_it(store: Opened) -> None:
+async def test_the_alert_is_written_with_the_step_that_brings_it(store: Store) -> None:
     runs = await accept_events(store, *(event(n) for n in range(10)))
-    answers = await asyncio.gather(*(store.commit(wants(store, run, 1)) for run in runs))
+    answers = await asyncio.gather(*(store.steps.commit(wants(store, run, 1)) for run in runs))
     assert [len(answer.alerts) for answer in answers] == [0] * 7 + [1, 0, 0]
     (alert,) = sealed(store, "budget.alerted")
     assert alert["cause"] == answers[7].last
     assert (alert["amount"], alert["limit"]) == (8, 10)
 
 
-async def test_what_a_run_has_reserved_is_read_from_its_entries(store: Opened) -> None:
+async def test_what_a_run_has_reserved_is_read_from_its_entries(store: Store) -> None:
     (run,) = await accept_events(store, event(1))
-    assert store.run_spend(run.id) == {}
+    assert store.spend.of_run(run.id) == {}
     for number, settles in ((1, True), (2, False)):
         booked = entry(run, "budget.reserved", spend={"model_calls": 2, "tokens": 900})
-        at = (await store.commit(step(store, run, booked))).last
+        at = (await store.steps.commit(step(store, run, booked))).last
         run.steps, run.entries, run.last = run.steps + 1, run.entries + 1, at
         if settles:
             used = entry(run, "budget.settled", spend={"model_calls": number, "tokens": 70})
-            at = (await store.commit(step(store, run, used))).last
+            at = (await store.steps.commit(step(store, run, used))).last
             run.steps, run.entries, run.last = run.steps + 1, run.entries + 1, at
-    assert store.run_spend(run.id) == {"model_calls": 3, "tokens": 970}
+    assert store.spend.of_run(run.id) == {"model_calls": 3, "tokens": 970}
 
 
-async def test_a_step_that_counts_on_another_is_refused_without_it(store: Opened) -> None:
+async def test_a_step_that_counts_on_another_is_refused_without_it(store: Store) -> None:
     first, second, third = await accept_events(store, *(event(n) for n in range(3)))
     key = first.key
 
     def judged(run: Run, after: int) -> Step:
         return closing_step(store, run, observed=True, order=(key, after, run.position))
 
-    assert (await store.commit(judged(second, first.position))).status is CommitStatus.FENCED_ORDER
-    assert (await store.commit(judged(first, 0))).status is CommitStatus.COMMITTED
+    assert (
+        await store.steps.commit(judged(second, first.position))
+    ).status is CommitStatus.FENCED_ORDER
+    assert (await store.steps.commit(judged(first, 0))).status is CommitStatus.COMMITTED
     # Whoever does not know of an earlier one that waits does not go before it, in any group.
     both = [judged(third, first.position), judged(second, first.position)]
-    answers = await asyncio.gather(*(store.commit(each) for each in both))
+    answers = await asyncio.gather(*(store.steps.commit(each) for each in both))
     assert [each.status for each in answers] == [
         CommitStatus.FENCED_EARLIER,
         CommitStatus.COMMITTED,
     ]
-    assert (await store.commit(judged(third, second.position))).status is CommitStatus.COMMITTED
+    assert (
+        await store.steps.commit(judged(third, second.position))
+    ).status is CommitStatus.COMMITTED
 
 
-async def test_a_step_that_was_refused_lets_nobody_go_before_its_event(store: Opened) -> None:
+async def test_a_step_that_was_refused_lets_nobody_go_before_its_event(store: Store) -> None:
     first, second = await accept_events(store, *(event(n) for n in range(2)))
     moved = closing_step(store, first, order=(first.key, 0, first.position), expected_steps=7)
     passing = closing_step(store, second, order=(first.key, 0, second.position))
-    answers = await asyncio.gather(*(store.commit(each) for each in (moved, passing)))
+    answers = await asyncio.gather(*(store.steps.commit(each) for each in (moved, passing)))
     assert [each.status for each in answers] == [
         CommitStatus.DUPLICATE,
         CommitStatus.FENCED_EARLIER,
     ]
-    assert (await store.commit(passing)).status is CommitStatus.FENCED_EARLIER
+    assert (await store.steps.commit(passing)).status is CommitStatus.FENCED_EARLIER
 
 
-async def test_a_dead_letter_holds_nobody_and_is_made_up_for(store: Opened) -> None:
+async def test_a_dead_letter_holds_nobody_and_is_made_up_for(store: Store) -> None:
     first, second, third = await accept_events(store, *(event(n) for n in range(3)))
     key = first.key
 
     def judged(run: Run, after: int) -> Step:
         return closing_step(store, run, observed=True, order=(key, after, run.position))
 
-    assert (await store.commit(judged(first, 0))).status is CommitStatus.COMMITTED
-    assert [run.id for run in store.unjudged_runs("watcher", key, 9)] == [second.id, third.id]
+    assert (await store.steps.commit(judged(first, 0))).status is CommitStatus.COMMITTED
+    assert [run.id for run in store.schedule.unjudged_runs("watcher", key, 9)] == [
+        second.id,
+        third.id,
+    ]
     dead = step(store, second, entry(second, "run.dead"), state="dead")
-    assert (await store.commit(dead)).status is CommitStatus.COMMITTED
-    assert (await store.commit(judged(third, first.position))).status is CommitStatus.COMMITTED
-    await store.redrive([second.id], by_person("run.redriven"))
-    found = store.run(second.id)
+    assert (await store.steps.commit(dead)).status is CommitStatus.COMMITTED
+    assert (
+        await store.steps.commit(judged(third, first.position))
+    ).status is CommitStatus.COMMITTED
+    await store.commands.redrive([second.id], by_person("run.redriven"))
+    found = store.runs.run(second.id)
     assert found is not None
     # It must not be locked out for ever by a later one.
-    assert (await store.commit(judged(found, 0))).status is CommitStatus.FENCED_ORDER
-    assert (await store.commit(judged(found, first.position))).status is CommitStatus.COMMITTED
-    assert store.unjudged_runs("watcher", key, 9) == []
+    assert (await store.steps.commit(judged(found, 0))).status is CommitStatus.FENCED_ORDER
+    assert (
+        await store.steps.commit(judged(found, first.position))
+    ).status is CommitStatus.COMMITTED
+    assert store.schedule.unjudged_runs("watcher", key, 9) == []
 
 
 async def test_another_runner_fences_the_steps_of_the_one_before(
-    store: Opened, opener: Opener
+    store: Store, opener: Opener
 ) -> None:
     (run,) = await accept_events(store, event(1))
     old = closing_step(store, run)
     store.close()
     again = opener()
-    assert again.epoch == store.epoch + 1
-    assert (await again.commit(old)).status is CommitStatus.FENCED_LEASE
-    assert (await again.commit(closing_step(again, run))).status is CommitStatus.COMMITTED
+    assert again.cluster.epoch == store.cluster.epoch + 1
+    assert (await again.steps.commit(old)).status is CommitStatus.FENCED_LEASE
+    assert (await again.steps.commit(closing_step(again, run))).status is CommitStatus.COMMITTED
 
 
-async def test_one_bad_step_takes_nobody_with_it(store: Opened) -> None:
+async def test_one_bad_step_takes_nobody_with_it(store: Store) -> None:
     good1, bad, broken, good2 = await accept_events(store, *(event(n) for n in range(4)))
-    head = store.last_seq()
+    head = store.ledger.last_seq()
     answers = await asyncio.gather(
-        store.commit(closing_step(store, good1)),
+        store.steps.commit(closing_step(store, good1)),
         # Written as far as its entry before it turns out to have no JSON form.
-        store.commit(closing_step(store, bad, rows=[RowWrite("c", "k", {"value": {1, 2}})])),
+        store.steps.commit(closing_step(store, bad, rows=[RowWrite("c", "k", {"value": {1, 2}})])),
         # Breaks a rule of the store's own tables.
-        store.commit(closing_step(store, broken, actions=[action(broken, rule=None)])),
-        store.commit(closing_step(store, good2)),
+        store.steps.commit(closing_step(store, broken, actions=[action(broken, rule=None)])),
+        store.steps.commit(closing_step(store, good2)),
         return_exceptions=True,
     )
     assert [isinstance(answer, BaseException) for answer in answers] == [False, True, True, False]
-    assert store.last_seq() == head + 2
+    assert store.ledger.last_seq() == head + 2
     for run in (bad, broken):
-        assert store.run(run.id) == run
+        assert store.runs.run(run.id) == run
     assert [e["seq"] for e in sealed(store, "run.closed")] == [head + 1, head + 2]
-    assert (await store.commit(closing_step(store, bad))).status is CommitStatus.COMMITTED
+    assert (await store.steps.commit(closing_step(store, bad))).status is CommitStatus.COMMITTED
 
 
 # --- policy and stops -----------------------------------------------------------------------
@@ -499,132 +500,144 @@ def bundle(text: str) -> Bundle:
     return Bundle.of({"vedette/gateway/decide.rego": text.encode()})
 
 
-async def test_nothing_of_an_older_revision_commits_after_a_publication(store: Opened) -> None:
+async def test_nothing_of_an_older_revision_commits_after_a_publication(store: Store) -> None:
     one, two = await accept_events(store, event(1), event(2))
     before = closing_step(store, one)
     waiting = closing_step(store, two)
     committed, number, fenced = await asyncio.gather(
-        store.commit(before),
-        store.publish(bundle("package a"), [by_person("policy.published")]),
-        store.commit(waiting),
+        store.steps.commit(before),
+        store.commands.publish(bundle("package a"), [by_person("policy.published")]),
+        store.steps.commit(waiting),
     )
     assert committed.status is CommitStatus.COMMITTED
-    assert number == store.policy_rev == 1
+    assert number == store.cluster.policy_rev == 1
     assert fenced.status is CommitStatus.FENCED_POLICY
     (published,) = sealed(store, "policy.published")
     assert published["policy_rev"] == 1
-    assert (await store.commit(closing_step(store, two))).status is CommitStatus.COMMITTED
+    assert (await store.steps.commit(closing_step(store, two))).status is CommitStatus.COMMITTED
 
 
-async def test_a_rollback_is_a_new_revision(store: Opened, opener: Opener) -> None:
+async def test_a_rollback_is_a_new_revision(store: Store, opener: Opener) -> None:
     first, second = bundle("package a"), bundle("package b")
-    numbers = [await store.publish(each, []) for each in (first, second, first)]
+    numbers = [await store.commands.publish(each, []) for each in (first, second, first)]
     assert numbers == [1, 2, 3]
     store.close()
     again = opener()
-    assert again.policy_rev == 3
-    assert again.bundle_files(first.digest) == dict(first.files)
-    assert again.bundle_files(second.digest) == dict(second.files)
-    assert again.bundle_files("0" * 64) is None
+    assert again.cluster.policy_rev == 3
+    assert again.policy.bundle_files(first.digest) == dict(first.files)
+    assert again.policy.bundle_files(second.digest) == dict(second.files)
+    assert again.policy.bundle_files("0" * 64) is None
 
 
-async def test_a_stop_fences_and_outlives_the_runner(store: Opened, opener: Opener) -> None:
+async def test_a_stop_fences_and_outlives_the_runner(store: Store, opener: Opener) -> None:
     (run,) = await accept_events(store, event(1))
     made = closing_step(store, run)
-    epoch = await store.stop(by_person("stop.set", what="agent:watcher"), "agent", "watcher", True)
-    assert epoch == store.stop_epoch == 1
-    assert (await store.commit(made)).status is CommitStatus.FENCED_STOP
+    epoch = await store.commands.stop(
+        by_person("stop.set", what="agent:watcher"), "agent", "watcher", True
+    )
+    assert epoch == store.cluster.stop_epoch == 1
+    assert (await store.steps.commit(made)).status is CommitStatus.FENCED_STOP
     with pytest.raises(BadCommand, match="already"):
-        await store.stop(by_person("stop.set", what="agent:watcher"), "agent", "watcher", True)
+        await store.commands.stop(
+            by_person("stop.set", what="agent:watcher"), "agent", "watcher", True
+        )
     store.close()
     again = opener()
-    assert again.stop_scopes() == [("agent", "watcher")]
-    assert again.stop_epoch == 1
-    await again.stop(by_person("stop.lifted", what="agent:watcher"), "agent", "watcher", False)
-    assert again.stop_scopes() == []
+    assert again.policy.stop_scopes() == [("agent", "watcher")]
+    assert again.cluster.stop_epoch == 1
+    await again.commands.stop(
+        by_person("stop.lifted", what="agent:watcher"), "agent", "watcher", False
+    )
+    assert again.policy.stop_scopes() == []
     with pytest.raises(BadCommand, match="not stopped"):
-        await again.stop(by_person("stop.lifted", what="agent:watcher"), "agent", "watcher", False)
+        await again.commands.stop(
+            by_person("stop.lifted", what="agent:watcher"), "agent", "watcher", False
+        )
     assert len(sealed(again, "stop.set", "stop.lifted")) == 2
 
 
-async def test_a_run_that_waits_as_of_an_older_stop_misses_no_resume(store: Opened) -> None:
+async def test_a_run_that_waits_as_of_an_older_stop_misses_no_resume(store: Store) -> None:
     """A resume wakes what waits; what another worker makes wait just then, by what it knew, too."""
     for number, known in enumerate((1, 2), start=1):
         (run,) = await accept_events(store, event(number))
         if number == 1:
-            await store.stop(by_person("stop.set", what="tool:x"), "tool", "x", True)
-            await store.stop(by_person("stop.lifted", what="tool:x"), "tool", "x", False)
+            await store.commands.stop(by_person("stop.set", what="tool:x"), "tool", "x", True)
+            await store.commands.stop(by_person("stop.lifted", what="tool:x"), "tool", "x", False)
         waits = step(
             store, run, state="waiting", waits="resume", wait_stop_epoch=known, stop_epoch=None
         )
-        assert (await store.commit(waits)).status is CommitStatus.COMMITTED
-        assert [each.id for each in store.due_runs(10, 9) if each.id == run.id] == [run.id][
-            : 2 - known
-        ]
+        assert (await store.steps.commit(waits)).status is CommitStatus.COMMITTED
+        assert [each.id for each in store.schedule.due_runs(10, 9) if each.id == run.id] == [
+            run.id
+        ][: 2 - known]
 
 
 async def test_a_stop_with_an_end_gives_way_to_one_that_lasts_longer(
-    store: Opened, opener: Opener
+    store: Store, opener: Opener
 ) -> None:
     def until(end: int | None) -> Draft:
         return by_person("stop.set", what="agent:watcher", until=end)
 
     async def stop(end: int | None) -> int:
-        return await store.stop(until(end), "agent", "watcher", True)
+        return await store.commands.stop(until(end), "agent", "watcher", True)
 
     first = await stop(2_000_000)
     for sooner in (1_000_000, 2_000_000):
         with pytest.raises(BadCommand, match=r"already stopped until 1970-01-01T00:00:02\.000000Z"):
             await stop(sooner)
-    assert store.stop_epoch == first
+    assert store.cluster.stop_epoch == first
     assert await stop(3_000_000) == first + 1
-    (timed,) = store.active_stops()
+    (timed,) = store.policy.active_stops()
     assert timed.until_us == 3_000_000
     assert await stop(None) == first + 2
-    (lasting,) = store.active_stops()
-    assert (not lasting.until_us, lasting.seq) == (True, store.last_seq())
+    (lasting,) = store.policy.active_stops()
+    assert (not lasting.until_us, lasting.seq) == (True, store.ledger.last_seq())
     for later in (9_000_000, None):
         with pytest.raises(BadCommand, match=r"already stopped$"):
             await stop(later)
     # The end of the first has come: who lifts it for that reason lifts nothing else.
     ended = Draft("stop.lifted", {"what": "agent:watcher"}, cause=timed.seq)
     with pytest.raises(BadCommand, match="not stopped"):
-        await store.stop(ended, "agent", "watcher", False)
+        await store.commands.stop(ended, "agent", "watcher", False)
     store.close()
     again = opener()
-    assert again.active_stops() == [lasting]
+    assert again.policy.active_stops() == [lasting]
     assert len(sealed(again, "stop.set")) == 3
-    await again.stop(by_person("stop.lifted", what="agent:watcher"), "agent", "watcher", False)
-    assert again.stop_scopes() == []
+    await again.commands.stop(
+        by_person("stop.lifted", what="agent:watcher"), "agent", "watcher", False
+    )
+    assert again.policy.stop_scopes() == []
 
 
-async def test_a_stop_of_the_same_group_gives_way_too(store: Opened) -> None:
+async def test_a_stop_of_the_same_group_gives_way_too(store: Store) -> None:
     """The entry that says when the first ends has been written by then, and not committed."""
     drafts = [by_person("stop.set", what="all:", until=end) for end in (2_000_000, 1_000_000, None)]
     gate, writer = threading.Event(), cast(Any, store).writer
     busy = asyncio.create_task(writer.submit(lambda: gate.wait(10)))
     await asyncio.sleep(0)
-    stops = [asyncio.create_task(store.stop(draft, "all", "", True)) for draft in drafts]
+    stops = [asyncio.create_task(store.commands.stop(draft, "all", "", True)) for draft in drafts]
     await asyncio.sleep(0)
     gate.set()
     assert await busy
     told = await asyncio.gather(*stops, return_exceptions=True)
     assert [type(answer) for answer in told] == [int, BadCommand, int]
-    (stop,) = store.active_stops()
+    (stop,) = store.policy.active_stops()
     assert not stop.until_us
     assert len(sealed(store, "stop.set")) == 2
 
 
-async def test_lifting_a_stop_wakes_what_waits_for_it(store: Opened) -> None:
+async def test_lifting_a_stop_wakes_what_waits_for_it(store: Store) -> None:
     one, two = await accept_events(store, event(1), event(2))
-    await store.stop(by_person("stop.set", what="tool:valve.close"), "tool", "valve.close", True)
-    await store.commit(step(store, one, state="waiting", waits="resume"))
-    await store.commit(step(store, two, state="waiting", waits="approval", wake_us=2**50))
-    assert store.due_runs(2**40, 10) == []
-    await store.stop(
+    await store.commands.stop(
+        by_person("stop.set", what="tool:valve.close"), "tool", "valve.close", True
+    )
+    await store.steps.commit(step(store, one, state="waiting", waits="resume"))
+    await store.steps.commit(step(store, two, state="waiting", waits="approval", wake_us=2**50))
+    assert store.schedule.due_runs(2**40, 10) == []
+    await store.commands.stop(
         by_person("stop.lifted", what="tool:valve.close"), "tool", "valve.close", False
     )
-    assert [run.id for run in store.due_runs(2**40, 10)] == [one.id]
+    assert [run.id for run in store.schedule.due_runs(2**40, 10)] == [one.id]
 
 
 @pytest.mark.parametrize(
@@ -639,26 +652,28 @@ async def test_lifting_a_stop_wakes_what_waits_for_it(store: Opened) -> None:
     ids=["a person's", "before it", "of another", "the engine's"],
 )
 async def test_a_stop_that_comes_late_is_recorded_and_lifted_in_one_commit(
-    store: Opened, who: str, what: str, after: int, stands: bool
+    store: Store, who: str, what: str, after: int, stands: bool
 ) -> None:
     """Whether a lift came after it is asked where it is recorded, behind whatever stands there."""
     (run,) = await accept_events(store, event(1))
     scope, _, name = what.partition(":")
-    await store.stop(by_person("stop.set", what=what, until=2**50), scope, name, True)
-    await store.commit(step(store, run, state="waiting", waits="resume"))
+    await store.commands.stop(by_person("stop.set", what=what, until=2**50), scope, name, True)
+    await store.steps.commit(step(store, run, state="waiting", waits="resume"))
     CLOCK.advance(1)
-    await store.stop(Draft("stop.lifted", {"what": what, "actor": who}), scope, name, False)
+    await store.commands.stop(
+        Draft("stop.lifted", {"what": what, "actor": who}), scope, name, False
+    )
     lifted_us = CLOCK.now_us()
-    (waiting,) = store.due_runs(1, 10)
-    await store.commit(step(store, waiting, state="waiting", waits="resume"))
-    epoch = store.stop_epoch
+    (waiting,) = store.schedule.due_runs(1, 10)
+    await store.steps.commit(step(store, waiting, state="waiting", waits="resume"))
+    epoch = store.cluster.stop_epoch
     late = by_person("stop.set", what="tool:valve.close")
-    assert epoch < await store.stop(
+    assert epoch < await store.commands.stop(
         late, "tool", "valve.close", True, lifted_after_us=lifted_us - after
     )
-    assert store.stop_scopes() == ([("tool", "valve.close")] if stands else [])
+    assert store.policy.stop_scopes() == ([("tool", "valve.close")] if stands else [])
     # Whoever waits for it to be lifted is decided again.
-    assert [due.id for due in store.due_runs(1, 10)] == ([] if stands else [run.id])
+    assert [due.id for due in store.schedule.due_runs(1, 10)] == ([] if stands else [run.id])
     told = sealed(store, "stop.set", "stop.lifted")
     assert len(told) == (3 if stands else 4)
     if not stands:
@@ -669,46 +684,46 @@ async def test_a_stop_that_comes_late_is_recorded_and_lifted_in_one_commit(
 # --- holds ----------------------------------------------------------------------------------
 
 
-async def test_a_person_s_answer_moves_the_hold_and_wakes_the_run(store: Opened) -> None:
+async def test_a_person_s_answer_moves_the_hold_and_wakes_the_run(store: Store) -> None:
     (run,) = await accept_events(store, event(1))
     row = held_action(run)
-    await store.commit(
+    await store.steps.commit(
         step(store, run, entry(run, "turn.reasoned", turn=1, text="t"), actions=[row],
              state="waiting", waits="approval", wake_us=2**50, turn=1)
     )  # fmt: skip
-    before = store.run(run.id)
+    before = store.runs.run(run.id)
     assert before is not None
     late = closing_step(store, before)
     draft = by_person("hold.approved", action=row.id, action_digest=row.digest)
-    answered = await store.transition_hold(
+    answered = await store.commands.transition_hold(
         row.id, "approved", draft, approver="person:kim", until_us=77
     )
     assert (answered.hold, answered.approver, answered.until_us) == ("approved", "person:kim", 77)
-    assert store.action(row.id) == answered
-    assert [due.id for due in store.due_runs(1, 10)] == [run.id]
+    assert store.runs.action(row.id) == answered
+    assert [due.id for due in store.schedule.due_runs(1, 10)] == [run.id]
     (told,) = sealed(store, "hold.approved")
     assert (told["run"], told["n"], told["cause"]) == (run.id, 2, before.last)
     # Whoever was about to move the run on looks at it afresh.
-    assert (await store.commit(late)).status is CommitStatus.DUPLICATE
+    assert (await store.steps.commit(late)).status is CommitStatus.DUPLICATE
 
 
-async def test_an_answer_to_nothing_or_to_an_ended_hold_is_refused(store: Opened) -> None:
+async def test_an_answer_to_nothing_or_to_an_ended_hold_is_refused(store: Store) -> None:
     one, two = await accept_events(store, event(1), event(2))
     row, plain = held_action(one), action(two, decided="deny", rule="r")
-    await store.commit(step(store, one, entry(one, "turn.reasoned"), actions=[row]))
-    await store.commit(step(store, two, entry(two, "turn.reasoned"), actions=[plain]))
-    await store.transition_hold(
+    await store.steps.commit(step(store, one, entry(one, "turn.reasoned"), actions=[row]))
+    await store.steps.commit(step(store, two, entry(two, "turn.reasoned"), actions=[plain]))
+    await store.commands.transition_hold(
         row.id, "denied", by_person("hold.denied"), approver="p", until_us=0
     )
-    head = store.last_seq()
+    head = store.ledger.last_seq()
     for name, to in ((row.id, "approved"), (plain.id, "approved"), ("act_0", "denied")):
         with pytest.raises(BadCommand):
-            await store.transition_hold(
+            await store.commands.transition_hold(
                 name, "approved" if to == "approved" else "denied",
                 by_person(f"hold.{to}"), approver="p", until_us=1,
             )  # fmt: skip
-    assert store.last_seq() == head
-    left = store.action(row.id)
+    assert store.ledger.last_seq() == head
+    left = store.runs.action(row.id)
     assert left is not None
     assert left.hold == "denied"
 
@@ -716,25 +731,25 @@ async def test_an_answer_to_nothing_or_to_an_ended_hold_is_refused(store: Opened
 # --- commands ------------------------------------------------------------------------------
 
 
-async def test_a_command_is_done_once_whatever_it_is(store: Opened, opener: Opener) -> None:
+async def test_a_command_is_done_once_whatever_it_is(store: Store, opener: Opener) -> None:
     (run,) = await accept_events(store, event(1))
     row = held_action(run)
     turn = entry(run, "turn.reasoned")
-    await store.commit(step(store, run, turn, actions=[row], state="waiting"))
+    await store.steps.commit(step(store, run, turn, actions=[row], state="waiting"))
     (other,) = await accept_events(store, event(2))
-    await store.commit(step(store, other, entry(other, "run.closed", text="x"), state="done"))
+    await store.steps.commit(step(store, other, entry(other, "run.closed", text="x"), state="done"))
 
-    async def every(now: Opened) -> list[object]:
+    async def every(now: Store) -> list[object]:
         stop = by_person("stop.set", what="all:")
         answers = await asyncio.gather(
-            now.stop(stop, "all", "", True, command="c1"),
-            now.publish(bundle("package a"), [], command="c2"),
-            now.transition_hold(
+            now.commands.stop(stop, "all", "", True, command="c1"),
+            now.commands.publish(bundle("package a"), [], command="c2"),
+            now.commands.transition_hold(
                 row.id, "approved", by_person("hold.approved"), approver="p", until_us=9,
                 command="c3",
             ),
-            now.erase(
-                event=other.event, subject=None, draft=by_person("body.erased"), command="c4"
+            now.commands.erase(
+                ErasureTarget("event", other.event), by_person("body.erased"), command="c4"
             ),
             return_exceptions=True,
         )  # fmt: skip
@@ -742,35 +757,43 @@ async def test_a_command_is_done_once_whatever_it_is(store: Opened, opener: Open
 
     first = await every(store)
     assert not any(isinstance(answer, BaseException) for answer in first)
-    head, revision, stop_epoch = store.last_seq(), store.policy_rev, store.stop_epoch
+    head, revision, stop_epoch = (
+        store.ledger.last_seq(),
+        store.cluster.policy_rev,
+        store.cluster.stop_epoch,
+    )
     second = await every(store)
     assert all(isinstance(answer, AlreadyDone) for answer in second)
     store.close()
     again = opener()
     assert all(isinstance(answer, AlreadyDone) for answer in await every(again))
-    assert (again.last_seq(), again.policy_rev, again.stop_epoch) == (head, revision, stop_epoch)
+    assert (again.ledger.last_seq(), again.cluster.policy_rev, again.cluster.stop_epoch) == (
+        head,
+        revision,
+        stop_epoch,
+    )
 
 
-async def test_a_command_that_was_refused_may_come_again(store: Opened) -> None:
+async def test_a_command_that_was_refused_may_come_again(store: Store) -> None:
     lifting = by_person("stop.lifted", what="all:")
     with pytest.raises(BadCommand, match="not stopped"):
-        await store.stop(lifting, "all", "", False, command="c1")
-    await store.stop(by_person("stop.set", what="all:"), "all", "", True)
-    await store.stop(lifting, "all", "", False, command="c1")
-    assert store.stop_scopes() == []
+        await store.commands.stop(lifting, "all", "", False, command="c1")
+    await store.commands.stop(by_person("stop.set", what="all:"), "all", "", True)
+    await store.commands.stop(lifting, "all", "", False, command="c1")
+    assert store.policy.stop_scopes() == []
 
 
 # --- erasure --------------------------------------------------------------------------------
 
 
-async def test_erasing_takes_content_and_leaves_the_entries(store: Opened) -> None:
+async def test_erasing_takes_content_and_leaves_the_entries(store: Store) -> None:
     one, two = await accept_events(store, event(1), event(2, subject="valve"))
     row = action(one, decided="permit", rule="r", effect="done", answer=b'{"state":"done"}')
     turn = entry(one, "turn.reasoned", text="secret")
-    await store.commit(step(store, one, turn, actions=[row], state="done"))
+    await store.steps.commit(step(store, one, turn, actions=[row], state="done"))
     before = sealed(store)
-    erased = await store.erase(
-        event=one.event, draft=by_person("body.erased"), stateless=agents_of(store)
+    erased = await store.commands.erase(
+        ErasureTarget("event", one.event), by_person("body.erased"), stateless=agents_of(store)
     )
     digests = list(erased.digests)
     assert erased.events == (one.event,)
@@ -778,159 +801,168 @@ async def test_erasing_takes_content_and_leaves_the_entries(store: Opened) -> No
     (told,) = sealed(store, "body.erased")
     assert told["erased"] == digests
     assert set(digests) == {e["body"] for e in before if e.get("event") == one.event}
-    assert store.event(one.event) is None
-    assert store.turns(one.id) == []
-    bare = store.action(row.id)
+    assert store.runs.event(one.event) is None
+    assert store.runs.turns(one.id) == []
+    bare = store.runs.action(row.id)
     assert bare is not None
     assert (bare.record, bare.answer, bare.digest) == (b"", None, row.digest)
-    assert store.event(two.event) is not None
+    assert store.runs.event(two.event) is not None
 
 
-async def test_erasing_by_subject_finds_all_of_it(store: Opened) -> None:
+async def test_erasing_by_subject_finds_all_of_it(store: Store) -> None:
     mine, other = await accept_events(store, event(1), event(2, subject="valve"))
     for run in (mine, other):
-        await store.commit(closing_step(store, run))
-    erased = await store.erase(
-        subject="pump", draft=by_person("body.erased"), stateless=agents_of(store)
+        await store.steps.commit(closing_step(store, run))
+    erased = await store.commands.erase(
+        ErasureTarget("subject", "pump"), by_person("body.erased"), stateless=agents_of(store)
     )
     assert (len(erased.digests), erased.events) == (1, (mine.event,))
-    assert (store.event(mine.event), store.event(other.event) is None) == (None, False)
+    assert (store.runs.event(mine.event), store.runs.event(other.event) is None) == (None, False)
     with pytest.raises(BadCommand, match="no body"):
-        await store.erase(
-            event=None, subject="pump", draft=by_person("body.erased"), stateless=agents_of(store)
+        await store.commands.erase(
+            ErasureTarget("subject", "pump"), by_person("body.erased"), stateless=agents_of(store)
         )
 
 
 @pytest.mark.parametrize("state", ["ready", "waiting"])
-async def test_content_that_a_run_still_needs_is_not_erased(store: Opened, state: str) -> None:
+async def test_content_that_a_run_still_needs_is_not_erased(store: Store, state: str) -> None:
     (run,) = await accept_events(store, event(1))
-    await store.commit(step(store, run, state=state, waits="approval"))
+    await store.steps.commit(step(store, run, state=state, waits="approval"))
     with pytest.raises(BadCommand, match="still needs"):
-        await store.erase(
-            event=run.event,
-            subject=None,
-            draft=by_person("body.erased"),
-            stateless=agents_of(store),
+        await store.commands.erase(
+            ErasureTarget("event", run.event), by_person("body.erased"), stateless=agents_of(store)
         )
-    assert store.event(run.event) is not None
+    assert store.runs.event(run.event) is not None
 
 
 async def test_what_a_judge_has_observed_is_not_erased_before_its_state_is_kept(
-    store: Opened,
+    store: Store,
 ) -> None:
     one, other = await accept_events(store, event(1), event(2))
-    await store.commit(closing_step(store, one))
-    await store.commit(closing_step(store, other, observed=False))
-    await store.erase(event=other.event, draft=by_person("body.erased"))
-    head, draft = store.last_seq(), by_person("body.erased")
-    assert [run.id for run in store.runs_without_state(event=one.event)] == [one.id]
+    await store.steps.commit(closing_step(store, one))
+    await store.steps.commit(closing_step(store, other, observed=False))
+    await store.commands.erase(ErasureTarget("event", other.event), by_person("body.erased"))
+    head, draft = store.ledger.last_seq(), by_person("body.erased")
+    assert [run.id for run in store.runs.without_state(ErasureTarget("event", one.event))] == [
+        one.id
+    ]
     with pytest.raises(StateNotKept, match=one.event):
-        await store.erase(event=one.event, draft=draft, stateless={"another"})
-    assert store.last_seq() == head
-    assert store.event(one.event) is not None
-    assert await store.keep_state(
-        one.agent, one.key, store.state_history(one.agent, one.key, 2**62), b"1"
+        await store.commands.erase(ErasureTarget("event", one.event), draft, stateless={"another"})
+    assert store.ledger.last_seq() == head
+    assert store.runs.event(one.event) is not None
+    assert await store.steps.keep_state(
+        one.agent, one.key, store.judge_states.history(one.agent, one.key, 2**62), b"1"
     )
-    assert store.runs_without_state(event=one.event) == []
-    await store.erase(event=one.event, draft=draft)
-    assert store.event(one.event) is None
+    assert store.runs.without_state(ErasureTarget("event", one.event)) == []
+    await store.commands.erase(ErasureTarget("event", one.event), draft)
+    assert store.runs.event(one.event) is None
 
 
 @pytest.mark.parametrize("what", ["event", "record"])
-async def test_no_undo_is_accepted_of_what_was_erased(store: Opened, what: str) -> None:
+async def test_no_undo_is_accepted_of_what_was_erased(store: Store, what: str) -> None:
     """It was read before, and its event holds a copy: the erasure did not find that."""
     one, other = await accept_events(store, event(1), event(2))
     rows = [action(run, decided="permit", rule="r", effect="done") for run in (one, other)]
     for run, row in zip((one, other), rows, strict=True):
         turn = entry(run, "turn.reasoned", text="secret")
-        await store.commit(step(store, run, turn, actions=[row], state="done"))
+        await store.steps.commit(step(store, run, turn, actions=[row], state="done"))
     undos = [arrival(event(number), "watcher") for number in (11, 12)]
     if what == "event":
-        await store.erase(event=one.event, draft=by_person("body.erased"))
+        await store.commands.erase(ErasureTarget("event", one.event), by_person("body.erased"))
     else:  # the content of one entry goes, and what the record holds of the run with it
         seq = next(e["seq"] for e in sealed(store, "turn.reasoned") if e["run"] == one.id)
-        await store.erase(entry=seq, draft=by_person("body.erased"))
-    head = store.last_seq()
+        await store.commands.erase(ErasureTarget("entry", seq), by_person("body.erased"))
+    head = store.ledger.last_seq()
     with pytest.raises(BadCommand, match="was erased"):
-        await store.accept_undo(rows[0].id, undos[0], command="c1")
-    assert store.last_seq() == head
-    told = await store.accept_undo(rows[1].id, undos[1], command="c1")
+        await store.commands.accept_undo(rows[0].id, undos[0], command="c1")
+    assert store.ledger.last_seq() == head
+    told = await store.commands.accept_undo(rows[1].id, undos[1], command="c1")
     assert [run.event for run in told.runs] == [undos[1].event.key], "the refused one left nothing"
     with pytest.raises(AlreadyDone):
-        await store.accept_undo(rows[1].id, undos[1], command="c2")
+        await store.commands.accept_undo(rows[1].id, undos[1], command="c2")
 
 
 # --- values of the runner's own ---
 
 
-async def test_of_two_that_set_a_value_as_it_was_one_does(store: Opened) -> None:
-    assert not await store.compare_and_set("mark", "1", "2")
+async def test_of_two_that_set_a_value_as_it_was_one_does(store: Store) -> None:
+    assert not await store.commands.compare_and_set_meta("mark", "1", "2")
     assert store.meta("mark") is None
-    both = [store.compare_and_set("mark", None, value) for value in ("1", "2")]
+    both = [store.commands.compare_and_set_meta("mark", None, value) for value in ("1", "2")]
     assert await asyncio.gather(*both) == [True, False]
-    assert not await store.compare_and_set("mark", None, "3")
-    assert await store.compare_and_set("mark", "1", "3")
+    assert not await store.commands.compare_and_set_meta("mark", None, "3")
+    assert await store.commands.compare_and_set_meta("mark", "1", "3")
     assert store.meta("mark") == "3"
 
 
 # --- what the line reads --------------------------------------------------------------------
 
 
-async def test_the_backlog_is_what_is_ready_oldest_first(store: Opened) -> None:
+async def test_the_backlog_is_what_is_ready_oldest_first(store: Store) -> None:
     runs = await accept_events(store, *(event(n) for n in range(6)))
-    await store.commit(closing_step(store, runs[1]))
-    await store.commit(step(store, runs[2], state="waiting", waits="time", wake_us=50))
-    await store.commit(step(store, runs[3], entry(runs[3], "run.dead"), state="dead"))
-    assert [run.id for run in store.ready_runs(0, 10)] == [runs[n].id for n in (0, 4, 5)]
-    assert [run.id for run in store.ready_runs(runs[0].position, 1)] == [runs[4].id]
-    assert store.due_runs(49, 10) == []
-    assert [run.id for run in store.due_runs(50, 10)] == [runs[2].id]
-    assert store.due_runs(50, 0) == []
+    await store.steps.commit(closing_step(store, runs[1]))
+    await store.steps.commit(step(store, runs[2], state="waiting", waits="time", wake_us=50))
+    await store.steps.commit(step(store, runs[3], entry(runs[3], "run.dead"), state="dead"))
+    assert [run.id for run in store.schedule.ready_runs(0, 10)] == [runs[n].id for n in (0, 4, 5)]
+    assert [run.id for run in store.schedule.ready_runs(runs[0].position, 1)] == [runs[4].id]
+    assert store.schedule.due_runs(49, 10) == []
+    assert [run.id for run in store.schedule.due_runs(50, 10)] == [runs[2].id]
+    assert store.schedule.due_runs(50, 0) == []
 
 
 async def test_a_judge_s_history_is_its_checkpoint_and_what_was_observed_since(
-    store: Opened,
+    store: Store,
 ) -> None:
     runs = await accept_events(store, *(event(n) for n in range(5)))
     for number, run in enumerate(runs[:4]):
         checkpoint = ("pump", run.position, b"after 1") if number == 1 else None
-        await store.commit(closing_step(store, run, observed=number != 2, checkpoint=checkpoint))
-    blob, at, since, last = store.state_history("watcher", "pump", runs[4].position)
+        await store.steps.commit(
+            closing_step(store, run, observed=number != 2, checkpoint=checkpoint)
+        )
+    blob, at, since, last = store.judge_states.history("watcher", "pump", runs[4].position)
     assert (blob, at, last) == (b"after 1", runs[1].position, runs[3].position)
     assert [(position, seen.id) for position, seen in since] == [(runs[3].position, "e3")]
-    assert store.previous_position("watcher", "pump", runs[4].position) == runs[3].position
-    assert store.previous_position("watcher", "pump", runs[3].position) == runs[1].position
-    assert store.previous_position("watcher", "pump", runs[0].position) == 0
+    assert (
+        store.judge_states.previous_position("watcher", "pump", runs[4].position)
+        == runs[3].position
+    )
+    assert (
+        store.judge_states.previous_position("watcher", "pump", runs[3].position)
+        == runs[1].position
+    )
+    assert store.judge_states.previous_position("watcher", "pump", runs[0].position) == 0
     # A checkpoint that lies ahead is of no use to an earlier event.
-    assert store.state_history("watcher", "pump", runs[1].position)[:2] == (None, 0)
-    assert store.state_history("other", "pump", 2**40) == (None, 0, [], 0)
+    assert store.judge_states.history("watcher", "pump", runs[1].position)[:2] == (None, 0)
+    assert store.judge_states.history("other", "pump", 2**40) == (None, 0, [], 0)
 
 
-async def test_notes_belong_to_no_run_and_bring_their_bundle(store: Opened) -> None:
+async def test_notes_belong_to_no_run_and_bring_their_bundle(store: Store) -> None:
     kept = bundle("package noted")
-    seq = await store.append_entries(
+    seq = await store.commands.append_entries(
         [Draft("store.opened", {"epoch": 1}), Draft("fleet.loaded")], kept
     )
-    assert seq == store.last_seq() == 2
+    assert seq == store.ledger.last_seq() == 2
     assert [e.get("run") for e in sealed(store)] == [None, None]
-    assert store.bundle_files(kept.digest) == dict(kept.files)
+    assert store.policy.bundle_files(kept.digest) == dict(kept.files)
 
 
 # --- whose store it is ----------------------------------------------------------------------
 
 
 async def test_a_second_runner_is_refused_until_the_first_is_gone(
-    store: Opened, opener: Opener
+    store: Store, opener: Opener
 ) -> None:
     with pytest.raises(StoreBusy, match="another runner"):
         opener()
     await accept_events(store, event(1))
     store.close()
-    assert opener().last_seq() == 1
+    assert opener().ledger.last_seq() == 1
 
 
-def test_the_store_of_another_fleet_is_refused(store: Opened, opener: Opener) -> None:
+def test_the_store_of_another_fleet_is_refused(store: Store, opener: Opener) -> None:
     store.close()
     with pytest.raises(BadStore, match="belongs to the fleet 'harbour'"):
         opener("elsewhere")
-    assert opener().epoch == store.epoch + 1  # the refusal let go of everything and wrote nothing
+    assert (
+        opener().cluster.epoch == store.cluster.epoch + 1
+    )  # the refusal let go of everything and wrote nothing

@@ -13,7 +13,7 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import apsw
 import pytest
@@ -47,9 +47,9 @@ TOOLS = ("wire.send", "order.place", "bell.ring")
 def grow(fleet: FleetHarness, pages: int | None) -> None:
     """Let the store's file grow by so many pages and no further; None lifts the limit."""
     store: Any = fleet.app.store
-    ((count,),) = store._write.connection.execute("PRAGMA page_count").fetchall()
+    ((count,),) = store.parts.database.connection.execute("PRAGMA page_count").fetchall()
     most = 2**30 if pages is None else count + pages
-    store._write.connection.execute(f"PRAGMA max_page_count={most}")
+    store.parts.database.connection.execute(f"PRAGMA max_page_count={most}")
 
 
 class Gate:
@@ -84,7 +84,7 @@ async def test_nothing_is_called_while_the_store_cannot_commit_and_nothing_is_ca
         await calls_under_way(fleet, world, tools)
         grow(fleet, 0)
         gate.open.set()
-        await wait_until(lambda: not fleet.app.store.is_ready)
+        await wait_until(lambda: not fleet.app.store.steps.is_ready)
         await asyncio.sleep(0.1)  # calls that had their leave before the store knew
         begun = len(world.calls)
         with pytest.raises(StoreFailed):
@@ -93,7 +93,7 @@ async def test_nothing_is_called_while_the_store_cannot_commit_and_nothing_is_ca
         assert len(world.calls) == begun
         grow(fleet, None)
         await fleet.wait_until_idle(30)
-        assert fleet.app.store.is_ready
+        assert fleet.app.store.steps.is_ready
         assert world.keys() == Counter(dict.fromkeys(world.keys(), 1))
         assert len(world.keys()) == 30
         assert not world.queries
@@ -113,14 +113,14 @@ async def test_a_stop_holds_at_once_though_it_cannot_be_committed(tmp_path: Path
         assert "full" in done["why"]
         assert "not recorded yet" in stop_text(done)
         assert "the other workers" in stop_text({**done, "others": True})
-        assert not fleet.app.store.stop_scopes()
+        assert not fleet.app.store.policy.stop_scopes()
         with pytest.raises(StoreFailed):  # it is never lifted before it is recorded
             await fleet.app.commands.resume(fleet.order(), all=True)
         gate.open.set()
         await asyncio.sleep(0.6)
         assert len(world.calls) == begun
         grow(fleet, None)
-        await wait_until(lambda: fleet.app.store.stop_scopes() == [("all", "")])
+        await wait_until(lambda: fleet.app.store.policy.stop_scopes() == [("all", "")])
         await wait_until(lambda: not fleet.app.services.stops.unrecorded)
         (entry,) = fleet.entries("stop.set")
         assert entry["actor"] == "person:tester"
@@ -157,7 +157,8 @@ async def test_new_work_takes_nothing_of_the_room_for_stops_and_outcomes(tmp_pat
         store: Any = fleet.app.store
         intercept_commits(fleet, hold_back)
         await fleet.send(*(job(f"n{n}", note_proposal(HEAVY), key=f"k{n}") for n in range(5)))
-        hold, store._spare.reserve = store._spare.reserve, lambda: False  # no room for the file
+        spare = store.writer._hooks._spare
+        hold, spare.reserve = spare.reserve, lambda: False  # no room for the file
         grow(fleet, 0)
         with pytest.raises(StoreFailed):
             await fleet.send(job("late", note_proposal(10 * HEAVY), key="late"))
@@ -166,14 +167,14 @@ async def test_new_work_takes_nothing_of_the_room_for_stops_and_outcomes(tmp_pat
         await wait_until(lambda: fleet.app.metrics.total("store_failures") >= 5)
         assert not fleet.entries("turn.reasoned")
         assert (await fleet.app.commands.stop(fleet.order(), tool="bell.ring"))["recorded"]
-        store._spare.reserve = hold
+        spare.reserve = hold
         await wait_until(lambda: len(fleet.entries("run.closed")) == 5)
 
 
 async def test_a_commit_that_stands_although_it_raises_parts_nothing(tmp_path: Path) -> None:
     """Memory was behind the file from then on: every later group took numbers that were given."""
     async with toy_fleet(tmp_path, World()) as fleet:
-        database: Any = cast(Any, fleet.app.store)._write
+        database: Any = fleet.app.store.parts.database
         commit = database.commit
 
         def stands() -> None:
@@ -190,7 +191,7 @@ async def test_a_commit_that_stands_although_it_raises_parts_nothing(tmp_path: P
         await wait_until(lambda: len(fleet.entries("run.closed")) == 2)
         entries = fleet.entries()
         assert [entry["seq"] for entry in entries] == list(range(1, len(entries) + 1))
-        assert fleet.app.store.row("worker_notes", "k") == {"texts": ["a", "b"]}
+        assert fleet.app.store.runs.row("worker_notes", "k") == {"texts": ["a", "b"]}
 
 
 async def test_status_says_that_the_store_cannot_commit(
@@ -267,14 +268,14 @@ async def test_a_read_that_fails_between_a_run_and_its_actions_hides_no_answer(
         await wait_until(lambda: len(world.calls) == 1)
         await fleet.approve(second)
         store: Any = fleet.app.store
-        actions, failed = store.actions, []
+        actions, failed = store.runs.actions, []
 
         def away(run: str) -> list[Any]:
             failed.append(run)
-            store.actions = actions
+            store.runs.actions = actions
             raise StoreFailed("the server is away")
 
-        store.actions = away
+        store.runs.actions = away
         gate.open.set()
         await fleet.wait_until_idle()
         assert failed
@@ -290,18 +291,18 @@ async def test_a_publication_whose_commit_stood_although_it_raised_is_taken_up(
     world = World()
     async with toy_fleet(tmp_path, world) as fleet:
         store: Any = fleet.app.store
-        publish = store.publish
+        publish = store.commands.publish
 
         async def stands(*given: Any, **more: Any) -> None:
             await publish(*given, **more)
             raise StoreFailed("the commit failed")
 
-        store.publish = stands
+        store.commands.publish = stands
         with pytest.raises(StoreFailed):
             await fleet.apply_policy(
                 write_policies(tmp_path / "p2", extra=deny_policy("nothing.real"))
             )
-        store.publish = publish
+        store.commands.publish = publish
         if behind:
             recall = fleet.app.services.recall
             recall.rebuild_banks = lambda: 1 / 0

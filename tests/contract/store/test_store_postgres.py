@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -76,12 +77,12 @@ async def until(condition: Callable[[], object], within_s: float = 20) -> None:
 
 def hang(store: PostgresStore) -> None:
     """Let a worker's lease thread end, as if the process had stopped: its beat stands still."""
-    store.leases._stop_event.set()
-    store.leases._thread.join()
+    store.cluster.leases._stop_event.set()
+    store.cluster.leases._thread.join()
 
 
 def held(*stores: PostgresStore) -> list[int]:
-    return [len(store.leases.epochs) for store in stores]
+    return [len(store.cluster.leases.epochs) for store in stores]
 
 
 async def shared(one: PostgresStore, other: PostgresStore) -> None:
@@ -89,7 +90,7 @@ async def shared(one: PostgresStore, other: PostgresStore) -> None:
 
 
 def of_shard(store: PostgresStore, runs: list[Run]) -> list[Run]:
-    return [run for run in runs if store.lease_epoch(run) is not None]
+    return [run for run in runs if store.cluster.lease_epoch(run) is not None]
 
 
 # --- who handles what ------------------------------------------------------------------------
@@ -108,18 +109,18 @@ async def test_a_second_worker_gets_half_and_gives_it_back(worker: Opener) -> No
     one = worker("one")
     assert held(one) == [SHARDS]
     runs = await accept_events(one, *(event(n, subject=f"k{n}") for n in range(200)))
-    rev = one.lease_rev
+    rev = one.cluster.lease_rev
     two = worker("two")
     await shared(one, two)
-    assert one.lease_rev > rev
-    assert not one.leases.epochs.keys() & two.leases.epochs.keys()
+    assert one.cluster.lease_rev > rev
+    assert not one.cluster.leases.epochs.keys() & two.cluster.leases.epochs.keys()
     mine, yours = of_shard(one, runs), of_shard(two, runs)
     assert mine
     assert yours
     assert {run.id for run in (*mine, *yours)} == {run.id for run in runs}
     # Each reads its own backlog only, and each knows the runs that the other accepted.
-    assert [run.id for run in one.ready_runs(0, 1000)] == [run.id for run in mine]
-    assert [run.id for run in two.ready_runs(0, 1000)] == [run.id for run in yours]
+    assert [run.id for run in one.schedule.ready_runs(0, 1000)] == [run.id for run in mine]
+    assert [run.id for run in two.schedule.ready_runs(0, 1000)] == [run.id for run in yours]
     two.close()
     await until(lambda: held(one) == [SHARDS])
     assert of_shard(one, runs) == runs
@@ -130,24 +131,24 @@ async def test_a_worker_that_is_not_heard_of_loses_its_keys(worker: Opener) -> N
     await shared(one, two)
     runs = of_shard(one, await accept_events(one, *(event(n, subject=f"k{n}") for n in range(100))))
     old = closing_step(one, runs[0])
-    assert one.is_lease_valid(old.epoch)
+    assert one.cluster.is_lease_valid(old.epoch)
     hang(one)
     # Its own clock ends its lease before anybody takes over.
-    await until(lambda: not one.is_lease_valid(old.epoch))
-    assert one.lease_epoch(runs[0]) is None
+    await until(lambda: not one.cluster.is_lease_valid(old.epoch))
+    assert one.cluster.lease_epoch(runs[0]) is None
     assert held(two) == [32]
     await until(lambda: held(two) == [SHARDS])
-    assert (await one.commit(old)).status is CommitStatus.FENCED_LEASE
-    assert (await two.commit(closing_step(two, runs[0]))).status is CommitStatus.COMMITTED
+    assert (await one.steps.commit(old)).status is CommitStatus.FENCED_LEASE
+    assert (await two.steps.commit(closing_step(two, runs[0]))).status is CommitStatus.COMMITTED
 
 
 async def test_the_lease_of_a_lively_worker_is_left_alone(worker: Opener) -> None:
     """The control of the test above: as long as it beats nothing is taken from it."""
     one, two = worker("one"), worker("two")
     await shared(one, two)
-    before = dict(one.leases.epochs)
+    before = dict(one.cluster.leases.epochs)
     await asyncio.sleep(3 * LEASE_US / 1e6)
-    assert one.leases.epochs == before
+    assert one.cluster.leases.epochs == before
 
 
 async def test_its_own_successor_takes_a_worker_s_leases_over_at_once(worker: Opener) -> None:
@@ -158,17 +159,18 @@ async def test_its_own_successor_takes_a_worker_s_leases_over_at_once(worker: Op
     one._lock.close()  # what the end of a process does
     again = worker("one")
     assert held(again) == [SHARDS]
-    assert (await one.commit(old)).status is CommitStatus.FENCED_LEASE
-    assert (await again.commit(closing_step(again, run))).status is CommitStatus.COMMITTED
+    assert (await one.steps.commit(old)).status is CommitStatus.FENCED_LEASE
+    assert (await again.steps.commit(closing_step(again, run))).status is CommitStatus.COMMITTED
 
 
 async def test_a_worker_taken_for_dead_joins_again(worker: Opener) -> None:
     one, two = worker("one"), worker("two")
     await shared(one, two)
-    life = one.epoch
-    with one._write.connection.cursor() as cursor:
+    life = one.cluster.epoch
+    database: Any = one.parts.database
+    with database.connection.cursor() as cursor:
         cursor.execute(b"DELETE FROM worker WHERE life=$1", (life,))
-    await until(lambda: one.epoch > life)
+    await until(lambda: one.cluster.epoch > life)
     await shared(one, two)
 
 
@@ -203,17 +205,17 @@ async def test_two_writers_make_one_ledger_without_gaps(worker: Opener, tmp_path
             )
             for run in of_shard(store, runs):
                 assert (
-                    await store.commit(closing_step(store, run))
+                    await store.steps.commit(closing_step(store, run))
                 ).status is CommitStatus.COMMITTED
 
     await asyncio.gather(fill(one, 0), fill(two, 100))
-    assert one.last_seq() == two.last_seq()
-    assert [seq for seq, *_ in one.walk()] == list(range(1, one.last_seq() + 1))
-    assert one.find_wrong_rows() == []  # what people look at is what the entries come to
+    assert one.ledger.last_seq() == two.ledger.last_seq()
+    assert [seq for seq, *_ in one.ledger.walk()] == list(range(1, one.ledger.last_seq() + 1))
+    assert one.tables.find_wrong_rows() == []  # what people look at is what the entries come to
     for name in ("one", "two"):
-        report = verify_store(one, VERIFIER, tmp_path / name / "witness.log")
+        report = verify_store(one.ledger, VERIFIER, tmp_path / name / "witness.log")
         assert report.findings == ()
-        assert report.size == one.last_seq()
+        assert report.size == one.ledger.last_seq()
 
 
 async def test_the_same_event_at_two_workers_is_accepted_once(worker: Opener) -> None:
@@ -227,7 +229,7 @@ async def test_the_same_event_at_two_workers_is_accepted_once(worker: Opener) ->
         )
     )
     assert sum(len(runs) for runs in answers) == 50
-    assert one.event_counts() == (50, 0)
+    assert one.tables.event_counts() == (50, 0)
 
 
 async def test_64_reservations_at_two_workers_hold_the_ceiling(worker: Opener) -> None:
@@ -236,16 +238,16 @@ async def test_64_reservations_at_two_workers_hold_the_ceiling(worker: Opener) -
     runs = await accept_events(one, *(event(n, subject=f"k{n}") for n in range(64)))
     limits = (Cap("agent", "tokens", "day", 100), Cap("fleet", "tokens", "hour", 150))
     asks = [
-        store.commit(closing_step(store, run, spend={"tokens": 7}, limits=limits))
+        store.steps.commit(closing_step(store, run, spend={"tokens": 7}, limits=limits))
         for run in runs
         for store in (one, two)
-        if store.lease_epoch(run) is not None
+        if store.cluster.lease_epoch(run) is not None
     ]
     assert len(asks) == 64
     answers = [answer.status for answer in await asyncio.gather(*asks)]
     assert answers.count(CommitStatus.COMMITTED) == 100 // 7
     assert answers.count(CommitStatus.OVER_BUDGET) == 64 - 100 // 7
-    assert sum(amount for *_, amount in two.spend_by_minute(0)) == 98
+    assert sum(amount for *_, amount in two.spend.by_minute(0)) == 98
 
 
 async def test_a_worker_of_another_key_is_refused(worker: Opener) -> None:
@@ -267,25 +269,29 @@ async def test_nothing_older_commits_at_any_worker_after_a_publication(worker: O
     await shared(one, two)
     runs = of_shard(two, await accept_events(one, *(event(n, subject=f"k{n}") for n in range(20))))
     older = closing_step(two, runs[0])
-    await one.publish(bundle("package a"), [Draft("policy.published")])
-    assert (await two.commit(older)).status is CommitStatus.FENCED_POLICY
-    await one.stop(Draft("stop.set", {"what": "all:"}), "all", "", True)
+    await one.commands.publish(bundle("package a"), [Draft("policy.published")])
+    assert (await two.steps.commit(older)).status is CommitStatus.FENCED_POLICY
+    await one.commands.stop(Draft("stop.set", {"what": "all:"}), "all", "", True)
     stopped = closing_step(two, runs[0], stop_epoch=0, policy_rev=1)
-    assert (await two.commit(stopped)).status is CommitStatus.FENCED_STOP
-    assert (await two.commit(closing_step(two, runs[0]))).status is CommitStatus.COMMITTED
+    assert (await two.steps.commit(stopped)).status is CommitStatus.FENCED_STOP
+    assert (await two.steps.commit(closing_step(two, runs[0]))).status is CommitStatus.COMMITTED
 
 
 async def test_what_was_made_from_what_is_live_no_more_is_not_published(worker: Opener) -> None:
     """A bundle edited at one worker while another publishes, also under a number that is free."""
     one, two = worker("one"), worker("two")
     await shared(one, two)
-    live = await one.publish(bundle("package a"), [Draft("policy.published")], expected_revision=0)
+    live = await one.commands.publish(
+        bundle("package a"), [Draft("policy.published")], expected_revision=0
+    )
     with pytest.raises(WriteConflict):
-        await two.publish(
+        await two.commands.publish(
             bundle("package b"), [Draft("policy.published")], number=9, expected_revision=0
         )
-    assert one.live_revision() == (live, bundle("package a").digest)
-    assert await two.publish(bundle("package b"), [], number=9, expected_revision=live) == 9
+    assert one.policy.live_revision() == (live, bundle("package a").digest)
+    assert (
+        await two.commands.publish(bundle("package b"), [], number=9, expected_revision=live) == 9
+    )
 
 
 async def test_a_publication_waits_until_no_other_worker_calls_under_the_old(
@@ -293,25 +299,27 @@ async def test_a_publication_waits_until_no_other_worker_calls_under_the_old(
 ) -> None:
     one, two = worker("one"), worker("two")
     await shared(one, two)
-    two.adopt(0, 0)
-    epoch = next(iter(two.leases.epochs.values()))
-    assert two.is_lease_valid(epoch)
+    two.cluster.adopt(0, 0)
+    epoch = next(iter(two.cluster.leases.epochs.values()))
+    assert two.cluster.is_lease_valid(epoch)
     calling = [0]  # a call is on its way that started under revision 0
-    two.leases.count_in_flight = lambda policy_rev: sum(1 for rev in calling if rev < policy_rev)
-    number = await one.publish(bundle("package a"), [Draft("policy.published")])
-    published = asyncio.create_task(one.wait_for_barrier())
+    two.cluster.leases.count_in_flight = lambda policy_rev: sum(
+        1 for rev in calling if rev < policy_rev
+    )
+    number = await one.commands.publish(bundle("package a"), [Draft("policy.published")])
+    published = asyncio.create_task(one.cluster.wait_for_barrier())
     # The other's thread has seen it: nothing starts there, though its loop has done nothing yet.
-    await until(lambda: not two.is_lease_valid(epoch))
+    await until(lambda: not two.cluster.is_lease_valid(epoch))
     await asyncio.sleep(0.3)
     assert not published.done()
-    assert one.lagging_workers == [two.leases.worker]
+    assert one.cluster.lagging_workers == [two.cluster.leases.worker]
     calling.clear()
     await asyncio.wait_for(published, 5)
-    assert one.lagging_workers == []
+    assert one.cluster.lagging_workers == []
     # It goes on once it has taken the revision up.
-    assert not two.is_lease_valid(epoch)
-    two.adopt(number, 0)
-    assert two.is_lease_valid(epoch)
+    assert not two.cluster.is_lease_valid(epoch)
+    two.cluster.adopt(number, 0)
+    assert two.cluster.is_lease_valid(epoch)
 
 
 async def test_a_publication_does_not_wait_for_the_dead(worker: Opener) -> None:
@@ -319,18 +327,18 @@ async def test_a_publication_does_not_wait_for_the_dead(worker: Opener) -> None:
     await shared(one, two)
     hang(two)
     began = time.monotonic()
-    await one.publish(bundle("package a"), [Draft("policy.published")])
-    await asyncio.wait_for(one.wait_for_barrier(), 20)
+    await one.commands.publish(bundle("package a"), [Draft("policy.published")])
+    await asyncio.wait_for(one.cluster.wait_for_barrier(), 20)
     took = time.monotonic() - began
     # Not before its lease has run out, by its own clock; two's is silent from here on.
     assert took > LEASE_US / 1e6 * 0.5
-    assert not two.leases.is_lease_valid(next(iter(two.leases.epochs.values())))
+    assert not two.cluster.leases.is_lease_valid(next(iter(two.cluster.leases.epochs.values())))
 
 
 async def test_alone_nobody_is_waited_for(worker: Opener) -> None:
     one = worker("one")
-    await one.publish(bundle("package a"), [Draft("policy.published")])
-    await asyncio.wait_for(one.wait_for_barrier(), 1)
+    await one.commands.publish(bundle("package a"), [Draft("policy.published")])
+    await asyncio.wait_for(one.cluster.wait_for_barrier(), 1)
 
 
 # --- what a server may do to us --------------------------------------------------------------
@@ -357,12 +365,12 @@ async def test_lost_connections_fail_what_was_under_way_and_come_back(
         answers += await asyncio.gather(accept_events(store, event(number)), return_exceptions=True)
     assert isinstance(answers[0], StoreFailed)
     assert not isinstance(answers[-1], BaseException)
-    assert store.run(run.id) == run
-    await until(lambda: store.lease_epoch(run) is not None)
-    assert (await store.commit(closing_step(store, run))).status is CommitStatus.COMMITTED
-    epoch = store.lease_epoch(run)
+    assert store.runs.run(run.id) == run
+    await until(lambda: store.cluster.lease_epoch(run) is not None)
+    assert (await store.steps.commit(closing_step(store, run))).status is CommitStatus.COMMITTED
+    epoch = store.cluster.lease_epoch(run)
     await asyncio.sleep(2 * LEASE_US / 1e6)
-    assert store.lease_epoch(run) == epoch  # and it beats on
+    assert store.cluster.lease_epoch(run) == epoch  # and it beats on
 
 
 @pytest.mark.parametrize("held", [False, True], ids=["walk", "snapshot"])
@@ -400,10 +408,10 @@ async def test_what_the_line_reads_outlasts_a_server_that_is_away(worker: Opener
             0.4, connection.execute, (f"ALTER DATABASE {name} ALLOW_CONNECTIONS true".encode(),)
         )
         back.start()
-        assert store.run(run.id) == run
+        assert store.runs.run(run.id) == run
         back.join()
-    await until(lambda: store.lease_epoch(run) is not None)
-    await until(lambda: store.leases.is_lease_valid(closing_step(store, run).epoch))
+    await until(lambda: store.cluster.lease_epoch(run) is not None)
+    await until(lambda: store.cluster.leases.is_lease_valid(closing_step(store, run).epoch))
 
 
 @pytest.mark.parametrize("how", ["cut", "hung"])
@@ -457,33 +465,33 @@ async def test_a_statement_that_takes_too_long_is_no_server_that_is_away(url: st
 async def test_a_group_whose_session_ends_leaves_nothing(worker: Opener, url: str) -> None:
     store = worker()
     (run,) = await accept_events(store, event(1))
-    head = store.last_seq()
+    head = store.ledger.last_seq()
 
     def half() -> None:
-        store._commands.append_entries([Draft("fleet.loaded")])
-        store._ledger.flush()
+        store.parts.commands.append_entries([Draft("fleet.loaded")])
+        store.parts.ledger.flush()
         assert cut_off(url, "writer") == 1
 
     with pytest.raises(StoreFailed):
         await store.writer.submit(half)
-    assert not store.is_ready
-    assert store.last_seq() == head
-    assert (await store.commit(closing_step(store, run))).last == head + 1
-    assert store.is_ready
+    assert not store.steps.is_ready
+    assert store.ledger.last_seq() == head
+    assert (await store.steps.commit(closing_step(store, run))).last == head + 1
+    assert store.steps.is_ready
 
 
 async def test_text_that_the_server_cannot_hold_fails_its_own_item_only(worker: Opener) -> None:
     store = worker()
     runs = await accept_events(store, *(event(n) for n in range(3)))
     answers = await asyncio.gather(
-        store.commit(closing_step(store, runs[0])),
-        store.commit(closing_step(store, runs[1], rows=[RowWrite("c", "a\0b", {"x": 1})])),
+        store.steps.commit(closing_step(store, runs[0])),
+        store.steps.commit(closing_step(store, runs[1], rows=[RowWrite("c", "a\0b", {"x": 1})])),
         accept_events(store, event(9, subject="half \ud800")),
-        store.commit(closing_step(store, runs[2])),
+        store.steps.commit(closing_step(store, runs[2])),
         return_exceptions=True,
     )
     assert [isinstance(answer, BaseException) for answer in answers] == [False, True, True, False]
-    assert store.is_ready
+    assert store.steps.is_ready
 
 
 def test_values_are_written_as_the_server_reads_them(url: str) -> None:
@@ -509,9 +517,9 @@ def test_who_reads_only_writes_nothing(worker: Opener, url: str) -> None:
         PostgresReader(url)
     worker()
     store = PostgresReader(url)
-    assert store.last_seq() == 0
+    assert store.ledger.last_seq() == 0
     with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
-        store._database.execute("DELETE FROM entry")
+        store.database.execute("DELETE FROM entry")
     store.close()
 
 

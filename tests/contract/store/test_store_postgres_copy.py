@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -26,6 +27,7 @@ from vedette.domain.bundle import Bundle
 from vedette.domain.decision import Decision
 from vedette.domain.effect import RowWrite
 from vedette.domain.entry import Body, Draft
+from vedette.domain.erasure import ErasureTarget
 from vedette.domain.identity import Principal
 from vedette.domain.memory import Candidate
 from vedette.domain.run import CommitStatus
@@ -81,7 +83,7 @@ async def filled(settings: Settings) -> tuple[str, str]:
     """Make a store with something in every corner; return (held action, erased event)."""
     store = open_sqlite(settings)
     bundle = Bundle.of({"a.rego": b"package a"})
-    await store.publish(bundle, [order("policy.published", bundle=bundle.digest)])
+    await store.commands.publish(bundle, [order("policy.published", bundle=bundle.digest)])
     one, two, three = await accept_events(store, *(event(n, subject=f"k{n % 2}") for n in range(3)))
     row = held_action(one)
     turn = entry(one, "turn.reasoned", turn=1, text="what was proposed")
@@ -89,7 +91,7 @@ async def filled(settings: Settings) -> tuple[str, str]:
         one, row, Decision("hold", "impact.high", ("impact.high",), "approval"), back=1
     )
     proposed = Candidate("inbox", "inbox", "text", (), "watcher", one.id, one.event)
-    await store.commit(
+    await store.steps.commit(
         step(
             store, one, turn, waits, entry(one, "memory.proposed", back=2, text="remember this"),
             actions=[row], state="waiting", waits="approval", wake_us=2**50, turn=1,
@@ -97,13 +99,16 @@ async def filled(settings: Settings) -> tuple[str, str]:
             checkpoint=(one.key, one.position, b"judge \x00 state"), candidates=[proposed],
         )
     )  # fmt: skip
-    await store.commit(closing_step(store, two))
-    await store.erase(
-        event=two.event, draft=order("body.erased"), command="c1", stateless=agents_of(store)
+    await store.steps.commit(closing_step(store, two))
+    await store.commands.erase(
+        ErasureTarget("event", two.event),
+        order("body.erased"),
+        command="c1",
+        stateless=agents_of(store),
     )
-    await store.accept([], ("csv:a", "17"))
-    await store.stop(order("stop.set", what="agent:other"), "agent", "other", True)
-    assert (await store.commit(closing_step(store, three))).status is CommitStatus.COMMITTED
+    await store.steps.accept([], ("csv:a", "17"))
+    await store.commands.stop(order("stop.set", what="agent:other"), "agent", "other", True)
+    assert (await store.steps.commit(closing_step(store, three))).status is CommitStatus.COMMITTED
     store.close()
     return row.id, two.event
 
@@ -116,24 +121,27 @@ async def test_everything_is_there_and_the_proof_goes_on(settings: Settings, url
     action, erased = await filled(settings)
     done = await copied(settings, url)
     old, new = SqliteReader(settings.state), PostgresReader(url)
+    target: Any = new.database
     for name in tables():
-        columns = ", ".join(f'"{column}"' for column in new._database.columns_of(name))  # type: ignore[attr-defined]
+        columns = ", ".join(f'"{column}"' for column in target.columns_of(name))
         beyond = {"entry": f" WHERE seq<={done.size}", "body": f" WHERE seq<={done.size}"}
         beyond |= {"checkpoint": f" WHERE size<={done.size}"}
         beyond |= {"view": " WHERE name NOT IN ('minute', 'fleet')"}
         beyond |= {"meta": " WHERE name NOT IN ('schema', 'frontier', 'first_key', 'instance')"}
         sql = f'SELECT {columns} FROM "{name}"{beyond.get(name, "")}'
-        assert sorted(new._database.rows(sql), key=repr) == sorted(
-            old._database.rows(sql), key=repr
+        assert sorted(new.database.rows(sql), key=repr) == sorted(
+            old.database.rows(sql), key=repr
         ), name
-        assert done.rows[name] == len(old._database.rows(f'SELECT 1 FROM "{name}"')) or (
+        assert done.rows[name] == len(old.database.rows(f'SELECT 1 FROM "{name}"')) or (
             name == "meta"
         )
     key = (settings.state / "ledger.pub").read_text().strip()
-    report = verify_store(new, key, settings.state / "witness.log")
-    assert (report.findings, report.size) == ((), old.last_seq() + 1)
-    assert [body for *_, body in new.walk(("memory.proposed",))] == [b'{"text":"remember this"}']
-    assert new.event(erased) is None
+    report = verify_store(new.ledger, key, settings.state / "witness.log")
+    assert (report.findings, report.size) == ((), old.ledger.last_seq() + 1)
+    assert [body for *_, body in new.ledger.walk(("memory.proposed",))] == [
+        b'{"text":"remember this"}'
+    ]
+    assert new.runs.event(erased) is None
     old.close()
     new.close()
     # The fleet goes on there: the hold is answered, its epoch grows, the stop stands.
@@ -142,11 +150,13 @@ async def test_everything_is_there_and_the_proof_goes_on(settings: Settings, url
         now_us=ManualClock().now_us,
     )  # fmt: skip
     draft = order("hold.approved", action=action, agent="watcher", tool="valve.close")
-    row = await store.transition_hold(action, "approved", draft, approver="person:kim", until_us=9)
+    row = await store.commands.transition_hold(
+        action, "approved", draft, approver="person:kim", until_us=9
+    )
     assert row.hold == "approved"
-    assert store.stop_scopes() == [("agent", "other")]
-    assert store.epoch > 1
-    assert store.position("csv:a") == "17"
+    assert store.policy.stop_scopes() == [("agent", "other")]
+    assert store.cluster.epoch > 1
+    assert store.runs.source_position("csv:a") == "17"
     store.close()
 
 
@@ -156,7 +166,7 @@ async def test_a_rotation_that_was_broken_off_is_ended_by_the_copy(
     await filled(settings)
     store = open_sqlite(settings)
     key, line = KeyFolder(settings.state, NAME).prepare()
-    await store.rotate(key, line, order("key.rotated"))
+    await store.maintenance.rotate(key, line, order("key.rotated"))
     store.close()
     await copied(settings, url)
     assert format_verifier_key(NAME, read_key(settings.state / "ledger.key")) == line
@@ -204,7 +214,7 @@ async def test_a_database_that_holds_a_store_is_refused(settings: Settings, url:
     with pytest.raises(BadCommand, match="holds a store already"):
         await copied(settings, url)
     store = PostgresReader(url)
-    assert store.last_seq() == done.size + 1
+    assert store.ledger.last_seq() == done.size + 1
     store.close()
 
 

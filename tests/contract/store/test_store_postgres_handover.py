@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -93,7 +94,7 @@ def store_of(fleet: FleetHarness) -> PostgresStore:
 
 
 def shards(*fleets: FleetHarness) -> list[int]:
-    return [len(store_of(fleet).leases.epochs) for fleet in fleets]
+    return [len(store_of(fleet).cluster.leases.epochs) for fleet in fleets]
 
 
 def open_holds(fleet: FleetHarness, event: Event) -> list[ActionRow]:
@@ -175,7 +176,7 @@ async def test_an_answer_takes_effect_whichever_worker_it_is_given_to(
         await wait_until(lambda: all(open_holds(one, event) for event in events), 30)
         await wait_until(lambda: all(state(one, event) == "dead" for event in poisoned), 30)
         runs = [one.runs(event)[0] for event in (*events, *poisoned)]
-        owners = {store_of(one).lease_epoch(run) is not None for run in runs}
+        owners = {store_of(one).cluster.lease_epoch(run) is not None for run in runs}
         assert owners == {True, False}, "the test needs keys of either worker"
         for event in events:
             await one.approve(open_holds(one, event)[0])
@@ -188,7 +189,7 @@ async def test_an_answer_takes_effect_whichever_worker_it_is_given_to(
         again = dead[:6]
 
         def died_again() -> bool:
-            found = [one.app.store.run(run.id) for run in again]
+            found = [one.app.store.runs.run(run.id) for run in again]
             return all(run and run.state == "dead" and run.steps > steps[run.id] for run in found)
 
         await wait_until(died_again, 30)
@@ -213,16 +214,16 @@ async def test_a_row_that_another_worker_wrote_meanwhile_is_read_again(
         await wait_until(lambda: state(fleet, event) == "done", 20)
 
     def texts() -> object:
-        return (one.app.store.row("worker_notes", key) or {}).get("texts")
+        return (one.app.store.runs.row("worker_notes", key) or {}).get("texts")
 
     async with working(one):
         await approved(one, await held(one, "first", "a"))
         waits = await held(one, "second", "c")
         async with working(other, like=one):
-            await wait_until(lambda: 50 in store_of(other).leases.epochs, 30)
+            await wait_until(lambda: 50 in store_of(other).cluster.leases.epochs, 30)
             await approved(other, await held(other, "third", "b"))
             assert texts() == ["a", "b"]
-        await wait_until(lambda: 50 in store_of(one).leases.epochs, 30)
+        await wait_until(lambda: 50 in store_of(one).cluster.leases.epochs, 30)
         await asyncio.sleep(0.3)
         await approved(one, waits)
         assert texts() == ["a", "b", "c"]
@@ -238,7 +239,7 @@ async def test_events_for_a_worker_that_went_before_it_came_are_handled(
     one, _ = pair
     async with working(one):
         store = store_of(one)
-        leases = store.leases
+        leases = store.cluster.leases
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("INSERT INTO worker VALUES('wrk_brief', 99, 0, 9, 9, 'brief')")
             connection.execute("UPDATE leasing SET rev=rev+1")
@@ -255,7 +256,7 @@ async def test_a_batch_whose_commit_was_not_told_of_is_handled(
 ) -> None:
     one, _ = pair
     async with working(one):
-        write = store_of(one)._write
+        write: Any = store_of(one).parts.database
         real, lost = write.commit, [True]
 
         def commit() -> None:
@@ -265,7 +266,7 @@ async def test_a_batch_whose_commit_was_not_told_of_is_handled(
                 write._connection.close()
                 raise psycopg.OperationalError("the connection was lost after COMMIT was sent")
 
-        write.commit = commit  # type: ignore[method-assign]
+        write.commit = commit
         event = job("a", send_proposal("a"))
         with pytest.raises(StoreFailed):
             await one.send(event)
@@ -319,7 +320,7 @@ async def test_a_fleet_outlasts_a_database_that_is_away_for_long(
             with pytest.raises(StoreFailed):
                 await one.send(job("away", send_proposal("b"), key="k"))
             with pytest.raises(StoreFailed):
-                one.app.store.last_seq()
+                one.app.store.ledger.last_seq()
             connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true".encode())
         await sent(
             one,

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.pg import server
@@ -18,7 +19,7 @@ from vedette.domain.effect import Call, Outcome
 from vedette.engine.cluster import catch_up, follow_cluster, sync_rate_counts
 from vedette.engine.kill_switch import count_error
 from vedette.operations.curation import sync_banks
-from vedette.store.postgres import PostgresStore
+from vedette.store.postgres.cluster import LeasedCluster
 from vedette.testing.harness import FleetHarness
 from vedette.testing.toy_fleet import (
     DENY_TOOL,
@@ -77,12 +78,12 @@ async def two(tmp_path: Path, world: World) -> AsyncIterator[tuple[FleetHarness,
 
 
 def shards(fleet: FleetHarness) -> int:
-    leases = fleet.app.store.leases  # type: ignore[attr-defined]
-    return len(leases.epochs)
+    cluster: Any = fleet.app.store.cluster
+    return len(cluster.leases.epochs)
 
 
 def ready(fleet: FleetHarness) -> int:
-    found = fleet.app.store.counts().get("worker", {})
+    found = fleet.app.store.tables.counts().get("worker", {})
     return found.get("run.ready", 0)
 
 
@@ -101,7 +102,7 @@ async def test_a_resume_is_a_clean_sheet_at_every_worker(
         await wait_until(lambda: one.stops.epoch == other.stops.epoch)
     for line in (one, other):
         await count_error(line, "worker")
-    assert one.store.stop_scopes() == ([] if resumed else [("agent", "worker")])
+    assert one.store.policy.stop_scopes() == ([] if resumed else [("agent", "worker")])
 
 
 async def test_both_do_what_either_accepts_once(
@@ -136,7 +137,7 @@ async def test_a_key_s_order_holds_whoever_accepts(
     store = one.app.store
 
     def texts() -> list[str]:
-        row = store.row("worker_notes", "pump")
+        row = store.runs.row("worker_notes", "pump")
         return list(row["texts"]) if row else []
 
     await wait_until(lambda: len(texts()) == 30, 60)
@@ -175,7 +176,7 @@ async def test_nothing_older_starts_anywhere_once_a_publication_returned(
     await wait_until(lambda: ready(one) == 0, 100)
     assert len(world.calls) == calls
     assert other.app.services.gateway.policy_rev == revision
-    counts = one.app.store.counts()["worker"]
+    counts = one.app.store.tables.counts()["worker"]
     assert counts["effect.done"] == calls
     assert counts["decided.deny"] == 600 - calls
 
@@ -189,12 +190,12 @@ async def test_without_the_barrier_older_calls_do_start(
     """The control: were nobody waited for and nothing asked before a call, the test would fail."""
     one, _ = two
 
-    async def at_once(store: PostgresStore) -> None:
+    async def at_once(cluster: LeasedCluster) -> None:
         return None
 
-    monkeypatch.setattr(PostgresStore, "wait_for_barrier", at_once)
-    monkeypatch.setattr(PostgresStore, "is_lease_valid", lambda store, epoch: True)
-    monkeypatch.setattr(PostgresStore, "is_current", True)  # so that nobody follows
+    monkeypatch.setattr(LeasedCluster, "wait_for_barrier", at_once)
+    monkeypatch.setattr(LeasedCluster, "is_lease_valid", lambda cluster, epoch: True)
+    monkeypatch.setattr(LeasedCluster, "is_current", True)  # so that nobody follows
     slowly(world, 0.2)
     await one.send(*(job(f"j{n}", send_proposal(f"t{n}"), key=f"k{n}") for n in range(600)))
     await wait_until(lambda: len(world.calls) > 20, 60)
@@ -242,4 +243,4 @@ async def test_what_is_current_is_not_taken_up_again(
     revision = one.app.services.gateway.policy_rev
     await catch_up(one.app.services, one.app.rollout)
     assert one.app.services.gateway.policy_rev == revision
-    assert sync_banks(one.app.banks, one.app.store) == one.app.store.last_seq()
+    assert sync_banks(one.app.banks, one.app.store) == one.app.store.ledger.last_seq()

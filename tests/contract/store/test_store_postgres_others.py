@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -74,7 +75,7 @@ async def until(condition: Callable[[], object], within_s: float = 20) -> None:
 
 
 def shards(*stores: PostgresStore) -> list[int]:
-    return [len(store.leases.epochs) for store in stores]
+    return [len(store.cluster.leases.epochs) for store in stores]
 
 
 # --- what is answered at another worker --------------------------------------------------------
@@ -87,7 +88,7 @@ async def waiting(store: PostgresStore, run: Run) -> ActionRow:
         store, run, entry(run, "turn.reasoned", turn=1), state="waiting", turn=1, observed=True,
         waits="approval", actions=[row], order=(run.key, -1, run.position),
     )  # fmt: skip
-    assert (await store.commit(made)).status is CommitStatus.COMMITTED
+    assert (await store.steps.commit(made)).status is CommitStatus.COMMITTED
     return row
 
 
@@ -97,7 +98,9 @@ async def approve(store: PostgresStore, run: Run, row: ActionRow) -> None:
         "actor": "person:dee", "until": 2**50,
     }  # fmt: skip
     draft = Draft("hold.approved", fields, body=Body(canonical_json({"reason": "it is right"})))
-    await store.transition_hold(row.id, "approved", draft, approver="person:dee", until_us=2**50)
+    await store.commands.transition_hold(
+        row.id, "approved", draft, approver="person:dee", until_us=2**50
+    )
 
 
 async def two_sharing(worker: Opener) -> tuple[PostgresStore, PostgresStore, list[Run]]:
@@ -105,20 +108,20 @@ async def two_sharing(worker: Opener) -> tuple[PostgresStore, PostgresStore, lis
     one, two = worker("one"), worker("two")
     await until(lambda: shards(one, two) == [32, 32])
     runs = await accept_events(one, *(event(n, subject=f"k{n}") for n in range(40)))
-    await until(lambda: not one.leases.drain_shards)
-    return one, two, [run for run in runs if one.lease_epoch(run) is not None]
+    await until(lambda: not one.cluster.leases.drain_shards)
+    return one, two, [run for run in runs if one.cluster.lease_epoch(run) is not None]
 
 
 async def test_what_was_answered_elsewhere_is_gone_on_from(worker: Opener) -> None:
     one, two, (run, *_) = await two_sharing(worker)
     row = await waiting(one, run)
     await approve(two, run, row)
-    fresh = one.run(run.id)
+    fresh = one.runs.run(run.id)
     assert fresh is not None
     made = step(
         one, fresh, entry(fresh, "turn.reasoned", turn=2), state="waiting", turn=2, waits="approval"
     )
-    assert (await one.commit(made)).status is CommitStatus.COMMITTED
+    assert (await one.steps.commit(made)).status is CommitStatus.COMMITTED
 
 
 async def test_a_step_made_before_another_worker_s_answer_does_not_stand(
@@ -126,21 +129,21 @@ async def test_a_step_made_before_another_worker_s_answer_does_not_stand(
 ) -> None:
     one, two, (run, *_) = await two_sharing(worker)
     row = await waiting(one, run)
-    stale = one.run(run.id)
+    stale = one.runs.run(run.id)
     assert stale is not None
     made = step(
         one, stale, entry(stale, "turn.reasoned", turn=2), state="waiting", turn=2, waits="approval"
     )
     await approve(two, run, row)
-    head = two.last_seq()
-    assert (await one.commit(made)).status is CommitStatus.DUPLICATE
-    assert one.last_seq() == head
-    after = one.run(run.id)
+    head = two.ledger.last_seq()
+    assert (await one.steps.commit(made)).status is CommitStatus.DUPLICATE
+    assert one.ledger.last_seq() == head
+    after = one.runs.run(run.id)
     assert after is not None
     assert (after.steps, after.entries, after.turn) == (2, 2, 1)
     opened = PostgresReader(url)
     for name in ("one", "two"):
-        assert verify_store(opened, VERIFIER, tmp_path / name / "witness.log").findings == ()
+        assert verify_store(opened.ledger, VERIFIER, tmp_path / name / "witness.log").findings == ()
     opened.close()
 
 
@@ -150,13 +153,13 @@ async def test_the_table_itself_refuses_a_step_from_where_a_run_no_longer_is(
     """Were the fence in memory wrong, the group's end would find it: few rows as well as many."""
     store = worker("one")
     (run,) = await accept_events(store, event(1))
-    store._step_writer._step_counts[(run.position, run.agent)] = 3
+    store.parts.steps._step_counts[(run.position, run.agent)] = 3
     run.steps = 3
-    assert (await store.commit(closing_step(store, run))).status is CommitStatus.DUPLICATE
-    found = store.run(run.id)
+    assert (await store.steps.commit(closing_step(store, run))).status is CommitStatus.DUPLICATE
+    found = store.runs.run(run.id)
     assert found is not None
     assert (found.steps, found.state) == (0, "ready")
-    assert store.is_ready
+    assert store.steps.is_ready
 
 
 def test_few_rows_are_counted_where_a_row_may_be_left_alone(url: str) -> None:
@@ -176,13 +179,13 @@ def test_few_rows_are_counted_where_a_row_may_be_left_alone(url: str) -> None:
 async def test_a_give_back_that_is_called_off_is_told(worker: Opener) -> None:
     one = worker("one")
     two = worker("two")
-    await until(lambda: one.leases.drain_shards)
+    await until(lambda: one.cluster.leases.drain_shards)
     (run,) = await accept_events(one, event(1, subject=key_of(one, leaving=True)))
-    assert one.lease_epoch(run) is None
-    rev = one.lease_rev
+    assert one.cluster.lease_epoch(run) is None
+    rev = one.cluster.lease_rev
     two.close()
-    await until(lambda: one.lease_epoch(run) is not None)
-    assert one.lease_rev > rev, "nobody would look for what was left to the other"
+    await until(lambda: one.cluster.lease_epoch(run) is not None)
+    assert one.cluster.lease_rev > rev, "nobody would look for what was left to the other"
     assert shards(one) == [SHARDS]
 
 
@@ -191,61 +194,63 @@ async def test_a_lease_that_ran_out_and_was_not_taken_is_told_when_it_is_ours_ag
 ) -> None:
     one = worker("one")
     (run,) = await accept_events(one, event(1))
-    epoch, rev = one.lease_epoch(run), one.lease_rev
-    one.leases._expires_at = 0  # as after a time without the database
-    assert one.lease_epoch(run) is None
-    await until(lambda: one.lease_epoch(run) is not None)
-    assert one.lease_epoch(run) == epoch
-    await until(lambda: one.lease_rev > rev)
+    epoch, rev = one.cluster.lease_epoch(run), one.cluster.lease_rev
+    one.cluster.leases._expires_at = 0  # as after a time without the database
+    assert one.cluster.lease_epoch(run) is None
+    await until(lambda: one.cluster.lease_epoch(run) is not None)
+    assert one.cluster.lease_epoch(run) == epoch
+    await until(lambda: one.cluster.lease_rev > rev)
 
 
 def key_of(store: PostgresStore, *, leaving: bool) -> str:
     """Return a key of a shard that is leaving, or that stays."""
     keys = (f"k{n}" for n in range(10_000))
     return next(
-        key for key in keys if (shard_of("watcher", key) in store.leases.drain_shards) is leaving
+        key
+        for key in keys
+        if (shard_of("watcher", key) in store.cluster.leases.drain_shards) is leaving
     )
 
 
 async def test_a_shard_stays_while_a_call_of_it_is_out(worker: Opener) -> None:
     one = worker("one")
-    last = max(one.leases.epochs)
+    last = max(one.cluster.leases.epochs)
     key = next(f"k{n}" for n in range(10_000) if shard_of("watcher", f"k{n}") == last)
     out = [("watcher", key)]
-    one.watch_calls(lambda revision: 0, lambda: out)
+    one.cluster.watch_calls(lambda revision: 0, lambda: out)
     two = worker("two")
     await until(lambda: shards(one, two) == [33, 31])
-    assert one.leases.drain_shards == {last}
-    epoch = one.leases.epochs[last]
+    assert one.cluster.leases.drain_shards == {last}
+    epoch = one.cluster.leases.epochs[last]
     await asyncio.sleep(3 * LEASE_US / 1e6)
     # What was begun may go on; nothing is begun.
-    assert one.is_lease_valid(epoch)
-    assert one.leases.epoch("watcher", key) is None
-    assert last not in two.leases.epochs
+    assert one.cluster.is_lease_valid(epoch)
+    assert one.cluster.leases.epoch("watcher", key) is None
+    assert last not in two.cluster.leases.epochs
     out.clear()
     await until(lambda: shards(one, two) == [32, 32])
-    assert not one.is_lease_valid(epoch)
-    assert not one.leases.drain_shards
+    assert not one.cluster.is_lease_valid(epoch)
+    assert not one.cluster.leases.drain_shards
 
 
 async def test_a_call_that_had_its_leave_a_moment_ago_keeps_the_shard(worker: Opener) -> None:
     one = worker("one")
-    last = max(one.leases.epochs)
+    last = max(one.cluster.leases.epochs)
     key = next(f"k{n}" for n in range(10_000) if shard_of("watcher", f"k{n}") == last)
-    epoch = one.leases.epochs[last]
+    epoch = one.cluster.leases.epochs[last]
     looks: list[bool] = []
 
     def calling() -> list[tuple[str, str]]:
         # Between the first look and the second, which is taken after `holds` says no.
-        looks.append(one.is_lease_valid(epoch))
+        looks.append(one.cluster.is_lease_valid(epoch))
         return [] if len(looks) == 1 else [("watcher", key)]
 
-    one.watch_calls(lambda revision: 0, calling)
+    one.cluster.watch_calls(lambda revision: 0, calling)
     two = worker("two")
     await until(lambda: shards(one, two) == [33, 31])
     assert looks[:2] == [True, False]
-    assert one.leases.epochs[last] == epoch
-    assert last not in two.leases.epochs
+    assert one.cluster.leases.epochs[last] == epoch
+    assert last not in two.cluster.leases.epochs
 
 
 async def test_a_revision_is_acknowledged_when_older_calls_have_ended_though_it_is_live(
@@ -254,15 +259,15 @@ async def test_a_revision_is_acknowledged_when_older_calls_have_ended_though_it_
     one, two = worker("one"), worker("two")
     await until(lambda: shards(one, two) == [32, 32])
     calling = [0]
-    two.watch_calls(lambda revision: sum(1 for rev in calling if rev < revision), tuple)
-    two.adopt(1, 0)  # it is live there at once
+    two.cluster.watch_calls(lambda revision: sum(1 for rev in calling if rev < revision), tuple)
+    two.cluster.adopt(1, 0)  # it is live there at once
     bundle = Bundle.of({"vedette/gateway/decide.rego": b"package a"})
-    assert await one.publish(bundle, [Draft("policy.published")]) == 1
-    await until(lambda: two.leases.live_versions[0] == 1)
+    assert await one.commands.publish(bundle, [Draft("policy.published")]) == 1
+    await until(lambda: two.cluster.leases.live_versions[0] == 1)
     await asyncio.sleep(0.3)
-    assert two.leases._acknowledged[0] == 0
+    assert two.cluster.leases._acknowledged[0] == 0
     calling.clear()
-    await until(lambda: two.leases._acknowledged[0] == 1)
+    await until(lambda: two.cluster.leases._acknowledged[0] == 1)
 
 
 async def test_what_another_worker_commits_just_before_us_is_news_too(
@@ -271,13 +276,13 @@ async def test_what_another_worker_commits_just_before_us_is_news_too(
     one, two = worker("one"), worker("two")
     await accept_events(one, event(1))
     # It looks again only when its own group stands on top of the other's.
-    monkeypatch.setattr(one.leases, "_read_fleet_state", lambda: None)
-    news = one.change_counter
+    monkeypatch.setattr(one.cluster.leases, "_read_fleet_state", lambda: None)
+    news = one.cluster.change_counter
     await accept_events(one, event(2))
-    assert one.change_counter == news, "what it commits itself is none"
+    assert one.cluster.change_counter == news, "what it commits itself is none"
     await accept_events(two, event(3))
     await accept_events(one, event(4))
-    assert one.change_counter > news
+    assert one.cluster.change_counter > news
 
 
 # --- a COMMIT that nobody was told of ----------------------------------------------------------
@@ -285,7 +290,7 @@ async def test_what_another_worker_commits_just_before_us_is_news_too(
 
 async def test_a_commit_whose_answer_was_lost_is_looked_for(worker: Opener) -> None:
     store = worker("one")
-    write = store._write
+    write: Any = store.parts.database
     real = write.commit
 
     def commit() -> None:
@@ -293,15 +298,15 @@ async def test_a_commit_whose_answer_was_lost_is_looked_for(worker: Opener) -> N
         write._connection.close()
         raise psycopg.OperationalError("the connection was lost after COMMIT was sent")
 
-    news = store.change_counter
-    write.commit = commit  # type: ignore[method-assign]
+    news = store.cluster.change_counter
+    write.commit = commit
     with pytest.raises(StoreFailed):
         await accept_events(store, event(1))
-    write.commit = real  # type: ignore[method-assign]
-    assert store.change_counter > news
+    write.commit = real
+    assert store.cluster.change_counter > news
     # It may have been too early then. The next group holds the lock that the lost one held.
-    news = store.change_counter
+    news = store.cluster.change_counter
     assert await accept_events(store, event(1)) == []
-    assert store.change_counter > news
-    (run,) = store.ready_runs(0, 10)
+    assert store.cluster.change_counter > news
+    (run,) = store.schedule.ready_runs(0, 10)
     assert run.event == event(1).key

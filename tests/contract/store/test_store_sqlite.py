@@ -65,7 +65,7 @@ async def filled(folder: Path, events: int = 6) -> list[str]:
     runs = []
     for number in range(events):
         (run,) = await accept_events(store, event(number))
-        await store.commit(closing_step(store, run))
+        await store.steps.commit(closing_step(store, run))
         runs.append(run.id)
     store.close()
     return runs
@@ -75,11 +75,11 @@ def whole(folder: Path) -> int:
     """Verify a store against its witness and hold its tables together; return its size."""
     store = SqliteReader(folder)
     try:
-        report = verify_store(store, VERIFIER, folder / "witness.log")
+        report = verify_store(store.ledger, VERIFIER, folder / "witness.log")
         assert report.findings == ()
-        for run in store.runs_page(agent=None, state=None, before=None, limit=10**6):
-            assert len(store.entries("run", run.id)) == run.entries
-            assert store.event(run.event) is not None
+        for run in store.runs.runs_page(agent=None, state=None, before=None, limit=10**6):
+            assert len(store.ledger.entries("run", run.id)) == run.entries
+            assert store.runs.event(run.event) is not None
         return report.size
     finally:
         store.close()
@@ -110,13 +110,13 @@ async def test_no_answer_is_given_before_its_commit(store: SqliteStore, folder: 
 
     def look(future: asyncio.Future[CommitResult]) -> None:
         other = SqliteReader(folder)
-        seen.append((future.result(), other.last_seq()))
+        seen.append((future.result(), other.ledger.last_seq()))
         other.close()
 
     blocked = asyncio.Event()
 
     def work() -> CommitResult:
-        committed = store._step_writer.commit(made)
+        committed = store.parts.steps.commit(made)
         loop.call_soon_threadsafe(blocked.set)
         assert hold.wait(30)
         return committed
@@ -127,7 +127,7 @@ async def test_no_answer_is_given_before_its_commit(store: SqliteStore, folder: 
     await blocked.wait()
     # The control: all is written, nothing committed. Nobody sees it and nobody is answered.
     other = SqliteReader(folder)
-    assert (other.last_seq(), answer.done()) == (1, False)
+    assert (other.ledger.last_seq(), answer.done()) == (1, False)
     other.close()
     hold.set()
     await answer
@@ -140,7 +140,7 @@ async def test_those_who_come_together_share_one_commit(store: SqliteStore) -> N
     groups = store.writer.groups
     gate = Gate(store)
     await asyncio.to_thread(gate.entered.wait, 30)
-    steps = [asyncio.ensure_future(store.commit(closing_step(store, run))) for run in runs]
+    steps = [asyncio.ensure_future(store.steps.commit(closing_step(store, run))) for run in runs]
     await asyncio.sleep(0)
     gate.open()
     answers = await asyncio.gather(*steps)
@@ -155,13 +155,13 @@ async def test_one_bad_step_of_a_group_fails_alone(store: SqliteStore) -> None:
     groups = store.writer.groups
 
     def breaks_a_rule() -> None:
-        store._step_writer.commit(closing_step(store, bad))
-        store._write.connection.execute("INSERT INTO event VALUES(NULL,NULL,NULL,NULL)")
+        store.parts.steps.commit(closing_step(store, bad))
+        connection_of(store).execute("INSERT INTO event VALUES(NULL,NULL,NULL,NULL)")
 
     steps: list[asyncio.Future[Any]] = [
-        asyncio.ensure_future(store.commit(closing_step(store, good))),
+        asyncio.ensure_future(store.steps.commit(closing_step(store, good))),
         asyncio.ensure_future(store.writer.submit(breaks_a_rule)),
-        asyncio.ensure_future(store.commit(closing_step(store, other))),
+        asyncio.ensure_future(store.steps.commit(closing_step(store, other))),
     ]
     await asyncio.sleep(0)
     gate.open()
@@ -170,19 +170,25 @@ async def test_one_bad_step_of_a_group_fails_alone(store: SqliteStore) -> None:
     assert store.writer.groups == groups + 2
     assert isinstance(failed, apsw.ConstraintError)
     assert (first.last, last.last) == (4, 5)
-    assert store.run(bad.id) == bad
-    assert store.is_ready
-    assert (await store.commit(closing_step(store, bad))).last == 6
+    assert store.runs.run(bad.id) == bad
+    assert store.steps.is_ready
+    assert (await store.steps.commit(closing_step(store, bad))).last == 6
 
 
 # --- a full disk ----------------------------------------------------------------------------
 
 
+def connection_of(store: SqliteStore) -> apsw.Connection:
+    database: Any = store.parts.database
+    connection: apsw.Connection = database.connection
+    return connection
+
+
 def pages(store: SqliteStore, more: int | None) -> None:
     """Let the file grow by so many pages and no further; None lifts the limit."""
-    rows: list[Any] = store._write.connection.execute("PRAGMA page_count").fetchall()
+    rows: list[Any] = connection_of(store).execute("PRAGMA page_count").fetchall()
     most = 2**30 if more is None else rows[0][0] + more
-    store._write.connection.execute(f"PRAGMA max_page_count={most}")
+    connection_of(store).execute(f"PRAGMA max_page_count={most}")
 
 
 async def test_a_full_store_keeps_every_answer_and_recovers(
@@ -196,14 +202,14 @@ async def test_a_full_store_keeps_every_answer_and_recovers(
         return step(store, run, entry(run, "run.closed", text="y" * 1500), state="done")
 
     answers = await asyncio.gather(
-        *(store.commit(big(run)) for run in runs[:3]), return_exceptions=True
+        *(store.steps.commit(big(run)) for run in runs[:3]), return_exceptions=True
     )
     assert not any(isinstance(answer, BaseException) for answer in answers)
     answers += await asyncio.gather(
-        *(store.commit(big(run)) for run in runs[3:203]), return_exceptions=True
+        *(store.steps.commit(big(run)) for run in runs[3:203]), return_exceptions=True
     )
     for run in runs[203:]:
-        answers += await asyncio.gather(store.commit(big(run)), return_exceptions=True)
+        answers += await asyncio.gather(store.steps.commit(big(run)), return_exceptions=True)
         if isinstance(answers[-1], BaseException):
             break
     failures = [answer for answer in answers if isinstance(answer, BaseException)]
@@ -216,7 +222,7 @@ async def test_a_full_store_keeps_every_answer_and_recovers(
             answered[run.id] = answer.last
     with pytest.raises(StoreFailed):
         await accept_events(store, *(event(1000 + n) for n in range(200)))
-    told = store.last_seq()
+    told = store.ledger.last_seq()
     pages(store, None)
     (late,) = await accept_events(store, event(5000))
     assert not store.writer.failure
@@ -224,7 +230,7 @@ async def test_a_full_store_keeps_every_answer_and_recovers(
     store.close()
     for name, seq in answered.items():
         again = SqliteReader(folder)
-        run_now = again.run(name)
+        run_now = again.runs.run(name)
         again.close()
         assert run_now is not None
         assert (run_now.state, run_now.last) == ("done", seq)
@@ -239,17 +245,17 @@ async def test_a_lost_publication_or_stop_leaves_no_fence_behind(store: SqliteSt
     stop = Draft("stop.set", {"what": "all:"})
 
     def wide() -> None:
-        store._commands.stop(stop, "all", "", True)
-        store._commands.keep_bundle(huge)
+        store.parts.commands.stop(stop, "all", "", True)
+        store.parts.commands.keep_bundle(huge)
 
     with pytest.raises(StoreFailed):
-        await store.publish(huge, [])
+        await store.commands.publish(huge, [])
     with pytest.raises(StoreFailed):
         await store.writer.submit(wide)
-    assert (store.policy_rev, store.stop_epoch) == (0, 0)
+    assert (store.cluster.policy_rev, store.cluster.stop_epoch) == (0, 0)
     pages(store, None)
-    assert (await store.commit(closing_step(store, run))).status is CommitStatus.COMMITTED
-    assert await store.publish(huge, []) == 1
+    assert (await store.steps.commit(closing_step(store, run))).status is CommitStatus.COMMITTED
+    assert await store.commands.publish(huge, []) == 1
 
 
 def child(mode: str, folder: Path) -> list[str]:
@@ -302,10 +308,10 @@ def test_on_a_really_full_disk_every_answer_given_is_durable(tmp_path: Path) -> 
 def assert_answered(folder: Path, answered: list[Any], size: int) -> None:
     store = SqliteReader(folder)
     for name, first, second in answered:
-        run = store.run(name)
+        run = store.runs.run(name)
         assert run is not None
         assert (run.state, run.last, run.entries) == ("done", second, 2)
-        assert [seq for seq, _, _ in store.entries("run", name)] == [first, second]
+        assert [seq for seq, _, _ in store.ledger.entries("run", name)] == [first, second]
         assert second <= size
     store.close()
 
@@ -400,7 +406,7 @@ async def test_a_note_that_was_broken_off_is_cut_from_the_witness(folder: Path) 
         await accept_events(store, event(1000 + kept))
         store.close()
         assert read_notes(witness.read_text())[: len(notes) - 1] == notes[:-1]
-        assert whole(folder) == store._ledger.last_seq
+        assert whole(folder) == store.parts.ledger.last_seq
         text = witness.read_bytes()
         notes = read_notes(text.decode())
         last = len(notes[-1].encode()) + 1
@@ -431,7 +437,7 @@ async def test_the_witness_is_shown_whole_notes_only(
     await accept_events(store, event(1))
     witness = folder / "witness.log"
     before = witness.read_bytes()
-    ledger = store._ledger
+    ledger = store.parts.ledger
 
     def short(path: Path, note: str) -> None:
         with path.open("ab") as file:
@@ -495,11 +501,11 @@ async def test_reads_within_a_snapshot_agree_with_one_another(
     await accept_events(store, event(1))
     other = SqliteReader(folder)
     with other.snapshot():
-        assert other.last_seq() == 1
+        assert other.ledger.last_seq() == 1
         await accept_events(store, event(2))
-        assert other.last_seq() == 1
-        assert other.event_counts() == (1, 0)
-    assert other.last_seq() == 2
+        assert other.ledger.last_seq() == 1
+        assert other.tables.event_counts() == (1, 0)
+    assert other.ledger.last_seq() == 2
     other.close()
 
 
@@ -508,4 +514,4 @@ async def test_a_closed_store_takes_nothing_more(folder: Path) -> None:
     (run,) = await accept_events(store, event(1))
     store.close()
     with pytest.raises(StoreFailed, match="closed"):
-        await store.commit(closing_step(store, run))
+        await store.steps.commit(closing_step(store, run))

@@ -45,9 +45,9 @@ def test_all_engines_agree_on_generated_questions(engines: Engines) -> None:
 
 def test_all_engines_agree_on_the_golden_questions(engines: Engines) -> None:
     data = mount(BUNDLE.files)
-    asked = [one for _, one in (*golden_requests(data), *forbidden_requests(data))]
+    requests = [one for _, one in (*golden_requests(data), *forbidden_requests(data))]
     rest = others(engines, BUNDLE, interpreter=True)
-    found = compare(partial(engines.opa_says, BUNDLE), rest, asked)
+    found = compare(partial(engines.opa_says, BUNDLE), rest, requests)
     assert not found.differences, found.differences[0]
 
 
@@ -66,7 +66,7 @@ def test_generated_modules_are_decided_alike() -> None:
     """A sample; `make diff-engines` compares twenty thousand modules, a million decisions each."""
     counts = Counts(seed=20261123)
     for _ in range(3):
-        batch(counts, size=40, asked=25)
+        batch(counts, size=40, questions_each=25)
     assert counts.examples == []
     assert counts.admitted == 120
     assert counts.decisions == {"wasm": 3000, "regorus": 3000}
@@ -79,9 +79,9 @@ def test_a_module_that_engines_decide_apart_is_found() -> None:
     """Negative control: a form that the profile refuses, and the comparison tells it."""
     rules = "decision := 1 if {\n\tsome x in input.x\n\tx == 1\n} else := 2"
     text = f"package vedette.gateway\n\n{rules}\n"
-    asked = [{}, {"x": [1]}, {"x": [2]}]
+    requests = [{}, {"x": [1]}, {"x": [2]}]
     with server({0: text}) as opa:
-        right = opa.answers(0, asked)
+        right = opa.answers(0, requests)
     assert right == ["2", "1", "2"]
-    assert by_regorus(text, asked) != right
+    assert by_regorus(text, requests) != right
     assert refusals(text)

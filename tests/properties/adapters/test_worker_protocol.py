@@ -115,20 +115,22 @@ def test_a_briefing_crosses(
     sent = Briefing(
         "run", "agent", "key", 7, 3, 1, event, charter, registry, known, row, tuple(turns)
     )
-    told = protocol.read(protocol.pack(protocol.briefing_to_tuple(sent, 5)))
+    received = protocol.read(protocol.pack(protocol.briefing_to_tuple(sent, 5)))
     there = protocol.memories_from_tuples(
         protocol.read(protocol.pack([protocol.memory_to_tuple(m) for m in known]))
     )
-    assert same(protocol.briefing_from_tuple(told, "agent", charter, registry, {5: there}), sent)
+    assert same(
+        protocol.briefing_from_tuple(received, "agent", charter, registry, {5: there}), sent
+    )
 
 
 @given(tools, calls)
 def test_a_call_crosses(tool: Tool, call: Call) -> None:
-    told = protocol.read(
+    received = protocol.read(
         protocol.pack((protocol.tool_to_tuple(tool), protocol.call_to_tuple(call)))
     )
-    assert same(Tool(*told[0]), tool)
-    assert same(Call(*told[1]), call)
+    assert same(Tool(*received[0]), tool)
+    assert same(Call(*received[1]), call)
 
 
 @given(thoughts)

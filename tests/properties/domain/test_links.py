@@ -25,7 +25,7 @@ PIECES = [
 @example("[x](/\n/evil)")
 def test_an_argument_has_every_link_of_its_text(text: str) -> None:
     found = {link[:512] for link, _, _ in find_links(text)}
-    told = {
+    links = {
         link.link for link in find_argument_links({"text": text}, {"/text": "untrusted"}, frozenset)
     }
-    assert told == found
+    assert links == found

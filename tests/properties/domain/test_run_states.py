@@ -23,7 +23,7 @@ from vedette.domain.effect import EffectState, Outcome
 from vedette.domain.hold import HoldState
 from vedette.domain.run import ActionRow, Run
 from vedette.domain.tool import SETTLEMENT_MODES, Tool
-from vedette.engine import held_actions, tool_calls
+from vedette.engine import action_holds, tool_calls
 from vedette.testing.sample_steps import action
 
 T0 = 1_750_000_000_000_000
@@ -113,8 +113,8 @@ class ActionLife(RuleBasedStateMachine):
 
     def decide(self, decision: Decision) -> None:
         row, before = self.row, copy(self.row)
-        given = held_actions.approval_of(row, self.now)
-        held_actions.apply_decision(row, decision, row.policy_rev + 1, self.now)
+        given = action_holds.approval_of(row, self.now)
+        action_holds.apply_decision(row, decision, row.policy_rev + 1, self.now)
         self.last = decision
         assert row.decisions == before.decisions + 1
         if before.hold == "approved" and row.hold == "used":
@@ -123,8 +123,8 @@ class ActionLife(RuleBasedStateMachine):
             used = before.hold in ("approved", "used")
             assert row.hold in (None, "used" if used else "released")
             # Never given, or good for this one effect until that is over.
-            assert held_actions.approval_of(row, self.now) == given
-            assert held_actions.approval_of(replace(row, effect="done"), self.now) is None
+            assert action_holds.approval_of(row, self.now) == given
+            assert action_holds.approval_of(replace(row, effect="done"), self.now) is None
         if row.hold == "open":
             assert row.approver is None
         if given is not None:
@@ -166,7 +166,7 @@ class ActionLife(RuleBasedStateMachine):
         if before == "person":
             row.effect = effect.transition(row.effect, "unknown")
             row.hold, row.waits, row.approver = "open", "approval", None
-            row.until_us = self.now + held_actions.HOLD_EXPIRY_US
+            row.until_us = self.now + action_holds.HOLD_EXPIRY_US
             return
         if before == "query" and not answered:
             row.effect = effect.transition(row.effect, "intended")
@@ -212,7 +212,7 @@ class ActionLife(RuleBasedStateMachine):
         if self.row.hold in approval.FINAL_STATES and (
             self.row.hold != "used" or self.row.is_final
         ):
-            assert held_actions.approval_of(self.row, self.now) is None
+            assert action_holds.approval_of(self.row, self.now) is None
 
 
 ActionLife.TestCase.settings = settings(
@@ -278,9 +278,9 @@ def test_nothing_leads_out_of_a_settled_effect() -> None:
     assert all(moves[state] for state in set(moves) - effect.FINAL_STATES)
     # What never started is known; only a restore, not an answer, can make it unknown.
     assert "unknown" in moves["intended"]
-    asked = Tool("t", "do", "thing", {}, (), "queryable", "f", query="q")
+    tool = Tool("t", "do", "thing", {}, (), "queryable", "f", query="q")
     with pytest.raises(Permanent, match="never started"):
-        tool_calls.apply_outcome(row_of(effect="intended"), asked, Outcome("unknown"), 0)
+        tool_calls.apply_outcome(row_of(effect="intended"), tool, Outcome("unknown"), 0)
 
 
 def row_of(**fields: Any) -> ActionRow:
@@ -296,7 +296,7 @@ def row_of(**fields: Any) -> ActionRow:
 def test_an_approval_is_found_only_in_time_and_only_on_an_approved_hold(
     until: int, state: HoldState | None, approver: str | None
 ) -> None:
-    found = held_actions.approval_of(row_of(hold=state, approver=approver, until_us=until), T0)
+    found = action_holds.approval_of(row_of(hold=state, approver=approver, until_us=until), T0)
     stands = state in ("approved", "used") and approver is not None and until > T0
     assert (found is not None) is stands
 
@@ -304,7 +304,7 @@ def test_an_approval_is_found_only_in_time_and_only_on_an_approved_hold(
 @pytest.mark.parametrize("decision", decisions(T0), ids=lambda d: f"{d.outcome}-{d.wait}")
 def test_an_effect_is_planned_by_a_permit_and_by_nothing_else(decision: Decision) -> None:
     row = row_of()
-    held_actions.apply_decision(row, decision, 3, T0)
+    action_holds.apply_decision(row, decision, 3, T0)
     assert (row.effect == "intended") is (decision.outcome == "permit")
     assert (row.decided, row.policy_rev, row.decisions) == (decision.outcome, 3, 1)
 
@@ -312,6 +312,6 @@ def test_an_effect_is_planned_by_a_permit_and_by_nothing_else(decision: Decision
 @pytest.mark.parametrize("decision", decisions(T0), ids=lambda d: f"{d.outcome}-{d.wait}")
 def test_a_planned_effect_that_is_no_longer_permitted_is_taken_back(decision: Decision) -> None:
     row = row_of(decided="permit", effect="intended")
-    held_actions.apply_decision(row, decision, 4, T0)
+    action_holds.apply_decision(row, decision, 4, T0)
     expected = {"permit": "intended", "deny": "cancelled", "hold": None}[decision.outcome]
     assert row.effect == expected

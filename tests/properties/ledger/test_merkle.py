@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.merkle import head, path, subproof
 
 from vedette.ledger.merkle import Frontier, leaf_hash, verify_consistency, verify_inclusion
-from vedette.ledger.pruned_tree import Tail
+from vedette.ledger.pruned_tree import PrunedTree
 
 ALL_SIZES = 33  # past two powers of two: every shape of proof occurs
 LEAVES = [leaf_hash(b"%d" % number) for number in range(300)]
@@ -19,13 +19,13 @@ def test_every_proof_of_a_size_is_the_recursive_one_and_verifies(size: int) -> N
     leaves = LEAVES[:size]
     root = head(leaves)
     for index in range(size):
-        proof = Tail(leaves=leaves).inclusion(index)
+        proof = PrunedTree(leaves=leaves).inclusion(index)
         assert proof == path(index, leaves)
         assert verify_inclusion(leaves[index], index, size, proof, root)
         for other in set(range(size)) - {index}:
             assert not verify_inclusion(leaves[index], other, size, proof, root)
     for first in range(1, size + 1):
-        proof = Tail(leaves=leaves).consistency(first)
+        proof = PrunedTree(leaves=leaves).consistency(first)
         assert proof == subproof(first, leaves, True)
         assert verify_consistency(first, size, head(leaves[:first]), root, proof)
 
@@ -83,7 +83,7 @@ def broken(data: st.DataObject, proof: list[bytes]) -> list[bytes]:
 def test_a_changed_inclusion_proof_is_refused(size: int, data: st.DataObject) -> None:
     leaves = LEAVES[:size]
     index = data.draw(st.integers(0, size - 1))
-    leaf, root, proof = leaves[index], head(leaves), Tail(leaves=leaves).inclusion(index)
+    leaf, root, proof = leaves[index], head(leaves), PrunedTree(leaves=leaves).inclusion(index)
     bit = data.draw(st.integers(0, 255))
     assert verify_inclusion(leaf, index, size, proof, root)
     assert not verify_inclusion(changed(leaf, bit), index, size, proof, root)
@@ -96,7 +96,8 @@ def test_a_changed_inclusion_proof_is_refused(size: int, data: st.DataObject) ->
 def test_a_changed_consistency_proof_is_refused(second: int, data: st.DataObject) -> None:
     leaves = LEAVES[:second]
     first = data.draw(st.integers(1, second - 1))
-    old, new, proof = head(leaves[:first]), head(leaves), Tail(leaves=leaves).consistency(first)
+    old, new = head(leaves[:first]), head(leaves)
+    proof = PrunedTree(leaves=leaves).consistency(first)
     bit = data.draw(st.integers(0, 255))
     assert verify_consistency(first, second, old, new, proof)
     assert not verify_consistency(first, second, changed(old, bit), new, proof)
@@ -111,6 +112,6 @@ def test_a_history_written_anew_is_not_consistent(second: int, data: st.DataObje
     at = data.draw(st.integers(0, first - 1))
     anew = LEAVES[:second]
     anew[at] = leaf_hash(b"another entry")
-    proof = Tail(leaves=anew).consistency(first)
+    proof = PrunedTree(leaves=anew).consistency(first)
     assert verify_consistency(first, second, head(anew[:first]), head(anew), proof)
     assert not verify_consistency(first, second, head(LEAVES[:first]), head(anew), proof)

@@ -18,7 +18,7 @@ from vedette.ledger.merkle import (
     verify_inclusion,
 )
 from vedette.ledger.pruned_log import EMPTY_PREFIX, ArchivedPrefix
-from vedette.ledger.pruned_tree import Tail, frontier_of
+from vedette.ledger.pruned_tree import PrunedTree, frontier_of
 
 LEAVES = [sha256(bytes([number])).digest() for number in range(200)]
 
@@ -33,31 +33,31 @@ def tree_of(leaves: list[bytes]) -> Frontier:
 @st.composite
 def sizes(draw: st.DrawFn) -> tuple[int, int, int]:
     whole = draw(st.integers(1, len(LEAVES)))
-    begun = draw(st.integers(0, whole - 1))
-    return begun, draw(st.integers(begun, whole - 1)), whole
+    base = draw(st.integers(0, whole - 1))
+    return base, draw(st.integers(base, whole - 1)), whole
 
 
 @given(sizes())
 def test_proofs_equal_those_of_the_whole_tree(drawn: tuple[int, int, int]) -> None:
-    begun, at, whole = drawn
-    tail = Tail(tree_of(LEAVES[:begun]), LEAVES[begun:whole])
+    base, at, whole = drawn
+    tree = PrunedTree(tree_of(LEAVES[:base]), LEAVES[base:whole])
     root = tree_of(LEAVES[:whole]).root()
-    siblings = tail.inclusion(at)
+    siblings = tree.inclusion(at)
     assert siblings == path(at, LEAVES[:whole])
     assert verify_inclusion(LEAVES[at], at, whole, siblings, root)
-    growth = tail.consistency(at)
+    growth = tree.consistency(at)
     assert growth == (subproof(at, LEAVES[:whole], True) if at else [])
     assert verify_consistency(at, whole, tree_of(LEAVES[:at]).root(), root, growth)
 
 
 def test_what_is_not_at_hand_is_not_proved() -> None:
-    tail = Tail(tree_of(LEAVES[:5]), LEAVES[5:9])
+    tree = PrunedTree(tree_of(LEAVES[:5]), LEAVES[5:9])
     for index in (-1, 4, 9):
         with pytest.raises(IndexError):
-            tail.inclusion(index)
+            tree.inclusion(index)
     for size in (4, 10):
         with pytest.raises(IndexError):
-            tail.consistency(size)
+            tree.consistency(size)
 
 
 @given(st.integers(0, 200))

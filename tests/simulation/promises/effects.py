@@ -111,8 +111,8 @@ def check_rows(history: History) -> Found:
                 yield Violation("lost", f"{agent} {want.tool} {want.text} was not written")
     for row in sorted(noted.keys() | history.rows.keys()):
         has = history.rows.get(row, [])
-        late = any(at in held for at, _ in noted[row])
-        owed = [text for _, text in (sorted(noted[row]) if late else noted[row])]
+        is_late = any(at in held for at, _ in noted[row])
+        owed = [text for _, text in (sorted(noted[row]) if is_late else noted[row])]
         if has != owed:
             kind = "lost" if len(has) < len(owed) else "doubled"
             if sorted(has) == sorted(owed):
@@ -151,17 +151,17 @@ def check_repeats(history: History) -> Found:
     """
     shared = len({act.by.partition(".")[0] for act in history.acts}) > 1
     lost = read_losses(history)
-    told: dict[tuple[str, str], float] = {}
+    fields: dict[tuple[str, str], float] = {}
     done: dict[str, int] = {}
     for entry in find_entries(history, "effect.done"):
         done.setdefault(entry["action"].removeprefix("act_"), entry["seq"])
     for act in sorted(history.acts, key=lambda act: act.at_s):
         if act.what == "told":
-            told.setdefault((act.by, act.key), act.at_s)
+            fields.setdefault((act.by, act.key), act.at_s)
         if act.what != "begun":
             continue
         call = f"{act.tool} {act.text}"
-        since_s = act.at_s - told.get((act.by, act.key), NEVER)
+        since_s = act.at_s - fields.get((act.by, act.key), NEVER)
         if since_s >= 0 and not (shared and since_s > _KEPT_S):
             what = f"{call}: {act.by} was told {since_s:.3f} s before that it is done"
             yield Violation("repeated", what)
@@ -171,12 +171,12 @@ def check_repeats(history: History) -> Found:
 
 def check_questions(history: History) -> Found:
     """No other life asks what came of a call before the call's own time is over."""
-    begun: dict[str, Act] = {}
+    starts: dict[str, Act] = {}
     for act in sorted(history.acts, key=lambda act: act.at_s):
         if act.what == "begun":
-            begun[act.key] = act
-        elif act.what == "asked" and act.key in begun and begun[act.key].by != act.by:
-            since_s = act.at_s - begun[act.key].at_s
+            starts[act.key] = act
+        elif act.what == "asked" and act.key in starts and starts[act.key].by != act.by:
+            since_s = act.at_s - starts[act.key].at_s
             if since_s < history.quiet_s:
                 what = f"{act.tool} {act.text} by {act.by} {since_s:.3f} s after it began"
                 yield Violation("asked too early", what)
@@ -187,8 +187,8 @@ def check_outcomes(history: History) -> Found:
     did = {act.key for act in history.acts if act.what == "done"}
     # What may be repeated has failed once its tries are used up, whatever a lost answer said; a
     # person's no is the last word, too.
-    told = {act.key for act in history.acts if act.what in ("told", "asked")}
-    told -= find_subjects(history, "deny") | find_subjects(history, "confirm")
+    answered = {act.key for act in history.acts if act.what in ("told", "asked")}
+    answered -= find_subjects(history, "deny") | find_subjects(history, "confirm")
     rows = find_row_tools(history)
     last = {
         entry["action"].removeprefix("act_"): entry
@@ -198,5 +198,5 @@ def check_outcomes(history: History) -> Found:
         said = f"entry {entry['seq']}: {entry['kind']} of {entry['tool']}"
         if entry["kind"] == "effect.done" and entry["tool"] not in rows and key not in did:
             yield Violation("untrue", f"{said}, and its target never did it")
-        if entry["kind"] != "effect.done" and key in did & told:
+        if entry["kind"] != "effect.done" and key in did & answered:
             yield Violation("untrue", f"{said}, and its target did it")

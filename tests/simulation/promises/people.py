@@ -52,13 +52,13 @@ def check_stops(history: History) -> Found:
         back = [one for one in restores if one.since_s <= stop.told_s < one.told_s]
         until_s = min(lifts + [one.asked_s for one in back], default=NEVER)
         for act in history.acts:
-            late_s = act.at_s - stop.told_s
+            delay_s = act.at_s - stop.told_s
             if act.what != "begun" or stop.what not in list_scopes(act.agent, act.tool):
                 continue
             if stop.by not in ("", act.by):
                 continue
-            if late_s > history.grace_s and act.at_s < until_s:
-                at = f"{late_s:.3f} s after the stop of {stop.what}"
+            if delay_s > history.grace_s and act.at_s < until_s:
+                at = f"{delay_s:.3f} s after the stop of {stop.what}"
                 yield Violation("not stopped", f"{act.tool} {act.text} begun {at}")
     stopped: set[str] = set()
     rows = find_row_tools(history)
@@ -116,21 +116,23 @@ def check_orders(history: History) -> Found:
             # An archive erases, too: what it archived.
             if entry.get("actor") == history.person and entry.get("what") != "archive"
         )
-        asked, told = Counter[str](), Counter[str]()
+        requested, answered = Counter[str](), Counter[str]()
         for order in [*history.orders, *(each for each, _ in history.refused)]:
             if order.verb in verbs:
                 subject = order.what if by_subject else ""
-                asked[subject] += 1
-                told[subject] += order.recorded and order.told_s < NEVER and not lost(order.told_s)
-        for subject in asked.keys() | there.keys():
+                requested[subject] += 1
+                answered[subject] += (
+                    order.recorded and order.told_s < NEVER and not lost(order.told_s)
+                )
+        for subject in requested.keys() | there.keys():
             if kind == "hold.denied" and subject in denied:
                 continue
             said = f"{verbs[0]} {subject}:"
-            if told[subject] > there[subject]:
-                what = f"{said} {told[subject]} told, {there[subject]} on record"
+            if answered[subject] > there[subject]:
+                what = f"{said} {answered[subject]} told, {there[subject]} on record"
                 yield Violation("forgotten", what)
-            if there[subject] > asked[subject]:
-                what = f"{said} {asked[subject]} asked, {there[subject]} on record"
+            if there[subject] > requested[subject]:
+                what = f"{said} {requested[subject]} asked, {there[subject]} on record"
                 yield Violation("doubled", what)
 
 
@@ -146,11 +148,13 @@ def check_approvals(history: History) -> Found:
     if find_restores(history) or find_subjects(history, "rotate"):
         return
     held = {want.tool for event in history.events for want in event.wants if want.held}
-    again = {entry["action"] for entry in find_entries(history, "hold.expired")}
-    again |= {e["action"] for e in find_entries(history, "effect.unknown") if e["tool"] not in held}
+    repeat = {entry["action"] for entry in find_entries(history, "hold.expired")}
+    repeat |= {
+        e["action"] for e in find_entries(history, "effect.unknown") if e["tool"] not in held
+    }
     approved = Counter(entry["action"] for entry in find_entries(history, "hold.approved"))
     for action, times in approved.items():
-        if times > 1 and action not in again:
+        if times > 1 and action not in repeat:
             yield Violation("asked again", f"{action} was approved {times} times")
 
 

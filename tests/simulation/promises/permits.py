@@ -28,12 +28,12 @@ def check_permits(history: History) -> Found:
     answers: dict[str, list[Order]] = defaultdict(list)
     for order in history.orders:
         answers[order.what].append(order)
-    begun: dict[str, float] = {}
+    starts: dict[str, float] = {}
     for act in sorted(history.acts, key=lambda act: act.at_s):
         if act.what == "begun":
-            begun[act.key] = act.at_s
+            starts[act.key] = act.at_s
         # What was permitted in history that is lost may happen after the loss.
-        if act.what not in ("begun", "done") or lost(begun.get(act.key, act.at_s)):
+        if act.what not in ("begun", "done") or lost(starts.get(act.key, act.at_s)):
             continue
         said = words[f"act_{act.key}"]
         if act.what == "begun" and act.entries is not None:
@@ -69,8 +69,8 @@ def check_policy(history: History) -> Found:
     """
     live = 0
     rows, lost = find_row_tools(history), read_losses(history)
-    told = list_publications(history)
-    denials = read_denials(told)
+    publications = list_publications(history)
+    denials = read_denials(publications)
     last: dict[str, str] = {}
     permits: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for entry in find_entries(history, "policy.published", "action.decided", "effect.done"):
@@ -91,7 +91,9 @@ def check_policy(history: History) -> Found:
     for act in history.acts:
         if act.what != "begun" or lost(act.at_s):
             continue
-        least = max((o.revision for o in told if o.told_s + history.grace_s < act.at_s), default=0)
+        least = max(
+            (o.revision for o in publications if o.told_s + history.grace_s < act.at_s), default=0
+        )
         most = len(history.entries) if act.entries is None else act.entries
         under = max((rev for seq, rev in permits[f"act_{act.key}"] if seq <= most), default=least)
         if under < least:

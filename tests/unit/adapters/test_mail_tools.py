@@ -110,13 +110,13 @@ def test_a_repeat_still_knows_what_was_there_before_the_first_try(box: Path) -> 
     """As after a crash between the change and its answer: the mail alone no longer tells."""
     filed, flagged = call(box, folder="Invoices"), call(box, flag="important")
     first = [TOOLS.flag_mail(flagged), TOOLS.file_mail(filed)]
-    again = [TOOLS.flag_mail(flagged), TOOLS.file_mail(filed)]
+    repeat = [TOOLS.flag_mail(flagged), TOOLS.file_mail(filed)]
     new = {"flags": "", "folder": "INBOX", "place": "new"}
     assert [outcome.data["was"] for outcome in first] == [
         new,
         {**new, "flags": "F", "place": "cur"},
     ]
-    assert [outcome.data["was"] for outcome in again] == [outcome.data["was"] for outcome in first]
+    assert [outcome.data["was"] for outcome in repeat] == [outcome.data["was"] for outcome in first]
     # Another call of the same mail finds what is there now.
     other = TOOLS.flag_mail(replace(flagged, key="other"))
     assert other.data["was"] == {"flags": "F", "folder": "Invoices", "place": "cur"}
@@ -131,9 +131,9 @@ def test_a_note_that_says_nothing_is_not_written_anew(box: Path, torn: bytes) ->
     (note,) = (box / "vedette-was").iterdir()
     note.write_bytes(torn)
     before = files(box)
-    again = TOOLS.flag_mail(flagged)
-    assert again.state == "failed"
-    assert f"vedette-was/{note.name}" in again.error
+    repeat = TOOLS.flag_mail(flagged)
+    assert repeat.state == "failed"
+    assert f"vedette-was/{note.name}" in repeat.error
     assert (files(box), note.read_bytes()) == (before, torn)
 
 
@@ -145,15 +145,15 @@ def test_what_undo_needs_is_durable_before_the_mailbox_is_changed(
     steps: list[str] = []
     real_fsync, real_rename = os.fsync, os.rename
 
-    def told(path: object) -> str:
+    def kind_of(path: object) -> str:
         return str(path).replace(str(box), "") or "/"
 
     def fsync(handle: int) -> None:
-        steps.append(f"sync {told(Path(f'/proc/self/fd/{handle}').readlink())}")
+        steps.append(f"sync {kind_of(Path(f'/proc/self/fd/{handle}').readlink())}")
         real_fsync(handle)
 
     def rename(source: Any, target: Any, **kwargs: Any) -> None:
-        steps.append(f"{told(source)} to {told(target)}")
+        steps.append(f"{kind_of(source)} to {kind_of(target)}")
         real_rename(source, target, **kwargs)
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -357,12 +357,12 @@ def undisturbed(box: Path, what: str) -> tuple[list[str], int]:
 
 
 def fresh(box: Path, at: int) -> Path:
-    again = box.parent / f"again{at}"
+    repeat = box.parent / f"again{at}"
     for place in ("new", "cur", "tmp"):
-        (again / place).mkdir(parents=True)
-    (again / "new" / NAME).write_bytes(RAW)
-    (again / "cur" / "1772331743.M0002.harbour:2,S").write_bytes(RAW)
-    return again
+        (repeat / place).mkdir(parents=True)
+    (repeat / "new" / NAME).write_bytes(RAW)
+    (repeat / "cur" / "1772331743.M0002.harbour:2,S").write_bytes(RAW)
+    return repeat
 
 
 @pytest.mark.parametrize("what", CALLS)
@@ -372,15 +372,15 @@ def test_killed_between_any_two_syscalls_leaves_no_second_copy(box: Path, what: 
     tool, args = CALLS[what]
     died = 0
     for at in range(1, syscalls + 1):
-        again = fresh(box, at)
+        repeat = fresh(box, at)
         try:
             with failing(at, Killed, dead=True):
-                tool(call(again, **args))
+                tool(call(repeat, **args))
         except Killed:
             died += 1
-        assert set(files(again)) <= set(wanted) | {f"new/{NAME}"}
-        assert tool(call(again, **args)).state == "done"
-        assert files(again) == wanted
+        assert set(files(repeat)) <= set(wanted) | {f"new/{NAME}"}
+        assert tool(call(repeat, **args)).state == "done"
+        assert files(repeat) == wanted
     assert died == syscalls
 
 
@@ -389,11 +389,11 @@ def test_a_full_disk_is_a_retry_and_harms_nothing(box: Path, what: str) -> None:
     wanted, syscalls = undisturbed(box, what)
     tool, args = CALLS[what]
     for at in range(1, syscalls + 1):
-        again = fresh(box, at)
+        repeat = fresh(box, at)
         with failing(at, lambda: OSError(errno.ENOSPC, "No space left on device"), dead=False):
-            assert tool(call(again, **args)).state in ("retry", "done")
-        assert tool(call(again, **args)).state == "done"
-        assert files(again) == wanted
+            assert tool(call(repeat, **args)).state in ("retry", "done")
+        assert tool(call(repeat, **args)).state == "done"
+        assert files(repeat) == wanted
 
 
 def test_the_crash_test_would_find_a_second_copy(box: Path) -> None:
@@ -410,12 +410,12 @@ def test_the_crash_test_would_find_a_second_copy(box: Path) -> None:
 
     doubled = 0
     for at in range(1, 12):
-        again = fresh(box, at)
+        repeat = fresh(box, at)
         try:
             with failing(at, Killed, dead=True):
-                by_copy(call(again))
+                by_copy(call(repeat))
         except Killed:
-            doubled += sum(name.endswith(NAME) for name in files(again)) == 2
+            doubled += sum(name.endswith(NAME) for name in files(repeat)) == 2
     assert doubled
 
 
@@ -432,11 +432,11 @@ def test_no_links_on_this_file_system(box: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_mail_that_moves_while_we_look_is_found(box: Path) -> None:
     """A mail reader marks the mail as read between our look and our rename."""
     real = os.rename
-    moved: list[str] = []
+    moves: list[str] = []
 
     def reader(source: Any, target: Any, **kwargs: Any) -> None:
-        if not moved and NAME in str(source):
-            moved.append(str(source))
+        if not moves and NAME in str(source):
+            moves.append(str(source))
             real(source, box / "cur" / f"{NAME}:2,S")
         real(source, target, **kwargs)
 

@@ -153,11 +153,11 @@ def test_the_schema_says_what_the_check_does() -> None:
     ours, known = json_schema(Outer), POuter.model_json_schema()
     assert ours["required"] == known["required"]
     assert ours["additionalProperties"] is known["additionalProperties"] is False
-    for name, told in known["properties"].items():
+    for name, value in known["properties"].items():
         mine = ours["properties"][name]
         for word in ("type", "pattern", "description", "items", "const"):
-            if word in told and name != "parts":
-                assert mine.get(word) == told[word], (name, word)
+            if word in value and name != "parts":
+                assert mine.get(word) == value[word], (name, word)
     assert ours["properties"]["level"]["enum"] == [1, 2, "high"]
     assert ours["properties"]["limit"]["anyOf"] == known["properties"]["limit"]["anyOf"]
     assert ours["$defs"]["Inner"]["properties"]["count"]["maximum"] == 9

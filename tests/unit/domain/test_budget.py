@@ -84,10 +84,10 @@ def test_a_permit_that_is_given_again_counts_where_it_did_and_in_no_later_window
         kept.remove(NOON)
         kept.add(NOON, is_new=False)
     assert counts.totals("a", "actions", later) == before
-    for again in (True, False):
+    for repeat in (True, False):
         with suppress(StoreFailed), PermitCount(counts, "a") as lost:
             lost.remove(NOON)
-            if again:
+            if repeat:
                 lost.add(NOON, is_new=False)
             raise StoreFailed("a test")
         assert counts.totals("a", "actions", later) == before

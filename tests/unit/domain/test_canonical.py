@@ -39,9 +39,9 @@ def test_limits_of_integers_are_inclusive() -> None:
 
 @pytest.mark.parametrize("number", [0.1, -0.0, 1e300, 5e-324, 19.761251903, 1e16, 100.0])
 def test_a_tamed_fraction_reads_back_as_the_same(number: float) -> None:
-    told = normalize_json({"x": [number]})["x"][0]
-    assert isinstance(told, str)
-    assert repr(float(told)) == repr(number)
+    value = normalize_json({"x": [number]})["x"][0]
+    assert isinstance(value, str)
+    assert repr(float(value)) == repr(number)
 
 
 def test_tame_leaves_the_rest_as_it_is() -> None:

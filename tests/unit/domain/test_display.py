@@ -45,11 +45,11 @@ def test_a_declared_display_shows_what_it_points_at_and_how_far_it_is_trusted() 
         source="sh*",
     )  # fmt: skip
     data = {"order": {"title": "rope"}, "by": "Ann", "at": "noon", "total": 3.5, "lines": ["a\nb"]}
-    told = shown(body("order.placed", data, vouched=True), display)
-    assert told["title"] == {"value": "rope", "trusted": False, "more": 0}
-    assert (told["who"]["value"], told["when"]["value"]) == ("Ann", "noon")
-    assert told["fields"] == [{"name": "total", "value": "3.5", "trusted": False, "more": 0}]
-    assert told["text"]["value"] == "a\nb"
+    view = shown(body("order.placed", data, vouched=True), display)
+    assert view["title"] == {"value": "rope", "trusted": False, "more": 0}
+    assert (view["who"]["value"], view["when"]["value"]) == ("Ann", "noon")
+    assert view["fields"] == [{"name": "total", "value": "3.5", "trusted": False, "more": 0}]
+    assert view["text"]["value"] == "a\nb"
     # Of another source or type it is not, and says so itself.
     for type, source in (("order.placed", "x*"), ("bill.*", "shop")):
         other = Display(type, source=source)
@@ -60,23 +60,25 @@ def test_a_declared_display_shows_what_it_points_at_and_how_far_it_is_trusted() 
 
 def test_no_name_of_a_sender_is_one_of_our_own_words() -> None:
     names = ("from", "when", "about", "title", "type")
-    told = shown(body("x.y", dict.fromkeys(names, "the fleet")))
-    assert [each["name"] for each in told["fields"]] == [f"/data/{name}" for name in sorted(names)]
+    display = shown(body("x.y", dict.fromkeys(names, "the fleet")))
+    assert [each["name"] for each in display["fields"]] == [
+        f"/data/{name}" for name in sorted(names)
+    ]
 
 
 def test_of_a_type_that_nobody_declared_the_first_values_and_the_longest_text_are_shown() -> None:
     text = "We waited for an hour. " * 5
-    told = shown(body("x.y", {"b": {"c": 1, "d": [True, None]}, "a": "one", "note": text}))
-    assert told["title"]["value"] == "s"
-    assert [(each["name"], each["value"]) for each in told["fields"]] == [
+    display = shown(body("x.y", {"b": {"c": 1, "d": [True, None]}, "a": "one", "note": text}))
+    assert display["title"]["value"] == "s"
+    assert [(each["name"], each["value"]) for each in display["fields"]] == [
         ("/data/a", "one"), ("/data/b/c", "1"), ("/data/b/d/0", "true"),
     ]  # fmt: skip
-    assert told["text"]["value"] == text
+    assert display["text"]["value"] == text
     for data in (None, "just text", ["a", "b"], {}, 7, {"deep": {"er": {"and": {"deeper": 1}}}}):
-        told = shown(body("x.y", data, subject=None))
-        assert told["title"]["value"] == "1", "the id, where there is no subject"
-        assert told["who"]["value"] == "shop"
-        assert data in (None, {}) or told["fields"] or told["text"]
+        display = shown(body("x.y", data, subject=None))
+        assert display["title"]["value"] == "1", "the id, where there is no subject"
+        assert display["who"]["value"] == "shop"
+        assert data in (None, {}) or display["fields"] or display["text"]
 
 
 def test_a_correction_shows_who_said_what_should_have_been() -> None:
@@ -85,10 +87,10 @@ def test_a_correction_shows_who_said_what_should_have_been() -> None:
     event = Event(
         "vedette://harbour/people", "c", CORRECTION_TYPE, "m", None, said, vouched=ENVELOPE
     )
-    told = shown(orjson.loads(event.to_body()))
-    assert not told["outside"]
-    assert (told["who"]["value"], told["title"]["value"]) == ("person:ann", "booking")
-    assert told["text"]["value"] == "a class wants to come aboard"
+    document = shown(orjson.loads(event.to_body()))
+    assert not document["outside"]
+    assert (document["who"]["value"], document["title"]["value"]) == ("person:ann", "booking")
+    assert document["text"]["value"] == "a class wants to come aboard"
     # The same words from outside are not the fleet's.
     claimed = orjson.loads(Event("x", "c", CORRECTION_TYPE, "m", None, said).to_body())
     assert shown(claimed)["outside"]
@@ -99,16 +101,16 @@ def test_what_is_shown_is_bounded_and_says_how_much_more_there_is() -> None:
     long = "\n".join(f"line {n} {'x' * 200}" for n in range(30))
     display = Display("x.y", fields={name: f"/data/{name}" for name in many}, text="/data/text")
     event = body("x.y", {**many, "text": long})
-    told = shown(event, display)
-    assert len(told["fields"]) == MAX_FIELDS
-    assert {(len(each["value"]), each["more"]) for each in told["fields"]} == {
+    view = shown(event, display)
+    assert len(view["fields"]) == MAX_FIELDS
+    assert {(len(each["value"]), each["more"]) for each in view["fields"]} == {
         (VALUE_CHARS, 300 - VALUE_CHARS)
     }
-    lines = told["text"]["value"].split("\n")
+    lines = view["text"]["value"].split("\n")
     assert len(lines) <= TEXT_LINES
     assert sum(map(len, lines)) == TEXT_CHARS
-    assert told["text"]["more"] == sum(map(len, long.split("\n"))) - TEXT_CHARS
-    assert "characters more)" in "\n".join(format_event({**told, "erased": False}, 80))
+    assert view["text"]["more"] == sum(map(len, long.split("\n"))) - TEXT_CHARS
+    assert "characters more)" in "\n".join(format_event({**view, "erased": False}, 80))
 
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=300)
@@ -131,8 +133,8 @@ def test_no_text_is_lost_or_shows_what_is_not_there(text: str, width: int) -> No
 def test_whatever_a_stranger_writes_stands_behind_the_bar(one: str, other: str, width: int) -> None:
     event = body("x.y", {one: other, "text": other * 3}, subject=one or None)
     about = {"erased": False, **shown(event)}
-    for told in (about, defang_event(about)):
-        heading, *lines = format_event(told, width, 2)
+    for facts in (about, defang_event(about)):
+        heading, *lines = format_event(facts, width, 2)
         assert heading == "  written outside, not by us:"
         for line in lines:
             assert line.startswith("  │") or line.endswith(" characters more)")

@@ -167,14 +167,14 @@ def test_an_empty_text_that_is_known_makes_no_link_known(text: str) -> None:
 
 
 def test_what_is_known_is_asked_for_once() -> None:
-    asked = Counter[str]()
+    counts = Counter[str]()
 
     def known() -> frozenset[str]:
-        asked["known"] += 1
+        counts["known"] += 1
         return KNOWN
 
     find_argument_links({"a": "x.example y.example", "b": "z.example"}, {}, known)
-    assert asked["known"] == 1
+    assert counts["known"] == 1
 
 
 def steps(text: str) -> int:
@@ -186,17 +186,17 @@ def steps(text: str) -> int:
 
 
 def _calls(text: str) -> int:
-    taken = Counter[str]()
+    counts = Counter[str]()
 
     def count(_frame: Any, event: str, _arg: Any) -> None:
-        taken[event] += 1
+        counts[event] += 1
 
     sys.setprofile(count)
     try:
         list(find_links(text))
     finally:
         sys.setprofile(None)
-    return taken.total()
+    return counts.total()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from tests.store_parts import store_of
 
 from vedette.domain.base.errors import AlreadyDone, BadCommand, NotFound, VedetteError
 from vedette.domain.memory import Candidate
@@ -28,7 +29,7 @@ ENTRY = {
 }  # fmt: skip
 
 
-def moved(seq: int, kind: str, name: str = "inbox/cnd_1") -> MemoryEntry:
+def entry_of(seq: int, kind: str, name: str = "inbox/cnd_1") -> MemoryEntry:
     return seq, {"kind": kind, "memory": name, "actor": "person:kim", "at": seq * 10}, {}
 
 
@@ -36,7 +37,7 @@ def test_the_latest_word_counts() -> None:
     rows: list[MemoryEntry] = [(1, ENTRY, WISH.to_json())]
     assert fold(rows)["inbox/cnd_1"].state == "candidate"
     for seq, (kind, state) in enumerate(TRANSITIONS.items(), 2):
-        rows.append(moved(seq, kind))
+        rows.append(entry_of(seq, kind))
         found = fold(rows)["inbox/cnd_1"]
         assert (found.state, found.last, found.by) == (state, seq, "person:kim")
         assert (found.candidate, found.seq, found.at_us) == (WISH, 1, seq * 10)
@@ -44,7 +45,7 @@ def test_the_latest_word_counts() -> None:
 
 
 def test_a_reviewed_memory_has_a_word_only_once_it_was_taken_back() -> None:
-    found = fold([moved(4, "memory.retired", "inbox/legal-01")])["inbox/legal-01"]
+    found = fold([entry_of(4, "memory.retired", "inbox/legal-01")])["inbox/legal-01"]
     assert (found.state, found.candidate, found.seq) == ("off", None, 0)
 
 
@@ -52,7 +53,7 @@ def test_a_reviewed_memory_has_a_word_only_once_it_was_taken_back() -> None:
 def test_what_was_erased_stays_so_whatever_was_ordered(kinds: tuple[str, ...]) -> None:
     rows: list[MemoryEntry] = [
         (1, ENTRY, None),
-        *(moved(2 + at, kind) for at, kind in enumerate(kinds)),
+        *(entry_of(2 + at, kind) for at, kind in enumerate(kinds)),
     ]
     assert fold(rows)["inbox/cnd_1"].state == "erased"
 
@@ -107,23 +108,23 @@ class Ledger:
 
     def __init__(self, what: str | None) -> None:
         erased: dict[str, Any] = {"kind": "body.erased", "erased": ["d1"]}
-        self.entries = [{**ENTRY, "body": "d1"}, erased | ({"what": what} if what else {})]
+        self.told = [{**ENTRY, "body": "d1"}, erased | ({"what": what} if what else {})]
 
     def last_seq(self) -> int:
-        return len(self.entries)
+        return len(self.told)
 
     def walk(
         self, kinds: tuple[str, ...] | None = None, after: int = 0
     ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]:
-        for seq, entry in enumerate(self.entries, 1):
+        for seq, entry in enumerate(self.told, 1):
             if seq > after and entry["kind"] in (kinds or ()):
                 yield seq, json.dumps(entry).encode(), None, None
 
-    def memory_entries(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]:
+    def entries(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]:
         return [(seq, raw, data) for seq, raw, _, data in self.walk(kinds)]
 
-    def memories(self) -> dict[str, LedgerMemory]:
-        return fold([(1, self.entries[0], None)])
+    def all(self) -> dict[str, LedgerMemory]:
+        return fold([(1, self.told[0], None)])
 
     def candidates(self, events: Collection[str]) -> list[Candidate]:
         return []
@@ -153,9 +154,9 @@ def test_what_a_person_erased_is_forgotten_and_what_an_archive_has_is_kept(
     what: str | None, settled: list[str], forgotten: list[str]
 ) -> None:
     bank: Any = Bank()
-    assert sync_banks(bank, Ledger(what)) == 2
+    assert sync_banks(bank, store_of(Ledger(what))) == 2
     assert (bank.settled, bank.forgotten) == (settled, forgotten)
-    assert sync_banks(bank, Ledger(what), 2) == 2
+    assert sync_banks(bank, store_of(Ledger(what)), 2) == 2
     assert (bank.settled, bank.forgotten) == (settled, forgotten), "nothing came after"
 
 
@@ -164,7 +165,7 @@ def test_who_proposed_it_and_who_had_it_recalled_is_known_whoever_moved_it_last(
     for seq, (kind, who) in enumerate(
         [("promoted", "ada"), ("retired", "bob"), ("restored", "carol"), ("retired", "dan")], 2
     ):
-        number, entry, body = moved(seq, f"memory.{kind}")
+        number, entry, body = entry_of(seq, f"memory.{kind}")
         rows.append((number, {**entry, "actor": f"person:{who}"}, body))
     found = fold(rows)["inbox/cnd_1"]
     assert (found.proposed_by, found.by) == ("person:kim", "person:dan")

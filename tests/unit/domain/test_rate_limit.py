@@ -17,9 +17,9 @@ def test_errors_within_an_hour_reach_the_ceiling() -> None:
 
 def test_an_effect_that_would_be_one_too_many_is_refused_and_not_counted() -> None:
     tallies, two = RateCounters(), RateLimits(effects_per_minute=2)
-    told = [tallies.count_effect("a", two, at) for at in (0, 1, 2, 3)]
-    assert [why is None for why in told] == [True, True, False, False]
-    assert told[2] == "2 effects within a minute"
+    rows = [tallies.count_effect("a", two, at) for at in (0, 1, 2, 3)]
+    assert [why is None for why in rows] == [True, True, False, False]
+    assert rows[2] == "2 effects within a minute"
     assert tallies.count_effect("a", two, MINUTE_US + 1) is None
     assert tallies.count_effect("a", two, MINUTE_US + 2) is None
     assert tallies.count_effect("a", two, MINUTE_US + 3) is not None

@@ -110,8 +110,8 @@ def test_a_call_hands_its_label_on_and_an_event_that_comes_of_it_has_it() -> Non
     sent = {"specversion": "1.0", "id": "1", "source": "s", "type": "t", **call.labels}
     event = from_json(orjson.dumps(sent), vouched=frozenset())
     assert (event.readers, event.lineage) == (frozenset({"@y.example"}), ("clerk",))
-    for told, label in (("-", frozenset[str]()), (None, None)):
-        more = {} if told is None else {"vedettereaders": told}
+    for message, label in (("-", frozenset[str]()), (None, None)):
+        more = {} if message is None else {"vedettereaders": message}
         sent = {"specversion": "1.0", "id": "1", "source": "s", "type": "t", **more}
         assert from_json(orjson.dumps(sent), vouched=frozenset()).readers == label
     for odd in ("", "a b", 7, True):

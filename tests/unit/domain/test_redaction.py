@@ -96,8 +96,8 @@ async def test_what_tells_no_secret_is_left_as_it_is() -> None:
     async def call(what: Any) -> Outcome | None:
         if isinstance(what, Exception):
             raise what
-        told: Outcome | None = what
-        return told
+        plain: Outcome | None = what
+        return plain
 
     with pytest.raises(ValueError, match="no") as raised:
         await SecretRedactor(["hunter2"]).redact_call(call(error))

@@ -93,8 +93,8 @@ def test_what_a_step_gives_back_makes_room_for_what_it_spends() -> None:
     assert kept.spend(3, caps=(HOUR,))
     assert not kept.spend(1, caps=(HOUR,))
     assert kept.spend(1, caps=(HOUR,), returns=((ACTIONS, NOON, 1),))
-    late = ((ACTIONS, NOON - HOUR_US, 1),)
-    assert not kept.spend(1, caps=(HOUR,), returns=late), "of another hour"
+    refunds = ((ACTIONS, NOON - HOUR_US, 1),)
+    assert not kept.spend(1, caps=(HOUR,), returns=refunds), "of another hour"
 
 
 def test_a_clock_that_steps_back_opens_no_window_again() -> None:
@@ -131,17 +131,17 @@ def test_the_alert_comes_once_in_a_window() -> None:
     kept = Kept()
     caps = (Cap("agent", ACTIONS, "hour", 10),)
 
-    def told(amount: int, at_us: int = NOON) -> list[tuple[str, str, int]]:
+    def alerts(amount: int, at_us: int = NOON) -> list[tuple[str, str, int]]:
         assert kept.spend(amount, at_us, caps=caps)
         found = kept.totals.record_alerts("a", caps, {ACTIONS: amount}, at_us)
         return [(alert.name, alert.span, alert.total) for alert in found]
 
-    assert told(7) == []
-    assert told(1) == [("a", "hour", 8)]
-    assert told(1) == []
-    assert told(8, NOON + HOUR_US) == [("a", "hour", 8)]
+    assert alerts(7) == []
+    assert alerts(1) == [("a", "hour", 8)]
+    assert alerts(1) == []
+    assert alerts(8, NOON + HOUR_US) == [("a", "hour", 8)]
     kept.raises = [Raise("a", ACTIONS, "hour", 90, NOON + DAY_US)]
-    assert told(9, NOON + 2 * HOUR_US) == [], "9 of 100 are not most of it"
+    assert alerts(9, NOON + 2 * HOUR_US) == [], "9 of 100 are not most of it"
 
 
 def test_limits_hold_whatever_is_spent_and_given_back() -> None:
@@ -162,8 +162,8 @@ def test_limits_hold_whatever_is_spent_and_given_back() -> None:
         for cap, whose in ((HOUR, agent), (DAY, agent), (ALL, None)):
             length = HOUR_US if cap.span == "hour" else DAY_US
             start = now - now % length
-            taken = sum(1 for of, at_us in spent if at_us >= start and whose in (None, of))
-            fits = fits and taken < cap.limit
+            count = sum(1 for of, at_us in spent if at_us >= start and whose in (None, of))
+            fits = fits and count < cap.limit
         assert kept.spend(1, now, caps=caps, agent=agent) is fits
         refused += not fits
         if fits:
@@ -217,11 +217,11 @@ def test_the_worst_case_of_a_turn() -> None:
     assert worst_case(budget, None) == {MODEL_CALLS: 2, TOKENS: 2200}
     assert worst_case(budget, price) == {MODEL_CALLS: 2, TOKENS: 2200, MONEY: 1100}
     assert worst_case(Budget(), price) == {MODEL_CALLS: 1}
-    told = {"input_tokens": 10, "output_tokens": 1}
-    assert actual_use(budget, price, 1, told) == {MODEL_CALLS: 1, TOKENS: 11, MONEY: 6}
+    fields = {"input_tokens": 10, "output_tokens": 1}
+    assert actual_use(budget, price, 1, fields) == {MODEL_CALLS: 1, TOKENS: 11, MONEY: 6}
     assert actual_use(budget, price, 1, {}) == {MODEL_CALLS: 1, TOKENS: 1100, MONEY: 550}
     assert actual_use(Budget(), None, 1, {}) == {MODEL_CALLS: 1}
-    assert actual_use(Budget(), None, 1, told) == {MODEL_CALLS: 1, TOKENS: 11}
+    assert actual_use(Budget(), None, 1, fields) == {MODEL_CALLS: 1, TOKENS: 11}
 
 
 def test_a_limit_on_what_has_no_worst_case_is_no_limit() -> None:

@@ -7,11 +7,11 @@ from vedette.engine.scheduler.backpressure import IntakeCredits, Quota
 
 def fill(room: Quota, agent: str, octets: int = 0) -> int:
     """Take for an agent as long as it may; return how much."""
-    taken = 0
+    count = 0
     while room.has_room(agent):
         room.add(agent, octets)
-        taken += 1
-    return taken
+        count += 1
+    return count
 
 
 def test_one_alone_takes_half_and_the_next_half_of_what_is_left() -> None:

@@ -97,11 +97,11 @@ def test_a_trial_that_was_not_made_leaves_the_next_one_free() -> None:
 
 def test_calls_from_before_it_opened_change_nothing() -> None:
     breaker = Breaker("world")
-    late = [breaker.acquire(0) for _ in range(3)]
+    calls = [breaker.acquire(0) for _ in range(3)]
     for _ in range(5):
         call(breaker, False, 0)
     before = breaker.retry_us
-    for leave, ok in zip(late, (True, False, None), strict=True):
+    for leave, ok in zip(calls, (True, False, None), strict=True):
         assert leave is not None
         assert not breaker.release(leave, ok, 5)
     assert (state(breaker), breaker.retry_us) == ("open", before)
@@ -117,8 +117,8 @@ def test_a_fleet_has_one_for_each_target() -> None:
 
 def test_waits_are_spread_and_the_same_each_time() -> None:
     waits = [delay_us(3, first_us=100, last_us=10_000, seed=str(n)) for n in range(200)]
-    again = [delay_us(3, first_us=100, last_us=10_000, seed=str(n)) for n in range(200)]
-    assert waits == again
+    repeat = [delay_us(3, first_us=100, last_us=10_000, seed=str(n)) for n in range(200)]
+    assert waits == repeat
     assert min(waits) >= 400
     assert max(waits) <= 800
     assert len(set(waits)) > 100

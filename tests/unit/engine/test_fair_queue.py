@@ -43,10 +43,10 @@ def test_handlers_of_one_agent_are_bounded_and_more_so_beside_a_light_one() -> N
     turns: FairScheduler[str] = FairScheduler(16, shared_limit=3)
     for number in range(100):
         turns.enqueue("storm", str(number), 0)
-    taken = 0
+    count = 0
     while turns.pop_next(LATER) is not None:
-        taken += 1
-    assert taken == 12, "three quarters, and no more"
+        count += 1
+    assert count == 12, "three quarters, and no more"
     turns.enqueue("quiet", "q", LATER)
     for _ in range(10):
         turns.release_handler("storm")
@@ -86,8 +86,8 @@ def test_a_handler_that_waits_for_long_takes_no_turn_of_its_agent() -> None:
         turns.enqueue("heavy", f"h{number}", 0)
     assert turns.pop_next(1) == ("light", "l")
     turns.release_handler("light")
-    taken = [turns.pop_next(1) for _ in range(4)]
-    assert [found is not None for found in taken] == [True, True, True, False]
+    agents = [turns.pop_next(1) for _ in range(4)]
+    assert [found is not None for found in agents] == [True, True, True, False]
     for _ in range(3):
         turns.mark_slow("heavy")
     assert [turns.pop_next(1) is not None for _ in range(4)] == [True, True, True, False]

@@ -73,8 +73,8 @@ def test_what_a_call_in_doubt_needs_first(
     settles: SettlementMode, query: str | None, effect: EffectState, before: str
 ) -> None:
     """After a restore what was never started here may have happened in what was lost."""
-    asked = replace(tool(settles), query=query)
-    assert find_precondition(asked, effect, own_start=False, in_loss_window=True) == before
+    queried = replace(tool(settles), query=query)
+    assert find_precondition(queried, effect, own_start=False, in_loss_window=True) == before
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_tries_are_bounded_and_waits_grow() -> None:
     assert present.effect == "failed"
     assert all(0 < wait <= 300 * SECOND for wait in waits[:-1])
     assert all(later > earlier for earlier, later in pairwise(waits[:-1]))
-    again = row("intended")
-    apply_outcome(again, tool("idempotent"), Outcome("retry"), NOW)
-    assert again.not_before_us - NOW == waits[0], "the jitter is drawn from the key, not by chance"
+    repeat = row("intended")
+    apply_outcome(repeat, tool("idempotent"), Outcome("retry"), NOW)
+    assert repeat.not_before_us - NOW == waits[0], "the jitter is drawn from the key, not by chance"
     other = replace(row("intended"), id="act_2")
     apply_outcome(other, tool("idempotent"), Outcome("retry"), NOW)
-    assert other.not_before_us != again.not_before_us
+    assert other.not_before_us != repeat.not_before_us
 
 
 def test_an_answer_is_kept_in_canonical_form() -> None:
@@ -127,7 +127,7 @@ def test_an_answer_is_kept_in_canonical_form() -> None:
     assert answer_data(row("intended")) == {}
 
 
-class Hands:
+class SlowTools:
     """A performer whose tools raise."""
 
     def compute_rows(self, tool: Tool, call: Call, row: Any) -> list[Any]:
@@ -146,13 +146,13 @@ class Hands:
 async def test_a_tool_that_raises_is_a_failure_only_where_a_repeat_is_harmless(
     settles: SettlementMode, state: str
 ) -> None:
-    outcome = await make_call(Hands(), tool(settles), CALL, lambda: True)
+    outcome = await make_call(SlowTools(), tool(settles), CALL, lambda: True)
     assert outcome is not None
     assert (outcome.state, outcome.error) == (state, "ConnectionError: broken off")
 
 
 async def test_a_question_without_an_answer_leaves_the_effect_unknown() -> None:
-    outcome = await query_target(Hands(), tool("queryable"), CALL)
+    outcome = await query_target(SlowTools(), tool("queryable"), CALL)
     assert outcome is not None
     assert outcome.state == "unknown"
 

@@ -62,11 +62,11 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
 
 
 def test_every_verb_of_the_table_is_there_and_says_what_it_does() -> None:
-    for verb, (module, name, told) in VERBS.items():
+    for verb, (module, name, value) in VERBS.items():
         command = getattr(importlib.import_module(f"vedette.interfaces.cli.{module}"), name)
         assert isinstance(command, click.Command)
         assert command.name in (verb, name)
-        assert told.endswith(".")
+        assert value.endswith(".")
         leaves = command.commands.values() if isinstance(command, click.Group) else [command]
         assert all(leaf.help for leaf in leaves), verb
 
@@ -131,9 +131,9 @@ def test_the_exit_code_of_every_error(kind: type[VedetteError]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_survives_the_way_over_the_socket(kind: type[VedetteError]) -> None:
     error = kind("it broke", where="a.yaml:3", mend="mend it")
-    again = parse_error(json.loads(json.dumps(error.to_json())))
-    assert (type(again), str(again)) == (kind, str(error))
-    assert http_status(again) in (400, 403, 409, 503)
+    repeat = parse_error(json.loads(json.dumps(error.to_json())))
+    assert (type(repeat), str(repeat)) == (kind, str(error))
+    assert http_status(repeat) in (400, 403, 409, 503)
 
 
 def test_an_unknown_error_keeps_its_words() -> None:
@@ -368,6 +368,6 @@ def test_what_goes_into_a_file_may_go_to_standard_output(
     assert (file.read_text("utf-8"), capsys.readouterr().out) == ("<p>ü</p>", "")
     assert not write_output(Path("-"), "<p>ü</p>", "page", "--html")
     assert capsys.readouterr().out == "<p>ü</p>"
-    with pytest.raises(BadCommand, match="the page cannot be written") as told:
+    with pytest.raises(BadCommand, match="the page cannot be written") as refusal:
         write_output(tmp_path / "no" / "page.html", "", "page", "--html")
-    assert told.value.mend == "name a file that you may write: --html FILE"
+    assert refusal.value.mend == "name a file that you may write: --html FILE"

@@ -16,7 +16,7 @@ from vedette.interfaces.render.explain_html import STYLE, explain_page, inert_ht
 HOSTILE = '"><script>alert(1)</script><img src=//evil.example/x>\u202egpj\u200b\u2066'
 
 
-def told() -> dict[str, Any]:
+def sample_explanation() -> dict[str, Any]:
     """An explain object in which every text of a stranger is hostile."""
     decision = {
         "seq": 5, "at": 1_700_000_000_000_000, "outcome": "hold", "rule": "impact.high",
@@ -86,7 +86,7 @@ class Tags(HTMLParser):
 
 
 def page() -> str:
-    return explain_page(told(), lambda at: iso(at)[:19], 1_700_000_200_000_000)
+    return explain_page(sample_explanation(), lambda at: iso(at)[:19], 1_700_000_200_000_000)
 
 
 def test_nothing_of_a_stranger_becomes_markup() -> None:
@@ -168,7 +168,7 @@ def test_what_is_cut_off_is_said_to_be() -> None:
         (many, ["… (6,000 characters more)", "… (30 more)", "… (3 more)"]),
         (fits, []),
     ):
-        value = told()
+        value = sample_explanation()
         value["runs"][0]["judgements"][0]["detail"] = detail
         page = explain_page(value, lambda at: iso(at)[:19], 1_700_000_200_000_000)
         assert re.findall(r"… \([^)]*more\)", page) == signs

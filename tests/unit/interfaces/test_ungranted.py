@@ -12,9 +12,9 @@ def _tried(**changed: Any) -> dict[str, Any]:
     event = {"type": "mail.received", "subject": "m1"}
     found = dict.fromkeys(("score", "threshold"))
     lists: dict[str, Any] = {"memories": [], "actions": [], "refused": [], "candidates": []}
-    told = {"agent": "post", "event": event, "revision": 1, "state": "-", "wakes": True}
+    fields = {"agent": "post", "event": event, "revision": 1, "state": "-", "wakes": True}
     judged = {"label": "other", "confidence": 0.0, "detail": {}, "folder_differs": False}
-    return {**found, **lists, **told, **judged, **changed}
+    return {**found, **lists, **fields, **judged, **changed}
 
 
 def test_try_says_that_the_folder_says_more_than_is_live() -> None:

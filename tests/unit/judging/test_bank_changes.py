@@ -30,8 +30,8 @@ def examples(seed: int, count: int) -> list[Example]:
     return [Example(f"e{i:02}", names[i], text) for i, text in enumerate(texts(seed, count))]
 
 
-def same(one: ExampleBank, other: ExampleBank, asked: Sequence[str]) -> None:
-    for text in asked:
+def same(one: ExampleBank, other: ExampleBank, questions: Sequence[str]) -> None:
+    for text in questions:
         left, right = one.predict(text), other.predict(text)
         assert dict(left.scores) == pytest.approx(dict(right.scores), abs=1e-6)
         assert left.confidence == pytest.approx(right.confidence, abs=1e-6)
@@ -134,21 +134,21 @@ def test_an_encoder_is_one_more_kernel() -> None:
     def encode(said: Sequence[str]) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         return np.eye(2)[[meaning[text] for text in said]]
 
-    told = [Example("a", "sea", "ship"), Example("b", "bank", "cash")]
-    bank = ExampleBank(told, dense=Dense(encode))
+    pair = [Example("a", "sea", "ship"), Example("b", "bank", "cash")]
+    bank = ExampleBank(pair, dense=Dense(encode))
     assert bank.predict("vessel").label == "sea"
     assert bank.predict("money").label == "bank"
     bank.add(Example("c", "bank", "vessel"))
     bank.remove("c")
-    same(bank, ExampleBank(told, dense=Dense(encode), lexicon=bank.lexicon), ["vessel", "money"])
+    same(bank, ExampleBank(pair, dense=Dense(encode), lexicon=bank.lexicon), ["vessel", "money"])
     # Control: by words alone neither is like anything.
-    assert ExampleBank(told).predict("vessel").similarity == 0
+    assert ExampleBank(pair).predict("vessel").similarity == 0
 
 
 def test_balance_lets_a_rare_label_be_heard() -> None:
-    told = [Example(f"n{i}", "no", f"the boat n{i} tide") for i in range(30)]
-    told.append(Example("y", "yes", "the boat tide alarm"))
+    cases = [Example(f"n{i}", "no", f"the boat n{i} tide") for i in range(30)]
+    cases.append(Example("y", "yes", "the boat tide alarm"))
     text = "the boat alarm"
-    heard = dict(ExampleBank(told, balance=True).predict(text).scores)
-    plain = dict(ExampleBank(told).predict(text).scores)
+    heard = dict(ExampleBank(cases, balance=True).predict(text).scores)
+    plain = dict(ExampleBank(cases).predict(text).scores)
     assert heard["yes"] > plain["yes"] + 0.05

@@ -95,8 +95,8 @@ def test_series_are_seeded_and_hold_their_faults() -> None:
     assert plain == generate({"n": 50, "seed": 3, "base": 10})
     assert plain != generate({"n": 50, "seed": 4, "base": 10})
     spec = {"n": 50, "seed": 3, "base": 10, "shift_at": 20, "shift_until": 30, "shift": 5}
-    moved = generate(spec)
-    changed = [row for row in range(50) if moved[row] != plain[row]]
+    other_series = generate(spec)
+    changed = [row for row in range(50) if other_series[row] != plain[row]]
     assert changed == list(range(20, 30))
     stuck = generate({"n": 50, "seed": 3, "base": 10, "flat_at": 20, "flat_until": 30})
     assert set(stuck[19:30]) == {plain[19]}

@@ -42,8 +42,8 @@ def test_silence_is_0_and_the_first_row_of_every_window_100() -> None:
     assert columns([ring(one, [])], COSTS) == (0.0, 0.0, 0.0)
     perfect = columns([ring(one, [1000, 3000])], COSTS)
     assert all(abs(score - 100.0) < 0.1 for score in perfect)
-    late = columns([ring(one, [1390, 3390])], COSTS)
-    assert late[0] < 70.0
+    last_scores = columns([ring(one, [1390, 3390])], COSTS)
+    assert last_scores[0] < 70.0
     noisy = columns([ring(one, [1000, 3000, *range(700, 720)])], COSTS)
     assert noisy[1] < noisy[0] < perfect[0]
     assert columns([ring(one, [1000, 700])], COSTS)[0] == pytest.approx(47.25, abs=0.1)
@@ -75,7 +75,7 @@ def test_a_threshold_chosen_on_other_folders_does_not_see_its_own() -> None:
         (*(Alarm(2000 + 10 * n, 5.0) for n in range(20)), Alarm(1000, 9.0)),
     )
     judged = Judged(files, tuple(tuple(sorted(a, key=lambda x: x.row)) for a in alarms), COSTS)
-    rung, chosen = by_folder(judged, beside=0)
+    rung, chosen = by_folder(judged, reach=0)
     assert chosen["a"] > 5.0
     assert chosen["b"] <= 3.0
     assert [one.hit for one in rung] == [0, 1]
@@ -138,11 +138,11 @@ def data(tmp_path: Path) -> Path:
         labels[f"{folder}/made.csv"] = windows
     (tmp_path / "nab" / "labels").mkdir()
     (tmp_path / "nab" / "labels" / "combined_windows.json").write_text(json.dumps(labels))
-    told = {
+    results = {
         name: {"CostMatrix": {"tpWeight": c.hit, "fnWeight": c.miss, "fpWeight": c.false}}
         for name, c in COSTS.items()
     }
-    (tmp_path / "nab" / "profiles.json").write_text(json.dumps(told))
+    (tmp_path / "nab" / "profiles.json").write_text(json.dumps(results))
     return tmp_path
 
 

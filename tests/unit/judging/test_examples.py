@@ -81,10 +81,10 @@ def test_closed_form_leave_one_out_equals_leaving_out() -> None:
     bank = ExampleBank(examples(4))
     for example, left in zip(bank.reviewed, bank.left_out(), strict=True):
         others = [one for one in bank.reviewed if one.id != example.id]
-        told = ExampleBank(others, lexicon=bank.lexicon).predict(example.text)
+        prediction = ExampleBank(others, lexicon=bank.lexicon).predict(example.text)
         closed = dict(left.scores)
         # Exact but for what the hinge moves: the others' targets may settle elsewhere by a little.
-        for label, score in told.scores:
+        for label, score in prediction.scores:
             assert score == pytest.approx(closed[label], abs=0.03)
 
 
@@ -144,9 +144,9 @@ def test_evidence_moves_a_score_and_unknown_labels_are_ignored() -> None:
     bank = ExampleBank(examples())
     text = "boat"
     plain = dict(bank.predict(text).scores)
-    moved = dict(bank.predict(text, evidence={"alert": 0.5, "nothing": 9.0}).scores)
-    assert moved["alert"] == pytest.approx(plain["alert"] + 0.5)
-    assert moved["booking"] == pytest.approx(plain["booking"])
+    scores = dict(bank.predict(text, evidence={"alert": 0.5, "nothing": 9.0}).scores)
+    assert scores["alert"] == pytest.approx(plain["alert"] + 0.5)
+    assert scores["booking"] == pytest.approx(plain["booking"])
 
 
 def test_deterministic_in_order_and_repetition() -> None:
@@ -160,8 +160,8 @@ def test_a_repeated_example_counts_once() -> None:
     """Twins make leave-one-out look perfect and every other text look far away."""
     once, text = ExampleBank(examples()), "a payment is overdue, amount by bank transfer"
     copies = [Example(f"z-{e.id}", e.label, f" {e.text.upper()}\n") for e in examples()]
-    for again in (examples() * 2, examples() + copies):
-        twice = ExampleBank(again)
+    for repeat in (examples() * 2, examples() + copies):
+        twice = ExampleBank(repeat)
         assert twice.examples == once.examples
         assert twice.predict(text) == once.predict(text)
 

@@ -89,7 +89,7 @@ def test_a_tail_that_was_packed_is_the_same(values: list[float]) -> None:
     tail = Tail(8)
     for row, value in enumerate(values):
         tail.observe(value, row)
-    again = Tail(8)
+    repeat = Tail(8)
     blob = b"xx" + pack(tail)
-    assert unpack(again, blob, 2, len(tail.values)) == len(blob)
-    assert (again.values, again.rows) == (tail.values, tail.rows)
+    assert unpack(repeat, blob, 2, len(tail.values)) == len(blob)
+    assert (repeat.values, repeat.rows) == (tail.values, tail.rows)

@@ -32,8 +32,8 @@ def optimum(similar: Floats, places: npt.NDArray[np.int64], label: int, level: f
     for _ in range(100):
         at = np.flatnonzero(active)
         inner = similar[np.ix_(at, at)] + LAM * np.eye(at.size)
-        carried = np.linalg.solve(inner, sign[at] - level)
-        reached: Floats = level + similar[:, at] @ carried
+        solution = np.linalg.solve(inner, sign[at] - level)
+        reached: Floats = level + similar[:, at] @ solution
         now = sign * reached < 1
         if (now == active).all():
             return reached

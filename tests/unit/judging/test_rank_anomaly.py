@@ -65,8 +65,8 @@ def test_a_state_does_not_grow_without_end() -> None:
     for row in range(4000):
         state.observe(math.sin(row) * row, row % HOURS)
         if row == 2000:
-            early = len(state.dump())
-    assert len(state.dump()) == early
+            first_size = len(state.dump())
+    assert len(state.dump()) == first_size
 
 
 @settings(max_examples=40, deadline=None)
@@ -141,9 +141,9 @@ def test_a_stuck_sensor_is_seen_by_its_spread() -> None:
 def test_scale_and_origin_hardly_matter() -> None:
     values = generate({"n": 700, "seed": 9, "base": 0, "shift_at": 650, "shift": 30})
     plain = readings(values)
-    moved = readings([value * 1024.0 + 2.0**30 for value in values])
+    scaled = readings([value * 1024.0 + 2.0**30 for value in values])
     assert [row for row, r in enumerate(plain) if r.alarm] == [
-        row for row, r in enumerate(moved) if r.alarm
+        row for row, r in enumerate(scaled) if r.alarm
     ]
 
 

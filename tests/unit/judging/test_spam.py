@@ -72,14 +72,14 @@ def test_one_kind_is_not_enough() -> None:
 def test_make_tells_apart_what_words_do_not() -> None:
     bulk, letter = parse_mail(BULK), parse_mail(LETTER)
     same = "the same few words"
-    told = [
+    examples = [
         Example(f"{label}{i}", label, f"{same} {i}", facts=facts)
         for label, facts in ((YES, bulk), (NO, letter))
         for i in range(6)
     ]
-    bank = BinaryClassifier(told, extra=Extra(mail_features, 0.25))
+    bank = BinaryClassifier(examples, extra=Extra(mail_features, 0.25))
     assert bank.chance(same, bulk).chance > 0.7 > 0.3 > bank.chance(same, letter).chance
-    blind = BinaryClassifier(told)
+    blind = BinaryClassifier(examples)
     assert abs(blind.chance(same, bulk).score - blind.chance(same, letter).score) < 1e-9
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 from msgspec.structs import replace
+from tests.store_parts import store_of
 
 from vedette.domain.base.canonical import canonical_json, short_id
 from vedette.domain.base.clock import iso
@@ -19,12 +20,12 @@ from vedette.domain.entry import Body, Draft, encode_entry
 from vedette.domain.event import ENVELOPE, Event
 from vedette.domain.hold import transition
 from vedette.domain.run import ActionRow, Run, run_id
-from vedette.engine import held_actions
+from vedette.engine import action_holds
 from vedette.interfaces.render.explain_html import explain_page
 from vedette.interfaces.render.explain_text import explain_text
 from vedette.ledger.history.explain import explain
 from vedette.ledger.history.lists import inbox, runs_page, status
-from vedette.ledger.history.reader import LedgerReader, resolve
+from vedette.ledger.history.reader import resolve
 from vedette.testing.sample_steps import action, decision_entry, entry, event, held_action
 
 T0 = 1_750_000_000_000_000
@@ -42,6 +43,7 @@ class MemoryRecord:
         self.events: dict[str, int] = {}
         self.runs: dict[str, Run] = {}
         self.rows: dict[str, ActionRow] = {}
+        self.store = store_of(self)
         self.live, self.stopped = (2, "b" * 64), [("tool", "valve.close"), ("agent", "sorter")]
 
     # --- filling ----------------------------------------------------------------------------
@@ -194,8 +196,8 @@ def begin(record: MemoryRecord, run: Run, body: Body | None = None) -> None:
     draft = entry(run, "turn.reasoned", **fields)
     record.write(replace(draft, body=body or turn_body()), run)
     refused = entry(run, "action.refused", turn=1, ordinal=1)
-    told = Body(canonical_json({"why": "the agent declares no tool 'valve.melt'"}))
-    record.write(replace(refused, body=told), run)
+    why = Body(canonical_json({"why": "the agent declares no tool 'valve.melt'"}))
+    record.write(replace(refused, body=why), run)
     run.turn = 1
 
 
@@ -221,7 +223,7 @@ def record() -> MemoryRecord:
     assert row.hold is not None
     row.hold, row.approver = transition(row.hold, "approved"), "person:kim"
     made.write(decision_entry(run, row, PERMIT, revision=2), run)
-    held_actions.apply_decision(row, PERMIT, 2, T0)
+    action_holds.apply_decision(row, PERMIT, 2, T0)
     fields: dict[str, Any] = {"action": row.id, "tool": row.tool, "policy_rev": 2}
     made.write(entry(run, "effect.intended", **fields), run)
     row.effect, row.tries = "done", 1
@@ -241,11 +243,6 @@ def only(record: MemoryRecord) -> tuple[Run, ActionRow]:
 # --- resolve --------------------------------------------------------------------------------
 
 
-def test_the_record_in_memory_is_a_record(record: MemoryRecord) -> None:
-    fits: LedgerReader = record
-    assert fits.last_seq() == record.last_seq()
-
-
 def test_an_id_or_the_beginning_of_one_is_enough(record: MemoryRecord) -> None:
     run, row = only(record)
     number = row.id.removeprefix("act_")
@@ -261,16 +258,16 @@ def test_an_id_or_the_beginning_of_one_is_enough(record: MemoryRecord) -> None:
         number[:24]: ("action", row.id),
         "run_": ("run", run.id),
     }.items():
-        assert resolve(record, text) == found
+        assert resolve(record.store, text) == found
 
 
 @pytest.mark.parametrize("text", ["run_0000", "evt_zz", "act_nothing", "hold_", "", "ab", "zzzz"])
 def test_what_names_nothing_is_refused_with_a_mend(text: str) -> None:
     record = MemoryRecord()
     record.accept(event(1), "watcher")
-    with pytest.raises(BadCommand) as told:
-        resolve(record, text)
-    assert told.value.mend
+    with pytest.raises(BadCommand) as refusal:
+        resolve(record.store, text)
+    assert refusal.value.mend
 
 
 def test_a_hold_is_found_only_where_there_is_or_was_one() -> None:
@@ -279,19 +276,19 @@ def test_a_hold_is_found_only_where_there_is_or_was_one() -> None:
     record.keep(action(run, decided="deny", rule="r"))
     _, row = only(record)
     number = row.id.removeprefix("act_")
-    assert resolve(record, f"act_{number}") == ("action", row.id)
+    assert resolve(record.store, f"act_{number}") == ("action", row.id)
     for kind in ("hold", "eff"):
         with pytest.raises(BadCommand, match="nothing is known"):
-            resolve(record, f"{kind}_{number}")
+            resolve(record.store, f"{kind}_{number}")
 
 
 def test_what_could_be_several_lists_them() -> None:
     record = MemoryRecord()
     for number in range(12):
         record.accept(event(number), "watcher")
-    with pytest.raises(BadCommand, match=r"may be any of run_.*, run_.*…") as told:
-        resolve(record, "run_")
-    assert told.value.what.count("run_") == 1 + 8
+    with pytest.raises(BadCommand, match=r"may be any of run_.*, run_.*…") as refusal:
+        resolve(record.store, "run_")
+    assert refusal.value.what.count("run_") == 1 + 8
 
 
 # --- explain --------------------------------------------------------------------------------
@@ -299,13 +296,17 @@ def test_what_could_be_several_lists_them() -> None:
 
 def test_one_object_tells_the_whole_story(record: MemoryRecord) -> None:
     run, row = only(record)
-    told = explain(record, run.id)
-    assert json.loads(json.dumps(told)) == told
-    assert (told["schema"], told["kind"], told["focus"]) == ("vedette.explain/1", "run", None)
-    of = told["event"]
+    explanation = explain(record.store, run.id)
+    assert json.loads(json.dumps(explanation)) == explanation
+    assert (explanation["schema"], explanation["kind"], explanation["focus"]) == (
+        "vedette.explain/1",
+        "run",
+        None,
+    )
+    of = explanation["event"]
     assert of["attributes"]["subject"] == "pump"
     assert (of["data"], of["vouched"]) == ({"value": 1}, sorted(ENVELOPE))
-    (story,) = told["runs"]
+    (story,) = explanation["runs"]
     assert story["identity"] == "spiffe://harbour/agent/watcher"
     assert (story["state"], story["turns"], story["release"]) == ("done", 1, "r" * 64)
     assert story["memories"] == ["operations/leak@3", "operations/pump@1"]
@@ -313,8 +314,8 @@ def test_one_object_tells_the_whole_story(record: MemoryRecord) -> None:
     (judgement,) = story["judgements"]
     assert (judgement["label"], judgement["score_milli"]) == ("alarm", 6500)
     assert judgement["detail"]["views"]["level"]["compared"] == 1501
-    asked, melted = judgement["proposals"]
-    assert (asked["action"], asked["refused"]) == (row.id, None)
+    proposed, melted = judgement["proposals"]
+    assert (proposed["action"], proposed["refused"]) == (row.id, None)
     assert melted["refused"]["why"] == "the agent declares no tool 'valve.melt'"
     items = story["timeline"]
     assert [item["seq"] for item in items] == sorted(item["seq"] for item in items)
@@ -327,7 +328,7 @@ def test_one_object_tells_the_whole_story(record: MemoryRecord) -> None:
 
 def test_an_action_shows_arguments_origins_decisions_hold_and_effect(record: MemoryRecord) -> None:
     _, row = only(record)
-    (shown,) = explain(record, row.id)["runs"][0]["actions"]
+    (shown,) = explain(record.store, row.id)["runs"][0]["actions"]
     arguments = {argument["name"]: argument for argument in shown["arguments"]}
     assert arguments["valve"] == {
         "pointer": "/valve", "name": "valve", "value": "v1", "origin": "trusted",
@@ -353,8 +354,11 @@ def test_an_action_shows_arguments_origins_decisions_hold_and_effect(record: Mem
 @pytest.mark.parametrize("prefix", ["act_", "hold_", "eff_"])
 def test_a_part_of_a_run_gives_its_run_and_the_focus(record: MemoryRecord, prefix: str) -> None:
     run, row = only(record)
-    told = explain(record, prefix + row.id.removeprefix("act_"))
-    assert (told["focus"], [story["id"] for story in told["runs"]]) == (row.id, [run.id])
+    explanation = explain(record.store, prefix + row.id.removeprefix("act_"))
+    assert (explanation["focus"], [story["id"] for story in explanation["runs"]]) == (
+        row.id,
+        [run.id],
+    )
 
 
 @pytest.mark.parametrize(
@@ -376,10 +380,10 @@ def test_what_was_tried_of_an_effect_is_told(
     row.effect, row.tries, row.not_before_us = effect, 4, T0 + 1_300 * 1_000_000
     if outcome is not None:
         last = entry(run, "effect.failed", action=row.id, tool=row.tool, policy_rev=2, tries=5)
-        told = canonical_json({"state": outcome, "data": {}, "error": "refused"})
-        record.write(replace(last, body=Body(told)), run)
-    lines = "\n".join(line for _, line in explain_text(explain(record, row.id), 200))
-    page = explain_page(explain(record, row.id), iso, T0)
+        raw = canonical_json({"state": outcome, "data": {}, "error": "refused"})
+        record.write(replace(last, body=Body(raw)), run)
+    lines = "\n".join(line for _, line in explain_text(explain(record.store, row.id), 200))
+    page = explain_page(explain(record.store, row.id), iso, T0)
     for text in (lines, re.sub("<[^>]+>", "", page)):
         if said is None:
             assert "tried" not in text
@@ -391,12 +395,12 @@ def test_what_was_tried_of_an_effect_is_told(
 def test_an_event_gives_all_its_runs() -> None:
     record = MemoryRecord()
     runs = record.accept(event(1), "watcher", "sorter")
-    told = explain(record, runs[0].event)
-    assert (told["kind"], [story["agent"] for story in told["runs"]]) == (
+    explanation = explain(record.store, runs[0].event)
+    assert (explanation["kind"], [story["agent"] for story in explanation["runs"]]) == (
         "event", ["watcher", "sorter"],
     )  # fmt: skip
     record.accept(event(2))
-    nobody = explain(record, event(2).key)
+    nobody = explain(record.store, event(2).key)
     assert nobody["runs"] == []
     assert ("text", "It woke no agent.") in explain_text(nobody)
 
@@ -405,9 +409,9 @@ def test_an_uneventful_run_is_told_from_its_one_entry() -> None:
     record = MemoryRecord()
     (run,) = record.accept(event(1), "watcher")
     record.write(entry(run, "run.closed", label="quiet", confidence_milli=990, score_milli=0), run)
-    (judgement,) = explain(record, run.id)["runs"][0]["judgements"]
+    (judgement,) = explain(record.store, run.id)["runs"][0]["judgements"]
     assert (judgement["label"], judgement["confidence_milli"]) == ("quiet", 990)
-    lines = "\n".join(line for _, line in explain_text(explain(record, run.id)))
+    lines = "\n".join(line for _, line in explain_text(explain(record.store, run.id)))
     assert "quiet, confidence 0.99, score 0" in lines
     assert "proposed nothing" in lines
 
@@ -415,19 +419,19 @@ def test_an_uneventful_run_is_told_from_its_one_entry() -> None:
 def test_what_was_erased_is_null_and_said_to_be(record: MemoryRecord) -> None:
     run, _ = only(record)
     record.erase()
-    told = explain(record, run.id)
-    text = json.dumps(told)
+    explanation = explain(record.store, run.id)
+    text = json.dumps(explanation)
     for secret in ("too hot", "seen it", "pump@1", '"value": 1', "shut"):
         assert secret not in text
-    assert told["event"]["erased"]
-    (story,) = told["runs"]
+    assert explanation["event"]["erased"]
+    (story,) = explanation["runs"]
     assert all(item["erased"] for item in story["timeline"] if "actor" in item)
     shown = story["actions"][0]
     assert (shown["erased"], shown["arguments"]) == (True, None)
     # What the entries themselves hold is still told: outcome, rule, revision, who approved.
     assert [d["rule"] for d in shown["decisions"]] == ["impact.high", "permit.approved"]
     assert shown["hold"]["answers"][0]["by"] == "person:kim"
-    lines = [line for _, line in explain_text(told)]
+    lines = [line for _, line in explain_text(explanation)]
     assert sum("erased" in line for line in lines) >= 4
 
 
@@ -437,7 +441,7 @@ def test_a_body_that_no_entry_vouches_for_is_not_shown() -> None:
     record.write(entry(run, "run.closed", label="quiet"), run)
     seq, raw, _ = record.sealed[-1]
     record.sealed[-1] = (seq, raw, b'{"label":"forged"}')
-    assert "forged" not in json.dumps(explain(record, run.id))
+    assert "forged" not in json.dumps(explain(record.store, run.id))
 
 
 def test_a_dead_letter_tells_its_reason() -> None:
@@ -446,9 +450,11 @@ def test_a_dead_letter_tells_its_reason() -> None:
     dead = entry(run, "run.dead")
     record.write(replace(dead, body=Body(canonical_json({"why": "ValueError: no"}))), run)
     run.state = "dead"
-    told = explain(record, run.id)
-    assert told["runs"][0]["dead"]["why"] == "ValueError: no"
-    assert any(style == "failed" and "ValueError: no" in line for style, line in explain_text(told))
+    explanation = explain(record.store, run.id)
+    assert explanation["runs"][0]["dead"]["why"] == "ValueError: no"
+    assert any(
+        style == "failed" and "ValueError: no" in line for style, line in explain_text(explanation)
+    )
 
 
 # --- text -----------------------------------------------------------------------------------
@@ -456,7 +462,7 @@ def test_a_dead_letter_tells_its_reason() -> None:
 
 def test_the_text_follows_the_order_of_the_line(record: MemoryRecord) -> None:
     run, row = only(record)
-    lines = [line for _, line in explain_text(explain(record, run.id))]
+    lines = [line for _, line in explain_text(explain(record.store, run.id))]
     text = "\n".join(lines)
     order = [
         f"EVENT {run.event}", f"RUN {run.id}", "MEMORIES", "operations/leak@3", "JUDGEMENT turn 1",
@@ -475,7 +481,7 @@ def test_the_text_follows_the_order_of_the_line(record: MemoryRecord) -> None:
 
 def test_no_colour_is_needed_to_tell_outcomes_apart(record: MemoryRecord) -> None:
     run, _ = only(record)
-    for style, line in explain_text(explain(record, run.id)):
+    for style, line in explain_text(explain(record.store, run.id)):
         if style in ("permit", "hold", "deny") and line.startswith("DECISION"):
             assert style.upper() in line
 
@@ -505,13 +511,13 @@ def test_nothing_that_strangers_wrote_reaches_the_terminal_as_a_control(
     person = {"actor": "person:" + HOSTILE, "action": row.id}
     reason = Body(canonical_json({"reason": HOSTILE}))
     loud.write(Draft("hold.denied", person, run.last, body=reason), run)
-    lines = explain_text(explain(loud, run.id))
+    lines = explain_text(explain(loud.store, run.id))
     assert len(lines) > 40
     for _, line in lines:
         assert line.isprintable()
         assert len(line) <= 80
     # The control: the same object does hold what was written.
-    assert "\x1b" in json.dumps(explain(loud, run.id), ensure_ascii=False).replace(
+    assert "\x1b" in json.dumps(explain(loud.store, run.id), ensure_ascii=False).replace(
         "\\u001b", "\x1b"
     )
 
@@ -533,7 +539,7 @@ def test_pages_of_runs_meet_without_gap_or_overlap(limit: int) -> None:
     cursor: str | None = None
     pages = []
     while True:
-        page = runs_page(record, T0, before=cursor, limit=limit)
+        page = runs_page(record.store, T0, before=cursor, limit=limit)
         assert (page["head"], page["now"]) == (record.last_seq(), T0)
         pages.append(page)
         seen += [item["id"] for item in page["items"]]
@@ -546,7 +552,7 @@ def test_pages_of_runs_meet_without_gap_or_overlap(limit: int) -> None:
     assert pages[0]["newer"] is None
     # And back again: each page is found from the one after it.
     for earlier, later in pairwise(pages):
-        back = runs_page(record, T0, after=later["newer"], limit=limit)
+        back = runs_page(record.store, T0, after=later["newer"], limit=limit)
         assert back["items"] == earlier["items"]
         assert (back["newer"] is None) == (earlier is pages[0])
 
@@ -554,11 +560,11 @@ def test_pages_of_runs_meet_without_gap_or_overlap(limit: int) -> None:
 def test_a_page_does_not_shift_while_runs_are_added() -> None:
     record = MemoryRecord()
     many(record, 5)
-    first = runs_page(record, T0, limit=4)
+    first = runs_page(record.store, T0, limit=4)
     record.accept(event(100), "watcher")
-    second = runs_page(record, T0, before=first["older"], limit=200)
+    second = runs_page(record.store, T0, before=first["older"], limit=200)
     assert len(second["items"]) == 6
-    newer = runs_page(record, T0, after=first["newer"] or "0.", limit=200)
+    newer = runs_page(record.store, T0, after=first["newer"] or "0.", limit=200)
     assert len(newer["items"]) == 11
 
 
@@ -566,21 +572,21 @@ def test_runs_are_filtered_by_agent_and_state() -> None:
     record = MemoryRecord()
     many(record, 3)
     next(iter(record.runs.values())).state = "dead"
-    assert len(runs_page(record, T0, agent="sorter")["items"]) == 3
-    (dead,) = runs_page(record, T0, state="dead")["items"]
+    assert len(runs_page(record.store, T0, agent="sorter")["items"]) == 3
+    (dead,) = runs_page(record.store, T0, state="dead")["items"]
     assert dead["agent"] == "watcher"
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "question",
     [
         {"state": "asleep"}, {"limit": 0}, {"limit": 201}, {"before": "x"}, {"before": "²."},
         {"before": "9" * 30}, {"before": "1.a", "after": "1.a"},
     ],
 )  # fmt: skip
-def test_a_page_that_cannot_be_is_refused(asked: dict[str, Any]) -> None:
+def test_a_page_that_cannot_be_is_refused(question: dict[str, Any]) -> None:
     with pytest.raises(BadCommand):
-        runs_page(MemoryRecord(), T0, **asked)
+        runs_page(MemoryRecord().store, T0, **question)
 
 
 def test_the_inbox_shows_what_a_person_has_to_know() -> None:
@@ -590,7 +596,7 @@ def test_the_inbox_shows_what_a_person_has_to_know() -> None:
     row = held_action(run, until_us=T0 + 72 * 60 * MINUTE)
     at = record.write(decision_entry(run, row, HOLD), run)
     record.keep(row)
-    page = inbox(record, T0 + 30 * MINUTE)
+    page = inbox(record.store, T0 + 30 * MINUTE)
     (item,) = page["items"]
     assert item["hold"] == "hold_" + row.id.removeprefix("act_")
     assert (item["agent"], item["tool"], item["digest"]) == ("watcher", "valve.close", row.digest)
@@ -611,17 +617,17 @@ def test_pages_of_the_inbox_meet_and_pass_over_what_no_person_is_asked(limit: in
     seen: list[str] = []
     cursor: str | None = None
     while True:
-        page = inbox(record, T0, after=cursor, limit=limit)
+        page = inbox(record.store, T0, after=cursor, limit=limit)
         seen += [item["action"] for item in page["items"]]
         cursor = page["newer"]
         if cursor is None:
             break
     expected = sorted(row.id for row in record.rows.values() if row.waits == "approval")
     assert seen == expected
-    assert len(inbox(record, T0, waits="time")["items"]) == 4
-    assert len(inbox(record, T0, waits=None)["items"]) == 12
+    assert len(inbox(record.store, T0, waits="time")["items"]) == 4
+    assert len(inbox(record.store, T0, waits=None)["items"]) == 12
     with pytest.raises(BadCommand, match="nothing waits for"):
-        inbox(record, T0, waits="godot")
+        inbox(record.store, T0, waits="godot")
 
 
 def test_status_says_what_is_live_stopped_and_old() -> None:
@@ -629,19 +635,19 @@ def test_status_says_what_is_live_stopped_and_old() -> None:
     (first,) = record.accept(event(1), "watcher")
     record.accept(event(2), "watcher")
     now = T0 + 90 * MINUTE
-    told = status(record, now)
-    assert json.loads(json.dumps(told)) == told
-    assert (told["revision"], told["head"], told["fleet"]) == (2, 2, "harbour")
-    assert told["stops"][0] == {"scope": "agent", "name": "sorter"}
-    agent = told["agents"]["watcher"]
+    state = status(record.store, now)
+    assert json.loads(json.dumps(state)) == state
+    assert (state["revision"], state["head"], state["fleet"]) == (2, 2, "harbour")
+    assert state["stops"][0] == {"scope": "agent", "name": "sorter"}
+    agent = state["agents"]["watcher"]
     assert (agent["events"], agent["permits"], agent["holds"], agent["denials"]) == (6, 2, 0, 3)
     assert (agent["would"], agent["effects"], agent["dead"]) == ({"permit": 3}, {"done": 2}, 1)
-    assert told["oldest"] == {
+    assert state["oldest"] == {
         "run": first.id, "agent": "watcher", "at": T0 + MINUTE, "age_us": 89 * MINUTE,
     }  # fmt: skip
     for run in record.runs.values():
         run.state = "done"
-    assert status(record, now)["oldest"] is None
+    assert status(record.store, now)["oldest"] is None
 
 
 def test_what_observe_would_have_done_is_told() -> None:
@@ -649,9 +655,9 @@ def test_what_observe_would_have_done_is_told() -> None:
     (run,) = record.accept(event(1), "watcher")
     row = action(run)
     record.write(decision_entry(run, row, OBSERVED), run)
-    held_actions.apply_decision(row, OBSERVED, 1, T0)
+    action_holds.apply_decision(row, OBSERVED, 1, T0)
     record.keep(row)
-    told = explain(record, run.id)
-    assert told["runs"][0]["actions"][0]["decisions"][0]["would"] == "permit"
-    lines = [line for _, line in explain_text(told)]
+    explanation = explain(record.store, run.id)
+    assert explanation["runs"][0]["actions"][0]["decisions"][0]["would"] == "permit"
+    lines = [line for _, line in explain_text(explanation)]
     assert "  in mode act it would be: permit" in lines

@@ -21,7 +21,7 @@ from vedette.ledger.merkle import (
     verify_inclusion,
     verify_note,
 )
-from vedette.ledger.pruned_tree import Tail
+from vedette.ledger.pruned_tree import PrunedTree
 
 INPUTS = [
     bytes.fromhex(text)
@@ -115,7 +115,7 @@ def test_inclusion_proofs_are_those_of_the_reference_tree(
     at: tuple[int, int], path: list[str]
 ) -> None:
     index, size = at
-    proof = Tail(leaves=LEAVES[:size]).inclusion(index)
+    proof = PrunedTree(leaves=LEAVES[:size]).inclusion(index)
     assert [value.hex() for value in proof] == path
     root = bytes.fromhex(ROOTS[size])
     assert verify_inclusion(LEAVES[index], index, size, proof, root)
@@ -129,7 +129,7 @@ def test_consistency_proofs_are_those_of_the_reference_tree(
     sizes: tuple[int, int], path: list[str]
 ) -> None:
     first, second = sizes
-    proof = Tail(leaves=LEAVES[:second]).consistency(first)
+    proof = PrunedTree(leaves=LEAVES[:second]).consistency(first)
     assert [value.hex() for value in proof] == path
     old, new = bytes.fromhex(ROOTS[first]), bytes.fromhex(ROOTS[second])
     assert verify_consistency(first, second, old, new, proof)
@@ -140,7 +140,7 @@ def test_consistency_proofs_are_those_of_the_reference_tree(
 
 def test_the_empty_tree_is_the_beginning_of_every_tree() -> None:
     root = bytes.fromhex(ROOTS[8])
-    assert Tail(leaves=LEAVES).consistency(0) == []
+    assert PrunedTree(leaves=LEAVES).consistency(0) == []
     assert verify_consistency(0, 8, EMPTY_ROOT, root, [])
     assert not verify_consistency(0, 8, root, root, [])
     assert not verify_consistency(0, 8, EMPTY_ROOT, root, [root])
@@ -151,10 +151,10 @@ def test_a_proof_of_the_wrong_length_is_refused_even_if_its_root_was_made_for_it
     """Whoever may choose the root as well must not stretch or shorten a proof."""
     roots = [bytes.fromhex(text) for text in ROOTS]
     extra = LEAVES[7]
-    proof = Tail(leaves=LEAVES).inclusion(3)
+    proof = PrunedTree(leaves=LEAVES).inclusion(3)
     assert not verify_inclusion(LEAVES[3], 3, 8, [*proof, extra], node_hash(extra, roots[8]))
     assert not verify_inclusion(LEAVES[3], 3, 8, proof[:2], roots[4])
-    proof = [*Tail(leaves=LEAVES).consistency(6), extra]
+    proof = [*PrunedTree(leaves=LEAVES).consistency(6), extra]
     old, new = node_hash(extra, roots[6]), node_hash(extra, roots[8])
     assert not verify_consistency(6, 8, old, new, proof)
     assert not verify_consistency(1, 8, roots[1], roots[2], [LEAVES[1]])
@@ -171,10 +171,10 @@ def test_a_hash_of_another_length_is_refused_even_if_its_root_was_made_for_it() 
 def test_proofs_outside_the_tree_are_refused() -> None:
     for index in (-1, 8):
         with pytest.raises(IndexError):
-            Tail(leaves=LEAVES).inclusion(index)
+            PrunedTree(leaves=LEAVES).inclusion(index)
     for size in (-1, 9):
         with pytest.raises(IndexError):
-            Tail(leaves=LEAVES).consistency(size)
+            PrunedTree(leaves=LEAVES).consistency(size)
 
 
 def test_a_copy_of_the_frontier_is_independent() -> None:

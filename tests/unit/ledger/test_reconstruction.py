@@ -9,12 +9,13 @@ import orjson
 import pytest
 
 from vedette.domain.base.canonical import SALT_BYTES, canonical_json, salted_digest
+from vedette.domain.ports.ledger_reader import RawEntry
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.counts import ReportCounts, rules_of
 from vedette.ledger.history.entry_view import read_entry
 from vedette.ledger.history.reconstruction import reconstruct
 from vedette.ledger.history.sample import Sample
-from vedette.ledger.history.time_window import RawEntry, find_window, parse_fields, read_instant
+from vedette.ledger.history.time_window import find_window, parse_fields, read_instant
 from vedette.testing.harness import checkout
 
 RUN, ACTION = "run_1", "act_1"
@@ -67,9 +68,9 @@ def codes(book: Book) -> list[str]:
 def test_a_sound_life_has_no_findings() -> None:
     book = Book().decided("hold").add("hold.approved", {"reason": "yes"}, actor="person:ann")
     book.decided("permit", approved="person:ann").add("effect.intended").add("effect.done")
-    told = reconstruct(book, T0, T0 + 1000)
-    intent, (shown,) = told.intents[ACTION], told.to_json()["intents"]
-    assert told.findings == []
+    account = reconstruct(book, T0, T0 + 1000)
+    intent, (shown,) = account.intents[ACTION], account.to_json()["intents"]
+    assert account.findings == []
     assert intent.missing_fields == []
     assert (intent.state, intent.is_open, intent.plan) == ("done", False, 4)
     assert shown["approval"] == {
@@ -82,9 +83,9 @@ def test_an_end_that_nobody_recorded_is_open(state: str) -> None:
     book = Book().decided("permit").add("effect.intended")
     if state != "intended":
         book.add(f"effect.{state}")
-    told = reconstruct(book, T0, T0 + 1000)
-    assert told.findings == []
-    assert [intent.id for intent in told.open_intents] == [ACTION]
+    account = reconstruct(book, T0, T0 + 1000)
+    assert account.findings == []
+    assert [intent.id for intent in account.open_intents] == [ACTION]
 
 
 @pytest.mark.parametrize(
@@ -118,8 +119,8 @@ def test_a_plan_that_was_taken_back_may_be_made_again() -> None:
 
 def test_a_call_of_unknown_outcome_may_be_planned_again_once_it_is_decided_again() -> None:
     """A stop, or a person who is asked, comes between: nobody cancels what may have happened."""
-    begun = Book().decided("permit").add("effect.intended").add("effect.started")
-    stopped = begun.decided("hold").add("effect.unknown", tries=1)
+    book = Book().decided("permit").add("effect.intended").add("effect.started")
+    stopped = book.decided("hold").add("effect.unknown", tries=1)
     assert codes(stopped.decided("permit").add("effect.intended", tries=1)) == []
     assert codes(stopped.add("effect.started", tries=1).add("effect.done", tries=2)) == []
     unasked = Book().decided("permit").add("effect.intended").add("effect.unknown", tries=1)
@@ -208,9 +209,9 @@ def test_a_sample_is_repeatable_and_drawn_from_all() -> None:
     assert len(sampled("monday", 7)) == 7
     first = sum(1 for n in range(40) for a in sampled(f"{n}", 1000) if int(a[4:]) < 500)
     assert 330 < first < 470  # of 800, half to be expected
-    gone = frozenset({int(drawn[0][4:]), int(drawn[1][4:])})
-    again = sampled("monday", 1000, gone)
-    assert set(drawn) - set(again) == set(drawn[:2])
+    erased = frozenset({int(drawn[0][4:]), int(drawn[1][4:])})
+    repeat = sampled("monday", 1000, erased)
+    assert set(drawn) - set(repeat) == set(drawn[:2])
 
 
 # --- what a report says of effects and starts ---------------------------------------------------

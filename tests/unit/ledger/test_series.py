@@ -15,9 +15,9 @@ from vedette.domain.base.clock import from_iso, utc_time
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import Body, Draft, encode_entry
 from vedette.domain.event import Event
+from vedette.domain.ports.ledger_reader import RawEntry
 from vedette.interfaces.render.series_svg import picture
 from vedette.ledger.history.series import plot
-from vedette.ledger.history.time_window import RawEntry
 
 T0 = from_iso("2026-03-02T00:00:00Z")
 MINUTE = 60_000_000
@@ -68,8 +68,8 @@ class Record:
         return event.key
 
 
-def drawn(told: dict[str, Any]) -> ET.Element:
-    return ET.fromstring(picture(told, utc_time))
+def drawn(answer: dict[str, Any]) -> ET.Element:
+    return ET.fromstring(picture(answer, utc_time))
 
 
 def of(record: Record, series: str = "pump", **more: Any) -> dict[str, Any]:
@@ -103,27 +103,29 @@ def record() -> Record:
 
 
 def test_points_are_the_events_of_the_series_alone(record: Record) -> None:
-    told = of(record)
-    assert (told["recorded"], told["measure"], told["unit"]) == (32, "pressure", "bar")
-    assert [p["value"] for p in told["points"]] == [3.5] * 10 + [9.0] + [3.5] * 21
-    assert told["points"][3]["at"] == T0 + 3 * MINUTE
-    assert {p["threshold"] for p in told["points"]} == {3.86}
-    assert told["agent"] == "watcher"
+    series = of(record)
+    assert (series["recorded"], series["measure"], series["unit"]) == (32, "pressure", "bar")
+    assert [p["value"] for p in series["points"]] == [3.5] * 10 + [9.0] + [3.5] * 21
+    assert series["points"][3]["at"] == T0 + 3 * MINUTE
+    assert {p["threshold"] for p in series["points"]} == {3.86}
+    assert series["agent"] == "watcher"
     other = of(record, "pumpe")
     assert {p["value"] for p in other["points"]} == {100.0}
     assert (other["marks"], other["incidents"]) == ([], [])
 
 
 def test_incidents_gaps_and_answers_stand_at_the_instants_of_their_events(record: Record) -> None:
-    told = of(record)
-    assert told["incidents"] == [
+    series = of(record)
+    assert series["incidents"] == [
         {
             "from": T0 + 10 * MINUTE, "to": T0 + 16 * MINUTE, "agent": "watcher",
             "opened_by": "run_1", "closed_by": "run_2",
         }
     ]  # fmt: skip
-    assert told["gaps"] == [{"from": T0 + 19 * MINUTE, "to": T0 + 28 * MINUTE}]
-    assert [(mark["what"], (mark["at"] - T0) // MINUTE, mark["by"]) for mark in told["marks"]] == [
+    assert series["gaps"] == [{"from": T0 + 19 * MINUTE, "to": T0 + 28 * MINUTE}]
+    assert [
+        (mark["what"], (mark["at"] - T0) // MINUTE, mark["by"]) for mark in series["marks"]
+    ] == [
         ("held", 14, None),
         ("denied", 14, "ann"),
         ("corrected wrong", 16, "ann"),
@@ -142,24 +144,24 @@ def test_an_incident_that_nobody_closed_lasts_to_the_end() -> None:
 
 def test_what_a_person_had_made_is_no_event_of_the_series(record: Record) -> None:
     """An undo and a correction have its name and the time on the wall: no axis runs up to there."""
-    told = of(record)
+    series = of(record)
     for number in (90, 91):
         record.point(number, None, score=None, cause=record.sealed[-1][0])
-    assert of(record) == told
+    assert of(record) == series
 
 
 def test_an_event_without_a_number_moves_no_end_of_the_axis() -> None:
     made = Record()
     for minute in range(5):
         event = made.point(minute, None if minute in (0, 4) else minute, score=None)
-    told = of(made)
-    assert (told["from"], told["to"]) == (T0 + MINUTE, T0 + 3 * MINUTE)
-    assert (told["recorded"], told["unreadable"]) == (5, 2)
+    series = of(made)
+    assert (series["from"], series["to"]) == (T0 + MINUTE, T0 + 3 * MINUTE)
+    assert (series["recorded"], series["unreadable"]) == (5, 2)
     made.write("run.corrected", {}, outcome="wrong", actor="ann", event=event, agent="watcher")
     assert of(made)["to"] == T0 + 4 * MINUTE  # a mark is shown, so there is a place for it
 
 
-def taken_back(made: Record, what: str, seq: int, *, erased: bool = False) -> None:
+def withdraw(made: Record, what: str, seq: int, *, erased: bool = False) -> None:
     """Write the undo of an effect and its own effect, the action `back:…`."""
     undo = made.point(50 + seq, None, score=None, cause=seq, action=what)
     if erased:
@@ -176,14 +178,14 @@ def test_an_incident_that_was_withdrawn_is_as_if_it_had_not_been(erased: bool) -
     made.point(1, 2)
     (one,) = of(made)["incidents"]
     assert (one["opened_by"], one["closed_by"]) == ("run_1", None)
-    taken_back(made, "act_1", 3, erased=erased)
+    withdraw(made, "act_1", 3, erased=erased)
     assert of(made)["incidents"] == []
     assert "incident, open" not in "".join(drawn(of(made)).itertext())
     # Nothing is taken back before the undo's own effect is done, or if that one was undone in turn.
     last = made.sealed.pop()
     assert len(of(made)["incidents"]) == 1
     made.sealed.append(last)
-    taken_back(made, "back:act_1", last[0])
+    withdraw(made, "back:act_1", last[0])
     assert len(of(made)["incidents"]) == 1
 
 
@@ -204,7 +206,7 @@ def test_incidents_of_several_agents_are_told_apart() -> None:
             agent=agent,
             run=f"{word}_{agent}",
         )
-    told = [
+    rows = [
         [
             (one["from"] - T0) // MINUTE,
             (one["to"] - T0) // MINUTE,
@@ -214,7 +216,7 @@ def test_incidents_of_several_agents_are_told_apart() -> None:
         ]
         for one in of(made)["incidents"]
     ]
-    assert told == [[1, 9, "a", "open_a", "close_a"], [2, 3, "b", "open_b", "close_b"]]
+    assert rows == [[1, 9, "a", "open_a", "close_a"], [2, 3, "b", "open_b", "close_b"]]
     (alone,) = of(made, agent="b")["incidents"]
     assert alone["opened_by"] == "open_b"
     titles = [one.text or "" for one in drawn(of(made)).iter(f"{SVG}title")]
@@ -226,26 +228,26 @@ def test_many_points_keep_the_extremes_of_every_stretch() -> None:
     for minute in range(3000):
         odd = {1234: 99.0, 2345: -50.0}.get(minute, float(minute % 7))
         made.point(minute, odd, score=7000 if minute == 777 else minute % 50)
-    told = of(made, most=300)
-    assert len(told["points"]) <= 300
-    assert (told["recorded"], len(told["points"]) > 150) == (3000, True)
-    values = [p["value"] for p in told["points"]]
+    series = of(made, most=300)
+    assert len(series["points"]) <= 300
+    assert (series["recorded"], len(series["points"]) > 150) == (3000, True)
+    values = [p["value"] for p in series["points"]]
     assert (max(values), min(values)) == (99.0, -50.0)
-    assert max(p["score"] for p in told["points"]) == 7.0
-    instants = [p["at"] for p in told["points"]]
+    assert max(p["score"] for p in series["points"]) == 7.0
+    instants = [p["at"] for p in series["points"]]
     assert instants == sorted(instants)
-    assert told["gaps"] == []
-    assert len(picture(told, utc_time)) < 40_000
+    assert series["gaps"] == []
+    assert len(picture(series, utc_time)) < 40_000
 
 
 def test_values_that_are_no_numbers_are_counted_and_not_drawn() -> None:
     made = Record()
     for minute, value in enumerate([1, True, "x", None, "1e999", 2]):
         made.point(minute, value)
-    told = of(made)
-    assert [p["value"] for p in told["points"]] == [1.0, 2.0]
-    assert (told["recorded"], told["unreadable"]) == (6, 4)
-    assert "4 without a number" in "".join(drawn(told).itertext())
+    series = of(made)
+    assert [p["value"] for p in series["points"]] == [1.0, 2.0]
+    assert (series["recorded"], series["unreadable"]) == (6, 4)
+    assert "4 without a number" in "".join(drawn(series).itertext())
 
 
 def test_what_was_erased_is_not_there() -> None:

@@ -475,8 +475,8 @@ DIGESTS = [salted_digest(bytes([n]) * 16, b"what somebody wrote, number %d" % n)
 
 
 def test_an_erased_body_passes_and_is_counted() -> None:
-    for again in (False, True):  # a body that was erased may be named again
-        report = erasing(DIGESTS, again=again).verify()
+    for repeat in (False, True):  # a body that was erased may be named again
+        report = erasing(DIGESTS, again=repeat).verify()
         assert report.ok
         assert (report.bodies, report.erased) == (0, 2)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.store_parts import store_of
 
 from vedette.domain.base.errors import NotFound
 from vedette.domain.memory import Candidate
@@ -15,16 +16,16 @@ from vedette.memory.lineage import find_learned
 
 
 def proposed(name: str, event: str, *evidence: str) -> LedgerMemory:
-    told = Candidate(
+    candidate = Candidate(
         "inbox", "all", "Told.", agent="curator", event=event, evidence=evidence, id=name
     )
-    return LedgerMemory("inbox", name, "candidate", told, event)
+    return LedgerMemory("inbox", name, "candidate", candidate, event)
 
 
 class Store:
     """Ada answered for one run and corrected another one, Bob corrected both of them."""
 
-    def memories(self) -> dict[str, LedgerMemory]:
+    def all(self) -> dict[str, LedgerMemory]:
         found = (
             proposed("procedure", "evt_tick", "run_1", "run_9"),
             proposed("hers", "evt_ada", "run_2", "evt_mail"),
@@ -34,7 +35,7 @@ class Store:
         )
         return {one.name: one for one in found}
 
-    def memory_entries(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]:
+    def entries(self, kinds: tuple[str, ...]) -> list[tuple[int, bytes, bytes | None]]:
         said = (("ada", "run_2", "evt_ada"), ("bob", "run_2", "evt_bob"), ("bob", "run_1", "evt_x"))
         return [
             (seq, json.dumps({"actor": f"person:{who}", "run": run, "what": what}).encode(), None)
@@ -68,10 +69,10 @@ class Store:
 def test_it_counts_from_what_they_said_of_runs_and_not_from_others_corrections(
     who: str, what: list[str]
 ) -> None:
-    assert [one.id for one in find_learned(Store(), ("desk",), who)] == what
+    assert [one.id for one in find_learned(store_of(Store()), ("desk",), who)] == what
 
 
 @pytest.mark.parametrize("who", ["person:adda", "nobody"])
 def test_an_unknown_source_is_refused(who: str) -> None:
     with pytest.raises(NotFound):
-        find_learned(Store(), ("desk",), who)
+        find_learned(store_of(Store()), ("desk",), who)

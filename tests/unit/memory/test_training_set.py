@@ -101,11 +101,11 @@ def test_nobody_is_taught_before_the_answer_is_taken() -> None:
 
 def test_only_whom_the_answer_changed_is_named() -> None:
     lessons = made()
-    told = [
+    rows = [
         lessons.adopt(lessons.decide_scopes(Gate(rev, *permits), NOW)[0], rev)
         for rev, permits in enumerate([("open",), ("open",), ("open", "shut"), ("open",)], 1)
     ]
-    assert told == [["desk"], [], ["desk", "port"], ["desk", "port"]]
+    assert rows == [["desk"], [], ["desk", "port"], ["desk", "port"]]
     assert taught(lessons) == {"desk": ["open"], "port": []}
     assert lessons.policy_rev == 4
 

@@ -262,8 +262,8 @@ class Says:
      ("permit", "hold", 0), ("hold", "deny", 0), ("permit", "permit", 0)],
 )  # fmt: skip
 def test_recorded_questions_are_answered_under_both(old: str, new: str, looser: int) -> None:
-    asked = b'{"subject":{"agent":"desk"},"action":{"tool":"mail.send"}}'
-    told = find_looser_decisions(Says(old), Says(new), [asked] * 3)
-    assert told[0] == f"of the last 3 decisions {looser} would have come out looser"
+    question = b'{"subject":{"agent":"desk"},"action":{"tool":"mail.send"}}'
+    report = find_looser_decisions(Says(old), Says(new), [question] * 3)
+    assert report[0] == f"of the last 3 decisions {looser} would have come out looser"
     more = (f"3 x desk mail.send: {old} (r) -> {new} (r)",) if looser else ()
-    assert told[1:] == more
+    assert report[1:] == more

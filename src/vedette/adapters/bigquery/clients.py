@@ -99,5 +99,5 @@ def is_transient(error: BaseException) -> bool:
 
     if not isinstance(error, exceptions.BadRequest):
         return True
-    told = error.errors[0] if error.errors else None
-    return not (isinstance(told, Mapping) and told.get("reason") in _PERMANENT_REASONS)
+    detail = error.errors[0] if error.errors else None
+    return not (isinstance(detail, Mapping) and detail.get("reason") in _PERMANENT_REASONS)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
-from typing import Protocol
 
 import orjson
 
 from vedette.adapters.bigquery.tables import KINDS
 from vedette.adapters.bigquery.warehouse import Warehouse
 from vedette.domain.base.canonical import sha256_hex
+from vedette.domain.ports.ledger_reader import LedgerReader
 
 MAX_FINDINGS = 20
 PAGE = 1000
@@ -32,14 +32,8 @@ WHERE t.fleet = @fleet AND t.seq > @after AND t.seq <= @last
 ORDER BY t.seq"""
 
 
-class LedgerReader(Protocol):
-    """What is asked of the ledger."""
-
-    def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]: ...
-
-
 def find_differences(
-    warehouse: Warehouse, fleet: str, reader: LedgerReader, last: int
+    warehouse: Warehouse, fleet: str, ledger: LedgerReader, last: int
 ) -> dict[str, tuple[int, list[str]]]:
     """Return for each table how many rows it has up to entry `last`, and what is wrong with them.
 
@@ -47,7 +41,7 @@ def find_differences(
     itself makes of the entry's bytes. At most `MAX_FINDINGS` findings. Entries that are archived
     are not compared. Synchronous; it reads the whole ledger.
     """
-    first = next(iter(reader.entries_after(0, 1)), (1, b""))[0]
+    first = next(iter(ledger.entries_after(0, 1)), (1, b""))[0]
     found: dict[str, tuple[int, list[str]]] = {}
     for table, kinds in KINDS.items():
         text = _LEDGER if kinds is None else _SHIPPED
@@ -57,7 +51,7 @@ def find_differences(
             entries=warehouse.table_id("entries"),
         )
         rows = _shipped_rows(warehouse, text, fleet, first, last)
-        found[table] = _compare_rows(_ledger_rows(reader, kinds, first, last), rows)
+        found[table] = _compare_rows(_ledger_rows(ledger, kinds, first, last), rows)
     return found
 
 
@@ -71,10 +65,10 @@ def _shipped_rows(
 
 
 def _ledger_rows(
-    reader: LedgerReader, kinds: frozenset[str] | None, first: int, last: int
+    ledger: LedgerReader, kinds: frozenset[str] | None, first: int, last: int
 ) -> Iterator[tuple[int, str, str]]:
     at = first - 1
-    while at < last and (page := reader.entries_after(at, PAGE)):
+    while at < last and (page := ledger.entries_after(at, PAGE)):
         for seq, raw in page:
             if seq <= last and (kinds is None or orjson.loads(raw)["kind"] in kinds):
                 digest = sha256_hex(raw)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
 
 import orjson
 from msgspec import Struct
@@ -25,28 +24,9 @@ from vedette.domain.base.clock import Clock
 from vedette.domain.base.errors import BadStore, Unavailable
 from vedette.domain.base.failpoint import hit_failpoint
 from vedette.domain.ports.reasoner import Metrics
+from vedette.domain.ports.store import Store, StoreReader
 
 FIRST_US, LAST_US = 1_000_000, 300_000_000  # backoff while BigQuery does not answer
-
-
-class MetaReader(Protocol):
-    """Where marks are read."""
-
-    def meta(self, name: str) -> str | None: ...
-
-
-class MetaStore(MetaReader, Protocol):
-    """Where marks are kept, durably: the store."""
-
-    async def compare_and_set(self, name: str, was: str | None, value: str) -> bool: ...
-
-
-class LedgerReader(Protocol):
-    """A connection of its own to the ledger."""
-
-    def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]: ...
-
-    def close(self) -> None: ...
 
 
 class Mark(Struct, frozen=True):
@@ -67,7 +47,7 @@ class Shipper:
     """Ships one fleet's ledger into one dataset. For one caller at a time."""
 
     def __init__(
-        self, fleet: str, marks: MetaStore, reader: Callable[[], LedgerReader], warehouse: Warehouse
+        self, fleet: str, marks: Store, reader: Callable[[], StoreReader], warehouse: Warehouse
     ) -> None:
         """`reader` opens a connection; it is opened and closed in a thread for each batch."""
         self.warehouse = warehouse
@@ -101,11 +81,11 @@ class Shipper:
 
     async def _ship(self, table: str) -> int:
         self._known_marks[table] = self._marks.meta(_name(table))
-        mark = kept = read_mark(self._marks, self.warehouse, table)
+        mark = saved_mark = read_mark(self._marks, self.warehouse, table)
         count = 0
         try:
             if mark.stream is not None and self._open_streams.get(table) != mark.stream:
-                mark = kept = await self._close_stream(table, mark)
+                mark = saved_mark = await self._close_stream(table, mark)
             while (batch := await self._next_batch(table, mark)) is not None:
                 if mark.stream is not None and mark.history != batch.history:
                     # A stream has rows of one history only, so that its count tells where it is.
@@ -121,8 +101,8 @@ class Shipper:
                     count += len(batch.rows)
                 mark = replace(mark, seq=batch.last, history=batch.history)
                 if batch.rows:
-                    kept = await self._save_mark(table, mark)
-            if mark != kept:
+                    saved_mark = await self._save_mark(table, mark)
+            if mark != saved_mark:
                 await self._save_mark(table, mark)
             if table == "ledger":
                 self.shipped_seq = mark.seq
@@ -160,7 +140,7 @@ class Shipper:
         was = self._known_marks[table]
         # In one commit: of two who read the same mark one goes on, and only a stream that a mark
         # names is written to.
-        if not await self._marks.compare_and_set(_name(table), was, value):
+        if not await self._marks.commands.compare_and_set_meta(_name(table), was, value):
             raise Unavailable("another worker ships the ledger", where=mark.to)
         self._known_marks[table] = value
         return mark
@@ -168,13 +148,13 @@ class Shipper:
     async def _close_stream(self, table: str, mark: Mark) -> Mark:
         """Close the stream of a mark and move the mark to what is in the table."""
         assert mark.stream is not None
-        taken = await asyncio.to_thread(self.warehouse.close_stream, mark.stream)
+        count = await asyncio.to_thread(self.warehouse.close_stream, mark.stream)
         # One that is gone is old, or went with its table: `_resume_mark` finds out.
-        if taken is not None and taken < mark.offset:
-            what = f"{mark.to} has {taken} rows of {mark.offset} that it acknowledged"
+        if count is not None and count < mark.offset:
+            what = f"{mark.to} has {count} rows of {mark.offset} that it acknowledged"
             raise BadStore(what, where="[audit]", mend="ship into a new dataset")
-        if taken is not None:
-            mark = await self._advance(table, mark, taken - mark.offset)
+        if count is not None:
+            mark = await self._advance(table, mark, count - mark.offset)
         return await self._save_mark(table, replace(mark, stream=None, offset=0))
 
     async def _resume_mark(self, table: str, mark: Mark, batch: Batch) -> Mark:
@@ -192,7 +172,7 @@ class Shipper:
         while mark.seq < last:
             following = await self._next_batch(table, mark)
             if following is None:
-                raise self._ahead_error(mark, f"more entries, up to {last},")
+                raise self._diverged_error(mark, f"more entries, up to {last},")
             if following.history != batch.history:
                 # The rest are of entries that were lost; the views leave them out.
                 return mark
@@ -200,19 +180,19 @@ class Shipper:
             rows = sum(1 for at, _ in following.rows if at <= seq)
             mark = replace(mark, seq=seq, history=batch.history, rows=mark.rows + rows)
         if last and not await asyncio.to_thread(self._is_same_entry, last, digest):
-            raise self._ahead_error(mark, f"another entry {last}")
+            raise self._diverged_error(mark, f"another entry {last}")
         return mark
 
     def _is_same_entry(self, seq: int, digest: str) -> bool:
         """Say whether our entry is the one that a table has, in a thread; so if it is archived."""
         reader = self._reader()
         try:
-            found = reader.entries_after(seq - 1, 1)
+            found = reader.ledger.entries_after(seq - 1, 1)
         finally:
             reader.close()
         return not found or found[0][0] != seq or sha256_hex(found[0][1]) == digest
 
-    def _ahead_error(self, mark: Mark, what: str) -> BadStore:
+    def _diverged_error(self, mark: Mark, what: str) -> BadStore:
         mend = "was it put back by hand? use `vedette restore`, or ship into a new dataset"
         return BadStore(f"{mark.to} has {what} than this store", where="[audit]", mend=mend)
 
@@ -221,7 +201,7 @@ class Shipper:
         while rows > 0:
             batch = await self._next_batch(table, mark)
             if batch is None:
-                raise self._ahead_error(mark, f"{rows} more rows")
+                raise self._diverged_error(mark, f"{rows} more rows")
             if batch.history != mark.history:
                 # The rows are of entries that were lost; the views leave them out.
                 return mark
@@ -242,7 +222,7 @@ class Shipper:
         """Read and encode what comes next, in a thread; say what was archived before it."""
         reader = self._reader()
         try:
-            entries = reader.entries_after(after, MAX_ROWS)
+            entries = reader.ledger.entries_after(after, MAX_ROWS)
         finally:
             reader.close()
         missing = None
@@ -252,7 +232,7 @@ class Shipper:
         return self._encoders[table].batch(entries, history), missing
 
 
-def read_mark(marks: MetaReader, warehouse: Warehouse, table: str) -> Mark:
+def read_mark(marks: StoreReader, warehouse: Warehouse, table: str) -> Mark:
     """Return how far a table is; a new mark where it was never shipped to this place."""
     to = warehouse.table_id(table)
     value = marks.meta(_name(table))

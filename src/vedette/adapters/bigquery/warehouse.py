@@ -152,14 +152,14 @@ class Warehouse:
             timeout=TIMEOUT_S,
             metadata=(("x-goog-request-params", f"write_stream={stream}"),),
         )
-        told = False
+        is_answered = False
         for answer in answers:
-            told = True
+            is_answered = True
             if answer.error.code:
                 raise AppendError(answer.error.code, answer.error.message)
             if answer.row_errors:
                 raise AppendError(3, answer.row_errors[0].message)
-        if not told:
+        if not is_answered:
             raise AppendError(13, "the append was not answered")
 
     def close_stream(self, stream: str) -> int | None:

@@ -1,4 +1,4 @@
-"""A bucket of Google Cloud Storage as a shelf, over its JSON API.
+"""A bucket of Google Cloud Storage as a bundle repository, over its JSON API.
 
 Objects change only under a precondition on their generation (`ifGenerationMatch`; 0: there is
 none), so of two writers one is told that it came second. Source: Cloud Storage documentation,
@@ -48,7 +48,7 @@ class BucketRepository:
 
     @classmethod
     def from_url(cls, where: str) -> BucketRepository:
-        """Return the shelf of gs://BUCKET/PREFIX. Raises BadFleet without a bucket."""
+        """Return the repository of gs://BUCKET/PREFIX. Raises BadFleet without a bucket."""
         bucket, _, prefix = where.removeprefix("gs://").partition("/")
         if not bucket:
             mend = "write gs://BUCKET/PREFIX"
@@ -59,9 +59,9 @@ class BucketRepository:
         """Return the bytes under a name and their generation; None if there are none."""
         path = f"/storage/v1/b/{quote(self._bucket, safe='')}/o/{self._object_name(name)}"
         # Without this a gzip that was stored as such might be unpacked on the way.
-        asked = {"Accept-Encoding": "gzip"}
+        headers = {"Accept-Encoding": "gzip"}
         answer = self._request(
-            "GET", path, name, params={"alt": "media"}, headers=asked, stream=True
+            "GET", path, name, params={"alt": "media"}, headers=headers, stream=True
         )
         with answer:
             if answer.status_code == 404:

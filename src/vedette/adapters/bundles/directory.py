@@ -1,4 +1,4 @@
-"""A folder as a shelf: whole files, synced, changed under a lock that all writers of it take."""
+"""A folder as a bundle repository: whole files, synced, changed under a lock of all writers."""
 
 from __future__ import annotations
 

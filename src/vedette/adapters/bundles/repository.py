@@ -1,4 +1,4 @@
-"""Shelves for signed bundles: a folder, or a bucket of Google Cloud Storage."""
+"""Repositories of signed bundles: a folder, or a bucket of Google Cloud Storage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["BucketRepository", "DirectoryRepository", "open_repository"]
 
 
 def open_repository(where: str) -> DirectoryRepository | BucketRepository:
-    """Return the shelf of `[policy] bundles`: an absolute folder, or gs://BUCKET/PREFIX.
+    """Return the repository of `[policy] bundles`: an absolute folder, or gs://BUCKET/PREFIX.
 
     Nothing is looked at yet. Raises BadFleet for a bucket without a name.
     """

@@ -26,7 +26,7 @@ async def watch_folder(folder: Path) -> AsyncIterator[None]:
     present = True
     while True:
         try:
-            async for _ in _watch_until_gone(folder, notify_first=not present):
+            async for _ in _watch_until_removed(folder, notify_first=not present):
                 yield None
         except FileNotFoundError:  # it went while it was being looked at
             await asyncio.sleep(MISSING_POLL_S)
@@ -35,7 +35,7 @@ async def watch_folder(folder: Path) -> AsyncIterator[None]:
             await asyncio.sleep(MISSING_POLL_S)
 
 
-async def _watch_until_gone(folder: Path, *, notify_first: bool) -> AsyncIterator[None]:
+async def _watch_until_removed(folder: Path, *, notify_first: bool) -> AsyncIterator[None]:
     """Yield as `watch_folder` does, until the folder is gone.
 
     One that is there `notify_first` is told once it is watched: nothing is saved between the two.

@@ -95,7 +95,9 @@ class _FileSource:
         """
         reader = self._reader(*self._files[0], None)
         try:
-            return [taken for taken in reader.read_batch(limit) if isinstance(taken, Event)]
+            return [
+                delivery for delivery in reader.read_batch(limit) if isinstance(delivery, Event)
+            ]
         finally:
             reader.close()
 
@@ -238,21 +240,21 @@ class _Reader:
 
     def read_batch(self, count: int) -> list[Event | Refused]:
         """Return up to `count` deliveries; `ended` says that these were the last."""
-        taken: list[Event | Refused] = [*self._refusals]
+        batch: list[Event | Refused] = [*self._refusals]
         self._refusals = []
-        while not self.ended and len(taken) < count:
+        while not self.ended and len(batch) < count:
             line = self._read_line()
             if not line:
                 self.close()
             elif len(line) > self._max_bytes:
                 why = f"the line is longer than {self._max_bytes} bytes (split it)"
-                taken.append(self._refuse(why, line))
+                batch.append(self._refuse(why, line))
             elif not line.isspace():
                 try:
-                    taken.append(self._decode(line, self._line))
+                    batch.append(self._decode(line, self._line))
                 except (BadEvent, UnicodeDecodeError) as error:
-                    taken.append(self._refuse(_error_text(error), line))
-        return taken
+                    batch.append(self._refuse(_error_text(error), line))
+        return batch
 
     def close(self) -> None:
         self.ended = True

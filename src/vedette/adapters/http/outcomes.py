@@ -117,8 +117,8 @@ def retry_after_us(response: Response) -> int:
 
 def _body_excerpt(response: Response) -> str:
     text = response.body[:200].decode("utf-8", "replace").replace("\0", "�")
-    told = " ".join(text.split())
-    return f": {told}" if told else ""
+    excerpt = " ".join(text.split())
+    return f": {excerpt}" if excerpt else ""
 
 
 _MISSING = object()

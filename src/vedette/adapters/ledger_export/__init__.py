@@ -21,10 +21,9 @@ from vedette.adapters.ledger_export.proofs import (
     verify_consistency_proof,
     verify_inclusion_proof,
 )
-from vedette.adapters.ledger_export.verification import COLUMNS, verify_store
+from vedette.adapters.ledger_export.verification import verify_store
 
 __all__ = [
-    "COLUMNS",
     "CONSISTENCY",
     "PROOF",
     "Archive",

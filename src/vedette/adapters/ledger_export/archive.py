@@ -55,7 +55,7 @@ def checkpoint_size_before(record: VerifiableLedger, before_us: int, open_from: 
                 break
             closed = seq
         return max(
-            (s for s in map(size_of, record.notes()) if archived_size < s <= closed),
+            (s for s in map(size_of, record.checkpoints()) if archived_size < s <= closed),
             default=archived_size,
         )
 
@@ -180,10 +180,10 @@ class JoinedLedger:
                 mend="name the folder that holds all segments",
             )
         self.snapshot = lambda: snapshot(record)
-        for name in ("columns", "sized", "tree"):
-            told: Callable[[], Any] | None = getattr(record, name, None)
-            if told is not None:
-                setattr(self, name, told)
+        for name in ("entry_columns", "sized_checkpoints", "frontier"):
+            method: Callable[[], Any] | None = getattr(record, name, None)
+            if method is not None:
+                setattr(self, name, method)
 
     def archived(self) -> bytes | None:
         """Return what lies before the first segment."""
@@ -195,20 +195,20 @@ class JoinedLedger:
         A segment has no content; what the record keeps of it comes with its entry.
         """
         ask: Callable[[], dict[int, tuple[bytes, bytes]]] | None
-        ask = getattr(self._record, "kept_bodies", None)
-        kept = ask() if ask is not None else {}
+        ask = getattr(self._record, "archived_bodies", None)
+        bodies = ask() if ask is not None else {}
         for segment in self._segments:
             for seq, raw, salt, data in segment.walk(kinds, after):
-                salt_and_data = kept.get(seq, (salt, data))
+                salt_and_data = bodies.get(seq, (salt, data))
                 yield seq, raw, *salt_and_data
         yield from self._record.walk(kinds, max(after, archived_part(self._record).size))
 
-    def notes(self) -> Iterator[str]:
+    def checkpoints(self) -> Iterator[str]:
         """Yield all signed checkpoints in order."""
         for segment in self._segments:
-            yield from segment.notes()
+            yield from segment.checkpoints()
         archived_size = archived_part(self._record).size
-        for note in self._record.notes():
+        for note in self._record.checkpoints():
             # Until all of what was let go is deleted the record has some of them, too.
             if not 0 < size_of(note) <= archived_size:
                 yield note

@@ -30,13 +30,13 @@ EntryRow = tuple[int, bytes, bytes | None, bytes | None]
 class VerifiableLedger(Protocol):
     """What can be verified: entries in order with their bodies, and signed checkpoints.
 
-    A store, an export or an archive with a store behind it. What only some have (`columns`,
-    `sized`, `tree`, `archived`, `snapshot`) is asked for where it is there.
+    A store, an export or an archive with a store behind it. What only some have (`entry_columns`,
+    `sized_checkpoints`, `frontier`, `archived`, `snapshot`) is asked for where it is there.
     """
 
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[EntryRow]: ...
 
-    def notes(self) -> Iterator[str]: ...
+    def checkpoints(self) -> Iterator[str]: ...
 
 
 def archived_part(record: VerifiableLedger) -> ArchivedPrefix:
@@ -90,11 +90,11 @@ def export(
     with snapshot(record):
         archived = archived_part(record)
         last = archived.size
-        notes = (n for n in record.notes() if upto is None or size_of(n) <= upto)
+        notes = (n for n in record.checkpoints() if upto is None or size_of(n) <= upto)
         (folder / "checkpoints").write_text(_notes_text(notes), encoding="utf-8")
         with (
             (folder / "entries.jsonl").open("wb") as entries,
-            (folder / "bodies.jsonl").open("wb") as beside,
+            (folder / "bodies.jsonl").open("wb") as body_file,
         ):
             for seq, raw, salt, data in record.walk(after=last):
                 if upto is not None and seq > upto:
@@ -102,7 +102,7 @@ def export(
                 entries.write(raw + b"\n")
                 last = seq
                 if bodies and salt is not None and data is not None:
-                    beside.write(_body_line(seq, salt, data))
+                    body_file.write(_body_line(seq, salt, data))
                     written += 1
     if not bodies:
         (folder / "bodies.jsonl").unlink()
@@ -197,8 +197,8 @@ class LedgerExport:
 
     def archived(self) -> bytes | None:
         """Return what lies before the export's first entry, as `Archived` reads it."""
-        told = self.summary.get("archived")
-        return orjson.dumps(told) if told is not None else None
+        summary = self.summary.get("archived")
+        return orjson.dumps(summary) if summary is not None else None
 
     def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[EntryRow]:
         """Yield (seq, bytes, salt, body); the seq is what the line says, as far as it says one."""
@@ -209,8 +209,8 @@ class LedgerExport:
             for line in lines:
                 raw = line.removesuffix(b"\n")
                 value = read_object(raw)
-                told = value.get("seq")
-                seq = last = told if type(told) is int else last + 1
+                number = value.get("seq")
+                seq = last = number if type(number) is int else last + 1
                 while body is not None and body[0] < seq:
                     body = next(bodies, None)
                 found = body if body is not None and body[0] == seq else (seq, None, None)
@@ -230,7 +230,7 @@ class LedgerExport:
                 except (KeyError, TypeError, ValueError, AttributeError):
                     continue  # the same
 
-    def notes(self) -> Iterator[str]:
+    def checkpoints(self) -> Iterator[str]:
         """Yield the signed checkpoints of the store in order."""
         yield from read_witness(self.folder / "checkpoints")
 

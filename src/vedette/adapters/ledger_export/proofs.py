@@ -30,7 +30,7 @@ from vedette.ledger.merkle import (
     verify_note,
 )
 from vedette.ledger.pruned_log import ArchivedPrefix
-from vedette.ledger.pruned_tree import Tail
+from vedette.ledger.pruned_tree import PrunedTree
 
 PROOF = "vedette.proof/1"
 CONSISTENCY = "vedette.consistency/1"
@@ -40,7 +40,7 @@ class ProofTree(Struct):
     """The tree of a record at its newest checkpoint, and what proofs about it need."""
 
     archived: ArchivedPrefix
-    tree: Tail
+    tree: PrunedTree
     notes: list[str]
     rotations: dict[int, bytes]
 
@@ -49,11 +49,11 @@ class ProofTree(Struct):
         """Read a whole record. Raises BadCommand if it has no checkpoint yet."""
         with snapshot(record):
             archived = archived_part(record)
-            notes = [note for note in record.notes() if size_of(note) >= archived.size]
+            notes = [note for note in record.checkpoints() if size_of(note) >= archived.size]
             if not notes:
                 raise BadCommand("the ledger has no checkpoint yet", mend="let the fleet run once")
             end = size_of(notes[-1])
-            tree = Tail(archived.frontier())
+            tree = PrunedTree(archived.frontier())
             rotations: dict[int, bytes] = {}
             for seq, raw, _, _ in record.walk(after=archived.size):
                 if tree.size == end:
@@ -63,9 +63,9 @@ class ProofTree(Struct):
                     rotations[seq] = raw
         return cls(archived, tree, notes, rotations)
 
-    def tree_at(self, size: int) -> Tail:
+    def tree_at(self, size: int) -> PrunedTree:
         """Return the tree as it was at a size within what is at hand."""
-        return Tail(self.tree.base, self.tree.leaves[: size - self.tree.base.size])
+        return PrunedTree(self.tree.base, self.tree.leaves[: size - self.tree.base.size])
 
     def find_note(self, size: int) -> str:
         """Return the checkpoint of a size. Raises BadCommand if there is none."""

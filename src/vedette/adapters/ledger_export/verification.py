@@ -17,15 +17,13 @@ from vedette.adapters.ledger_export.files import (
     size_of,
     snapshot,
 )
+from vedette.domain.ports.ledger_reader import ENTRY_COLUMNS
 from vedette.ledger.history.action import ACTION_KINDS, ActionHistory
 from vedette.ledger.history.entry_view import view_entry
 from vedette.ledger.merkle import Frontier, ProofError
 from vedette.ledger.verify import Code, Finding, Report, verify_ledger
 
 # The typed columns that a store keeps beside the bytes, in the order in which it yields them.
-COLUMNS = (
-    "seq", "at", "kind", "about", "agent", "outcome", "rule", "policy_rev", "actor", "cause",
-)  # fmt: skip
 
 _MAX_FINDINGS = 100
 
@@ -86,14 +84,14 @@ def verify_store(
         stream = _EntryStream(record.walk(after=archived.size), stray_findings)
         report = verify_ledger(
             stream,
-            record.notes(),
+            record.checkpoints(),
             verifier_key,
             shown,
             stream if bodies else None,
             archived=archived,
         )
         wrong, columns = _check_columns(record)
-        beside = [*_check_sizes(record), *_check_tree(record, report)]
+        size_findings = [*_check_sizes(record), *_check_tree(record, report)]
         store_findings = [
             *_check_checkpoints(record, shown, report, archived.size, one_witness=one_witness)
         ]
@@ -105,20 +103,20 @@ def verify_store(
     if stream.stray_count and bodies:
         counts[Code.BODY_MISMATCH] = counts.get(Code.BODY_MISMATCH, 0) + stream.stray_count
         columns = stray_findings + columns
-    if wrong or beside:
-        counts[Code.COLUMN_MISMATCH] = wrong + len(beside)
-    kept: list[Finding] = []
+    if wrong or size_findings:
+        counts[Code.COLUMN_MISMATCH] = wrong + len(size_findings)
+    other_findings: list[Finding] = []
     for one in store_findings:
         counts[one.code] = counts.get(one.code, 0) + 1
         if counts[one.code] <= _MAX_FINDINGS:
-            kept.append(one)
-    findings = (*report.findings, *columns, *beside[:_MAX_FINDINGS], *kept)
+            other_findings.append(one)
+    findings = (*report.findings, *columns, *size_findings[:_MAX_FINDINGS], *other_findings)
     return replace(report, counts=counts, findings=findings)
 
 
 def _check_columns(record: VerifiableLedger) -> tuple[int, list[Finding]]:
     """Return how many entries have a column that differs from their bytes, and the first ones."""
-    read: Callable[[], Iterator[tuple[Any, ...]]] | None = getattr(record, "columns", None)
+    read: Callable[[], Iterator[tuple[Any, ...]]] | None = getattr(record, "entry_columns", None)
     wrong, found = 0, []
     accepted: dict[str, int] = {}
     for row in read() if read is not None else ():
@@ -126,7 +124,7 @@ def _check_columns(record: VerifiableLedger) -> tuple[int, list[Finding]]:
         value = read_object(raw)
         if "about" not in value:
             _add_about(value, accepted)
-        bad = [n for n, c in zip(COLUMNS, columns, strict=True) if c != value.get(n)]
+        bad = [n for n, c in zip(ENTRY_COLUMNS, columns, strict=True) if c != value.get(n)]
         if bad:
             wrong += 1
             if wrong <= _MAX_FINDINGS:
@@ -153,7 +151,9 @@ def _add_about(value: dict[str, Any], accepted: dict[str, int]) -> None:
 
 def _check_sizes(record: VerifiableLedger) -> list[Finding]:
     """Return the checkpoints that a store keeps under another size than they sign."""
-    read: Callable[[], Iterator[tuple[int, str]]] | None = getattr(record, "sized", None)
+    read: Callable[[], Iterator[tuple[int, str]]] | None = getattr(
+        record, "sized_checkpoints", None
+    )
     return [
         Finding(Code.COLUMN_MISMATCH, size, f"the checkpoint kept as {size} is one of {size_of(n)}")
         for size, n in (read() if read is not None else ())
@@ -166,12 +166,12 @@ def _check_tree(record: VerifiableLedger, report: Report) -> list[Finding]:
 
     Where the entries themselves are wrong, theirs is the wrong one.
     """
-    read: Callable[[], str | None] | None = getattr(record, "tree", None)
-    kept = read() if read is not None else None
-    if kept is None or not report.ok:
+    read: Callable[[], str | None] | None = getattr(record, "frontier", None)
+    stored = read() if read is not None else None
+    if stored is None or not report.ok:
         return []
     try:
-        tree = Frontier.from_bytes(bytes.fromhex(kept))
+        tree = Frontier.from_bytes(bytes.fromhex(stored))
         if (tree.size, tree.root()) == (report.size, report.root):
             return []
         what = f"the store keeps a tree of {tree.size} entries that is not that of its entries"
@@ -192,20 +192,22 @@ def _check_checkpoints(
 
     Nothing is said of a restored ledger, whose two histories have checkpoints of their own.
     """
-    if getattr(record, "sized", None) is None or report.restored:
+    if getattr(record, "sized_checkpoints", None) is None or report.restored:
         return
-    kept = {size_of(note) for note in record.notes()}
+    stored = {size_of(note) for note in record.checkpoints()}
     seen = {size_of(note) for note in shown}
-    gone = sorted(size for size in seen - kept if archived < size <= report.size)
-    if gone or (not kept and report.size > archived):
-        what = f"the store has lost {len(gone)} checkpoints that the witness saw" if gone else (
-            f"the store has no checkpoint of its {report.size} entries"
-        )  # fmt: skip
-        yield Finding(Code.CHECKPOINTS_GONE, gone[0] if gone else None, what)
+    missing = sorted(size for size in seen - stored if archived < size <= report.size)
+    if missing or (not stored and report.size > archived):
+        what = (
+            f"the store has lost {len(missing)} checkpoints that the witness saw"
+            if missing
+            else f"the store has no checkpoint of its {report.size} entries"
+        )
+        yield Finding(Code.CHECKPOINTS_GONE, missing[0] if missing else None, what)
     if not one_witness:
         return
     # The last one is shown after its commit, and a runner that was killed had no time to.
-    unseen = sorted(kept - seen - {max(kept, default=0)})
+    unseen = sorted(stored - seen - {max(stored, default=0)})
     outside = [size for size in unseen if not min(seen, default=0) < size < max(seen, default=0)]
     outside = [size for size in outside if size > archived]
     if outside:
@@ -244,7 +246,7 @@ def _check_permits(record: VerifiableLedger, archived: int) -> Iterator[Finding]
 
 def _check_rows(record: VerifiableLedger) -> Iterator[Finding]:
     """Yield what a store's rows say that its entries do not."""
-    read: Callable[[], Iterator[Any]] | None = getattr(record, "audit", None)
+    read: Callable[[], Iterator[Any]] | None = getattr(record, "row_mismatches", None)
     for odd in read() if read is not None else ():
         policy = odd.table in ("policy", "bundle")
         yield Finding(Code.POLICY_MISMATCH if policy else Code.ROW_MISMATCH, None, str(odd))

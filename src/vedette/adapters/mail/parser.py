@@ -92,10 +92,10 @@ def mail_readers(raw: bytes) -> Readers:
         return None
     try:
         defects: list[str] = []
-        told = _raw_header(BytesHeaderParser().parsebytes(raw[:65_536]), READERS, defects)
-        if not told:
+        value = _raw_header(BytesHeaderParser().parsebytes(raw[:65_536]), READERS, defects)
+        if not value:
             return None  # the word stands in its text alone
-        return frozenset() if defects else parse_readers(",".join(map(str.strip, told.split(","))))
+        return frozenset() if defects else parse_readers(",".join(map(str.strip, value.split(","))))
     except Exception:
         return frozenset()
 

@@ -42,9 +42,9 @@ class Client:
 
         Raises BadFleet for what the server calls wrong, AwayError where it may answer later.
         """
-        asked = {"query": expr, "start": start_s, "end": end_s, "step": step_s}
+        form = {"query": expr, "start": start_s, "end": end_s, "step": step_s}
         # Prometheus knows no partial answer; what speaks its API in front of several may.
-        data, date = self._fetch("/api/v1/query_range", {**asked, "partial_response": "false"})
+        data, date = self._fetch("/api/v1/query_range", {**form, "partial_response": "false"})
         if data.get("resultType") != "matrix" or not isinstance(data.get("result"), list):
             mend = "write an expression of an instant vector or a scalar"
             raise BadFleet(f"{expr!r} has no points", where=self._where, mend=mend)
@@ -66,14 +66,16 @@ class Client:
             headers["Authorization"] = f"Bearer {token}"
         tls = self._tls() if parts.scheme == "https" else None
         url = parts._replace(path=parts.path.rstrip("/") + path, query="", fragment="").geturl()
-        end, late = machine.monotonic_s() + TIMEOUT_S, f"no whole answer within {TIMEOUT_S:g} s"
+        end, timeout = machine.monotonic_s() + TIMEOUT_S, f"no whole answer within {TIMEOUT_S:g} s"
         try:
             response = request(
                 "POST", url, headers, urlencode(form).encode(),
                 timeout_s=TIMEOUT_S, max_bytes=MAX_BYTES, tls=tls,
             )  # fmt: skip
         except (SendFailure, NoResponse) as error:
-            raise SourceUnavailable(late if machine.monotonic_s() >= end else str(error)) from error
+            raise SourceUnavailable(
+                timeout if machine.monotonic_s() >= end else str(error)
+            ) from error
         except ValueError as error:
             mend = "see that url and token are plain ASCII, the host a name of DNS"
             raise BadFleet(f"it cannot be asked: {error}", where=self._where, mend=mend) from error
@@ -81,7 +83,7 @@ class Client:
             raise BadFleet("the answer is too long", where=self._where, mend="ask for fewer series")
         if response.truncated:
             raise SourceUnavailable(
-                late if machine.monotonic_s() >= end else "its answer broke off"
+                timeout if machine.monotonic_s() >= end else "its answer broke off"
             )
         return self._read(response.status, response.body), _date(response.headers.get("date"))
 

@@ -120,14 +120,14 @@ class PrometheusSource:
             if end < start:
                 return start - step
         series = cut_after(there, end)
-        taken = choose_series(self._known_series[query.name], list(series), self._plan.most)
+        chosen = choose_series(self._known_series[query.name], list(series), self._plan.most)
         events, skipped = points(
-            self.name, {name: series[name] for name in taken}, self._plan.vouched
+            self.name, {name: series[name] for name in chosen}, self._plan.vouched
         )
-        skipped["most"] += len(series) - len(taken)
+        skipped["most"] += len(series) - len(chosen)
         await intake.accept(events, position=(position_name, _format_position(end)))
-        gone = [name for name in self._known_series[query.name] if name not in series]
-        self._known_series[query.name] = (taken + gone)[: self._plan.most]
+        missing = [name for name in self._known_series[query.name] if name not in series]
+        self._known_series[query.name] = (chosen + missing)[: self._plan.most]
         for why, count in skipped.items():
             if count:
                 self._metrics.count("prometheus_skipped", count, source=self._plan.name, why=why)
@@ -138,8 +138,8 @@ class PrometheusSource:
         return (self._clock.now_us() - self._delay_us) // MICROS // step * step
 
     def _position(self, position_name: str, intake: Intake) -> int | None:
-        told = intake.position(position_name)
-        return None if told is None else int(orjson.loads(told)["at"])
+        text = intake.position(position_name)
+        return None if text is None else int(orjson.loads(text)["at"])
 
     def _next_poll_us(self, intake: Intake) -> int:
         """Return when there is something to ask for again."""
@@ -159,13 +159,13 @@ async def probe(plan: PrometheusFile) -> str:
     """Ask each query for its present series. Raises BadFleet and Unavailable."""
 
     def query_series() -> str:
-        client, told = Client(plan), []
+        client, counts = Client(plan), []
         for query in plan.queries:
             data = client.fetch_data("/api/v1/query", {"query": query.expr})
             result = data.get("result")
             count = len(result) if data.get("resultType") == "vector" and result else 0
-            told.append(f"{query.name} {count} series" + (" (too many)" * (count > plan.most)))
-        return f"Prometheus answers: {', '.join(told)}"
+            counts.append(f"{query.name} {count} series" + (" (too many)" * (count > plan.most)))
+        return f"Prometheus answers: {', '.join(counts)}"
 
     try:
         return await asyncio.to_thread(query_series)

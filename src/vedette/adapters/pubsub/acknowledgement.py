@@ -1,4 +1,4 @@
-"""Telling the broker what became of deliveries: acknowledged, given back, or wanted for longer.
+"""What the broker is told of deliveries: acknowledged, given back, or wanted for longer.
 
 In batches of at most 1000 ids. What fails for a reason that may pass is tried again; what fails
 for good is forgotten: the broker delivers it again, and the store knows it. On a subscription

@@ -38,13 +38,13 @@ def retry_options(timeout_s: float = TIMEOUT_S) -> dict[str, Any]:
     from google.api_core.exceptions import ServiceUnavailable
     from google.api_core.retry import AsyncRetry, if_exception_type
 
-    again = AsyncRetry(
+    retry = AsyncRetry(
         predicate=if_exception_type(ServiceUnavailable),
         initial=0.1,
         maximum=1.0,
         timeout=_RETRY_TIMEOUT_S,
     )
-    return {"retry": again, "timeout": timeout_s}
+    return {"retry": retry, "timeout": timeout_s}
 
 
 async def plan(wanted: Declaration) -> list[Change]:

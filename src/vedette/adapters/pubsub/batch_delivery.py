@@ -1,4 +1,4 @@
-"""A hand: takes batches of messages to the intake, and says what the broker may be told of them.
+"""Takes batches of messages to the intake, and says what the broker may be told of them.
 
 A message is acknowledged when the intake has answered for it. While the store fails, messages are
 kept and tried again here: to give them back would let the broker count attempts, and dead-letter

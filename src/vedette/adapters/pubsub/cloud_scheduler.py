@@ -24,7 +24,7 @@ from vedette.domain.cloudevents import load_json
 from vedette.domain.event import Event
 from vedette.domain.ports.sources import Refused
 from vedette.domain.schedule import (
-    LATE_TOLERANCE_US,
+    DELAY_TOLERANCE_US,
     Calendar,
     NextWallTime,
     Tick,
@@ -148,15 +148,15 @@ def _latest_tick(plan: _SchedulePlan, at_us: int) -> Tick | None:
 def _missed_reason(plan: _SchedulePlan, tick: Tick, now_us: int) -> str | None:
     """Say why a tick is not handled any more, None if it is."""
     schedule = plan.schedule
-    late_us = now_us - tick.nominal_us
-    if late_us <= LATE_TOLERANCE_US:
+    delay_us = now_us - tick.nominal_us
+    if delay_us <= DELAY_TOLERANCE_US:
         return None
-    told = f"tick {tick.id} comes {late_us // MICROS} s late"
-    if late_us > schedule.max_age_us:
-        return f"{told}, which is more than its schedule's max_age"
+    lateness = f"tick {tick.id} comes {delay_us // MICROS} s late"
+    if delay_us > schedule.max_age_us:
+        return f"{lateness}, which is more than its schedule's max_age"
     if schedule.missed == "skip":
-        return f"{told}, and its schedule skips those"
+        return f"{lateness}, and its schedule skips those"
     newest = _latest_tick(plan, now_us) if schedule.missed == "latest" else tick
     if newest is not None and newest.nominal_us > tick.nominal_us:
-        return f"{told}, and {newest.id} is due already"
+        return f"{lateness}, and {newest.id} is due already"
     return None

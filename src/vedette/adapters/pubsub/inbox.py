@@ -162,13 +162,13 @@ class Inbox:
         while True:
             await asyncio.sleep(third_us / MICROS)
             now_us = self._clock.monotonic_us()
-            due, late = self.leases.select_due(now_us, age_us=third_us, oldest_us=longest_us)
-            lost = len(late)
+            due, expired = self.leases.select_due(now_us, age_us=third_us, oldest_us=longest_us)
+            lost = len(expired)
             for at in range(0, len(due), MAX_IDS):
                 batch: list[str] = due[at : at + MAX_IDS]
                 for _ in range(_TRIES):
-                    batch, gone = await send_batch(send, batch)
-                    lost += len(gone)
+                    batch, refused = await send_batch(send, batch)
+                    lost += len(refused)
                     if not batch:
                         break
             if lost:

@@ -46,10 +46,10 @@ class Leases(Struct):
 
     def drop_lease(self, ack_id: str) -> None:
         """Let go of a delivery; it may be gone already."""
-        gone = self.active.pop(ack_id, None)
-        if gone is None:
+        lease = self.active.pop(ack_id, None)
+        if lease is None:
             return
-        self.octets -= gone.octets
+        self.octets -= lease.octets
         if self._is_below_bounds():
             self._has_room.set()
 
@@ -100,10 +100,12 @@ class Leases(Struct):
         What was extended less than `age_us` ago can wait; what came more than `oldest_us` ago is
         dropped here: the broker gives it to somebody else.
         """
-        late = [ack for ack, each in self.active.items() if now_us - each.received_us > oldest_us]
-        for ack in late:
+        expired = [
+            ack for ack, each in self.active.items() if now_us - each.received_us > oldest_us
+        ]
+        for ack in expired:
             self.drop_lease(ack)
         due = [ack for ack, each in self.active.items() if now_us - each.extended_us >= age_us]
         for ack in due:
             self.active[ack].extended_us = now_us
-        return due, late
+        return due, expired

@@ -1,4 +1,4 @@
-"""Publishing as an effect: one call of a tool is one message, answered when the broker has it.
+"""A publication as an effect: one call of a tool is one message, answered when the broker has it.
 
 The message is a CloudEvent in binary content mode: `ce-` attributes, `content-type`, and the data
 alone as its body. Its `ce-id` is the call's idempotency key, so a call that is repeated publishes
@@ -140,10 +140,10 @@ def _send(call: Call, topic: str, message: Mapping[str, Any], end: float) -> Out
         failpoint.hit_failpoint("publish:after")
     except GoogleAPICallError as error:
         status = getattr(error.grpc_status_code, "name", "UNKNOWN")
-        told = f"{topic}: {status}: {error.message}"[:500]
+        what = f"{topic}: {status}: {error.message}"[:500]
         if status in _PERMANENT_CODES:
-            return Outcome("failed", error=told)
-        return Outcome("retry" if status in _RETRY_CODES else "unknown", error=told)
+            return Outcome("failed", error=what)
+        return Outcome("retry" if status in _RETRY_CODES else "unknown", error=what)
     return Outcome("done", {"message": answer.message_ids[0], "id": call.key})
 
 

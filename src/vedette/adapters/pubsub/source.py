@@ -1,7 +1,7 @@
 """Events of a Pub/Sub subscription: received, made durable, and only then acknowledged.
 
-Streams (`stream`) put what they receive into an inbox (`inbox`); hands (`hand`) take batches of it
-to the intake; what the intake answered for is acknowledged (`settle`).
+Streams (`stream`) put what they receive into an inbox (`inbox`); deliveries (`batch_delivery`) take
+batches of it to the intake; what the intake answered for is acknowledged (`acknowledgement`).
 """
 
 from __future__ import annotations
@@ -77,11 +77,11 @@ class PubsubSource:
         self._limits = limits or Limits()
         self._path = subscription_path(plan.project, plan.subscription)
         self._client_id = str(uuid.uuid4())
-        self._report: Callable[[str], None] = lambda told: None
+        self._report: Callable[[str], None] = lambda message: None
         self._poison = PoisonMessages(plan.dead_letter_topic)
         self.inbox: Inbox | None = None
 
-    def tell(self, report: Callable[[str], None]) -> None:
+    def report_to(self, report: Callable[[str], None]) -> None:
         """Say who is told what a person has to mend."""
         self._report = report
 
@@ -176,7 +176,7 @@ class PubsubSource:
             first,
             leases=inbox.leases,
             on_response=inbox.enqueue_response,
-            report=lambda told: self._report(f"{self.name}: {self._path}: {told}"),
+            report=lambda message: self._report(f"{self.name}: {self._path}: {message}"),
             on_end=inbox.on_stream_end,
             pauses=self._limits.pauses,
         )

@@ -77,7 +77,7 @@ class SpoolSource:
         self._max_bytes = max_bytes
         self._has_read = False
         # Durable and not moved yet, each with the folder it goes to; None is to be removed.
-        self._settled: deque[tuple[SpooledFile, str | None]] = deque()
+        self._accepted_files: deque[tuple[SpooledFile, str | None]] = deque()
 
     async def deliver(self, intake: Intake) -> None:
         """Hand over every file until cancelled, or until none is left (`finite`).
@@ -86,20 +86,20 @@ class SpoolSource:
         became so: the next call goes on. StoreFailed if another worker leads.
         """
         while True:
-            await self._in_thread(self._move_settled)
+            await self._in_thread(self._move_accepted)
             names = await self._in_thread(self._list)
             self._has_read = True
-            moved = False
+            progress = False
             for start in range(0, len(names), BATCH):
                 files = await self._in_thread(self._read, names[start : start + BATCH])
                 if files:
                     self._check_leader()
                     receipts = await intake.accept([file.delivery for file in files])
-                    self._settle(files, receipts)
-                    await self._in_thread(self._move_settled)
-                    moved = True
+                    self._record_receipts(files, receipts)
+                    await self._in_thread(self._move_accepted)
+                    progress = True
             # What came meanwhile, or was written anew, is found by looking again.
-            if moved:
+            if progress:
                 continue
             if self.finite:
                 return
@@ -172,19 +172,19 @@ class SpoolSource:
 
     # --- what is durable leaves the folder ----------------------------------------------------
 
-    def _settle(self, files: Sequence[SpooledFile], receipts: Sequence[Receipt]) -> None:
-        kept = DONE if self._plan.keep else None
+    def _record_receipts(self, files: Sequence[SpooledFile], receipts: Sequence[Receipt]) -> None:
+        aim = DONE if self._plan.keep else None
         for file, receipt in zip(files, receipts, strict=True):
             # The intake refuses some events, too.
-            self._settled.append((file, REFUSED if receipt.status == "refused" else kept))
+            self._accepted_files.append((file, REFUSED if receipt.status == "refused" else aim))
 
-    def _move_settled(self) -> None:
-        if not self._settled:
+    def _move_accepted(self) -> None:
+        if not self._accepted_files:
             return
         with open_folder(self._plan) as folder:
-            while self._settled:
-                self._move(folder, *self._settled[0])
-                self._settled.popleft()
+            while self._accepted_files:
+                self._move(folder, *self._accepted_files[0])
+                self._accepted_files.popleft()
 
     def _move(self, folder: int, file: SpooledFile, place: str | None) -> None:
         if _mark(folder, file.name) != file.mark:
@@ -196,8 +196,8 @@ class SpoolSource:
             aim = _open_place(folder, place, self._plan)
             try:
                 inode, _, _, written_ns = file.mark
-                is_taken = _mark(aim, file.name) is not None
-                name = f"{written_ns}.{inode}{SUFFIX}" if is_taken else file.name
+                name_exists = _mark(aim, file.name) is not None
+                name = f"{written_ns}.{inode}{SUFFIX}" if name_exists else file.name
                 os.rename(file.name, name, src_dir_fd=folder, dst_dir_fd=aim)
             finally:
                 os.close(aim)

@@ -149,8 +149,8 @@ class PostgresTable:
         )
         return [
             # Fractions stay as they were written.
-            TableRow(number_text, id_text, json.loads(told, parse_float=str))
-            for number_text, id_text, told in self._rows(text, tuple(values))
+            TableRow(number_text, id_text, json.loads(row_json, parse_float=str))
+            for number_text, id_text, row_json in self._rows(text, tuple(values))
         ]
 
     def count_unplaced(self) -> int:

@@ -181,8 +181,8 @@ class SqlSource:
         """Return how long to wait for the next asking."""
         every = duration_us(self._plan.every)
         # A long table that was read for the first time is read whole until a mark is old enough.
-        again = self._watermark.floor() is None and len(self._seen) >= MAX_SEEN
-        return max(every, self._plan.overlap_us) if again else every
+        is_first_read = self._watermark.floor() is None and len(self._seen) >= MAX_SEEN
+        return max(every, self._plan.overlap_us) if is_first_read else every
 
     def _position(self) -> str:
         return orjson.dumps(self._watermark.to_json()).decode()
@@ -215,10 +215,10 @@ async def probe(plan: SqlFile) -> str:
             last, lost = table.last_number(), table.count_unplaced()
         finally:
             table.close()
-        told = "no row yet" if last is None else f"the last row is at {last}"
+        contents = "no row yet" if last is None else f"the last row is at {last}"
         if lost:
-            told += f"; {lost} rows have no {plan.id_column} or {plan.order_column}: never seen"
-        return f"table {plan.table} answers, {told}"
+            contents += f"; {lost} rows have no {plan.id_column} or {plan.order_column}: never seen"
+        return f"table {plan.table} answers, {contents}"
 
     try:
         return await asyncio.to_thread(inspect_table)

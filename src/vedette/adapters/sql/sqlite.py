@@ -68,8 +68,8 @@ class SqliteTable:
         tables = [r[0] for r in self._rows(f"SELECT name FROM sqlite_master WHERE {kinds}")]  # noqa: S608
         if self._plan.table not in tables:
             raise missing_table(self._plan, tables)
-        told = self._rows("SELECT name FROM pragma_table_xinfo(?)", (self._plan.table,))
-        self.columns, self._read_columns = select_columns(self._plan, [row[0] for row in told])
+        rows = self._rows("SELECT name FROM pragma_table_xinfo(?)", (self._plan.table,))
+        self.columns, self._read_columns = select_columns(self._plan, [row[0] for row in rows])
 
     def last_number(self) -> Value | None:
         """Return the greatest number."""

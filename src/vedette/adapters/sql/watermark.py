@@ -46,8 +46,8 @@ class Watermark(Struct):
         if self.polled_us is None:
             return None
         until = self.polled_us - self.overlap_us
-        settled = [value for at, value in self.marks if at <= until]
-        return settled[-1] if settled else None
+        values = [value for at, value in self.marks if at <= until]
+        return values[-1] if values else None
 
     def record_mark(self, at_us: int, value: Value) -> None:
         """Note that everything visible up to a number had been read at an instant."""
@@ -63,8 +63,8 @@ class Watermark(Struct):
         """Note that an asking which began at an instant came to its end."""
         self.polled_us = at_us
         until = at_us - self.overlap_us
-        settled = sum(at <= until for at, _ in self.marks)
-        del self.marks[: max(0, settled - 1)]
+        count = sum(at <= until for at, _ in self.marks)
+        del self.marks[: max(0, count - 1)]
 
     def remember_refused(self, refused: Iterable[str], limit: int) -> None:
         """Remember the latest rows that were refused."""
@@ -81,7 +81,9 @@ class Watermark(Struct):
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any], overlap_us: int) -> Watermark:
+    def from_json(cls, position: Mapping[str, Any], overlap_us: int) -> Watermark:
         """Return the marks of a position."""
-        marks = [(int(at), value) for at, value in told["marks"]]
-        return cls(overlap_us, told["begin"], told["asked"], marks, tuple(told["refused"]))
+        marks = [(int(at), value) for at, value in position["marks"]]
+        return cls(
+            overlap_us, position["begin"], position["asked"], marks, tuple(position["refused"])
+        )

@@ -155,9 +155,9 @@ class PrometheusMetrics:
         )
 
         families: list[Any] = []
-        for name, (kind, told, labels) in METRICS.items():
+        for name, (kind, description, labels) in METRICS.items():
             if kind == "counter":
-                counter = CounterMetricFamily(f"vedette_{name}", told, labels=labels)
+                counter = CounterMetricFamily(f"vedette_{name}", description, labels=labels)
                 for (counted, at), number in self.counters.items():
                     if counted == name:
                         values = dict(at)
@@ -167,14 +167,14 @@ class PrometheusMetrics:
                     counter.add_metric([], 0)
                 families.append(counter)
             elif kind == "gauge":
-                gauge = GaugeMetricFamily(f"vedette_{name}", told, labels=labels)
+                gauge = GaugeMetricFamily(f"vedette_{name}", description, labels=labels)
                 for (found, at), value in self._gauges.items():
                     if found == name:
                         gauge.add_metric([dict(at).get(label, "") for label in labels], value)
                 if gauge.samples:
                     families.append(gauge)
             else:
-                histogram = HistogramMetricFamily(f"vedette_{name}", told, labels=labels)
+                histogram = HistogramMetricFamily(f"vedette_{name}", description, labels=labels)
                 for (found, at), observed in self._histograms.items():
                     if found == name:
                         shown = [dict(at).get(label, "") for label in labels]

@@ -32,7 +32,7 @@ THREADS = 32
 # With this many hung, an agent's calls are refused rather than kept waiting.
 MAX_HUNG = 16
 # How many late answers are kept. One that is dropped costs a question to the target.
-_LATE = 1024
+_MAX_STORED_OUTCOMES = 1024
 
 _Key = tuple[str, str, str]
 # What a function returned, and what it raised.
@@ -108,7 +108,7 @@ class InProcessTools:
         self._modules: dict[str, ModuleType] = {}
         self._threads: dict[str, _ThreadPool] = {}
         self._running_calls: dict[_Key, _RunningCall] = {}
-        self._late_outcomes: dict[_Key, Outcome] = {}
+        self._stored_outcomes: dict[_Key, Outcome] = {}
 
     def load(self, agent: str) -> ModuleType:
         """Return an agent's tools, loaded on first use."""
@@ -161,17 +161,17 @@ class InProcessTools:
         """
         # What the tool said itself, however late, verifies nothing: there the target is asked.
         known = await self._earlier_outcome(
-            call, late=tool.verify is None or tool.query != tool.verify
+            call, may_be_over=tool.verify is None or tool.query != tool.verify
         )
         if known is not None or tool.query is None:
             return known
         function = self._function(call.agent, tool.query)
         return await self._make_call(function, tool, call, lambda: True, refused="unknown")
 
-    async def _earlier_outcome(self, call: Call, *, late: bool = True) -> Outcome | None:
+    async def _earlier_outcome(self, call: Call, *, may_be_over: bool = True) -> Outcome | None:
         """Return what is known of an earlier call of the same key; None if nothing is.
 
-        Without `late` only that one is under way still counts.
+        Without `may_be_over` only that one is under way still counts.
         """
         key = (call.agent, call.tool, call.key)
         end = machine.monotonic_s() + _seconds(call)
@@ -180,10 +180,10 @@ class InProcessTools:
             if not earlier.answer.done():
                 return Outcome("unknown", error="an earlier call has not come back yet")
             outcome, _ = earlier.answer.result()
-            if late and _is_final(outcome):
+            if may_be_over and _is_final(outcome):
                 found: Outcome = outcome
                 return found
-        return self._late_outcomes.get(key) if late else None
+        return self._stored_outcomes.get(key) if may_be_over else None
 
     async def _make_call(
         self,
@@ -311,9 +311,9 @@ class InProcessTools:
         key = (call.agent, call.tool, call.key)
         del self._running_calls[key]
         if running.keeps_answer and _is_final(answer[0]):
-            self._late_outcomes[key] = answer[0]
-            if len(self._late_outcomes) > _LATE:
-                del self._late_outcomes[next(iter(self._late_outcomes))]
+            self._stored_outcomes[key] = answer[0]
+            if len(self._stored_outcomes) > _MAX_STORED_OUTCOMES:
+                del self._stored_outcomes[next(iter(self._stored_outcomes))]
         running.answer.set_result(answer)
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ _GRACE_S = 2.0
 
 
 class PluginTools:
-    """Performs what plugins bring by these; hands everything else on to `code`."""
+    """Performs what plugins bring by these; passes everything else on to `code`."""
 
     def __init__(self, code: ToolExecutor, build: Callable[[str], ToolPerformer]) -> None:
         """`build` makes a performer by its plugin's name, when it is first needed."""

@@ -314,22 +314,22 @@ def _about_to_json(id: str, about: Mapping[str, Any]) -> dict[str, Any]:
     if about["erased"]:
         return {"id": id, "erased": True}
     written = "outside" if about["outside"] else "by the fleet"
-    told = {"id": id, "erased": False, "written": written}
+    header = {"id": id, "erased": False, "written": written}
     shown = defang_event(about)
     parts = {name: shown[name] and shown[name]["value"] for name in ("who", "title", "when")}
     fields = {one["name"]: one["value"] for one in shown["fields"]}
     text = shown["text"] and shown["text"]["value"]
-    return {**told, "type": shown["type"], "source": shown["source"], **parts, "fields": fields,
+    return {**header, "type": shown["type"], "source": shown["source"], **parts, "fields": fields,
             "text": text}  # fmt: skip
 
 
 def title(notice: Notice, fleet: str) -> str:
     """Return a notice in one line."""
     one, several = _TITLES[notice.kind]
-    told = f"{notice.count} {several}" if notice.count > 1 else one
+    text = f"{notice.count} {several}" if notice.count > 1 else one
     what = " ".join(part for part in (notice.agent, notice.tool) if part)
     why = f" ({notice.rule})" if notice.rule else ""
-    return f"[{fleet}] {told}: {what or 'fleet'}{why}"
+    return f"[{fleet}] {text}: {what or 'fleet'}{why}"
 
 
 def lookup_hint(notice: Notice, link: str | None) -> str:

@@ -38,7 +38,7 @@ from vedette.ledger.history.review import about_id
 
 if TYPE_CHECKING:
     from vedette.app.composition_root import App
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 NOTICES = "notices"
 _EVERY_US = 500_000
@@ -104,7 +104,7 @@ class Notifier:
         known = app.store.meta(NOTICES)
         self.outbox = Outbox(start_position(app)) if known is None else _parse_outbox(str(known))
         self.outbox.retain_ways(self._senders)
-        self._kept = known
+        self._stored_text = known
 
     async def run_round(self, reader: RecordReader) -> bool:
         """Read on, and begin to send what is due; say whether there is more to read at once."""
@@ -124,15 +124,15 @@ class Notifier:
             outbox.add_expiring(rows, self._senders, now + self._plan.before_us)
         idle = [way for way in self._senders if way not in self._sending]
         due = {way: outbox.due_notices(way, now)[:_BATCH] for way in idle}
-        late = now >= self._mark_us
-        if any(due.values()) or before != (len(outbox.pending), outbox.dropped) or late:
+        is_due = now >= self._mark_us
+        if any(due.values()) or before != (len(outbox.pending), outbox.dropped) or is_due:
             await self._save_outbox(now)
         for way, found in due.items():
             if found:
                 self._sending[way] = asyncio.create_task(
                     self._send_notices(reader, way, found), name=way
                 )
-        return len(page) == _PAGE and app.store.is_leader
+        return len(page) == _PAGE and app.store.cluster.is_leader
 
     async def drain(self) -> None:
         """Wait until nothing is on its way. Raises StoreFailed."""
@@ -156,9 +156,9 @@ class Notifier:
     async def _save_outbox(self, now_us: int) -> None:
         text = orjson.dumps(self.outbox.to_json()).decode()
         self._mark_us = now_us + _MARK_US
-        if text != self._kept:
-            await self._app.store.remember(NOTICES, text)
-            self._kept = text
+        if text != self._stored_text:
+            await self._app.store.commands.set_meta(NOTICES, text)
+            self._stored_text = text
 
     async def _send_notices(self, reader: RecordReader, way: str, found: list[Notice]) -> None:
         """Send some notices one way, and make durable what came of it. Raises StoreFailed."""
@@ -179,12 +179,12 @@ class Notifier:
             except Exception as error:
                 # Whatever a way does, the fleet goes on; an unknown error's words may hold secrets.
                 # A no is tried again as well: it is the way that has to be mended, not the notice.
-                told = str(error) if isinstance(error, VedetteError) else type(error).__name__
+                message = str(error) if isinstance(error, VedetteError) else type(error).__name__
                 count("notices_failed", way=way)
                 now, tries = self._app.services.clock.now_us(), outbox.tries.get(way, 0) + 1
                 wait = delay_us(tries, first_us=_FIRST_RETRY_US, last_us=_LAST_RETRY_US, seed=way)
                 outbox.schedule_retry(way, notice, now, wait)
-                self._report(way, told)
+                self._report(way, message)
                 return
             else:
                 self._record_sent(way, notice, missed or {})
@@ -214,8 +214,8 @@ class Notifier:
         left = [whom for whom, error in missed.items() if isinstance(error, Temporary)]
         wait = min(max(now - notice.at_us, _FIRST_RETRY_US), _LAST_RETRY_US)
         self.outbox.record_partial(way, notice, left, now, wait)
-        told = "; ".join(f"{whom} was not told: {error}" for whom, error in missed.items())
-        self._report(way, told, tuple(sorted(missed)))
+        message = "; ".join(f"{whom} was not told: {error}" for whom, error in missed.items())
+        self._report(way, message, tuple(sorted(missed)))
 
     async def _send_with_timeout(self, way: str, notice: Notice) -> MissedRecipients | None:
         """Send one notice, in a bounded time; raises Temporary when that is over."""
@@ -240,7 +240,7 @@ class Notifier:
             self._trouble(f"notices by {way}: {message}")
 
 
-async def follow(app: App, trouble: Callable[[str], None] = lambda told: None) -> None:
+async def follow(app: App, trouble: Callable[[str], None] = lambda message: None) -> None:
     """Tell people of what waits for them, for as long as the run lasts."""
     clock = app.services.clock
     notifier: Notifier | None = None
@@ -250,7 +250,7 @@ async def follow(app: App, trouble: Callable[[str], None] = lambda told: None) -
             while True:
                 wait = _EVERY_US
                 try:
-                    if app.store.is_leader:
+                    if app.store.cluster.is_leader:
                         notifier = notifier or Notifier(app, trouble)
                         wait = 0 if await notifier.run_round(reader) else _EVERY_US
                     elif notifier is not None:  # whoever leads meanwhile keeps the outbox
@@ -301,7 +301,7 @@ def _page(store: StoreReader, after: int) -> list[PageEntry]:
     """Return the next entries: those that may have somebody told, and the places of the others."""
     return [
         (seq, orjson.loads(raw) if any(says in raw for says in _MARKERS) else None)
-        for seq, raw in store.entries_after(after, _PAGE)
+        for seq, raw in store.ledger.entries_after(after, _PAGE)
     ]
 
 
@@ -309,7 +309,7 @@ def _holds(store: StoreReader) -> list[ActionRow]:
     found: list[ActionRow] = []
     place, beside = 0, ""
     while len(found) < _MOST_HOLDS:
-        rows = store.holds_page(after=place, beside=beside, limit=_PAGE)
+        rows = store.runs.holds_page(after=place, beside=beside, limit=_PAGE)
         found += [row for row in rows if row.hold == "open"]
         if len(rows) < _PAGE:
             break

@@ -21,7 +21,7 @@ from vedette.ledger.history.trace import RUN_ENDS, is_sampled, spans
 if TYPE_CHECKING:
     from vedette.app.composition_root import App
     from vedette.ledger.history.trace import Span
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 TRACES_KEY = "traces_at"
 _EVERY_US = 500_000
@@ -135,14 +135,14 @@ async def _trace(app: App, send: Callable[[Sequence[Span]], bool], share: float)
         while True:
             result = "idle"
             try:
-                if app.store.is_leader:
+                if app.store.cluster.is_leader:
                     result = await asyncio.to_thread(reader.run_exclusive, sending.step)
                     for name, number in sending.counts.items():
                         app.metrics.count(name, number - reported[name])
                     reported = dict(sending.counts)
-                    late = clock.monotonic_us() >= mark_us
-                    if sending.at != marked and (late or result != "more"):
-                        await app.store.remember(TRACES_KEY, str(sending.at))
+                    is_due = clock.monotonic_us() >= mark_us
+                    if sending.at != marked and (is_due or result != "more"):
+                        await app.store.commands.set_meta(TRACES_KEY, str(sending.at))
                         marked, mark_us = sending.at, clock.monotonic_us() + _MARK_US
             except (StoreFailed, BadStore):
                 result = "refused"
@@ -181,8 +181,8 @@ class RecordReader:
 
 def start_position(app: App) -> int:
     """Return where this process began: what it did before its followers came counts too."""
-    latest = app.store.latest_entries(("store.opened",), 0, 1)
-    return latest[-1][0] if latest else app.store.last_seq()
+    latest = app.store.ledger.latest_entries(("store.opened",), 0, 1)
+    return latest[-1][0] if latest else app.store.ledger.last_seq()
 
 
 def read_traces(store: StoreReader, after: int, share: float, most: int = MOST_SPANS) -> Batch:
@@ -192,7 +192,7 @@ def read_traces(store: StoreReader, after: int, share: float, most: int = MOST_S
     """
     found: list[Span] = []
     runs, to = 0, after
-    for seq, raw in store.entries_after(after, _PAGE):
+    for seq, raw in store.ledger.entries_after(after, _PAGE):
         entry = orjson.loads(raw)
         if entry["kind"] in RUN_ENDS and "run" in entry and is_sampled(entry["run"], share):
             of_run = _run_spans(store, entry)
@@ -205,12 +205,14 @@ def read_traces(store: StoreReader, after: int, share: float, most: int = MOST_S
 
 
 def _run_spans(store: StoreReader, end: Mapping[str, Any]) -> list[Span]:
-    accepted = store.entry(end.get("about", 0))
+    accepted = store.ledger.entry(end.get("about", 0))
     if accepted is None:
         return []  # archived meanwhile
     body = orjson.loads(accepted[2]) if accepted[2] else {}
     sender = (body.get("extensions") or {}).get("traceparent")
-    entries = [orjson.loads(raw) for _, raw, _ in store.entries("run", end["run"], _MOST_ENTRIES)]
+    entries = [
+        orjson.loads(raw) for _, raw, _ in store.ledger.entries("run", end["run"], _MOST_ENTRIES)
+    ]
     until = [entry for entry in entries if entry["seq"] <= end["seq"]]
     return spans(orjson.loads(accepted[1]), until, sender if isinstance(sender, str) else None)
 
@@ -224,7 +226,7 @@ async def _log(app: App, as_json: bool, err: TextIO) -> None:
     with RecordReader(app) as reader:
 
         def write() -> tuple[int, bool]:
-            page = reader.store.entries_after(at, _PAGE)
+            page = reader.store.ledger.entries_after(at, _PAGE)
             err.write("".join(format_entry(orjson.loads(raw), as_json) for _, raw in page))
             err.flush()
             return (page[-1][0] if page else at), len(page) == _PAGE
@@ -232,10 +234,10 @@ async def _log(app: App, as_json: bool, err: TextIO) -> None:
         while True:
             more = False
             try:
-                if app.store.is_leader:
+                if app.store.cluster.is_leader:
                     at, more = await asyncio.to_thread(reader.run_exclusive, write)
                 else:
-                    at = app.store.last_seq()
+                    at = app.store.ledger.last_seq()
             except (StoreFailed, BadStore, OSError):
                 app.metrics.count("log_failures")
             await clock.sleep_until(clock.now_us() + (0 if more else _EVERY_US))

@@ -55,7 +55,7 @@ class Jump(Struct, frozen=True):
 class FleetClock:
     """A Clock over the machine's. Instants and durations are integer microseconds.
 
-    `moved` counts confirmations that moved it, `moved_us` is by how much in all: what waits in
+    `moved` counts confirmations that moved it, `shift_us` is by how much in all: what waits in
     memory until an instant is moved along by whoever holds it.
     """
 
@@ -68,7 +68,7 @@ class FleetClock:
         )
         self._anchor_us = machine.now_us()
         self.jump: Jump | None = None
-        self.moved_us = 0
+        self.shift_us = 0
         # Where expiries stood before a reboot, if a jump had not been confirmed; else 0.
         self._frozen_expiry_us = 0
         self._is_resumed = self._resume()
@@ -141,7 +141,7 @@ class FleetClock:
         `check_wall_clock`.
         """
         self._anchor_us += jump.by_us
-        self.moved_us += jump.by_us
+        self.shift_us += jump.by_us
         self.jump = None
         self._save()
 
@@ -175,13 +175,13 @@ class FleetClock:
         held = self.expiry_us() if self.jump is not None and self.jump.frozen_expiry_us else 0
         now = self.now_us()
         jumped = self.jump is not None
-        kept = {
+        document = {
             "at_us": now, "boot": self._boot_id, "held_us": held, "jumped": jumped,
             "monotonic_us": mono,
         }  # fmt: skip
         new = self._file.with_name(f"{self._file.name}.new")
         with suppress(OSError):
-            raw = json.dumps(kept).encode("ascii")
+            raw = json.dumps(document).encode("ascii")
             file = open_file(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             try:
                 whole = os.write(file, raw) == len(raw)

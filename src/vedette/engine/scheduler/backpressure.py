@@ -164,9 +164,9 @@ class RunBuffer:
         self.spilled_agents: set[str] = set()
         self._read_positions: dict[str, int] = {}
         # The leases under which this was read; with others nothing is read before `start`.
-        self._lease_rev = services.store.lease_rev
+        self._lease_rev = services.store.cluster.lease_rev
         # Up to where other workers' commits were looked through (see `load_changes`).
-        self._change_counter, self._scan_position = services.store.change_counter, 0
+        self._change_counter, self._scan_position = services.store.cluster.change_counter, 0
         # Stopped agents that may have ready runs in the store.
         self._stopped_agents: set[str] = set()
         self._waiters: dict[str, deque[asyncio.Future[None]]] = {}
@@ -176,12 +176,12 @@ class RunBuffer:
     async def wait_and_charge(self, charges: Sequence[Charge]) -> None:
         """Count events that are on their way into the store, once each agent may have one more."""
         for agent in sorted({agent for agent, _ in charges}):
-            again = False
+            has_waited = False
             while not self._may_accept(agent):
                 turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
                 waiting = self._waiters.setdefault(agent, deque())
-                (waiting.appendleft if again else waiting.append)(turn)
-                again = True
+                (waiting.appendleft if has_waited else waiting.append)(turn)
+                has_waited = True
                 try:
                     await turn
                 finally:
@@ -221,11 +221,11 @@ class RunBuffer:
             self._stopped_agents.add(agent)
             self.credits.add(agent, -octets, -1)
             return
-        if self._services.store.lease_epoch(run) is None:
+        if self._services.store.cluster.lease_epoch(run) is None:
             self.credits.add(agent, -octets, -1)  # another worker handles it
             return
         self.credits.assign_to_run(run.id, agent, octets)
-        if self._services.store.is_shared:
+        if self._services.store.cluster.is_shared:
             # Another worker may have accepted older ones of its key: the store has them in order.
             self._load_from(agent, run.position - 1)
             return
@@ -241,10 +241,10 @@ class RunBuffer:
     def load_changes(self) -> None:
         """See what other workers accepted that is ours to handle."""
         store = self._services.store
-        if store.change_counter == self._change_counter:
+        if store.cluster.change_counter == self._change_counter:
             return
-        news, head = store.change_counter, store.last_seq()
-        runs = store.ready_runs(self._scan_position, _LOAD)
+        news, head = store.cluster.change_counter, store.ledger.last_seq()
+        runs = store.schedule.ready_runs(self._scan_position, _LOAD)
         firsts = {
             run.agent: run.position for run in reversed(runs) if run.id not in self.loaded_runs
         }
@@ -287,12 +287,12 @@ class RunBuffer:
         self.credits.clear()
         self.spilled_agents.clear()
         self._read_positions.clear()
-        self._lease_rev = self._services.store.lease_rev
+        self._lease_rev = self._services.store.cluster.lease_rev
         self._change_counter, self._scan_position = (
-            self._services.store.change_counter,
-            self._services.store.last_seq(),
+            self._services.store.cluster.change_counter,
+            self._services.store.ledger.last_seq(),
         )
-        for agent, runs in self._services.store.ready_counts().items():
+        for agent, runs in self._services.store.schedule.ready_counts().items():
             self._register_backlog(agent, runs)
         self.load_all()
 
@@ -319,8 +319,8 @@ class RunBuffer:
             and self.memory.events_of(agent) < limit
             and self.memory.has_room(agent)
         ):
-            runs = store.ready_runs(self._read_positions.get(agent, 0), limit, agent)
-            if store.lease_rev != self._lease_rev:
+            runs = store.schedule.ready_runs(self._read_positions.get(agent, 0), limit, agent)
+            if store.cluster.lease_rev != self._lease_rev:
                 return  # of keys that came meanwhile the older ones are not here: `start` reads all
             for run in runs:
                 self._read_positions[agent] = run.position
@@ -342,7 +342,7 @@ class RunBuffer:
             if not self._services.stops.is_agent_stopped(agent)
         }
         if back:
-            counts = self._services.store.ready_counts()
+            counts = self._services.store.schedule.ready_counts()
             self._stopped_agents -= back
             for agent in sorted(back):
                 self.credits.release_agent(agent)
@@ -352,8 +352,8 @@ class RunBuffer:
 
     def load_key(self, agent: str, key: str, limit: int) -> bool:
         """Load a key's next runs that wait to be judged; say whether there may be more of them."""
-        runs = self._services.store.unjudged_runs(agent, key, limit)
-        if runs and self._services.store.lease_epoch(runs[0]) is None:
+        runs = self._services.store.schedule.unjudged_runs(agent, key, limit)
+        if runs and self._services.store.cluster.lease_epoch(runs[0]) is None:
             return False  # another worker reads them
         for run in runs:
             self.credits.add_loaded(run.id, agent)

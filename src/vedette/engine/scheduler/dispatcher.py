@@ -1,11 +1,11 @@
 """The dispatcher: which run next. Order is kept per (agent, key) here, not by the broker.
 
 Every key has a lane, and runs of a lane are judged one after the other. A judge's next event may be
-judged while the commit of the one before is still on its way (`MAX_AHEAD` bounds how many): commits
-stay in order, and if one does not stand, those behind it are refused by the store; then the lane
-waits until all have come back and goes on from what is durable. Once a run's first turn is durable
-it leaves its lane: its effects are performed, in the order of the key, beside the key's next event.
-A run that waits and wakes has a lane of its own.
+judged while the commit of the one before is still on its way (`MAX_IN_PROGRESS` bounds how many):
+commits stay in order, and if one does not stand, those behind it are refused by the store; then the
+lane waits until all have come back and goes on from what is durable. Once a run's first turn is
+durable it leaves its lane: its effects are performed, in the order of the key, beside the key's
+next event. A run that waits and wakes has a lane of its own.
 
 A lane that has to wait keeps its first run in memory and leaves the others in the store: they are
 read when it goes on, oldest first. So it is with a lane that turns out to lack one
@@ -53,15 +53,15 @@ RunLocation = Literal[
 # A target whose next trial is further off than this has failed several in a row.
 _TRIAL_SOON_US = 10_000_000
 _SOON_US = 60_000_000
-MAX_AHEAD = 32
+MAX_IN_PROGRESS = 32
 # How many runs of a key are read at once; more than may be under way, so that one is new.
-_PAGE = 2 * MAX_AHEAD
+_PAGE = 2 * MAX_IN_PROGRESS
 # Bytes of an event that cost a turn more than a small one.
 _OCTETS_A_TURN = 32_768
 # A lane that waits for longer than this leaves the room to others.
 _REST_US = 200_000
 # A lane whose instant was so long ago is looked at by nobody.
-_LATE_US = 5_000_000
+_OVERDUE_US = 5_000_000
 # A handler that is at one run for longer than this waits for a judge, a model or a store.
 _SLOW_US = 500_000
 # Handlers of one agent while another that asks for little is about. Whatever is in hand for the
@@ -228,16 +228,16 @@ class Dispatcher:
     def count_active(self, agent: str) -> int:
         """Return how many runs of an agent are being judged or performed."""
         performing = sum(context.run.agent == agent for context in self.active_runs.values())
-        return performing + sum(hand.key[0] == agent for hand in self._busy_handlers)
+        return performing + sum(handler.key[0] == agent for handler in self._busy_handlers)
 
     def locate(self, run: Run) -> RunLocation:
         """Return where a run is that the store says is ready."""
         key, store = (run.agent, run.key), self._services.store
         if self._services.stops.is_agent_stopped(run.agent):
             return "waiting"
-        if store.lease_epoch(run) is None:
+        if store.cluster.lease_epoch(run) is None:
             return "leaseless"
-        if run.id in self._failure_policy.refused_runs and store.is_ready:
+        if run.id in self._failure_policy.refused_runs and store.steps.is_ready:
             return "refused"
         if run.id not in self.buffer.loaded_runs:
             if key in self._spilled_keys:
@@ -253,8 +253,8 @@ class Dispatcher:
     def _locate_lane(self, key: Key) -> RunLocation:
         at_us = self._parked_until.get(key)
         if at_us is not None:
-            late = at_us + _LATE_US < self._services.clock.now_us()
-            return "idle" if late and self._services.store.is_ready else "waiting"
+            is_late = at_us + _OVERDUE_US < self._services.clock.now_us()
+            return "idle" if is_late and self._services.store.steps.is_ready else "waiting"
         lane = self._lanes.get(key)
         if lane is None:
             return "idle"
@@ -304,16 +304,16 @@ class Dispatcher:
 
     def _spill_lane(self, key: Key, lane: Lane) -> None:
         """Leave the runs of a lane in the store that wait for its first."""
-        kept = deque[Run]()
+        remaining = deque[Run]()
         for run in lane.queue:
             fresh = run.state == "ready" and not run.turn and not run.attempts
-            if kept and fresh and run.id not in self._unfinished_runs:
+            if remaining and fresh and run.id not in self._unfinished_runs:
                 self.buffer.unload(run)
                 self.wakeups.forget_run(run)
                 self._spilled_keys.add(key)
             else:
-                kept.append(run)
-        lane.queue = kept
+                remaining.append(run)
+        lane.queue = remaining
 
     def _load_lane(self, key: Key) -> None:
         """Read a lane's next runs from the store, oldest first."""
@@ -351,7 +351,7 @@ class Dispatcher:
             self._load_lane(key)
         may = (
             lane.retry_at_us is None
-            and lane.in_progress < MAX_AHEAD
+            and lane.in_progress < MAX_IN_PROGRESS
             and key not in self._parked_until
         )
         if may and lane.queue and not lane.is_queued and lane.unsent_run is None:
@@ -400,7 +400,7 @@ class Dispatcher:
             self._unload_lane(key, lane)
             return
         run = lane.queue.popleft()
-        epoch = self._services.store.lease_epoch(run)
+        epoch = self._services.store.cluster.lease_epoch(run)
         if epoch is None:
             # Another worker has it by now.
             self._spilled_keys.discard(key)
@@ -454,7 +454,7 @@ class Dispatcher:
     async def _charge_attempt(self, lease: Lease) -> None:
         run = lease.run
         charged = Step.following(run, lease.epoch, attempts=run.attempts + 1)
-        (await self._services.store.commit(charged)).raise_for_status()
+        (await self._services.store.steps.commit(charged)).raise_for_status()
         run.steps, run.attempts = run.steps + 1, run.attempts + 1
 
     def _resume_lane(self, key: Key, lane: Lane, run: Run) -> None:
@@ -516,13 +516,13 @@ class Dispatcher:
         """Queue what is due now."""
         services, now = self._services, self._services.clock.now_us()
         before_us = services.clock.monotonic_us() - _SLOW_US
-        for hand in self._busy_handlers:
-            if hand.since_us < before_us and not hand.is_slow:
-                hand.is_slow = True
-                self.scheduler.mark_slow(hand.key[0])
-        if self.wakeups.reload_if_leases_moved():
+        for handler in self._busy_handlers:
+            if handler.since_us < before_us and not handler.is_slow:
+                handler.is_slow = True
+                self.scheduler.mark_slow(handler.key[0])
+        if self.wakeups.reload_on_lease_change():
             self._drop_lost_runs()
-        if not services.store.is_ready:
+        if not services.store.steps.is_ready:
             return  # whatever went on would come back at once: it could not be committed
         for key, at_us in list(self._parked_until.items()):
             if at_us <= now and not services.stops.is_agent_stopped(key[0]):
@@ -535,7 +535,9 @@ class Dispatcher:
     def _drop_lost_runs(self) -> None:
         """Drop queued runs that are another worker's now; what is being handled is fenced."""
         for key, lane in list(self._lanes.items()):
-            lost = [run for run in lane.queue if self._services.store.lease_epoch(run) is None]
+            lost = [
+                run for run in lane.queue if self._services.store.cluster.lease_epoch(run) is None
+            ]
             for run in lost:
                 lane.queue.remove(run)
                 self._forget_run(run)

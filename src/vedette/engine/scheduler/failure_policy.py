@@ -85,7 +85,7 @@ class FailurePolicy:
         services = self._services
         services.forget_key(run)
         try:
-            fresh = services.store.run(run.id)
+            fresh = services.store.runs.run(run.id)
         except StoreFailed as error:
             # It is tried as it was known; what was moved on is refused, and read again then.
             self._note_refusal(run, error)
@@ -101,8 +101,8 @@ class FailurePolicy:
         services = self._services
         services.forget_key(run)
         try:
-            fresh = services.store.run(run.id) or run
-            epoch = services.store.lease_epoch(fresh)
+            fresh = services.store.runs.run(run.id) or run
+            epoch = services.store.cluster.lease_epoch(fresh)
             if epoch is None:
                 # Another worker has it by now, and finds out for itself.
                 return services.clock.now_us()
@@ -138,31 +138,33 @@ async def dead_letter(
     """
     if run.state in ("done", "dead"):
         return
-    event = services.store.event(run.event)
+    event = services.store.runs.event(run.event)
     parts = {"why": why, "trace": trace} if trace else {"why": why}
     details = {part: text.encode("utf-8", "replace").decode() for part, text in parts.items()}
     body = Body(canonical_json(details), None if event is None else subject_of(event))
     fields = {"event": run.event, "agent": run.agent}
     drafts = [Draft("run.dead", {**fields, "what": code}, run.last, body=body)]
-    rows = [row for row in services.store.actions(run.id) if not row.is_final]
+    rows = [row for row in services.store.runs.actions(run.id) if not row.is_final]
     agent = services.fleet.agents.get(run.agent)
     tools = {} if agent is None else agent.tools
     for row in rows:
         settles = tools[row.tool].settles if row.tool in tools else None
-        begun = services.calls.may_have_begun(row, settles, others=services.store.multi_worker)
-        drafts += cancel_action(row, fields, begun)
+        may_have_started = services.calls.may_have_started(
+            row, settles, others=services.store.cluster.multi_worker
+        )
+        drafts += cancel_action(row, fields, may_have_started)
     step = Step.following(
         run, epoch, drafts=drafts, state="dead", wake_us=0, waits=None, attempts=run.attempts + 1,
         actions=rows,
     )  # fmt: skip
-    (await services.store.commit(step)).raise_for_status()
+    (await services.store.steps.commit(step)).raise_for_status()
     services.metrics.count("runs", agent=run.agent, state="dead")
 
 
-def cancel_action(row: ActionRow, fields: Mapping[str, str], begun: bool) -> list[Draft]:
+def cancel_action(row: ActionRow, fields: Mapping[str, str], may_have_started: bool) -> list[Draft]:
     """End an open action of a run that became a dead letter; say what is not known of it.
 
-    `begun` says that a call without a durable mark may have been made.
+    `may_have_started` says that a call without a durable mark may have been made.
     """
     about = {**fields, "action": row.id, "tool": row.tool}
     denied_since = row.waits == "policy"
@@ -175,6 +177,6 @@ def cancel_action(row: ActionRow, fields: Mapping[str, str], begun: bool) -> lis
         return [Draft("effect.unknown", about, row.last)]
     if row.effect is None:
         return []
-    started = row.effect != "intended" or row.tries > 0 or begun
+    started = row.effect != "intended" or row.tries > 0 or may_have_started
     row.effect = "unknown" if started else "cancelled"
     return [Draft(f"effect.{row.effect}", about, row.last)]

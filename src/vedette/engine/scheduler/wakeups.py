@@ -45,9 +45,9 @@ class Wakeups:
         self._buffer = buffer
         # By id: the agents of runs that woke and are in memory.
         self._woken_agents: dict[str, str] = {}
-        self._early_wakes: set[str] = set()
+        self._pending_wakes: set[str] = set()
         self._next_trial_us: dict[str, int] = {}
-        self._lease_rev = services.store.lease_rev
+        self._lease_rev = services.store.cluster.lease_rev
         self._stale = False
         self.pause_s = _EVERY_S
 
@@ -55,8 +55,8 @@ class Wakeups:
         """Find again in the store who is parked; the first of each key is looked at at once."""
         services, now = self._services, self._services.clock.now_us()
         runs, since_us = [], services.clock.monotonic_us()
-        for run in services.store.parked_runs():
-            epoch = services.store.lease_epoch(run)
+        for run in services.store.schedule.parked_runs():
+            epoch = services.store.cluster.lease_epoch(run)
             if epoch is not None:
                 # Its target may be asked that much sooner when it comes back.
                 services.calls.note_lease(epoch, since_us)
@@ -76,9 +76,9 @@ class Wakeups:
         self._stale = True
         self._next_trial_us.clear()
 
-    def reload_if_leases_moved(self) -> bool:
+    def reload_on_lease_change(self) -> bool:
         """Say whether this worker has been given other runs; then what it may handle is reread."""
-        rev = self._services.store.lease_rev
+        rev = self._services.store.cluster.lease_rev
         if rev == self._lease_rev:
             return False
         self._buffer.start()
@@ -123,7 +123,7 @@ class Wakeups:
         store, parked_runs = self._services.store, self._services.parked_runs
         while len(self._woken_agents) < _WINDOW and (name := parked_runs.pop_woken()) is not None:
             try:
-                run = store.run(name)
+                run = store.runs.run(name)
             except StoreFailed:
                 parked_runs.wake(name)
                 raise
@@ -132,7 +132,7 @@ class Wakeups:
                     parked_runs.unpark(run)
             elif name in self._buffer.loaded_runs:
                 # It is about to wait, and was woken before it did.
-                self._early_wakes.add(name)
+                self._pending_wakes.add(name)
             elif self._load_run(run):
                 parked_runs.mark_released(name)
 
@@ -150,13 +150,13 @@ class Wakeups:
         expiry_us = services.clock.expiry_us()
         if expiry_us < now_us:
             limit += _HELD
-        for run in services.store.due_runs(now_us, limit, [*stopped, *full]):
+        for run in services.store.schedule.due_runs(now_us, limit, [*stopped, *full]):
             # What waits for a person is not over while nobody can tell the time.
             if run.waits != "approval" or run.wake_us <= expiry_us:
                 self._load_run(run)
 
     def _load_run(self, run: Run) -> bool:
-        if self._services.store.lease_epoch(run) is None or not self._buffer.add_woken(run):
+        if self._services.store.cluster.lease_epoch(run) is None or not self._buffer.add_woken(run):
             return False
         self._woken_agents[run.id] = run.agent
         return True
@@ -166,8 +166,8 @@ class Wakeups:
         self._woken_agents.pop(run.id, None)
         parked_runs = self._services.parked_runs
         parked_runs.unmark_released(run.id)
-        if run.id in self._early_wakes:
-            self._early_wakes.discard(run.id)
+        if run.id in self._pending_wakes:
+            self._pending_wakes.discard(run.id)
             parked_runs.wake(run.id)
         if parked_runs.has_woken:
             # If the store does not answer they are looked for again by the clock.
@@ -201,7 +201,7 @@ class PollLoop:
     def __init__(self, services: Services, lanes: Lanes) -> None:
         self._services, self._lanes = services, lanes
         self._next_probe_us = self._probe_pause_us = 0
-        self._clock_moved_us = services.clock.moved_us
+        self._clock_shift_us = services.clock.shift_us
         # Jumps of the wall clock that are to be recorded, oldest first.
         self._unrecorded_jumps: list[Jump] = []
         self.failed = False
@@ -222,7 +222,7 @@ class PollLoop:
                 await lift_expired_stops(services, services.clock.expiry_us())
                 self.failed = False
             except StoreFailed:
-                self.failed = services.store.is_ready
+                self.failed = services.store.steps.is_ready
                 services.metrics.count("store_failures")
                 await asyncio.sleep(wakeups.pause_s)
 
@@ -234,14 +234,14 @@ class PollLoop:
         services, lanes = self._services, self._lanes
         by_us = services.clock.now_us() + int(REST_S * MICROS)
         return not (
-            not (lanes.is_idle and services.store.is_ready)
+            not (lanes.is_idle and services.store.steps.is_ready)
             or services.stops.unrecorded
             or services.recall.lag_reason
             or lanes.buffer.has_waiters
             or lanes.has_wait_by(by_us)
             or lanes.wakeups.has_trial_by(by_us)
             or any(stop.until_us <= by_us for stop in services.stops.timed_stops)
-            or services.store.due_runs(
+            or services.store.schedule.due_runs(
                 by_us, 1, services.stops.stopped_among(services.fleet.agents)
             )
         )
@@ -254,14 +254,14 @@ class PollLoop:
         services = self._services
         store, stops, recall = services.store, services.stops, services.recall
         if (
-            store.is_ready
-            and store.policy_rev > services.gateway.policy_rev
+            store.steps.is_ready
+            and store.cluster.policy_rev > services.gateway.policy_rev
             and services.catch_up_policy is not None
         ):
             await services.catch_up_policy()  # first: banks may be behind for long
-        if store.is_ready and not stops.unrecorded and not recall.lag_reason:
+        if store.steps.is_ready and not stops.unrecorded and not recall.lag_reason:
             self._probe_pause_us = 0
-            if store.stop_epoch > stops.epoch:
+            if store.cluster.stop_epoch > stops.epoch:
                 # One stands that could not be read back, or another worker's.
                 reload_stops(services)
             return
@@ -272,8 +272,8 @@ class PollLoop:
         self._next_probe_us = now + self._probe_pause_us
         # The stops first: nothing else may go on before them.
         await record_stops(services)
-        if not store.is_ready:
-            await store.probe()
+        if not store.steps.is_ready:
+            await store.steps.probe()
         if recall.lag_reason:
             recall.catch_up()
 
@@ -283,15 +283,15 @@ class PollLoop:
         self._unrecorded_jumps += filter(None, (clock.check_wall_clock(),))
         off_us = 0 if clock.jump is None else clock.jump.by_us
         services.metrics.gauge("clock_jump_seconds", off_us // MICROS)
-        if (by_us := clock.moved_us - self._clock_moved_us) != 0:
-            self._clock_moved_us += by_us
+        if (by_us := clock.shift_us - self._clock_shift_us) != 0:
+            self._clock_shift_us += by_us
             self._lanes.move_waits(by_us)
             for breaker in services.breakers.list_tripped():
                 breaker.retry_us += by_us
             services.shortages.clear()
             self._lanes.wakeups.mark_stale()
-        while self._unrecorded_jumps and services.store.is_ready:
-            await services.store.append_entries([jump_entry(self._unrecorded_jumps[0])])
+        while self._unrecorded_jumps and services.store.steps.is_ready:
+            await services.store.commands.append_entries([jump_entry(self._unrecorded_jumps[0])])
             services.metrics.count("clock_jumps")
             del self._unrecorded_jumps[0]
 

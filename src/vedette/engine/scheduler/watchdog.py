@@ -102,7 +102,7 @@ class Watchdog:
         if now < self._next_us:
             return
         self._next_us = now + self._bound_us // _LOOKS
-        if not self._services.store.is_ready:
+        if not self._services.store.steps.is_ready:
             self._store_away_us = now
         try:
             found = self._oldest_runs()
@@ -135,7 +135,7 @@ class Watchdog:
                 stuck.append(self._describe(run, place, since))
         self._observations = seen
         for one in stuck:
-            if all(one.run != told.run for told in self.stuck_runs):
+            if all(one.run != earlier.run for earlier in self.stuck_runs):
                 self._services.metrics.count("stuck", agent=one.agent, reason=one.reason)
         self.stuck_runs = sorted(stuck, key=lambda one: one.since_us)
         self._services.metrics.gauge("stuck_keys", len(stuck))
@@ -148,7 +148,7 @@ class Watchdog:
         """Return the oldest ready run of each key, and what else is tried: it was woken."""
         found: dict[tuple[str, str], Run] = {}
         for agent in sorted(self._services.fleet.agents):
-            for run in self._services.store.ready_runs(0, _RUNS, agent):
+            for run in self._services.store.schedule.ready_runs(0, _RUNS, agent):
                 found.setdefault((run.agent, run.key), run)
         oldest = {run.id for run in found.values()}
         refused = [run for run, _ in self._dispatcher.refused_runs().values()]

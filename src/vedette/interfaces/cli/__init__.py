@@ -244,8 +244,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _exit(DONE)
     except Exception as error:
-        if (told := describe_error(error)) is not None:
-            print_error(told, as_json)
+        if (report := describe_error(error)) is not None:
+            print_error(report, as_json)
             _exit(exit_code(error))
         if (wrong := describe_bad_argument(error, given)) is not None:
             print_error(wrong, as_json)

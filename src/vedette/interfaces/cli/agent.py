@@ -82,9 +82,12 @@ def _load_fleet_state(settings: Settings) -> _FleetState:
     agents = load_agents(settings).fleet.agents
     if store_exists(settings):
         with store_reader(settings) as store:
-            number, digest = store.live_revision()
+            number, digest = store.policy.live_revision()
             if number:
-                files, stops = store.bundle_files(digest) or {}, list(store.stop_scopes())
+                files, stops = (
+                    store.policy.bundle_files(digest) or {},
+                    list(store.policy.stop_scopes()),
+                )
                 return _FleetState(settings, agents, files, number, stops)
     return _FleetState(settings, agents, read_bundle(settings.policies).files, 0, [])
 
@@ -214,8 +217,8 @@ def _tool_lines(tool: dict[str, Any]) -> list[str]:
         lines.append(f"      {pointer} only {values}; beyond: {_outcome_text(limit['beyond'])}")
     for sink, answers in tool["sinks"].items():
         groups: dict[str, list[str]] = {}
-        for origin, told in answers.items():
-            groups.setdefault(_outcome_text(told).replace(f".{origin})", ")"), []).append(origin)
+        for origin, answer in answers.items():
+            groups.setdefault(_outcome_text(answer).replace(f".{origin})", ")"), []).append(origin)
         for said, of in groups.items():
             lines.append(f"      {sink} {', '.join(of)}: {said}")
     return lines

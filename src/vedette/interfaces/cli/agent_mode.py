@@ -74,9 +74,9 @@ def _read_mode(settings: Settings, agent: str) -> dict[str, Any]:
     revisions: list[tuple[int, str, int]] = []
     if store_exists(settings):
         with store_reader(settings) as store:
-            revisions = store.revisions()
+            revisions = store.policy.revisions()
             for revision in revisions:
-                granted = read_grant(store.bundle_files(revision[1]) or {}, agent)["mode"]
+                granted = read_grant(store.policy.bundle_files(revision[1]) or {}, agent)["mode"]
                 if first is not None and granted != live:
                     break
                 live, first = granted, revision

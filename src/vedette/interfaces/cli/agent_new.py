@@ -55,7 +55,7 @@ def _refuse_stale_folder(settings: Settings) -> None:
     except BadPolicy:
         return  # said by the check
     with store_reader(settings) as store:
-        live = store.live_revision()[1]
+        live = store.policy.live_revision()[1]
         if live and digest != live and digest == store.meta(POLICY_FOLDER):
             what = "the live policy is another than the folder's, and this would publish all of it"
             mend = "see `vedette policy status`; publish the folder, or bring it back, first"

@@ -67,28 +67,28 @@ def _archive_entries(
     )
 
     with store_reader(settings) as store:
-        begun, open_from = archived_part(store).size, store.first_open_entry()
-        size = checkpoint_size_before(store, before_us, open_from)
+        first_size, open_from = archived_part(store.ledger).size, store.ledger.first_open_entry()
+        size = checkpoint_size_before(store.ledger, before_us, open_from)
         result["before"] = before_us
         result["held_by"] = open_from
-        if size <= begun:
+        if size <= first_size:
             return
         key = (settings.state / "ledger.pub").read_text(encoding="utf-8").strip()
-        archived = write_segment(store, folder, size, key)
+        archived = write_segment(store.ledger, folder, size, key)
     size = archived.size
-    segment = folder / f"{begun + 1:012}-{size:012}"
+    segment = folder / f"{first_size + 1:012}-{size:012}"
     args = {"archived": archived.to_bytes().decode()}
     try:
         pruned = submit_command(settings, "let_go", args, order)
     except BadCommand:
         with store_reader(settings) as store:
-            still_there = archived_part(store).size < size
+            still_there = archived_part(store.ledger).size < size
         if still_there:
             # The next archiving may end elsewhere, and two segments must not overlap.
             shutil.rmtree(segment)
         raise
     result["erased"] += pruned["erased"]
-    result["archived"] = size - begun
+    result["archived"] = size - first_size
     result["segment"] = str(segment)
 
 

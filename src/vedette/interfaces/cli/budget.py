@@ -71,10 +71,12 @@ def _read_limits(agent_name: str | None) -> dict[str, Any]:
     agents = load_agents(settings).fleet.agents
     wanted = agents.values() if agent_name is None else [find_agent(agents, agent_name)]
     with store_reader(settings) as store:
-        limits, _ = read_bundle_budgets(store.bundle_files(store.live_revision()[1]) or {}, agents)
-        totals = {(name, unit): total for name, unit, total in store.spend_totals()}
-        raises = store.budget_raises(now)
-        waiting = store.wait_counts().get("budget", 0)
+        limits, _ = read_bundle_budgets(
+            store.policy.bundle_files(store.policy.live_revision()[1]) or {}, agents
+        )
+        totals = {(name, unit): total for name, unit, total in store.spend.totals()}
+        raises = store.spend.raises(now)
+        waiting = store.tables.wait_counts().get("budget", 0)
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for agent in wanted:
         units = UNITS if agent.asks_model else (ACTIONS,)
@@ -82,17 +84,17 @@ def _read_limits(agent_name: str | None) -> dict[str, Any]:
             name = FLEET if cap.scope == "fleet" else agent.name
             more = [r for r in raises if (r.name, r.unit, r.span) == (name, cap.unit, cap.span)]
             limit = cap.limit + sum(one.amount for one in more)
-            taken = totals.get((name, cap.unit), SpendTotal()).amount_at(cap.span, now)
+            spent = totals.get((name, cap.unit), SpendTotal()).amount_at(cap.span, now)
             rows[name, cap.unit, cap.span] = {
                 "scope": cap.scope,
                 "agent": name or None,
                 "unit": cap.unit,
                 "window": cap.span,
-                "taken": taken,
+                "taken": spent,
                 "limit": limit,
                 "raised": limit - cap.limit,
                 "raised_until": min((one.until_us for one in more), default=None),
-                "percent": round(100 * taken / limit, 1) if limit else 100.0,
+                "percent": round(100 * spent / limit, 1) if limit else 100.0,
                 "turns": window_end(now, LENGTHS[cap.span]),
             }
     order = sorted(

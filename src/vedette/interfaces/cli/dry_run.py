@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from vedette.config.settings import Settings
     from vedette.domain.agent import Agent
     from vedette.domain.event import Event
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 _OUTCOME_WORDS = {
     "permit": "would be done",
@@ -79,7 +79,7 @@ def _run_trial(settings: Settings, name: str, text: str) -> dict[str, Any]:
     if not store_exists(settings):
         return {**run(None), "folder_differs": False}
     with store_reader(settings) as store, store.snapshot():
-        value, live = run(store), store.live_revision()
+        value, live = run(store), store.policy.live_revision()
     return {**value, "folder_differs": bool(live[0]) and folder_digest(settings) != live[1]}
 
 
@@ -98,7 +98,7 @@ def _find_input(settings: Settings, text: str, store: StoreReader | None) -> _Tr
     else:
         return _load_recorded_event(store, text)
     if store is not None:
-        for run in store.runs_of_event(given.event.key):
+        for run in store.runs.runs_of_event(given.event.key):
             return _TrialInput(given.event, (), run.position)
     return given
 
@@ -108,12 +108,12 @@ def _load_recorded_event(store: StoreReader, text: str) -> _TrialInput:
 
     kind, name = resolve(store, text)
     if kind not in ("event", "run"):
-        row = store.action("act_" + name.partition("_")[2])
+        row = store.runs.action("act_" + name.partition("_")[2])
         name = row.run if row is not None else name
-    run = store.run(name) if kind != "event" else None
+    run = store.runs.run(name) if kind != "event" else None
     key = run.event if run is not None else name
-    runs = store.runs_of_event(key)
-    event = store.event(key)
+    runs = store.runs.runs_of_event(key)
+    event = store.runs.event(key)
     if event is None:
         raise BadCommand(f"the content of {key} was erased", mend="try another event")
     if event.is_undo:
@@ -202,8 +202,8 @@ def _lines(value: dict[str, Any]) -> list[str]:
         bar = f", threshold {value['threshold']:.3f}" if value["threshold"] is not None else ""
         lines.append(f"  score {value['score']:.3f}{bar}")
     why = value["detail"].get("why")
-    for told in why if isinstance(why, list) else [why] if why else []:
-        lines += _wrap_text(f"because {sanitize_text(str(told))}")
+    for reason in why if isinstance(why, list) else [why] if why else []:
+        lines += _wrap_text(f"because {sanitize_text(str(reason))}")
     for near in _example_texts(value["detail"]):
         lines.append(f"  nearest: {near}")
     for memory in value["memories"]:
@@ -212,10 +212,10 @@ def _lines(value: dict[str, Any]) -> list[str]:
     lines.append("WOULD" if value["actions"] else "WOULD do nothing")
     for action in value["actions"]:
         lines += _action_lines(action)
-    for told in value["refused"]:
-        lines += _wrap_text(f"no action: {sanitize_text(told)}")
-    for told in value["candidates"]:
-        lines += _wrap_text(f"would propose to remember: {sanitize_text(told['text'])}")
+    for refusal in value["refused"]:
+        lines += _wrap_text(f"no action: {sanitize_text(refusal)}")
+    for candidate in value["candidates"]:
+        lines += _wrap_text(f"would propose to remember: {sanitize_text(candidate['text'])}")
     return lines
 
 

@@ -9,6 +9,7 @@ import click
 
 from vedette.app.stores import store_reader
 from vedette.domain.base.errors import BadCommand
+from vedette.domain.erasure import ErasureTarget
 from vedette.interfaces.cli.fleet import current_settings
 from vedette.interfaces.cli.hold_text import DIGEST_DIGITS, safe_line
 from vedette.interfaces.cli.orders import OrderCommand, OrderOptions, confirm, submit_command
@@ -70,8 +71,8 @@ def _confirm_erasure(
     with store_reader(settings) as store:
         if command_id is not None and store.is_command_done(command_id):
             return None  # it is only said to be done
-        found = store.survey(**args)
-        value = found.to_json(len(store.candidates(found.events)))
+        found = store.runs.survey(ErasureTarget.of(**args))
+        value = found.to_json(len(store.memories.candidates(found.events)))
     shown: str = digest or value["digest"]
     if not value["contents"]:
         # Whoever carries it out says so; what comes in between was not shown.

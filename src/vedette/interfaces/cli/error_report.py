@@ -49,10 +49,10 @@ def describe_error(error: Exception) -> ErrorJson | None:
 
 def exit_code(error: Exception) -> int:
     """Return the exit code of an error that a person is told about."""
-    asked = isinstance(error, VedetteError) and not isinstance(
+    is_usage = isinstance(error, VedetteError) and not isinstance(
         error, Temporary | StoreBusy | BadStore
     )
-    return USAGE if asked and _describe_full_disk(error) is None else UNAVAILABLE
+    return USAGE if is_usage and _describe_full_disk(error) is None else UNAVAILABLE
 
 
 def _describe_full_disk(error: BaseException) -> ErrorJson | None:

@@ -65,13 +65,13 @@ def explain(id_: str | None, page: Path | None, error: bool) -> None:
         ctx = click.get_current_context()
         raise click.MissingParameter(ctx=ctx, param_type="argument", param_hint="'ID'")
     else:
-        _tell_story(id_, page)
+        _print_story(id_, page)
 
 
 # --- a story ---------------------------------------------------------------------------------
 
 
-def _tell_story(id: str, page: Path | None) -> None:
+def _print_story(id: str, page: Path | None) -> None:
     from vedette.interfaces.render.explain_text import explain_text
     from vedette.ledger.history.explain import explain as story
 

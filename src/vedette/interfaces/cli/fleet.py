@@ -15,7 +15,7 @@ from vedette.domain.base.errors import BadCommand, NoFleetHere, NotFound
 if TYPE_CHECKING:
     from vedette.config.fleet import LoadedFleet
     from vedette.config.settings import Settings
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -83,10 +83,10 @@ def refuse_unknown_agent(settings: Settings, store: StoreReader, name: str) -> N
 
     from vedette.config.problem import did_you_mean
 
-    if store.entries_page({"agent": name}, before=None, after=None, limit=1):
+    if store.ledger.entries_page({"agent": name}, before=None, after=None, limit=1):
         return
     known = {path.parent.name for path in settings.agents.glob("*/agent.yaml")}
-    for _, raw, _, _ in store.walk(("fleet.loaded",)):
+    for _, raw, _, _ in store.ledger.walk(("fleet.loaded",)):
         known |= orjson.loads(raw).get("releases", {}).keys()
     if name not in known:
         what = f"neither the fleet nor its record knows an agent {name!r}"

@@ -36,7 +36,7 @@ from vedette.interfaces.cli.orders import (
 from vedette.interfaces.cli.output import format_time, print_result, sanitize_text
 
 if TYPE_CHECKING:
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 _WAITS = ("approval", "time", "resume", "target", "budget", "policy", "all")
 _GROUP_PREFIX = "grp_"
@@ -154,7 +154,7 @@ def find_hold(store: StoreReader, hold: str) -> dict[str, Any]:
     """Return all that is shown of a hold, by its id. Raises NotFound."""
     from vedette.ledger.history.lists import hold_item
 
-    row = store.action(f"act_{hold.removeprefix('hold_').removeprefix('act_')}")
+    row = store.runs.action(f"act_{hold.removeprefix('hold_').removeprefix('act_')}")
     if row is None or row.hold is None:
         raise NotFound(f"there is no hold {hold!r}", mend="see `vedette hold`")
     return hold_item(store, row, SystemClock().now_us())

@@ -115,9 +115,9 @@ def _argument_lines(item: Mapping[str, Any]) -> list[str]:
     lines = []
     for given in item["arguments"] or ():
         sources = (given["origin"], given["source"])
-        told = ", ".join(safe_line(part) for part in sources if part)
+        origin = ", ".join(safe_line(part) for part in sources if part)
         value = _truncate(safe_json(given["value"]))
-        lines.append(f"{given['name']} = {value}" + (f"  [{told}]" if told else ""))
+        lines.append(f"{given['name']} = {value}" + (f"  [{origin}]" if origin else ""))
     return lines
 
 
@@ -132,10 +132,10 @@ def _format_age(age_us: int | None) -> str:
 
 
 def _origin_text(argument: Mapping[str, Any]) -> str:
-    told = f"{argument['origin'] or 'unknown'}"
+    origin = f"{argument['origin'] or 'unknown'}"
     if argument["source"]:
-        told += f", from {safe_line(argument['source'])}"
-    return told + ("; decides who, where or which" if argument["sink"] else "")
+        origin += f", from {safe_line(argument['source'])}"
+    return origin + ("; decides who, where or which" if argument["sink"] else "")
 
 
 def group_lines(group: Mapping[str, Any], members: int = MAX_MEMBERS) -> list[str]:
@@ -147,9 +147,9 @@ def group_lines(group: Mapping[str, Any], members: int = MAX_MEMBERS) -> list[st
     ]
     for name, value in group["same"].items():
         lines.append(f"    {name} = {_truncate(safe_json(value))}")
-    for name, told in group["differ"].items():
-        values = ", ".join(_truncate(safe_json(value), 40) for value in told["values"])
-        more = told["different"] - len(told["values"])
+    for name, difference in group["differ"].items():
+        values = ", ".join(_truncate(safe_json(value), 40) for value in difference["values"])
+        more = difference["different"] - len(difference["values"])
         lines.append(f"    {name} differs: {values}" + (f" and {more} more" if more > 0 else ""))
     if group["expires"]:
         lines.append(f"    the first is denied {format_time(group['expires'])} without an answer")

@@ -51,7 +51,7 @@ def ledger_export(folder: Path | None, bodies: bool, ship: bool) -> None:
         return
     with store_reader(settings) as store:
         done = export(
-            store,
+            store.ledger,
             folder.absolute(),
             verifier_key=read_key(settings.state / "ledger.pub"),
             witness=settings.state / "witness.log",
@@ -82,7 +82,7 @@ def ledger_prove(seq: int | None, since: int | None, archive: Path | None) -> No
     if (seq is None) is (since is None):
         raise BadCommand("say what to prove", mend="give the SEQ of an entry, or --since SIZE")
     with store_reader(current_settings()) as store:
-        record = join_archive(archive, store)
+        record = join_archive(archive, store.ledger)
         proof = (
             prove_inclusion(record, seq)
             if seq is not None

@@ -69,7 +69,7 @@ class FleetMonitor(Struct):
 
     def _read_status(self, daemon: Daemon, at: float) -> FleetStatus:
         app = daemon.app
-        counts = app.store.counts()
+        counts = app.store.tables.counts()
         agents = {}
         for name in app.services.fleet.agents:
             found = counts.get(name, {})
@@ -101,17 +101,17 @@ class FleetMonitor(Struct):
 
     def _collect_lines(self, daemon: Daemon) -> None:
         store = daemon.app.store
-        head = store.last_seq()
+        head = store.ledger.last_seq()
         if self._last_seq is None:
             self._last_seq = head
-        for _, raw in store.latest_entries(_NOTABLE_KINDS, self._last_seq, _MAX_ENTRIES):
+        for _, raw in store.ledger.latest_entries(_NOTABLE_KINDS, self._last_seq, _MAX_ENTRIES):
             line = notable_line(json.loads(raw))
             if line is not None:
                 self.lines.append(line)
         self._last_seq = head
         fresh = daemon.troubles[self._trouble_count :]
         self._trouble_count = len(daemon.troubles)
-        self.lines.extend(sanitize_text(told) for told in fresh)
+        self.lines.extend(sanitize_text(trouble) for trouble in fresh)
 
 
 def notable_line(entry: Mapping[str, Any]) -> str | None:

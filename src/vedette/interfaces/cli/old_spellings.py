@@ -27,7 +27,7 @@ def translate(words: Words) -> tuple[Words, str | None]:
 Rule = Callable[[Words], tuple[Words, str] | None]
 
 
-def _moved(now: str, **renamed: str) -> Rule:
+def _verb_rule(now: str, **renamed: str) -> Rule:
     """Return a rule for a verb that has another name; of its options some have, too."""
 
     def rule(rest: Words) -> tuple[Words, str]:
@@ -38,7 +38,7 @@ def _moved(now: str, **renamed: str) -> Rule:
     return rule
 
 
-def _renamed(verb: str, old: str, new: str) -> Rule:
+def _option_rule(verb: str, old: str, new: str) -> Rule:
     """Return a rule for a verb of which one option has another name.
 
     Both at once were refused, or unknown: so is the old one then.
@@ -227,55 +227,55 @@ def _worker(rest: Words) -> tuple[Words, str] | None:
 
 
 RULES: dict[tuple[str, ...], Rule] = {
-    ("policy", "check"): _moved("check policy"),
-    ("eval",): _moved("check cases"),
-    ("gateway",): _moved("run --gateway"),
-    ("runs",): _renamed("runs", "--before", "--page"),
-    ("explain-error",): _moved("explain --error"),
-    ("plot", "anomaly"): _moved("plot"),
-    ("hold", "list"): _moved("hold", after="--page"),
+    ("policy", "check"): _verb_rule("check policy"),
+    ("eval",): _verb_rule("check cases"),
+    ("gateway",): _verb_rule("run --gateway"),
+    ("runs",): _option_rule("runs", "--before", "--page"),
+    ("explain-error",): _verb_rule("explain --error"),
+    ("plot", "anomaly"): _verb_rule("plot"),
+    ("hold", "list"): _verb_rule("hold", after="--page"),
     ("hold", "show"): _shown("hold"),
     ("hold", "claim"): _hold_claim,
     ("hold", "note"): _hold_note,
     ("approve",): _group("approve"),
     ("deny",): _group("deny"),
     ("correct",): _placed("correct", "correct RUN LABEL", should="{}"),
-    ("memory", "list"): _moved("memory show"),
+    ("memory", "list"): _verb_rule("memory show"),
     ("memory", "approve"): _memory("active", "memory_approve"),
     ("memory", "on"): _memory("active", "memory_on"),
     ("memory", "off"): _memory("off", "memory_off"),
     ("memory", "reject"): _memory("rejected", "memory_reject"),
-    ("dead", "list"): _moved("dead", before="--page"),
+    ("dead", "list"): _verb_rule("dead", before="--page"),
     ("dead", "show"): _shown("dead"),
-    ("dead", "redrive"): _moved("dead --redrive"),
-    ("dead", "drop"): _moved("dead --drop"),
-    ("clock", "confirm"): _moved("resume --clock"),
-    ("budget", "show"): _moved("budget"),
+    ("dead", "redrive"): _verb_rule("dead --redrive"),
+    ("dead", "drop"): _verb_rule("dead --drop"),
+    ("clock", "confirm"): _verb_rule("resume --clock"),
+    ("budget", "show"): _verb_rule("budget"),
     ("budget", "raise"): _budget_raise,
-    ("mode",): _moved("agent mode"),
-    ("agent", "list"): _moved("agent show"),
-    ("new", "agent"): _moved("agent new"),
-    ("policy", "apply"): _moved("policy publish"),
+    ("mode",): _verb_rule("agent mode"),
+    ("agent", "list"): _verb_rule("agent show"),
+    ("new", "agent"): _verb_rule("agent new"),
+    ("policy", "apply"): _verb_rule("policy publish"),
     ("replay",): _replay,
     ("ledger", "verify"): _verify,
-    ("ledger", "archive"): _renamed("ledger archive", "--keep", "--before"),
-    ("audit", "targets"): _moved("verify targets"),
+    ("ledger", "archive"): _option_rule("ledger archive", "--keep", "--before"),
+    ("audit", "targets"): _verb_rule("verify targets"),
     ("audit", "ship"): _ship,
-    ("keys", "rotate"): _moved("ledger rotate-key"),
+    ("keys", "rotate"): _verb_rule("ledger rotate-key"),
     ("erase",): _placed(
         "erase", "erase event:ID|subject:WHO|entry:SEQ", event="event:{}", subject="subject:{}",
         entry="entry:{}",
     ),
-    ("store", "check"): _moved("verify rows"),
+    ("store", "check"): _verb_rule("verify rows"),
     ("store", "rebuild"): _rebuild,
     ("store", "copy"): _copy,
-    ("pubsub", "plan"): _moved("pubsub"),
-    ("pubsub", "apply"): _moved("pubsub --apply"),
+    ("pubsub", "plan"): _verb_rule("pubsub"),
+    ("pubsub", "apply"): _verb_rule("pubsub --apply"),
     ("pubsub", "redrive"): _redrive_source,
     ("backup",): _placed("backup", "backup FOLDER", to="{}"),
     ("restore",): _restore,
-    ("identity", "list"): _moved("identity show"),
-    ("identity", "rotate"): _moved("identity issue --rotate"),
+    ("identity", "list"): _verb_rule("identity show"),
+    ("identity", "rotate"): _verb_rule("identity issue --rotate"),
     ("worker",): _worker,
-    ("schema",): _moved("completion"),
+    ("schema",): _verb_rule("completion"),
 }  # fmt: skip

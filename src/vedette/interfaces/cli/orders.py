@@ -50,10 +50,10 @@ class OrderCommand(click.Command):
         self._shared = [REASON, COMMAND_ID] if repeatable else [REASON]
         self._needs_reason = needs_reason
         for option in self._shared:
-            name, value, told = option
+            name, value, help = option
             self.params.append(
                 click.Option(
-                    [name], required=needs_reason and option is REASON, metavar=value, help=told,
+                    [name], required=needs_reason and option is REASON, metavar=value, help=help,
                     hidden=True,
                 )
             )  # fmt: skip

@@ -127,15 +127,15 @@ def _fit_line(line: str, width: int, verbatim: str) -> str:
         return line
     indent = len(line) - len(line.lstrip())
     further = " " * min(indent + 4, width // 2)
-    parts, begun, end = [], "", 0
+    parts, row, end = [], "", 0
     for word in _WORD.finditer(line):
         gap = line[end : word.start()]
         end = word.end()
-        if begun.strip() and len(begun) + len(gap) + len(word[0]) > width:
-            parts.append(begun)
-            begun, gap = further, ""
-        begun += gap + word[0]
-    return "\n".join([*parts, begun])
+        if row.strip() and len(row) + len(gap) + len(word[0]) > width:
+            parts.append(row)
+            row, gap = further, ""
+        row += gap + word[0]
+    return "\n".join([*parts, row])
 
 
 # --- tables ----------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ def plot(
     with store_reader(settings) as store, store.snapshot():
         if agent is not None:
             refuse_unknown_agent(settings, store, agent)
-        found = made(store, series, from_us, to_us, agent=agent, most=points)
+        found = made(store.ledger, series, from_us, to_us, agent=agent, most=points)
     if wants_json() and out is None:
         click.echo(dumps(found))
         return
@@ -59,5 +59,5 @@ def plot(
 
 def _file_name(series: str) -> str:
     """Return a series' name without what a file's name may not hold."""
-    kept = "".join(c if c.isalnum() or c in "-_." else "_" for c in series).strip(".")
-    return kept[:100] or "series"
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in series).strip(".")
+    return name[:100] or "series"

@@ -20,7 +20,7 @@ from vedette.policy.compatibility import check_live, format_refusal
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 LIVE, FOLDER = "live", "folder"
 
@@ -227,14 +227,14 @@ def _load_files(settings: Settings, store: StoreReader, which: str) -> tuple[dic
         from vedette.adapters.policy_engines.regorus.stage import read_bundle
 
         return dict(read_bundle(settings.policies).files), FOLDER
-    number, digest = store.live_revision()
+    number, digest = store.policy.live_revision()
     if which != LIVE:
         if not which.isascii() or not which.isdigit():
             mend = "give a revision's number, live or folder"
             raise BadCommand(f"{which!r} is no revision", mend=mend)
         number = int(which)
-        digest = {known: content for known, content, _ in store.revisions()}.get(number, "")
-    files = store.bundle_files(digest)
+        digest = {known: content for known, content, _ in store.policy.revisions()}.get(number, "")
+    files = store.policy.bundle_files(digest)
     if files is None:
         raise BadCommand(f"there was no revision {number}", mend="see `vedette policy history`")
     return files, f"r{number}"

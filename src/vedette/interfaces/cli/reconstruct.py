@@ -67,7 +67,7 @@ def _open_record(export: Path | None) -> Iterator[VerifiableLedger]:
 
     if export is None:
         with store_reader(current_settings()) as store, store.snapshot():
-            yield store
+            yield store.ledger
         return
     if not export.exists():
         mend = "name the folder of an export"

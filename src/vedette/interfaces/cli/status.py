@@ -17,7 +17,7 @@ from vedette.policy.compatibility import format_refusal, read_check
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 
 @click.command()
@@ -32,7 +32,7 @@ def status() -> None:
         published = _publishing_engine(store)
         folder = folder_state(settings, store)
         refused = read_check(store, str(found["bundle"]))
-        doubt = store.loss_window()
+        loss = store.ledger.loss_window()
     client = LocalClient(settings.state)
     running = client.is_alive()
     live = client.status() if running else {}
@@ -45,7 +45,7 @@ def status() -> None:
     found["clock"] = live.get("clock")
     found["unrecorded"] = live.get("unrecorded", [])
     found["store_ready"] = live.get("store", {}).get("ready")
-    found["in_doubt"] = doubt.seq if doubt is not None and not doubt.until else None
+    found["in_doubt"] = loss.seq if loss is not None and not loss.until else None
     print_result({"running": running, **found}, _text(running, found))
 
 
@@ -71,7 +71,7 @@ def _sandbox_text(sandbox: dict[str, Any]) -> str:
 
 def _publishing_engine(store: StoreReader) -> dict[str, str] | None:
     """Return by which engine the last revision was published: no fleet says what decides now."""
-    last = store.latest_entries(("policy.published",), 0, 1)
+    last = store.ledger.latest_entries(("policy.published",), 0, 1)
     if not last:
         return None
     return {"name": json.loads(last[0][1])["engine"], "why": "as the last publication says"}
@@ -79,8 +79,8 @@ def _publishing_engine(store: StoreReader) -> dict[str, str] | None:
 
 def _stop_text(stop: dict[str, Any], until: dict[str, int]) -> str:
     end = until.get(f"{stop['scope']}:{stop['name']}")
-    told = f"{stop['scope']} {stop['name']}".strip()
-    return f"{told} until {format_time(end)}" if end else told
+    target = f"{stop['scope']} {stop['name']}".strip()
+    return f"{target} until {format_time(end)}" if end else target
 
 
 def _text(running: bool, state: dict[str, Any]) -> str:
@@ -126,11 +126,11 @@ def _text(running: bool, state: dict[str, Any]) -> str:
     lines.append(f"agents' code: {_sandbox_text(state['box'])}")
     waiting = [f"{number:,} for {what}" for what, number in state["waiting"].items()]
     lines.append(f"waiting: {', '.join(waiting) or 'nothing'}")
-    if told := state["notices"]:
-        failing = f"; failing: {', '.join(told['failing'])}" if told["failing"] else ""
+    if notices := state["notices"]:
+        failing = f"; failing: {', '.join(notices['failing'])}" if notices["failing"] else ""
         lines.append(
-            f"notices: {told['sent']:,} sent, {told['pending']:,} waiting, "
-            f"{told['failed']:,} attempts failed, {told['dropped']:,} dropped{failing}"
+            f"notices: {notices['sent']:,} sent, {notices['pending']:,} waiting, "
+            f"{notices['failed']:,} attempts failed, {notices['dropped']:,} dropped{failing}"
         )
     oldest = state["oldest"]
     if oldest is not None:

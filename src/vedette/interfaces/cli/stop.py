@@ -59,9 +59,9 @@ def resume(
         raise click.UsageError("--clock lifts no stop: give it alone")
     done = submit_command(current_settings(), "clock_confirm", {}, order)
     by_us = int(done["by_us"])
-    moved = timedelta(seconds=abs(by_us) // 1_000_000)
+    distance = timedelta(seconds=abs(by_us) // 1_000_000)
     way = "forward" if by_us >= 0 else "back"
-    print_result(done, f"confirmed in entry {done['seq']:,}: fleet time moved {moved} {way}")
+    print_result(done, f"confirmed in entry {done['seq']:,}: fleet time moved {distance} {way}")
     return DONE
 
 

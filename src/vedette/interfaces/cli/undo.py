@@ -20,7 +20,7 @@ from vedette.interfaces.cli.output import print_result, sanitize_text
 
 if TYPE_CHECKING:
     from vedette.config.settings import Settings
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 # How long a running fleet is waited for; what takes longer is told by `explain`.
 _MAX_WAIT_S = 2.0
@@ -61,8 +61,8 @@ def _find_effect(store: StoreReader, text: str) -> str:
     kind, name = resolve(store, text)
     if kind not in ("run", "event"):
         return to_action_id(name)
-    runs = [name] if kind == "run" else [run.id for run in store.runs_of_event(name)]
-    rows = [row for run in runs for row in store.actions(run)]
+    runs = [name] if kind == "run" else [run.id for run in store.runs.runs_of_event(name)]
+    rows = [row for run in runs for row in store.runs.actions(run)]
     done = [row for row in rows if row.effect == "done"]
     if len(rows) == 1 or len(done) == 1:
         return (done or rows)[0].id
@@ -78,7 +78,7 @@ def _wait_for_outcome(settings: Settings, run: str) -> Any:
     end = time.monotonic() + _MAX_WAIT_S
     with store_reader(settings) as store:
         while time.monotonic() < end:
-            rows = store.actions(run)
+            rows = store.runs.actions(run)
             if rows and rows[0].effect in ("done", "failed"):
                 return rows[0].effect
             if rows and rows[0].decided in ("hold", "deny"):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from vedette.adapters.ledger_export import VerifiableLedger
     from vedette.config.settings import Settings
     from vedette.ledger.verify import Report
-    from vedette.store.read_runs import StoreReader
+    from vedette.store.reader import StoreReader
 
 _MAX_FINDINGS, _MAX_TARGET_FINDINGS = 20, 50
 _ALL_WELL = "every row is what the ledger says"
@@ -85,12 +85,12 @@ def verify(words: tuple[str, ...], **options: Any) -> int:
     part, names = (
         ("ledger", words) if not words or words[0] not in _PARTS else (words[0], words[1:])
     )
-    check, taken = _PARTS[part]
-    refuse_options(options.keys() - set(taken), f"is for another part than {part}")
+    check, accepted = _PARTS[part]
+    refuse_options(options.keys() - set(accepted), f"is for another part than {part}")
     if len(names) > (1 if part == "ledger" else 0) and part != "targets":
         what = f"{names[-1]!r} is too much: what is verified is {part}"
         raise click.UsageError(what, click.get_current_context())
-    return check(names, {name: options[name] for name in taken})
+    return check(names, {name: options[name] for name in accepted})
 
 
 # --- the ledger ------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def _verify_all(_names: tuple[str, ...], options: Mapping[str, Any]) -> int:
     value = _build_report(None, **options).to_json()
     lines, settings = _report_lines(value), current_settings()
     with store_reader(settings) as store, store.snapshot():
-        rows = [sanitize_text(str(one)) for one in store.audit()]
+        rows = [sanitize_text(str(one)) for one in store.ledger.row_mismatches()]
         decisions = _replay_decisions(settings, store, REPLAY_ENGINES[0])
         judgements = rejudge_store(settings, store, SystemClock()).to_json()
     ok = not rows and decisions["ok"] and judgements["ok"]
@@ -148,7 +148,7 @@ def _build_report(
         settings = current_settings()
         with store_reader(settings) as store:
             return verify_store(
-                join_archive(archive, store),
+                join_archive(archive, store.ledger),
                 read_key(key or settings.state / "ledger.pub"),
                 _find_witness(witness, settings.state / "witness.log"),
                 bodies=not no_bodies,
@@ -237,7 +237,7 @@ def _verify_proof(file: Path, key: Path | None) -> int:
 
 def _verify_rows(_names: tuple[str, ...], _options: Mapping[str, Any]) -> int:
     with store_reader(current_settings()) as store, store.snapshot():
-        found = list(store.audit())
+        found = list(store.ledger.row_mismatches())
     rows = [
         {"table": odd.table, "row": odd.row, "column": odd.column, "says": _column_json(odd.actual),
          "should": _column_json(odd.expected)}
@@ -262,7 +262,7 @@ def _verify_views(_names: tuple[str, ...], options: Mapping[str, Any]) -> int:
         print_result({"rows": number}, f"made {number:,} rows anew from the ledger")
         return 0
     with store_reader(settings) as store, store.snapshot():
-        rows = [f"{name} {id}".strip() for name, id in store.find_wrong_rows()]
+        rows = [f"{name} {id}".strip() for name, id in store.tables.find_wrong_rows()]
     print_result({"spoilt": rows}, "\n".join(rows) or _ALL_WELL)
     return 1 if rows else 0
 
@@ -272,7 +272,7 @@ async def _rebuild_views(settings: Settings) -> int:
 
     store = open_idle_store(settings)
     try:
-        return await store.rebuild_views()
+        return await store.maintenance.rebuild_views()
     finally:
         store.close()
 

@@ -1,4 +1,4 @@
-"""Doors of a running fleet: the local API, and HTTP."""
+"""How a running fleet is reached: the local API, and HTTP."""
 
 
 def preload() -> None:

@@ -48,7 +48,7 @@ class AlertEndpoint(Struct, frozen=True):
 
     @classmethod
     def of(cls, name: str, token: str, vouches: str = "envelope") -> AlertEndpoint:
-        """Return the door that a token opens."""
+        """Return the endpoint that a token opens."""
         return cls(name, sha256_hex(token.encode()), vouches)
 
 
@@ -78,8 +78,8 @@ def alert_routes(app: App) -> list[Route]:
     from vedette.adapters.alertmanager.config import AlertmanagerFile
 
     plans = [plan for plan in app.settings.sources if isinstance(plan, AlertmanagerFile)]
-    doors = [AlertEndpoint.of(plan.name, plan.token(), plan.vouches) for plan in plans]
-    return routes(app.intake, doors) if doors else []
+    endpoints = [AlertEndpoint.of(plan.name, plan.token(), plan.vouches) for plan in plans]
+    return routes(app.intake, endpoints) if endpoints else []
 
 
 def routes(
@@ -97,7 +97,7 @@ class _AlertReceiver:
         self, intake: Intake, endpoints: Sequence[AlertEndpoint], limits: AlertLimits
     ) -> None:
         self._intake = intake
-        self._endpoints = {door.name: door for door in endpoints}
+        self._endpoints = {endpoint.name: endpoint for endpoint in endpoints}
         self._limits = limits
         self._waiting = 0
 
@@ -106,15 +106,15 @@ class _AlertReceiver:
         from starlette.responses import JSONResponse
 
         try:
-            door = self._find_endpoint(request)
+            endpoint = self._find_endpoint(request)
             if self._waiting >= self._limits.max_waiting:
                 raise _Refusal(503, "overloaded", f"{self._waiting} notifications wait")
             self._waiting += 1
             try:
                 events = _parse_events(
-                    door, await self._read_body(request), self._limits.max_alerts
+                    endpoint, await self._read_body(request), self._limits.max_alerts
                 )
-                told = await self._accept(events)
+                counts = await self._accept(events)
             finally:
                 self._waiting -= 1
         except _Refusal as refusal:
@@ -125,22 +125,22 @@ class _AlertReceiver:
             if refusal.status == 401:
                 headers["WWW-Authenticate"] = "Bearer"
             return JSONResponse({"error": refusal.error}, refusal.status, headers)
-        return JSONResponse(told, 200)
+        return JSONResponse(counts, 200)
 
     def _find_endpoint(self, request: Request) -> AlertEndpoint:
-        """Return the door that the request's token opens; a name is told to nobody without one."""
+        """Return the endpoint that the request's token opens; without one nobody learns a name."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         digest = sha256_hex(token.strip().encode("utf-8", "surrogateescape"))
         opened: list[AlertEndpoint] = []
-        for door in self._endpoints.values():  # all of them, so that the time tells nothing
-            if compare_digest(digest, door.token_digest) and scheme.lower() == "bearer":
-                opened.append(door)
+        for endpoint in self._endpoints.values():  # all of them, so that the time tells nothing
+            if compare_digest(digest, endpoint.token_digest) and scheme.lower() == "bearer":
+                opened.append(endpoint)
         if not opened:
             mend = "set authorization of the receiver's http_config to the token of vedette.toml"
             raise _Refusal(401, "no-sender", "the request has no token that we know", mend)
-        for door in opened:
-            if door.name == request.path_params["name"]:
-                return door
+        for endpoint in opened:
+            if endpoint.name == request.path_params["name"]:
+                return endpoint
         mend = "mend the URL of the receiver"
         raise _Refusal(404, "no-source", "no such Alertmanager for this token", mend)
 
@@ -170,10 +170,10 @@ class _AlertReceiver:
             raise _Refusal(503, "overloaded", what) from error
         except Temporary as error:
             raise _Refusal(503, error.code, error.what) from error
-        told = dict.fromkeys(("accepted", "duplicate", "refused"), 0)
+        counts = dict.fromkeys(("accepted", "duplicate", "refused"), 0)
         for receipt in receipts:
-            told[receipt.status] += 1
-        return told
+            counts[receipt.status] += 1
+        return counts
 
 
 def _parse_events(endpoint: AlertEndpoint, body: bytes, max_alerts: int) -> list[Event]:

@@ -62,9 +62,9 @@ def is_descendant(process: int, ancestor: int, proc: Path = _PROC) -> bool:
 def _read_stat(process: int, proc: Path) -> tuple[int, int]:
     """Return a process's parent and when it began (in ticks since the machine did)."""
     try:
-        told = (proc / str(process) / "stat").read_text(encoding="utf-8", errors="replace")
+        text = (proc / str(process) / "stat").read_text(encoding="utf-8", errors="replace")
         # The name in the second field may hold anything, also brackets and blanks.
-        fields = told.rpartition(")")[2].split()
+        fields = text.rpartition(")")[2].split()
         return int(fields[1]), int(fields[19])
     except (OSError, ValueError, IndexError) as error:
         raise _unknown_ancestry(process) from error

@@ -78,8 +78,8 @@ def bundle_routes(app: App) -> list[Route]:
     from vedette.app.policy_publication import bundle_name
     from vedette.config.secret_reference import read_secret
 
-    shelving = app.rollout.distributor
-    if shelving is None or app.settings.http is None:
+    distributor = app.rollout.distributor
+    if distributor is None or app.settings.http is None:
         return []
     plan = app.settings.deployment.policy
     table = {
@@ -89,10 +89,10 @@ def bundle_routes(app: App) -> list[Route]:
     }
     token = read_secret(table, "token", where="vedette.toml: policy.bundle")
     readers = BundleAccess.of(token, app.settings.http[0])
-    return routes(shelving, readers, bundle_name(app.settings.fleet))
+    return routes(distributor, readers, bundle_name(app.settings.fleet))
 
 
-def routes(shelving: BundleDistributor, access: BundleAccess, name: str) -> list[Route]:
+def routes(distributor: BundleDistributor, access: BundleAccess, name: str) -> list[Route]:
     """Return the route of one bundle.
 
     200 with the archive, 304 if the reader has it (late, if it asks us to wait and there is room),
@@ -100,13 +100,13 @@ def routes(shelving: BundleDistributor, access: BundleAccess, name: str) -> list
     """
     from starlette.routing import Route
 
-    bundles = _BundleServer(shelving, access)
+    bundles = _BundleServer(distributor, access)
     return [Route(f"/v1/bundles/{name}", bundles.get, methods=["GET"])]
 
 
 class _BundleServer:
-    def __init__(self, shelving: BundleDistributor, access: BundleAccess) -> None:
-        self._shelving = shelving
+    def __init__(self, distributor: BundleDistributor, access: BundleAccess) -> None:
+        self._distributor = distributor
         self._access = access
         self._waiting = 0
 
@@ -123,19 +123,19 @@ class _BundleServer:
             return JSONResponse({"error": error}, status, headers)
         has = request.headers.get("if-none-match", "")
         wait_s = _parse_wait(request.headers.get("prefer", ""))
-        late = self._waiting < MAX_WAITING
-        if wait_s and late and self._is_current(has):
+        can_wait = self._waiting < MAX_WAITING
+        if wait_s and can_wait and self._is_current(has):
             self._waiting += 1
             try:
                 await self._wait_for_change(request, wait_s)
             finally:
                 self._waiting -= 1
-        return self._build_response(has, late=late and not self._shelving.is_closing)
+        return self._build_response(has, can_wait=can_wait and not self._distributor.is_closing)
 
     async def _wait_for_change(self, request: Request, within_s: float) -> None:
         """Return when there is another archive, after a while, or when the reader hangs up."""
         waits = {
-            asyncio.ensure_future(self._shelving.wait_for_change(within_s)),
+            asyncio.ensure_future(self._distributor.wait_for_change(within_s)),
             asyncio.ensure_future(_wait_for_disconnect(request)),
         }
         try:
@@ -146,21 +146,21 @@ class _BundleServer:
             await asyncio.gather(*waits, return_exceptions=True)
 
     def _etag(self) -> str | None:
-        live = self._shelving.live
+        live = self._distributor.live
         return f'"{live.digest}"' if live is not None else None
 
     def _is_current(self, etags: str) -> bool:
         etag = self._etag()
         return etag is not None and etag in [each.strip() for each in etags.split(",")]
 
-    def _build_response(self, etags: str, *, late: bool) -> Response:
-        """Answer; `late` says whether a reader may count on our answering late.
+    def _build_response(self, etags: str, *, can_wait: bool) -> Response:
+        """Answer; `can_wait` says whether a reader may count on our answering late.
 
         One who was told so and is answered at once asks again at once, without end.
         """
         from starlette.responses import JSONResponse, Response
 
-        live, etag = self._shelving.live, self._etag()
+        live, etag = self._distributor.live, self._etag()
         if live is None or etag is None:
             error = {
                 "code": "unavailable",
@@ -170,7 +170,7 @@ class _BundleServer:
             }
             return JSONResponse({"error": error}, 503, {"Retry-After": "5"})
         headers = {
-            "Content-Type": CONTENT_TYPE if late else PLAIN_TYPE,
+            "Content-Type": CONTENT_TYPE if can_wait else PLAIN_TYPE,
             "ETag": etag,
             "Cache-Control": "no-cache",
             "Vedette-Revision": f"{live.number} {live.bundle}",

@@ -120,13 +120,13 @@ async def _dispatch(
 
 
 def _check_arguments(verb: str, args: Mapping[str, Any]) -> dict[str, Any]:
-    taken = VERBS[verb]
+    known = VERBS[verb]
     given = {name: value for name, value in args.items() if value is not None}
     for name, value in given.items():
-        if name not in taken:
-            raise BadCommand(f"{verb} takes no argument {name!r}", mend=f"it takes {list(taken)}")
-        if not isinstance(value, taken[name]):
-            raise BadCommand(f"{verb}: {name} must be a {taken[name].__name__}")
+        if name not in known:
+            raise BadCommand(f"{verb} takes no argument {name!r}", mend=f"it takes {list(known)}")
+        if not isinstance(value, known[name]):
+            raise BadCommand(f"{verb}: {name} must be a {known[name].__name__}")
     needed = _REQUIRED.get(verb)
     if needed and needed not in given:
         raise BadCommand(f"{verb}: {needed} is missing", mend=f"give {needed}")

@@ -239,5 +239,5 @@ class _EventReceiver:
         return _Refusal(413, "too-large", f"{what}, the limit is {limit}", mend="send less at once")
 
     def _unavailable(self, code: str, what: str) -> _Refusal:
-        again = {"Retry-After": str(self._limits.retry_after_seconds)}
-        return _Refusal(503, code, what, mend="send the same again later", headers=again)
+        headers = {"Retry-After": str(self._limits.retry_after_seconds)}
+        return _Refusal(503, code, what, mend="send the same again later", headers=headers)

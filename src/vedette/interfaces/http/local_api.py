@@ -71,12 +71,12 @@ def routes(
     """Return the routes. Only `owner_uid` (default: who runs this process) and root may pass."""
     from starlette.routing import Route
 
-    door = _LocalApi(commands, health, status, os.geteuid() if owner_uid is None else owner_uid)
+    api = _LocalApi(commands, health, status, os.geteuid() if owner_uid is None else owner_uid)
     return [
-        Route("/v1/commands/{verb}", door.command, methods=["POST"]),
-        Route("/v1/health", door.health, methods=["GET"]),
-        Route("/v1/status", door.status, methods=["GET"]),
-        Route("/v1/changes", door.changes, methods=["GET"]),
+        Route("/v1/commands/{verb}", api.command, methods=["POST"]),
+        Route("/v1/health", api.health, methods=["GET"]),
+        Route("/v1/status", api.status, methods=["GET"]),
+        Route("/v1/changes", api.changes, methods=["GET"]),
     ]
 
 
@@ -120,13 +120,12 @@ class _LocalApi:
         async def read_changes(request: Request) -> Mapping[str, Any]:
             from vedette.ledger.history.changes import changes
 
-            asked = request.query_params
-            after, topics = asked.get("after", ""), asked.get("topics")
+            params = request.query_params
+            after, topics = params.get("after", ""), params.get("topics")
             if not (after.isascii() and after.isdigit() and len(after) < 19):
                 raise BadCommand("after is a place in the ledger", mend="take `head` of an answer")
-            store: Any = self._commands.services.store
             wanted = None if topics is None else frozenset(topics.split(","))
-            return changes(store, int(after), wanted)
+            return changes(self._commands.services.store.ledger, int(after), wanted)
 
         return await self._answer(request, read_changes)
 
@@ -149,10 +148,10 @@ class _LocalApi:
         verb = request.path_params["verb"]
         if verb not in VERBS:
             raise NoSuchVerb(verb)
-        asked = await read_order(request)
-        order = Order(self._person(request), asked["reason"], asked["command_id"])
+        document = await read_order(request)
+        order = Order(self._person(request), document["reason"], document["command_id"])
         # The work goes on if the client hangs up: half a command is worse than an unread answer.
-        return await asyncio.shield(dispatch(self._commands, verb, order, asked["args"]))
+        return await asyncio.shield(dispatch(self._commands, verb, order, document["args"]))
 
 
 class NoSuchVerb(Exception):
@@ -174,12 +173,16 @@ async def read_order(request: Request) -> dict[str, Any]:
         if len(raw) > MAX_BODY_BYTES:
             raise BadCommand(f"more than {MAX_BODY_BYTES} bytes", mend="send less at once")
     try:
-        asked = json.loads(raw) if raw else {}
+        document = json.loads(raw) if raw else {}
     except (ValueError, RecursionError) as error:
         raise BadCommand(f"the request is not JSON: {error}") from error
-    if not isinstance(asked, dict) or not set(asked) <= {"command_id", "reason", "args"}:
+    if not isinstance(document, dict) or not set(document) <= {"command_id", "reason", "args"}:
         raise BadCommand("a command is an object of command_id, reason and args")
-    reason, command_id, args = asked.get("reason"), asked.get("command_id"), asked.get("args")
+    reason, command_id, args = (
+        document.get("reason"),
+        document.get("command_id"),
+        document.get("args"),
+    )
     if not isinstance(reason, str | None) or not isinstance(command_id, str | None):
         raise BadCommand("command_id and reason are texts")
     if not isinstance(args, dict | None):
@@ -221,7 +224,7 @@ def _health(app: OpenFleet) -> dict[str, Any]:
     return {
         "fleet": services.fleet.name,
         "pid": os.getpid(),
-        "ready": services.store.is_ready,
+        "ready": services.store.steps.is_ready,
     }
 
 
@@ -253,7 +256,7 @@ def live_status(commands: Commands) -> dict[str, Any]:
         else None,
         "stopped": [f"{scope}:{name}" for scope, name in services.stops.list_scopes()],
         "unrecorded": [f"{scope}:{name}" for scope, name in services.stops.unrecorded],
-        "store": {"ready": services.store.is_ready},
+        "store": {"ready": services.store.steps.is_ready},
         "clock": None if services.clock.jump is None else describe_jump(services.clock.jump),
         "until": {
             f"{stop.scope}:{stop.name}": stop.until_us for stop in services.stops.timed_stops

@@ -46,8 +46,10 @@ class LocalClient:
         Raises the error that the command raised; Unavailable if nobody answers, or if the runner
         went away while it had the command.
         """
-        asked = {"command_id": command_id, "reason": reason, "args": dict(args)}
-        return self._result(self._request("POST", f"/v1/commands/{verb}", asked, COMMAND_TIMEOUT_S))
+        document = {"command_id": command_id, "reason": reason, "args": dict(args)}
+        return self._result(
+            self._request("POST", f"/v1/commands/{verb}", document, COMMAND_TIMEOUT_S)
+        )
 
     def _request(self, method: str, path: str, body: Any, seconds: float) -> dict[str, Any]:
         try:
@@ -79,9 +81,9 @@ class LocalClient:
         return answer
 
     def _result(self, answer: Mapping[str, Any]) -> dict[str, Any]:
-        told = answer.get("error")
-        if told is not None:
-            raise parse_error(told)
+        error = answer.get("error")
+        if error is not None:
+            raise parse_error(error)
         found: dict[str, Any] = answer["result"]
         return found
 

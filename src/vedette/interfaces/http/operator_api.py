@@ -65,8 +65,8 @@ def routes(app: App) -> list[Route]:
         algorithms=ALGORITHMS,
         max_life_us=people.max_token_life_us,
     )
-    door = OperatorApi(app.commands, people, verifier, lambda: open_reader(app.settings))
-    return door.routes()
+    api = OperatorApi(app.commands, people, verifier, lambda: open_reader(app.settings))
+    return api.routes()
 
 
 class OperatorApi:
@@ -151,10 +151,10 @@ class OperatorApi:
         # Before the body is read: it may be large, and is none of theirs.
         require_role(who, who.roles, verb)
         async with asyncio.timeout(READ_TIMEOUT_S):
-            asked = await read_order(request)
-        order = Order(who, asked["reason"], asked["command_id"])
+            document = await read_order(request)
+        order = Order(who, document["reason"], document["command_id"])
         # The work goes on if the client hangs up: half a command is worse than an unread answer.
-        return await asyncio.shield(self._dispatch(verb, order, asked["args"]))
+        return await asyncio.shield(self._dispatch(verb, order, document["args"]))
 
     async def _dispatch(
         self, verb: str, order: Order, args: Mapping[str, Any]
@@ -186,8 +186,8 @@ class OperatorApi:
         if work is None:
             raise NoSuchVerb(name)
         require_role(who, who.roles, name)
-        asked, now_us = dict(request.query_params), self._commands.services.clock.now_us()
-        return await self._read_record(lambda record: work(record, now_us, asked))
+        params, now_us = dict(request.query_params), self._commands.services.clock.now_us()
+        return await self._read_record(lambda record: work(record, now_us, params))
 
     async def _read_record(self, work: Callable[[Any], Any]) -> Any:
         """Read with a connection of its own beside the line, which must not wait for a reader."""
@@ -221,8 +221,8 @@ def person_of(claims: Claims, people: PeoplePlan) -> Principal:
     if people.name_claim == "email" and claims.all.get("email_verified") is not True:
         what = "nobody has verified that the e-mail address is theirs"
         raise _forbidden("no-name", what, "set [people] name_claim to another claim, as sub")
-    told = _claim(claims.all, people.role_claim)
-    has = {told} if isinstance(told, str) else {one for one in told if isinstance(one, str)}
+    claim = _claim(claims.all, people.role_claim)
+    has = {claim} if isinstance(claim, str) else {one for one in claim if isinstance(one, str)}
     given = people.roles or {}
     roles = frozenset(role for role in ROLES if has.intersection(given.get(role, ())))
     principal = Principal("person", f"{_host(people.issuer or '')}/{name}", roles)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from vedette.domain.base.errors import BadCommand
+from vedette.domain.erasure import ErasureTarget
+from vedette.domain.ports.store import StoreReader
 
 Query = dict[str, str]
 _FILTERS = frozenset(
@@ -16,7 +18,7 @@ _FILTERS = frozenset(
 )  # fmt: skip
 
 
-def changes(record: Any, now_us: int, query: Query) -> dict[str, Any]:
+def changes(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     """Return what was touched after a place in the ledger (`after`, `topics`)."""
     from vedette.ledger.history.changes import changes
 
@@ -26,10 +28,10 @@ def changes(record: Any, now_us: int, query: Query) -> dict[str, Any]:
     after = _parse_number(query, "after")
     if after is None:
         raise BadCommand("after is a place in the ledger", mend="take `head` of an answer")
-    return changes(record, after, wanted)
+    return changes(record.ledger, after, wanted)
 
 
-def holds(record: Any, now_us: int, query: Query) -> dict[str, Any]:
+def holds(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     """Return a page of holds (`waits`, `after`, `limit`)."""
     from vedette.ledger.history.lists import inbox
 
@@ -44,7 +46,7 @@ def holds(record: Any, now_us: int, query: Query) -> dict[str, Any]:
     )
 
 
-def runs(record: Any, now_us: int, query: Query) -> dict[str, Any]:
+def runs(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     """Return a page of runs (`agent`, `state`, `before`, `after`, `limit`)."""
     from vedette.ledger.history.lists import runs_page
 
@@ -55,7 +57,7 @@ def runs(record: Any, now_us: int, query: Query) -> dict[str, Any]:
     return runs_page(record, now_us, **given, **_parse_limit(query))
 
 
-def entries(record: Any, now_us: int, query: Query) -> dict[str, Any]:
+def entries(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     """Return a page of entries (`at`, `before`, `after`, `limit`, and what an index finds by)."""
     from vedette.ledger.history.changes import entries_page
 
@@ -64,7 +66,7 @@ def entries(record: Any, now_us: int, query: Query) -> dict[str, Any]:
     if "policy_rev" in filters:
         filters["policy_rev"] = _parse_number(query, "policy_rev")
     return entries_page(
-        record,
+        record.ledger,
         now_us,
         filters,
         at_us=_parse_number(query, "at"),
@@ -74,7 +76,7 @@ def entries(record: Any, now_us: int, query: Query) -> dict[str, Any]:
     )
 
 
-def dead(record: Any, now_us: int, query: Query) -> dict[str, Any]:
+def dead(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     """Return a page of dead letters (`agent`, `error`, `before`, `limit`)."""
     from vedette.ledger.history.dead_letters import dead_letter_page
 
@@ -83,18 +85,18 @@ def dead(record: Any, now_us: int, query: Query) -> dict[str, Any]:
     return dead_letter_page(record, now_us, **given, **_parse_limit(query))
 
 
-def erasable_content(record: Any, now_us: int, query: Query) -> dict[str, Any]:
+def erasable_content(record: StoreReader, now_us: int, query: Query) -> dict[str, Any]:
     """Return what `erase` would find (`event`, `subject` or `entry`)."""
     _check_names(query, "event", "subject", "entry")
     if len(query) != 1:
         raise BadCommand("say what to erase", mend="give one of event, subject and entry")
     entry = _parse_number(query, "entry")
-    found = record.survey(event=query.get("event"), subject=query.get("subject"), entry=entry)
-    told: dict[str, Any] = found.to_json(len(record.candidates(found.events)))
-    return told
+    target = ErasureTarget.of(event=query.get("event"), subject=query.get("subject"), entry=entry)
+    found = record.runs.survey(target)
+    return found.to_json(len(record.memories.candidates(found.events)))
 
 
-READS: Mapping[str, Callable[[Any, int, Query], dict[str, Any]]] = {
+READS: Mapping[str, Callable[[StoreReader, int, Query], dict[str, Any]]] = {
     "changes": changes,
     "holds": holds,
     "runs": runs,

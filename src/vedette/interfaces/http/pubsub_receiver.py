@@ -7,10 +7,10 @@ the issuer, for our audience, with that account's verified e-mail. The body is t
 
 What the broker sees: 204 after the commit, also of a duplicate. 401 without such a token, 403 for
 another account's or another subscription's, 404 for a name that is not declared, 400 for what is no
-wrapped message. 429 while the line or this door is full and 503 while store or keys are away, both
-with Retry-After: nothing waits here for long, the broker keeps it and sends it again. A message
-that is no event is recorded once and then over (204); where the subscription has a dead-letter
-topic it is 422 instead, so that the broker counts its attempts and puts it there.
+wrapped message. 429 while the line or this endpoint is full and 503 while store or keys are away,
+both with Retry-After: nothing waits here for long, the broker keeps it and sends it again. A
+message that is no event is recorded once and then over (204); where the subscription has a
+dead-letter topic it is 422 instead, so that the broker counts its attempts and puts it there.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class _PushReceiver:
         limits: PushLimits,
     ) -> None:
         self._intake = intake
-        self._endpoints = {door.name: door for door in endpoints}
+        self._endpoints = {endpoint.name: endpoint for endpoint in endpoints}
         self._metrics = metrics
         self._limits = limits
         self._waiting = 0
@@ -172,17 +172,17 @@ class _PushReceiver:
         """Take one message."""
         from starlette.responses import JSONResponse, Response
 
-        door = self._endpoints.get(request.path_params["name"])
-        if door is None:
+        endpoint = self._endpoints.get(request.path_params["name"])
+        if endpoint is None:
             return JSONResponse({"error": {"what": "no such push subscription"}}, 404)
         try:
             # Room is for those who may push, and only while they do: or strangers, who need not
-            # even send what they announce, would keep the door shut.
-            await self._authenticate(door, request)
+            # even send what they announce, would keep the place of others.
+            await self._authenticate(endpoint, request)
             with self._reserve_capacity(self._body_size(request)):
-                return Response(status_code=await self._accept_message(door, request))
+                return Response(status_code=await self._accept_message(endpoint, request))
         except _Refusal as refusal:
-            self._metrics.count("push_requests", source=door.name, outcome=refusal.outcome)
+            self._metrics.count("push_requests", source=endpoint.name, outcome=refusal.outcome)
             return await self._answer(request, refusal)
 
     @contextmanager
@@ -219,8 +219,8 @@ class _PushReceiver:
             headers["Retry-After"] = str(self._limits.retry_after_seconds)
         if refusal.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        told = {"error": {"code": refusal.outcome, "what": refusal.what}}
-        return JSONResponse(told, refusal.status, headers)
+        body = {"error": {"code": refusal.outcome, "what": refusal.what}}
+        return JSONResponse(body, refusal.status, headers)
 
     # --- who, what, and to whom -----------------------------------------------------------------
 
@@ -303,13 +303,13 @@ class _PushReceiver:
 def _unwrap(endpoint: PushEndpoint, body: bytes) -> PushedMessage:
     """Return the message of a wrapped push. Raises _Refusal."""
     try:
-        told = load_json(body)
+        request = load_json(body)
     except BadEvent as error:
         raise _Refusal(400, "bad-request", error.what) from error
-    message = told.get("message") if isinstance(told, dict) else None
+    message = request.get("message") if isinstance(request, dict) else None
     if not isinstance(message, dict):
         raise _Refusal(400, "bad-request", "no wrapped Pub/Sub message; use payload wrapping")
-    if told.get("subscription") != endpoint.subscription:
+    if request.get("subscription") != endpoint.subscription:
         raise _Refusal(403, "forbidden", "the message is another subscription's")
     attributes = message.get("attributes") or {}
     texts = isinstance(attributes, dict) and all(isinstance(v, str) for v in attributes.values())

@@ -50,7 +50,7 @@ def build_application(app: App) -> Starlette:
         if (refusal := hosts.refusal(request)) is not None:
             return refusal
         why = []
-        if not app.store.is_ready:
+        if not app.store.steps.is_ready:
             why.append(f"store: {app.store.writer.failure}")
         if app.services.gateway.policy_rev == 0:
             why.append("policy: no revision is live")

@@ -1,4 +1,4 @@
-"""The gateway's door for workers of other hosts, and the record of whoever was turned away."""
+"""The gateway's endpoint for workers of other hosts, and the record of whoever was refused."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _POLL_S = 0.5
 class RefusalLog:
     """Puts in the ledger who was turned away and why, and never a token.
 
-    Anybody who reaches the door can cause a refusal, so what they cause is bounded: an entry for
-    each agent and code in `RECORD_INTERVAL_US`, which counts those since the one before it
+    Anybody who reaches the endpoint can cause a refusal, so what they cause is bounded: an entry
+    for each agent and code in `RECORD_INTERVAL_US`, which counts those since the one before it
     (`tries`).
     """
 
@@ -59,7 +59,7 @@ class RefusalLog:
 
     async def _write_entry(self, draft: Draft) -> None:
         with suppress(StoreFailed):  # counted all the same; there is no one to answer
-            await self._app.store.append_entries([draft])
+            await self._app.store.commands.append_entries([draft])
 
     async def drain(self) -> None:
         """Return when what was taken is written."""
@@ -72,19 +72,19 @@ async def record_changes(app: App, report_trouble: Callable[[str], None]) -> Non
     `vedette identity` works beside the gateway, and without one: what it did is found here.
     """
     issuer = build_issuer(app.settings, app.services.clock.now_us)
-    said = ""
+    reported = ""
     while True:
-        told = ""
+        trouble = ""
         try:
             await _record_new_changes(app, issuer)
         except StoreFailed:
-            told = said  # found again when the store is back, which others speak of
+            trouble = reported  # found again when the store is back, which others speak of
         except Exception as error:
             # A book can be mended: what is in it by then is recorded by then.
-            told = f"changes of identities are not recorded: {type(error).__name__}: {error}"
-        if told and told != said:
-            report_trouble(told)
-        said = told
+            trouble = f"changes of identities are not recorded: {type(error).__name__}: {error}"
+        if trouble and trouble != reported:
+            report_trouble(trouble)
+        reported = trouble
         await asyncio.sleep(_POLL_S)
 
 
@@ -104,13 +104,13 @@ async def _record_new_changes(app: App, issuer: Issuer) -> None:
         body = Body(canonical_json({"reason": change["reason"]}))
         draft = Draft("identity.changed", fields, body=body)
         with suppress(AlreadyDone):
-            await app.store.append_entries([draft], command=f"identity:{book}:{marks[n]}")
-        await app.store.remember(CHANGES_KEY + book, marks[n])
+            await app.store.commands.append_entries([draft], command=f"identity:{book}:{marks[n]}")
+        await app.store.commands.set_meta(CHANGES_KEY + book, marks[n])
 
 
 @asynccontextmanager
 async def serve_workers(
-    app: App, report_trouble: Callable[[str], None] = lambda told: None
+    app: App, report_trouble: Callable[[str], None] = lambda message: None
 ) -> AsyncIterator[str | None]:
     """Let workers in for as long as the context lasts; yields the HTTP address, None without one.
 

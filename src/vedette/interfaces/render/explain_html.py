@@ -371,12 +371,12 @@ def _effect(effect: Mapping[str, Any], format_time: TimeFormat) -> str:
         (state["state"], f"{_time(state['at'], format_time)}, revision {state['revision']}")
         for state in effect["states"]
     ]
-    if told := format_quiet_time(effect):
-        rows.append(("outcome", told.format(at=_time(effect["next_try_at"], format_time))))
-    if told := format_tries(effect):
+    if quiet_time := format_quiet_time(effect):
+        rows.append(("outcome", quiet_time.format(at=_time(effect["next_try_at"], format_time))))
+    if tries := format_tries(effect):
         next_at = effect["next_try_at"] if effect["state"] in OPEN_STATES else None
         rows.append(
-            ("tries", told + (f", next try {_time(next_at, format_time)}" if next_at else ""))
+            ("tries", tries + (f", next try {_time(next_at, format_time)}" if next_at else ""))
         )
     outcome = effect["outcome"]
     if effect["erased"]:

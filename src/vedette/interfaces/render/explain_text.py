@@ -318,8 +318,8 @@ def _hold(hold: Mapping[str, Any]) -> Iterator[StyledLine]:
         if answer["shown_digest"]:
             yield "dim", f"  for what was shown as {answer['shown_digest'][:16]}"
     for note in hold["notes"]:
-        told = "(erased)" if note["erased"] else safe_text(note["text"])
-        yield "text", f"  {_time_text(note['at'])}  noted by {safe_text(note['by'])}: {told}"
+        text = "(erased)" if note["erased"] else safe_text(note["text"])
+        yield "text", f"  {_time_text(note['at'])}  noted by {safe_text(note['by'])}: {text}"
 
 
 def _effect(effect: Mapping[str, Any]) -> Iterator[StyledLine]:
@@ -328,19 +328,19 @@ def _effect(effect: Mapping[str, Any]) -> Iterator[StyledLine]:
         tries = f", tries {state['tries']}" if state["tries"] else ""
         under = f"revision {state['revision']}"
         yield "text", f"  {_time_text(state['at'])}  {state['state']}, {under}{tries}"
-    if told := format_quiet_time(effect):
-        yield "text", f"  {told.format(at=_time_text(effect['next_try_at']))}"
-    if told := format_tries(effect):
+    if quiet_time := format_quiet_time(effect):
+        yield "text", f"  {quiet_time.format(at=_time_text(effect['next_try_at']))}"
+    if tries_text := format_tries(effect):
         next_at = effect["next_try_at"] if effect["state"] in OPEN_STATES else None
-        yield "text", f"  {told}" + (f", next try {_time_text(next_at)}" if next_at else "")
+        yield "text", f"  {tries_text}" + (f", next try {_time_text(next_at)}" if next_at else "")
     outcome = effect["outcome"]
     if effect["erased"]:
         yield "text", "  outcome: (erased)"
     elif outcome:
-        told = outcome["error"] or outcome["data"]
+        result = outcome["error"] or outcome["data"]
         yield (
             _EFFECT_STYLES.get(outcome["state"], "text"),
-            f"  OUTCOME {outcome['state']}: {safe_text(told)}",
+            f"  OUTCOME {outcome['state']}: {safe_text(result)}",
         )
     if effect["word"]:
         whose = {"verified": "verified at its target", "claimed": "claimed by the tool"}

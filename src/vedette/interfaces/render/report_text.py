@@ -113,10 +113,10 @@ def _exceptions(exceptions: Sequence[Mapping[str, Any]], format_time: TimeFormat
         of = f" {safe_text(tool, 60)}" if tool else ""
         named = f" [{safe_text(who, 80)}]" if same[0]["agent"] else ""
         tries = [one["next_try_at"] for one in same if one["next_try_at"]]
-        again = f", next try {_time_text(min(tries), format_time)}" if tries else ""
+        next_try = f", next try {_time_text(min(tries), format_time)}" if tries else ""
         id = same[0]["example"]
         reason = safe_text(why, _MAX_CHARS)
-        yield f"{count:>6,}  {kind}{of}: {reason}{again}{named} e.g. {id[:_ID_CHARS]}"
+        yield f"{count:>6,}  {kind}{of}: {reason}{next_try}{named} e.g. {id[:_ID_CHARS]}"
 
 
 def _budgets(budgets: Mapping[str, Any]) -> Iterator[str]:
@@ -176,11 +176,11 @@ def reconstruction_text(
 
     `format_time` writes an instant for its reader.
     """
-    begun, ended = (
+    start, end = (
         _time_text(at, format_time)
         for at in (reconstruction.window.since_us, reconstruction.window.until_us)
     )
-    yield f"FROM {begun} TO {ended}, to entry {reconstruction.last:,}"
+    yield f"FROM {start} TO {end}, to entry {reconstruction.last:,}"
     for name in sorted(reconstruction.agents):
         agent = reconstruction.agents[name]
         yield f"AGENT {name} ({agent.identity or 'its identity is not recorded'})"

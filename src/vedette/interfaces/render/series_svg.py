@@ -178,18 +178,18 @@ def _time_axis(x_scale: _Scale, format_time: Callable[[int], str]) -> list[str]:
     places = list(range(-(-low // step) * step, high + 1, step))[:400]
     for at in places or [low]:
         # As `when` writes it: the day, a space or a T, the time to the second, the offset.
-        told = format_time(at)
+        text = format_time(at)
         x = x_scale.position(at)
         drawn.append(
             f'<line class="rule" x1="{x}" x2="{x}" y1="{_VALUE_AREA[0]}" y2="{_SCORE_AREA[1]}"/>'
         )
-        lines = [told[11:19].removesuffix(":00")]
-        if told[:10] != day:
-            day = told[:10]
+        lines = [text[11:19].removesuffix(":00")]
+        if text[:10] != day:
+            day = text[:10]
             lines.append(day)
         # A day's name near an end would leave the paper if it were centred.
-        late, early = x > WIDTH - 60, x < _LEFT + 20
-        anchor = "end" if late else "start" if early else "middle"
+        at_end, at_start = x > WIDTH - 60, x < _LEFT + 20
+        anchor = "end" if at_end else "start" if at_start else "middle"
         drawn += [
             f'<text class="dim" x="{x}" y="{_SCORE_AREA[1] + 18 + 16 * row}" '
             f'text-anchor="{anchor}">{_escape_text(line)}</text>'
@@ -243,8 +243,8 @@ def _incident_spans(
         )
         # A word over a word helps nobody; the title of each span has it anyway.
         if x >= free:
-            late = x > WIDTH - 120
-            place = f'x="{end}" text-anchor="end"' if late else f'x="{x}"'
+            at_end = x > WIDTH - 120
+            place = f'x="{end}" text-anchor="end"' if at_end else f'x="{x}"'
             drawn.append(f'<text class="word" {place} y="{_VALUE_AREA[0] - 4}">{word}</text>')
             free = x + 9 * len(word)
     return drawn

@@ -77,7 +77,7 @@ class Encoder:
         All vectors of a model point partly the same way; without that share they differ more.
         """
         middle = joined(self.pooled(texts), unit_only=True).mean(axis=0)
-        return lambda asked: joined(self.pooled(asked), middle)
+        return lambda queries: joined(self.pooled(queries), middle)
 
     def pooled(self, texts: Sequence[str]) -> Singles:
         """Return the mean over the tokens of each text: (texts, layers, 384), of any length."""
@@ -101,8 +101,8 @@ class Encoder:
             if number in self._layers:
                 total: Singles = np.add.reduceat(state, starts, axis=0)
                 means.append((total / lengths).astype(np.float32))
-        kept = sorted(set(self._layers))
-        return np.stack([means[kept.index(layer)] for layer in self._layers], axis=1)
+        layers = sorted(set(self._layers))
+        return np.stack([means[layers.index(layer)] for layer in self._layers], axis=1)
 
 
 class _Block:
@@ -121,12 +121,12 @@ class _Block:
         self._back_norm = _norm_of(found, head + "output.LayerNorm")
 
     def __call__(self, state: Singles, starts: npt.NDArray[Any], sizes: Sequence[int]) -> Singles:
-        asked = state @ self._query_key_value + self._query_key_value_bias
+        projected = state @ self._query_key_value + self._query_key_value_bias
         seen = np.empty_like(state)
         for first, last in _equal_length_runs(sizes):
             begin, size = int(starts[first]), sizes[first]
             rows = slice(begin, begin + (last - first) * size)
-            seen[rows] = _attend(asked[rows], last - first, size)
+            seen[rows] = _attend(projected[rows], last - first, size)
         state = _layer_norm(state + seen @ self._out + self._out_bias, *self._out_norm)
         wide = _gelu(state @ self._wide + self._wide_bias)
         return _layer_norm(state + wide @ self._back + self._back_bias, *self._back_norm)
@@ -152,10 +152,10 @@ def _unit(rows: Floats) -> Floats:
     return found
 
 
-def _attend(asked: Singles, texts: int, size: int) -> Singles:
+def _attend(projected: Singles, texts: int, size: int) -> Singles:
     """Scaled dot-product attention within `texts` texts of `size` tokens each."""
     deep = WIDTH // _HEADS
-    split = asked.reshape(texts, size, 3, _HEADS, deep).transpose(2, 0, 3, 1, 4)
+    split = projected.reshape(texts, size, 3, _HEADS, deep).transpose(2, 0, 3, 1, 4)
     scores = split[0] @ split[1].swapaxes(-1, -2)
     scores *= np.float32(deep**-0.5)
     scores -= scores.max(axis=-1, keepdims=True)

@@ -149,8 +149,8 @@ class ActionHistory(Struct, frozen=True):
     @property
     def approval(self) -> AnswerEntry | None:
         """Return the answer of a person by which the last question was permitted."""
-        asked = self.readable_decision
-        return None if asked is None else self._approval(asked)
+        decision = self.readable_decision
+        return None if decision is None else self._approval(decision)
 
     def _approval(self, decision: DecisionEntry) -> AnswerEntry | None:
         if not decision.approvals or decision.outcome != "permit":
@@ -204,7 +204,7 @@ class ActionHistory(Struct, frozen=True):
     def missing_fields(self) -> list[str]:
         """Return what the ledger does not tell of an effect; an empty list if it tells all."""
         last = self.decision
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "event": self.event,
             "revision": last and last.revision,
             "bundle": last and last.bundle,
@@ -212,10 +212,10 @@ class ActionHistory(Struct, frozen=True):
             "digest": self.digest,
         }
         if not self.erased:
-            told |= {"identity": self.identity, "origins": self.origins}
+            fields |= {"identity": self.identity, "origins": self.origins}
         if self.is_external:
-            told["intent"] = self.plan
-        return [name for name, value in told.items() if value is None]
+            fields["intent"] = self.plan
+        return [name for name, value in fields.items() if value is None]
 
     # --- what is wrong with it --------------------------------------------------------------
 
@@ -350,7 +350,7 @@ def _arguments(
     inner = {at[:end] for at in (*origins, *sinks) for end, c in enumerate(at) if c == "/" and end}
     arguments: list[dict[str, Any]] = []
 
-    def tell(pointer: str, name: str, value: Any, above: str | None) -> None:
+    def add_argument(pointer: str, name: str, value: Any, above: str | None) -> None:
         origin = origins.get(pointer, above)
         whole, sink, source = pointer.count("/") == 1, pointer in sinks, drawn.get(pointer)
         if whole or sink or source or origin != above:
@@ -368,10 +368,10 @@ def _arguments(
             parts = value.items() if isinstance(value, Mapping) else enumerate(value)
             for key, part in parts:
                 below = f"{pointer}/{escape_pointer(str(key))}"
-                tell(below, below[1:], part, origin)
+                add_argument(below, below[1:], part, origin)
 
     for name, value in requested["args"].items():
-        tell(f"/{escape_pointer(name)}", name, value, None)
+        add_argument(f"/{escape_pointer(name)}", name, value, None)
     return arguments
 
 

@@ -15,9 +15,10 @@ from msgspec import Struct, field
 
 from vedette.domain.effect import OPEN_STATES
 from vedette.domain.entry import EFFECT_KINDS
+from vedette.domain.ports.ledger_reader import EntryLog
 from vedette.domain.target_record import INBOX, Mail, TargetEffect
 from vedette.ledger.history.entry_view import DecisionEntry, EffectEntry, view_entry
-from vedette.ledger.history.time_window import EntryLog, parse_fields
+from vedette.ledger.history.time_window import parse_fields
 
 AUDIT = "vedette.audit/1"
 
@@ -89,12 +90,12 @@ def read_effects(record: EntryLog, target_of: Callable[[str, str], str | None]) 
     `target_of` names the target that an agent's tool has today: asked where the decision that
     recorded it is erased.
     """
-    told = RecordedEffects()
-    asked: dict[str, _Request] = {}
+    effects = RecordedEffects()
+    requests: dict[str, _Request] = {}
     for seq, raw, _, data in record.walk():
         fields = parse_fields(raw)
-        if not told.first_us:
-            told.first_us, told.is_truncated = int(fields.get("at") or 0), seq > 1
+        if not effects.first_us:
+            effects.first_us, effects.is_truncated = int(fields.get("at") or 0), seq > 1
         kind, action = fields.get("kind"), str(fields.get("action") or "")
         if kind == "action.decided" and fields.get("outcome") != "permit":
             continue
@@ -102,14 +103,14 @@ def read_effects(record: EntryLog, target_of: Callable[[str, str], str | None]) 
             continue
         entry = view_entry(seq, fields, data)
         if isinstance(entry, DecisionEntry):
-            asked[action] = _read_request(entry)
+            requests[action] = _read_request(entry)
         elif isinstance(entry, EffectEntry):
-            claim = told.effects.get(action.removeprefix("act_"))
+            claim = effects.effects.get(action.removeprefix("act_"))
             if claim is None:
-                claim = _build_effect(entry, action, asked.pop(action, (None, None)), target_of)
-                told.effects[claim.key] = claim
+                claim = _build_effect(entry, action, requests.pop(action, (None, None)), target_of)
+                effects.effects[claim.key] = claim
             _apply_change(claim, entry)
-    return told
+    return effects
 
 
 _Request = tuple["Mapping[str, Any] | None", "str | None"]
@@ -126,10 +127,10 @@ def _read_request(entry: DecisionEntry) -> _Request:
 
 
 def _build_effect(
-    entry: EffectEntry, action: str, asked: _Request, target_of: Callable[[str, str], str | None]
+    entry: EffectEntry, action: str, request: _Request, target_of: Callable[[str, str], str | None]
 ) -> RecordedEffect:
     agent, tool = str(entry.agent), str(entry.tool)
-    args, target = asked
+    args, target = request
     claim = RecordedEffect(action.removeprefix("act_"), action, agent, str(entry.run), tool)
     claim.began_us = int(entry.at or 0)
     claim.args, claim.erased = args, args is None
@@ -155,13 +156,13 @@ def audit_keys(
     since_us: int,
     read_us: int,
     names: Collection[str] = (),
-    kept_us: int = 0,
+    retained_us: int = 0,
 ) -> list[dict[str, Any]]:
     """Hold a record of keys against the ledger; `read_us` is when its reading began.
 
     Both from `since_us` on; what carries no time in the record counts as being in it. An effect
     that was meant for another target is no intent here; `names` are other names of this one. What
-    began before `kept_us` the record may have forgotten, so it is not missed.
+    began before `retained_us` the record may have forgotten, so it is not missed.
     """
     found: list[dict[str, Any]] = []
     here = {target, *names}
@@ -185,8 +186,8 @@ def audit_keys(
             what = f"{key!r} took effect {number} times"
             found.append(finding("twice", target, what, key=key, claim=ledger.effects.get(key)))
     for claim in ledger.at_target(target):
-        kept = claim.began_us >= kept_us
-        if claim.key not in times and kept and _is_due(claim, since_us, read_us):
+        is_retained = claim.began_us >= retained_us
+        if claim.key not in times and is_retained and _is_due(claim, since_us, read_us):
             what = f"{claim.tool} of {claim.agent} was done; the target does not know it"
             found.append(finding("not-there", target, what, claim=claim))
     return found
@@ -300,8 +301,8 @@ def _mail(
         return [finding("despite", target, what, claim=claims[-1])] if dead else []
     found = []
     if mail.folder not in folders:
-        told = f"the ledger says {' or '.join(sorted(folders))}"
-        why = told if last is not None else "nothing in the ledger put it there"
+        record_text = f"the ledger says {' or '.join(sorted(folders))}"
+        why = record_text if last is not None else "nothing in the ledger put it there"
         code = "elsewhere" if last is not None else "no-intent"
         what = f"{mail.name} lies in {mail.folder}; {why}"
         found.append(finding(code, target, what, claim=last, message=mail.name))
@@ -321,7 +322,7 @@ def finding(
     code: str, target: str, what: str, *, claim: RecordedEffect | None = None, **more: Any
 ) -> dict[str, Any]:
     """Return one finding as `--json` prints it."""
-    told: dict[str, Any] = {"code": code, "target": target, "what": what, **more}
+    document: dict[str, Any] = {"code": code, "target": target, "what": what, **more}
     if claim is not None:
-        told |= {"key": claim.key, "action": claim.action, "run": claim.run, "seq": claim.seq}
-    return told
+        document |= {"key": claim.key, "action": claim.action, "run": claim.run, "seq": claim.seq}
+    return document

@@ -7,12 +7,13 @@ rather than scanned for. Changes name what is to be looked at again, never what 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.entry import KINDS
+from vedette.domain.ports.ledger_reader import LedgerReader
 
 MAX_PAGE = 200
 # How far behind a reader may be and still be told what changed.
@@ -34,22 +35,8 @@ _HOLD_KINDS = (
 _TOPIC_BY_PREFIX = {"policy": "policy", "stop": "stop", "budget": "budget", "fleet": "fleet"}
 
 
-class EntryPageReader(Protocol):
-    """The reads of a store that these pages stand on."""
-
-    def last_seq(self) -> int: ...
-
-    def entries_page(
-        self, filters: Mapping[str, Any], *, before: int | None, after: int | None, limit: int
-    ) -> list[tuple[int, bytes]]: ...
-
-    def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]: ...
-
-    def seq_at(self, at_us: int) -> int: ...
-
-
 def entries_page(
-    record: EntryPageReader,
+    ledger: LedgerReader,
     now_us: int,
     filters: Mapping[str, Any] | None = None,
     *,
@@ -74,8 +61,8 @@ def entries_page(
     if any(place is not None and not 0 <= place < 2**62 for place in (at_us, before, after)):
         raise BadCommand("that is no place in the ledger", mend="take `older` or `newer` of a page")
     if at_us is not None:
-        before = record.seq_at(at_us) + 1
-    found = record.entries_page(wanted, before=before, after=after, limit=limit + 1)
+        before = ledger.seq_at(at_us) + 1
+    found = ledger.entries_page(wanted, before=before, after=after, limit=limit + 1)
     more = len(found) > limit
     if more:
         found = found[1:] if after is not None else found[:limit]
@@ -85,13 +72,13 @@ def entries_page(
         "items": [_item(raw) for _, raw in found],
         "older": found[-1][0] if older else None,
         "newer": found[0][0] if newer else None,
-        "head": record.last_seq(),
+        "head": ledger.last_seq(),
         "now": now_us,
     }
 
 
 def changes(
-    record: EntryPageReader, after: int, topics: frozenset[str] | None = None
+    ledger: LedgerReader, after: int, topics: frozenset[str] | None = None
 ) -> dict[str, Any]:
     """Return what was touched after a place in the ledger: [topic, id, seq], newest per id.
 
@@ -103,11 +90,11 @@ def changes(
         raise BadCommand(
             f"no topic {sorted(topics - TOPICS)[0]!r}", mend=f"one of: {', '.join(sorted(TOPICS))}"
         )
-    head = record.last_seq()
+    head = ledger.last_seq()
     if not head - MAX_GAP <= after <= head:
         return {"items": [], "head": head, "gap": True}
     newest: dict[tuple[str, str], int] = {}
-    for seq, raw in record.entries_after(after, MAX_GAP):
+    for seq, raw in ledger.entries_after(after, MAX_GAP):
         head = max(head, seq)
         for touched in _find_topics(orjson.loads(raw)):
             if topics is None or touched[0] in topics:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from vedette.domain.compensation import undo_ids, undo_run_id
+from vedette.domain.ports.run_store import RunReader
 from vedette.domain.run import ActionRow, Run
 
 # waiting: not decided or not done yet; dead: a dead letter; void: nothing came of it; unknown: it
 # was begun and given up, and nobody knows whether it happened.
 State = Literal["undone", "waiting", "dead", "void", "unknown"]
-
-
-class RunReader(Protocol):
-    """What this asks of the record."""
-
-    def run(self, run: str) -> Run | None: ...
-
-    def actions(self, run: str) -> list[ActionRow]: ...
 
 
 class UndoAttempt(Struct, frozen=True):
@@ -32,7 +25,7 @@ class UndoAttempt(Struct, frozen=True):
 
 
 def find_undo_attempts(
-    record: RunReader, fleet: str, row: ActionRow
+    runs: RunReader, fleet: str, row: ActionRow
 ) -> tuple[list[UndoAttempt], str]:
     """Return the attempts to take an action's effect back, and the id that the next would have.
 
@@ -41,10 +34,10 @@ def find_undo_attempts(
     """
     found: list[UndoAttempt] = []
     for id in undo_ids(row.id):
-        run = record.run(undo_run_id(fleet, row.agent, id))
+        run = runs.run(undo_run_id(fleet, row.agent, id))
         if run is None:
             return found, id
-        found.append(UndoAttempt(id, run, _state(run, record.actions(run.id))))
+        found.append(UndoAttempt(id, run, _state(run, runs.actions(run.id))))
     raise AssertionError("ids of undos do not end")
 
 
@@ -60,11 +53,11 @@ def _state(run: Run, rows: Sequence[ActionRow]) -> State:
     return "void" if nothing else "unknown"
 
 
-def undo_object(record: RunReader, fleet: str | None, row: ActionRow) -> dict[str, Any] | None:
+def undo_object(runs: RunReader, fleet: str | None, row: ActionRow) -> dict[str, Any] | None:
     """Return what became of an effect that was to be taken back, as explain shows it."""
     if fleet is None or row.effect != "done":
         return None
-    found, _ = find_undo_attempts(record, fleet, row)
+    found, _ = find_undo_attempts(runs, fleet, row)
     if not found:
         return None
     last = found[-1]

@@ -211,10 +211,10 @@ class ReportCounts:
 
     def questions(self) -> dict[str, Any]:
         """Return how often people were asked; `per_1000` is a decimal string."""
-        asked, kinds = len(self._approval_requests), self.kinds
-        per = f"{asked * 1000 / self.events:.1f}" if self.events else None
+        count, kinds = len(self._approval_requests), self.kinds
+        per = f"{count * 1000 / self.events:.1f}" if self.events else None
         return {
-            "asked": asked,
+            "asked": count,
             "per_1000": per,
             "approved": kinds["hold.approved"],
             "denied": kinds["hold.denied"],
@@ -246,9 +246,9 @@ def _failure_reason(entry: EffectEntry) -> str:
 def change_object(entry: EntryView) -> dict[str, Any]:
     """Return a change as one line tells it."""
     names = ("what", "agent", "policy_rev", "bundle", "scope", "spend", "until")
-    told = {name: entry.get(name) for name in names if entry.get(name) is not None}
+    fields = {name: entry.get(name) for name in names if entry.get(name) is not None}
     by = {"by": entry.actor, "reason": entry.content("reason")}
-    return {"seq": entry.seq, "at": entry.at, "kind": entry.kind, **told, **by}
+    return {"seq": entry.seq, "at": entry.at, "kind": entry.kind, **fields, **by}
 
 
 def rules_of(files: Mapping[str, bytes]) -> frozenset[str]:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from vedette.domain.base.errors import BadCommand
+from vedette.domain.ports.store import StoreReader
 from vedette.domain.run import ActionRow, Run
 from vedette.ledger.history.entry_view import DeathEntry
 from vedette.ledger.history.lists import MAX_PAGE
-from vedette.ledger.history.reader import LedgerReader, resolve
+from vedette.ledger.history.reader import resolve
 from vedette.ledger.history.run import RunHistory, read_run
 
 DEAD = "vedette.dead/1"
@@ -18,7 +19,7 @@ MAX_BATCH = 1000
 
 
 def dead_letter_page(
-    record: LedgerReader,
+    record: StoreReader,
     now_us: int,
     *,
     agent: str | None = None,
@@ -47,13 +48,13 @@ def dead_letter_page(
         "schema": DEAD,
         "items": [_item(record, run, death) for run, death in found],
         "older": f"{last.position}.{last.agent}" if last is not None and more else None,
-        "head": record.last_seq(),
+        "head": record.ledger.last_seq(),
         "now": now_us,
     }
 
 
 def list_dead_letters(
-    record: LedgerReader,
+    record: StoreReader,
     *,
     agent: str | None = None,
     error: str | None = None,
@@ -68,15 +69,15 @@ def list_dead_letters(
     return names, False
 
 
-def show_dead_letter(record: LedgerReader, text: str) -> dict[str, Any]:
+def show_dead_letter(record: StoreReader, text: str) -> dict[str, Any]:
     """Return one dead letter: its reason, trace and entries, and what is unknown of its actions.
 
     `text` is a run's id or a unique beginning of one. Raises BadCommand if it names none.
     """
     run = find_dead_letter(record, text)
-    history = read_run(record, run.id)
+    history = read_run(record.ledger, run.id)
     death = _last_death(history)
-    rows = record.actions(run.id)
+    rows = record.runs.actions(run.id)
     return {
         "schema": DEAD,
         **_item(record, run, death, rows),
@@ -88,10 +89,10 @@ def show_dead_letter(record: LedgerReader, text: str) -> dict[str, Any]:
     }
 
 
-def find_dead_letter(record: LedgerReader, text: str) -> Run:
+def find_dead_letter(record: StoreReader, text: str) -> Run:
     """Return the dead letter that an id, or a unique beginning of one, names. Raises BadCommand."""
     kind, name = resolve(record, text)
-    run = record.run(name) if kind == "run" else None
+    run = record.runs.run(name) if kind == "run" else None
     if run is None:
         raise BadCommand(f"{text!r} is no run", mend="see `vedette dead`")
     if run.state != "dead":
@@ -102,15 +103,15 @@ def find_dead_letter(record: LedgerReader, text: str) -> Run:
 
 
 def _letters(
-    record: LedgerReader, agent: str | None, error: str | None, before: str | None
+    record: StoreReader, agent: str | None, error: str | None, before: str | None
 ) -> Iterator[tuple[Run, DeathEntry | None]]:
     place, beside = _parse_cursor(before)
     while True:
-        runs = record.runs_page(
+        runs = record.runs.runs_page(
             agent=agent, state="dead", before=place, beside=beside, limit=MAX_PAGE, after=None
         )
         for run in runs:
-            death = _last_death(read_run(record, run.id))
+            death = _last_death(read_run(record.ledger, run.id))
             if error is None or (death is not None and death.error == error):
                 yield run, death
         if len(runs) < MAX_PAGE:
@@ -124,9 +125,9 @@ def _last_death(history: RunHistory) -> DeathEntry | None:
 
 
 def _item(
-    record: LedgerReader, run: Run, death: DeathEntry | None, rows: list[ActionRow] | None = None
+    record: StoreReader, run: Run, death: DeathEntry | None, rows: list[ActionRow] | None = None
 ) -> dict[str, Any]:
-    rows = record.actions(run.id) if rows is None else rows
+    rows = record.runs.actions(run.id) if rows is None else rows
     return {
         "run": run.id,
         "agent": run.agent,

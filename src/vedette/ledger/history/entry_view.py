@@ -161,8 +161,8 @@ class DecisionEntry(EntryView, frozen=True):
             "context": (self.context, ("turn", "event", "approvals")),
         }
         question = {
-            part: {name: told[name] for name in names if name in told}
-            for part, (told, names) in parts.items()
+            part: {name: part_fields[name] for name in names if name in part_fields}
+            for part, (part_fields, names) in parts.items()
         }
         return DecisionEntry(self.seq, fields, {"question": question}, self.erased)
 

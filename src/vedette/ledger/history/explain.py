@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from vedette.domain.identity import Identity
+from vedette.domain.ports.store import StoreReader
 from vedette.domain.run import ActionRow, Run
 from vedette.ledger.history.action import action_object
 from vedette.ledger.history.compensations import undo_object
@@ -21,14 +22,14 @@ from vedette.ledger.history.entry_view import (
     JudgementEntry,
     RecallEntry,
 )
-from vedette.ledger.history.reader import LedgerReader, resolve, to_action_id
+from vedette.ledger.history.reader import resolve, to_action_id
 from vedette.ledger.history.review import about_event, acceptance
 from vedette.ledger.history.run import RunHistory, read_run
 
 EXPLAIN = "vedette.explain/1"
 
 
-def explain(record: LedgerReader, text: str) -> dict[str, Any]:
+def explain(record: StoreReader, text: str) -> dict[str, Any]:
     """Return the explain object of an id or a unique beginning of one.
 
     The id of an event gives all its runs; that of an action, hold or effect its run, with
@@ -38,11 +39,11 @@ def explain(record: LedgerReader, text: str) -> dict[str, Any]:
     kind, name = resolve(record, text)
     focus = None
     if kind == "event":
-        event, runs = name, record.runs_of_event(name)
+        event, runs = name, record.runs.runs_of_event(name)
     else:
-        row = record.action(to_action_id(name)) if kind != "run" else None
+        row = record.runs.action(to_action_id(name)) if kind != "run" else None
         focus = row.id if row is not None else None
-        run = record.run(row.run if row is not None else name)
+        run = record.runs.run(row.run if row is not None else name)
         assert run is not None  # resolve found it, and rows are never deleted
         event, runs = run.event, [run]
     accepted = acceptance(record, event)
@@ -51,7 +52,7 @@ def explain(record: LedgerReader, text: str) -> dict[str, Any]:
         "id": name,
         "kind": kind,
         "focus": focus,
-        "head": record.last_seq(),
+        "head": record.ledger.last_seq(),
         "event": {**_event(event, accepted), "about": about_event(record, accepted)},
         "runs": [_run(record, run, accepted) for run in runs],
     }
@@ -76,8 +77,8 @@ def _event(event: str, accepted: AcceptanceEntry | None) -> dict[str, Any]:
     }
 
 
-def _run(record: LedgerReader, run: Run, accepted: AcceptanceEntry | None) -> dict[str, Any]:
-    history, rows = read_run(record, run.id), record.actions(run.id)
+def _run(record: StoreReader, run: Run, accepted: AcceptanceEntry | None) -> dict[str, Any]:
+    history, rows = read_run(record.ledger, run.id), record.runs.actions(run.id)
     turns = history.turns
     fleet = record.meta("fleet")
     return {
@@ -100,7 +101,7 @@ def _run(record: LedgerReader, run: Run, accepted: AcceptanceEntry | None) -> di
         "actions": [
             {
                 **action_object(row, history.action(row.id), turns),
-                "undone": undo_object(record, str(fleet) if fleet else None, row),
+                "undone": undo_object(record.runs, str(fleet) if fleet else None, row),
             }
             for row in rows
         ],

@@ -14,8 +14,8 @@ import orjson
 
 from vedette.domain.base.canonical import canonical_json, sha256_hex
 from vedette.domain.base.errors import NotFound
+from vedette.domain.ports.store import StoreReader
 from vedette.ledger.history.lists import MAX_PAGE, hold_item
-from vedette.ledger.history.reader import LedgerReader
 
 # How many holds are looked at, and how many of an argument's different values are shown.
 MAX_HOLDS = 2000
@@ -23,7 +23,7 @@ _MAX_VALUES = 4
 _EVENT_POINTERS = ("/event/id", "/event/subject")
 
 
-def groups(record: LedgerReader, now_us: int, waits: str | None = "approval") -> dict[str, Any]:
+def groups(record: StoreReader, now_us: int, waits: str | None = "approval") -> dict[str, Any]:
     """Return the groups of open holds, the one with the oldest hold first.
 
     `cut` says that there are more holds than were looked at. Ages are microseconds.
@@ -36,12 +36,12 @@ def groups(record: LedgerReader, now_us: int, waits: str | None = "approval") ->
         "items": [_group(name, members) for name, members in found.items()],
         "holds": len(items),
         "cut": cut,
-        "head": record.last_seq(),
+        "head": record.ledger.last_seq(),
         "now": now_us,
     }
 
 
-def group(record: LedgerReader, now_us: int, name: str) -> dict[str, Any]:
+def group(record: StoreReader, now_us: int, name: str) -> dict[str, Any]:
     """Return one group with all that is needed to answer each of its holds, under `members`.
 
     A unique beginning of its id will do. `cut` says that there are more holds than were looked at.
@@ -79,12 +79,12 @@ def digest_of_group(holds: Mapping[str, str]) -> str:
 
 
 def _holds(
-    record: LedgerReader, now_us: int, waits: str | None
+    record: StoreReader, now_us: int, waits: str | None
 ) -> tuple[list[dict[str, Any]], bool]:
     items: list[dict[str, Any]] = []
     place, beside, seen = 0, "", 0
     while seen < MAX_HOLDS:
-        rows = record.holds_page(after=place, beside=beside, limit=MAX_PAGE)
+        rows = record.runs.holds_page(after=place, beside=beside, limit=MAX_PAGE)
         seen += len(rows)
         for row in rows:
             if row.hold == "open" and waits in (None, row.waits):

@@ -12,10 +12,10 @@ from typing import Any, get_args
 import orjson
 
 from vedette.domain.base.errors import BadCommand
+from vedette.domain.ports.store import StoreReader
 from vedette.domain.run import ActionRow, Run, RunState
 from vedette.ledger.history.action import action_object, history_of, notes_object
 from vedette.ledger.history.entry_view import read_entry
-from vedette.ledger.history.reader import LedgerReader
 from vedette.ledger.history.review import about_event, event_of, shown_digest
 from vedette.ledger.history.run import read_run
 
@@ -25,7 +25,7 @@ _WAITS = ("approval", "time", "resume", "target", "budget", "policy")
 
 
 def runs_page(
-    record: LedgerReader,
+    record: StoreReader,
     now_us: int,
     *,
     agent: str | None = None,
@@ -45,7 +45,7 @@ def runs_page(
         raise BadCommand("a page is before or after a run, not both", mend="give one cursor")
     newer = after is not None
     place, beside = _parse_cursor(after) if after is not None else _parse_cursor(before)
-    runs = record.runs_page(
+    runs = record.runs.runs_page(
         agent=agent,
         state=state,
         before=None if newer else place,
@@ -68,7 +68,7 @@ def runs_page(
 
 
 def inbox(
-    record: LedgerReader,
+    record: StoreReader,
     now_us: int,
     *,
     after: str | None = None,
@@ -86,7 +86,7 @@ def inbox(
     place = place or 0
     found: list[ActionRow] = []
     while len(found) <= limit:
-        rows = record.holds_page(after=place, beside=beside, limit=MAX_PAGE)
+        rows = record.runs.holds_page(after=place, beside=beside, limit=MAX_PAGE)
         found += [row for row in rows if waits is None or row.waits == waits]
         if len(rows) < MAX_PAGE:
             break
@@ -102,20 +102,20 @@ def inbox(
     )
 
 
-def hold_item(record: LedgerReader, row: ActionRow, now_us: int) -> dict[str, Any]:
+def hold_item(record: StoreReader, row: ActionRow, now_us: int) -> dict[str, Any]:
     """Return all that a person needs to answer a hold. Ages are microseconds.
 
     `about` is what its event says, by the display of its type; `shown_digest` names all of this,
     and an approval is for it.
     """
-    told = [read_entry(*entry) for entry in record.entries("action", row.id)]
-    history, turns = history_of(row.id, told), read_run(record, row.run).turn(row.turn)
+    entries = [read_entry(*entry) for entry in record.ledger.entries("action", row.id)]
+    history, turns = history_of(row.id, entries), read_run(record.ledger, row.run).turn(row.turn)
     action = action_object(row, history, turns)
     last, claim = history.decision, history.claim_at(now_us)
     since = next((one.at for one in history.decisions if one.outcome == "hold"), None)
     if row.effect == "unknown":
         since = next((e.at for e in reversed(history.effects) if e.state == "unknown"), since)
-    accepted = event_of(record, told)
+    accepted = event_of(record, entries)
     item = {
         "hold": "hold_" + row.id.removeprefix("act_"),
         "about": about_event(record, accepted),
@@ -151,36 +151,38 @@ def hold_item(record: LedgerReader, row: ActionRow, now_us: int) -> dict[str, An
     return {**item, "shown_digest": shown_digest(accepted, turn, row, item, history)}
 
 
-def status(record: LedgerReader, now_us: int) -> dict[str, Any]:
+def status(record: StoreReader, now_us: int) -> dict[str, Any]:
     """Return where the fleet stands: what is live, what is stopped, and counts per agent."""
-    number, digest = record.live_revision()
-    accepted, nobody = record.event_counts()
-    counts, would = record.counts(), record.would()
+    number, digest = record.policy.live_revision()
+    accepted, nobody = record.tables.event_counts()
+    counts, would = record.tables.counts(), record.tables.would()
     return {
         "schema": "vedette.status/1",
         "now": now_us,
-        "head": record.last_seq(),
+        "head": record.ledger.last_seq(),
         "fleet": record.meta("fleet"),
         "revision": number,
         "bundle": digest,
-        "stops": [{"scope": scope, "name": name} for scope, name in sorted(record.stop_scopes())],
+        "stops": [
+            {"scope": scope, "name": name} for scope, name in sorted(record.policy.stop_scopes())
+        ],
         "events": {"accepted": accepted, "woke_nobody": nobody},
         "agents": {
             name: _agent(found, would.get(name, {})) for name, found in sorted(counts.items())
         },
-        "waiting": dict(sorted(record.wait_counts().items())),
+        "waiting": dict(sorted(record.tables.wait_counts().items())),
         "oldest": _oldest_run(record, now_us),
         "notices": _notices(record.meta("notices")),
     }
 
 
-def _notices(kept: str | None) -> dict[str, Any] | None:
+def _notices(text: str | None) -> dict[str, Any] | None:
     """Return how telling people goes (see `vedette.app.followers.notifications`); None where nobody
     is told.
     """
-    if kept is None:
+    if text is None:
         return None
-    outbox = orjson.loads(kept)
+    outbox = orjson.loads(text)
     numbers = {name: outbox[name] for name in ("sent", "failed", "dropped")}
     return {
         "pending": len(outbox["pending"]),
@@ -208,12 +210,12 @@ def _agent(found: Mapping[str, int], would: Mapping[str, int]) -> dict[str, Any]
     }
 
 
-def _oldest_run(record: LedgerReader, now_us: int) -> dict[str, Any] | None:
+def _oldest_run(record: StoreReader, now_us: int) -> dict[str, Any] | None:
     """Return the oldest run that nobody has handled yet, and its age."""
-    ready = record.ready_runs(0, 1)
+    ready = record.schedule.ready_runs(0, 1)
     if not ready:
         return None
-    entry = record.entry(ready[0].position)
+    entry = record.ledger.entry(ready[0].position)
     at = read_entry(*entry).at if entry else None
     return {
         "run": ready[0].id,
@@ -242,7 +244,7 @@ def _run_item(run: Run) -> dict[str, Any]:
 
 
 def _page(
-    record: LedgerReader,
+    record: StoreReader,
     now_us: int,
     items: Sequence[Mapping[str, Any]],
     *,
@@ -253,7 +255,7 @@ def _page(
         "items": list(items),
         "older": older,
         "newer": newer,
-        "head": record.last_seq(),
+        "head": record.ledger.last_seq(),
         "now": now_us,
     }
 

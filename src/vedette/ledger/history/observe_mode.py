@@ -1,4 +1,4 @@
-"""Would: what agents in observe or ask would have done, and how often people agree with them.
+"""What agents in observe or ask would have done, and how often people agree with them.
 
 An agent earns act by being looked at. Counted are the last decision of each action that a mode
 kept from being done, and what people said: `correct RUN --right` or a label, answers to holds,
@@ -159,18 +159,18 @@ class ObserveModeCounts(Struct):
         """Return a section for each agent that a mode held back, or of `only` that agent."""
         # A denial does not say in which mode: it is counted where its agent was asked for then.
         asking = {(one.agent, one.revision) for one in self._actions.values() if one.mode == "ask"}
-        kept: dict[str, list[tuple[str, _ActionOutcome]]] = {}
+        actions: dict[str, list[tuple[str, _ActionOutcome]]] = {}
         for action, one in self._actions.items():
             if one.mode or (one.would == "deny" and (one.agent, one.revision) in asking):
-                kept.setdefault(one.agent, []).append((action, one))
-        names = sorted(kept) if only is None else [only]
-        return [self._agent(name, kept.get(name, [])) for name in names]
+                actions.setdefault(one.agent, []).append((action, one))
+        names = sorted(actions) if only is None else [only]
+        return [self._agent(name, actions.get(name, [])) for name in names]
 
-    def _agent(self, name: str, kept: list[tuple[str, _ActionOutcome]]) -> dict[str, Any]:
+    def _agent(self, name: str, actions: list[tuple[str, _ActionOutcome]]) -> dict[str, Any]:
         tools: dict[str, Counter[str]] = {}
         labels: dict[str, Counter[str]] = {}
-        modes = {one.mode for _, one in kept if one.mode}
-        for _, one in kept:
+        modes = {one.mode for _, one in actions if one.mode}
+        for _, one in actions:
             tools.setdefault(one.tool, Counter())[one.would] += 1
             label = self._labels.get((one.run, one.turn), "?")
             labels.setdefault(label, Counter())[one.would] += 1
@@ -180,7 +180,7 @@ class ObserveModeCounts(Struct):
         return {
             "agent": name,
             "modes": sorted(modes),
-            "actions": len(kept),
+            "actions": len(actions),
             "tools": {tool: _outcome_counts(count) for tool, count in sorted(tools.items())},
             "labels": {label: _outcome_counts(count) for label, count in sorted(labels.items())},
             "reviewed": len(verdicts),
@@ -238,8 +238,8 @@ def _rows(counts: Mapping[str, Mapping[str, int]], head: str, safe: Any) -> Iter
         return
     yield f"    {head:<24}{'would do':>10}{'would ask':>11}{'denied':>8}"
     for name, count in counts.items():
-        done, asked, denied = (count[word] for word in ("permit", "hold", "deny"))
-        yield f"      {safe(name, 21):<22}{done:>10,}{asked:>11,}{denied:>8,}"
+        done, held, denied = (count[word] for word in ("permit", "hold", "deny"))
+        yield f"      {safe(name, 21):<22}{done:>10,}{held:>11,}{denied:>8,}"
 
 
 def _advice(one: Mapping[str, Any]) -> str:

@@ -3,47 +3,38 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping
+from typing import Any
 
 import orjson
 from msgspec import Struct
+
+from vedette.domain.ports.store import StoreReader
 
 # So many lines around a change, as `diff -u` shows.
 CONTEXT = 3
 _NO_END = "\\ No newline at end of file"
 
 
-class RevisionReader(Protocol):
-    """What of the record is needed here."""
-
-    def revisions(self) -> list[tuple[int, str, int]]:
-        """Return (number, digest, instant) of every revision there was, newest first."""
-        ...
-
-    def walk(
-        self, kinds: tuple[str, ...] | None = None, after: int = 0
-    ) -> Iterator[tuple[int, bytes, bytes | None, bytes | None]]:
-        """Yield (seq, bytes, salt, body) of the entries of some kinds in order."""
-        ...
-
-
-def history(record: RevisionReader) -> list[dict[str, Any]]:
+def history(record: StoreReader) -> list[dict[str, Any]]:
     """Return every revision, newest first.
 
     What the entry told is None where the entry is archived; the reason is None where it was erased.
     """
-    told: dict[int, tuple[int, dict[str, Any], bytes | None]] = {}
-    for seq, raw, _, body in record.walk(("policy.published",)):
+    publications: dict[int, tuple[int, dict[str, Any], bytes | None]] = {}
+    for seq, raw, _, body in record.ledger.walk(("policy.published",)):
         entry = orjson.loads(raw)
-        told[entry["policy_rev"]] = (seq, entry, body)
-    return [_row(number, digest, at, told.get(number)) for number, digest, at in record.revisions()]
+        publications[entry["policy_rev"]] = (seq, entry, body)
+    return [
+        _row(number, digest, at, publications.get(number))
+        for number, digest, at in record.policy.revisions()
+    ]
 
 
 def _row(
-    number: int, digest: str, at: int, told: tuple[int, dict[str, Any], bytes | None] | None
+    number: int, digest: str, at: int, publication: tuple[int, dict[str, Any], bytes | None] | None
 ) -> dict[str, Any]:
-    seq, entry, body = told if told is not None else (None, {}, None)
+    seq, entry, body = publication if publication is not None else (None, {}, None)
     return {
         "revision": number,
         "digest": digest,

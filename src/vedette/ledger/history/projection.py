@@ -237,11 +237,11 @@ class Projection:
             self.newest_minute = self._row(FLEET, seq).data["minute"] = minute
             self.has_new_minute = True
 
-    def count(self, key: Key, name: str, seq: int, **told: Any) -> None:
+    def count(self, key: Key, name: str, seq: int, **fields: Any) -> None:
         """Count one more of something in a row, and set other fields of it."""
         data = self._row(key, seq).data
         data[name] = data.get(name, 0) + 1
-        data |= told
+        data |= fields
 
     # --- runs and their actions -------------------------------------------------------------
 
@@ -292,9 +292,9 @@ class Projection:
     def _list_run(self, run: str, seq: int, state: State) -> None:
         """Let the list of runs have this one if it waits or is dead."""
         if state["marked"] or state.get("room") or "dead" in state:
-            told = {name: state.get(name) for name in ("agent", "event", "since", "turn", "dead")}
-            told |= {"open": state["marked"], "room": state.get("room", 0)}
-            self._replace_row(("run", run), seq, state["sort"], told, state.get("shown"))
+            row = {name: state.get(name) for name in ("agent", "event", "since", "turn", "dead")}
+            row |= {"open": state["marked"], "room": state.get("room", 0)}
+            self._replace_row(("run", run), seq, state["sort"], row, state.get("shown"))
             state["shown"] = 1
         elif state.pop("shown", 0):
             self._drop(("run", run))
@@ -362,11 +362,11 @@ class Projection:
         if not marks and hold not in OPEN_HOLDS and action.get("effect") != "unknown":
             return
         about = {part: action[part] for part in ("agent", "run", "tool")}
-        told = {part: action.get(part) for part in ("rule", "wait", "until")}
-        told |= {"state": hold, "at": action.get("asked")}
+        row = {part: action.get(part) for part in ("rule", "wait", "until")}
+        row |= {"state": hold, "at": action.get("asked")}
         unknown = {"at": action.get("begun")}
         for mark, is_open, more in (
-            ("hold", hold in OPEN_HOLDS, told),
+            ("hold", hold in OPEN_HOLDS, row),
             ("effect", action.get("effect") == "unknown", unknown),
         ):
             if is_open:
@@ -393,8 +393,8 @@ class Projection:
 
     def set_stop(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
         """A stop is in force."""
-        told = {"at": at_us, "actor": fields.get("actor"), "until": fields.get("until")}
-        self._replace_row(("stop", str(fields.get("what"))), seq, 0, told)
+        row = {"at": at_us, "actor": fields.get("actor"), "until": fields.get("until")}
+        self._replace_row(("stop", str(fields.get("what"))), seq, 0, row)
 
     def lift_stop(self, seq: int, at_us: int, fields: Mapping[str, Any]) -> None:
         """A stop is over."""
@@ -409,8 +409,8 @@ class Projection:
         """A budget's limit was alerted of, or refused something."""
         parts = ("scope", "agent", "unit", "window")
         limit = "|".join(str(fields.get(part) or "") for part in parts)
-        told = {"limit": fields.get("limit"), f"{name}_at": at_us}
-        self.count(("budget", limit), name, seq, **told)
+        row = {"limit": fields.get("limit"), f"{name}_at": at_us}
+        self.count(("budget", limit), name, seq, **row)
 
 
 _HANDLERS: Mapping[str, Callable[[Projection, int, int, Mapping[str, Any]], None]] = {
@@ -438,7 +438,7 @@ def fold_entries(entries: Iterable[LedgerEntry]) -> dict[Key, ProjectionRow]:
 
 
 def to_ledger_entry(seq: int, entry: Mapping[str, Any]) -> LedgerEntry:
-    """Return a sealed entry as the fold takes it."""
+    """Return a stored entry as the fold takes it."""
     run, n, about = entry.get("run"), entry.get("n", 0), entry.get("about")
     return seq, entry["at"], entry["kind"], run, n, about, entry
 
@@ -466,8 +466,8 @@ def apply_entry(action: State, kind: str, fields: Fields, at_us: int) -> None:
         if state not in OPEN_STATES and action.get("hold") in OPEN_HOLDS:
             # What has ended waits for nobody.
             action["hold"] = "released"
-    elif (moved := _TRANSITIONS.get(kind)) is not None:
-        moved(action, fields)
+    elif (transition := _TRANSITIONS.get(kind)) is not None:
+        transition(action, fields)
         if action.get("hold") == "open":
             action.setdefault("asked", at_us)
 

@@ -1,12 +1,12 @@
-"""What the timeline asks of the record, and what an id names there."""
+"""What an id, or a unique beginning of one, names in the record."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 from vedette.domain.base.errors import BadCommand, NotFound
-from vedette.domain.run import ActionRow, Run
+from vedette.domain.ports.store import StoreReader
 
 Kind = Literal["run", "event", "action", "hold", "effect"]
 
@@ -22,57 +22,6 @@ PREFIXES: Mapping[str, Kind] = {
 _SHORTEST = 4
 
 
-class LedgerReader(Protocol):
-    """The reads of a store that explain, inbox and status stand on."""
-
-    def last_seq(self) -> int: ...
-
-    def meta(self, name: str) -> Any: ...
-
-    def entry(self, seq: int) -> tuple[int, bytes, bytes | None] | None: ...
-
-    def entries(
-        self, column: str, value: str, limit: int = 1000
-    ) -> list[tuple[int, bytes, bytes | None]]: ...
-
-    def run(self, run: str) -> Run | None: ...
-
-    def runs_of_event(self, event: str) -> list[Run]: ...
-
-    def action(self, action: str) -> ActionRow | None: ...
-
-    def actions(self, run: str) -> list[ActionRow]: ...
-
-    def find_by_prefix(self, table: str, prefix: str) -> list[str]: ...
-
-    def runs_page(
-        self,
-        *,
-        agent: str | None,
-        state: str | None,
-        before: int | None,
-        limit: int,
-        beside: str = "",
-        after: int | None = None,
-    ) -> list[Run]: ...
-
-    def holds_page(self, *, after: int, limit: int, beside: str = "") -> list[ActionRow]: ...
-
-    def ready_runs(self, after: int, limit: int) -> list[Run]: ...
-
-    def wait_counts(self) -> dict[str, int]: ...
-
-    def would(self) -> dict[str, dict[str, int]]: ...
-
-    def counts(self) -> dict[str, dict[str, int]]: ...
-
-    def event_counts(self) -> tuple[int, int]: ...
-
-    def live_revision(self) -> tuple[int, str]: ...
-
-    def stop_scopes(self) -> list[tuple[str, str]]: ...
-
-
 def _prefer_run(found: list[tuple[Kind, str]]) -> list[tuple[Kind, str]]:
     """Return the run, or else the event, if a bare beginning means one of them and what it made.
 
@@ -85,7 +34,7 @@ def _prefer_run(found: list[tuple[Kind, str]]) -> list[tuple[Kind, str]]:
     return found
 
 
-def resolve(record: LedgerReader, text: str) -> tuple[Kind, str]:
+def resolve(record: StoreReader, text: str) -> tuple[Kind, str]:
     """Return what an id or a unique beginning of one names: its kind and the full id.
 
     Raises NotFound if it names nothing, BadCommand if more than one thing (the message lists them).
@@ -112,14 +61,14 @@ def resolve(record: LedgerReader, text: str) -> tuple[Kind, str]:
     return found[0]
 
 
-def _find_named(record: LedgerReader, prefix: str, rest: str) -> list[tuple[Kind, str]]:
+def _find_named(record: StoreReader, prefix: str, rest: str) -> list[tuple[Kind, str]]:
     kind = PREFIXES[prefix]
     if kind in ("run", "event"):
-        return [(kind, name) for name in record.find_by_prefix(kind, prefix + rest)]
+        return [(kind, name) for name in record.runs.find_by_prefix(kind, prefix + rest)]
     named: list[tuple[Kind, str]] = []
-    for name in record.find_by_prefix("action", "act_" + rest):
+    for name in record.runs.find_by_prefix("action", "act_" + rest):
         if kind != "action":
-            row = record.action(name)
+            row = record.runs.action(name)
             has = row is not None and (row.hold if kind == "hold" else row.effect) is not None
             if not has:
                 continue

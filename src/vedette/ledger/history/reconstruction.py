@@ -1,4 +1,4 @@
-"""Reconstruct: what every agent did in a stretch of time, from the ledger alone.
+"""Reconstruction: what every agent did in a stretch of time, from the ledger alone.
 
 Nothing is read but entries and their bodies: no table of present state, no cache, no memory of a
 process. So an exported ledger tells the same as the store it came from. An intent whose end the
@@ -15,11 +15,10 @@ import orjson
 from msgspec import Struct, field
 
 from vedette.domain.base.canonical import SALT_BYTES, salted_digest
+from vedette.domain.ports.ledger_reader import EntryLog, RawEntry
 from vedette.ledger.history.action import ActionHistory, Finding, effect_states, finding
 from vedette.ledger.history.entry_view import AcceptanceEntry, AnswerEntry, EntryView, build_view
 from vedette.ledger.history.time_window import (
-    EntryLog,
-    RawEntry,
     Window,
     earlier_entries,
     find_window,
@@ -214,8 +213,8 @@ class _Builder:
 
     def _event(self, entry: AcceptanceEntry) -> None:
         names = ("type", "source", "id", "subject", "time")
-        told = {"seq": entry.seq, "at": entry.at, "erased": entry.erased}
-        self.result.events[str(entry.event)] = told | {name: entry.content(name) for name in names}
+        event = {"seq": entry.seq, "at": entry.at, "erased": entry.erased}
+        self.result.events[str(entry.event)] = event | {name: entry.content(name) for name in names}
 
     def _add_to_timeline(self, entry: EntryView, name: str, item: dict[str, Any]) -> None:
         agent = self.result.agents.get(name)
@@ -247,7 +246,7 @@ def _item(entry: EntryView) -> dict[str, Any]:
 
 def _intent(action: ActionHistory) -> dict[str, Any]:
     """Return an intent as `--json` prints it."""
-    last, asked, approval = action.decision, action.readable_decision, action.approval
+    last, readable, approval = action.decision, action.readable_decision, action.approval
     return {
         "id": action.id,
         "key": action.key,
@@ -255,11 +254,11 @@ def _intent(action: ActionHistory) -> dict[str, Any]:
         "agent": action.agent,
         "event": action.event,
         "tool": action.tool,
-        "turn": asked and asked.context.get("turn"),
+        "turn": readable and readable.context.get("turn"),
         "digest": action.digest,
         "identity": action.identity,
         "release": last and last.release,
-        "trigger": asked and asked.context.get("event"),
+        "trigger": readable and readable.context.get("event"),
         "origins": action.origins,
         "settles": action.settles,
         "outcome": action.outcome,

@@ -8,17 +8,18 @@ the ledger's entries; the rules come from the bundle that was live at the end.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Protocol, cast
+from typing import Any
 
 from vedette.domain.base.clock import instant_before, iso
+from vedette.domain.ports.ledger_reader import EntryLog
+from vedette.domain.ports.store import StoreReader
 from vedette.ledger.history.approval_times import AnswerTimes
 from vedette.ledger.history.counts import ReportCounts, rules_of
 from vedette.ledger.history.entry_view import read_entry
 from vedette.ledger.history.observe_mode import ObserveModeCounts
-from vedette.ledger.history.reader import LedgerReader
 from vedette.ledger.history.review import about_run
 from vedette.ledger.history.sample import Sample
-from vedette.ledger.history.time_window import EntryLog, find_window, parse_fields
+from vedette.ledger.history.time_window import find_window, parse_fields
 
 REPORT = "vedette.report/1"
 SAMPLED = 20
@@ -27,16 +28,8 @@ _ACCEPTED = b'"kind":"event.accepted"'
 _CAUSE = b'"cause":'  # of accepted events undos alone have one
 
 
-class ReportReader(EntryLog, Protocol):
-    """What a report needs of a store beside its entries."""
-
-    def bundle_files(self, digest: str) -> dict[str, bytes] | None: ...
-
-    def meta(self, name: str) -> Any: ...
-
-
 def report(
-    record: ReportReader,
+    record: StoreReader,
     since_us: int,
     until_us: int,
     seed: str | None = None,
@@ -49,13 +42,13 @@ def report(
     what agents would have done is that agent's, whether a mode held it back or not. How often an
     open effect was tried, and its next try, are those of now.
     """
-    part = find_window(record, since_us, until_us)
+    part = find_window(record.ledger, since_us, until_us)
     fleet = str(record.meta("fleet") or "")
     seed = seed or f"{fleet} {iso(instant_before(until_us, 1))[:10]}"
-    tally = ReportCounts(Sample(seed, SAMPLED), getattr(record, "action", None))
-    would = ObserveModeCounts(part.first, getattr(record, "entry", None))
-    answered = AnswerTimes(getattr(record, "entries", None))
-    for seq, raw, _, data in part.walk(record):
+    tally = ReportCounts(Sample(seed, SAMPLED), record.runs.action)
+    would = ObserveModeCounts(part.first, record.ledger.entry)
+    answered = AnswerTimes(record.ledger.entries)
+    for seq, raw, _, data in part.walk(record.ledger):
         if _ACCEPTED in raw:
             tally.events += 1
             if _CAUSE not in raw:
@@ -69,7 +62,7 @@ def report(
         except (ValueError, KeyError):
             # No entry, or no body. What stands and what does not is for `verify` to say.
             tally.unreadable += 1
-    bundle = live_bundle(record, until_us)
+    bundle = live_bundle(record.ledger, until_us)
     # What is not the store, as an export, has no entries by run.
     reads = hasattr(record, "entries")
     return {
@@ -80,7 +73,7 @@ def report(
         "first": part.first,
         "seed": seed,
         "traffic": tally.traffic(),
-        "changed": [*tally.changes, *release_changes(record, since_us, until_us)],
+        "changed": [*tally.changes, *release_changes(record.ledger, since_us, until_us)],
         "exceptions": tally.exceptions(),
         "budgets": tally.budgets(),
         "rules": rule_hits(record, bundle, tally.rules),
@@ -88,7 +81,7 @@ def report(
         "answered": answered.to_json(),
         "would": would.to_json(agent),
         "sample": [
-            {**one, "about": about_run(cast(LedgerReader, record), one["run"]) if reads else None}
+            {**one, "about": about_run(record, one["run"]) if reads else None}
             for one in tally.sample.to_json()
         ],
     }
@@ -119,9 +112,9 @@ def live_bundle(record: EntryLog, until_us: int) -> str | None:
     return live
 
 
-def rule_hits(record: ReportReader, bundle: str | None, hits: Counter[str]) -> dict[str, Any]:
+def rule_hits(record: StoreReader, bundle: str | None, hits: Counter[str]) -> dict[str, Any]:
     """Return which rules spoke, how often, and which of the live bundle never did."""
-    files = record.bundle_files(bundle) if bundle else None
+    files = record.policy.bundle_files(bundle) if bundle else None
     known = rules_of(files or {})
     return {
         "bundle": bundle,

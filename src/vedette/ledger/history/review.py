@@ -16,36 +16,36 @@ import orjson
 from vedette.domain.base.canonical import DIGEST_PREFIX, canonical_json, sha256_hex
 from vedette.domain.base.errors import DisplayMismatch
 from vedette.domain.display import DISPLAYS_KEY, Display, find_display, parse_displays, show_event
+from vedette.domain.ports.store import StoreReader
 from vedette.domain.run import ActionRow
 from vedette.ledger.history.action import ActionHistory
 from vedette.ledger.history.entry_view import AcceptanceEntry, EntryView, JudgementEntry, read_entry
-from vedette.ledger.history.reader import LedgerReader
 
 SHOWN = "vedette.shown/2"
 
 
-def acceptance(record: LedgerReader, event: str) -> AcceptanceEntry | None:
+def acceptance(record: StoreReader, event: str) -> AcceptanceEntry | None:
     """Return the entry that accepted an event; None if it is archived."""
     # Refused deliveries under the same key may stand before it.
-    for row in record.entries("event", event):
+    for row in record.ledger.entries("event", event):
         first = read_entry(*row)
         if isinstance(first, AcceptanceEntry):
             return first
     return None
 
 
-def event_of(record: LedgerReader, entries: Sequence[EntryView]) -> EntryView | None:
+def event_of(record: StoreReader, entries: Sequence[EntryView]) -> EntryView | None:
     """Return the acceptance of the event that entries belong to; None if it is archived."""
     for entry in entries:
         if entry.about is not None:
-            row = record.entry(entry.about)
+            row = record.ledger.entry(entry.about)
             return None if row is None else read_entry(*row)
     # Entries of older stores name the event alone.
     event = next((entry.event for entry in entries if entry.event), None)
     return None if event is None else acceptance(record, event)
 
 
-def about_event(record: LedgerReader, accepted: EntryView | None) -> dict[str, Any]:
+def about_event(record: StoreReader, accepted: EntryView | None) -> dict[str, Any]:
     """Return what people are shown of an event, with its `display`; `erased` if it is gone.
 
     With `readers`, who may read it, where not everybody may.
@@ -58,13 +58,13 @@ def about_event(record: LedgerReader, accepted: EntryView | None) -> dict[str, A
     return {**about, "display": display.to_json(), **readers}
 
 
-def about_run(record: LedgerReader, run: str) -> dict[str, Any]:
+def about_run(record: StoreReader, run: str) -> dict[str, Any]:
     """Return what people are shown of the event of a run."""
-    told = [read_entry(*row) for row in record.entries("run", run, 1)]
-    return about_event(record, event_of(record, told))
+    entries = [read_entry(*row) for row in record.ledger.entries("run", run, 1)]
+    return about_event(record, event_of(record, entries))
 
 
-def about_id(record: LedgerReader, id: str) -> dict[str, Any] | None:
+def about_id(record: StoreReader, id: str) -> dict[str, Any] | None:
     """Return what people are shown of the event behind a run, an action, a hold or an effect.
 
     None if the id names none of these.
@@ -72,7 +72,7 @@ def about_id(record: LedgerReader, id: str) -> dict[str, Any] | None:
     prefix, _, rest = id.partition("_")
     if prefix == "run":
         return about_run(record, id)
-    row = record.action(f"act_{rest}") if prefix in ("act", "hold", "eff") else None
+    row = record.runs.action(f"act_{rest}") if prefix in ("act", "hold", "eff") else None
     return None if row is None else about_run(record, row.run)
 
 
@@ -109,7 +109,7 @@ def shown_digest(
 
 
 def refuse_unseen(item: Mapping[str, Any], digest: str) -> None:
-    """Raise NotShown unless `digest` begins the digest of what is shown of a hold now."""
+    """Raise DisplayMismatch unless `digest` begins the digest of what is shown of a hold now."""
     hold, mend = item["hold"], f"look at it again: vedette hold {item['hold']}"
     if not DIGEST_PREFIX.fullmatch(digest):
         what = f"{digest[:20]!r} is no digest: it has 8 to 64 hexadecimal digits"
@@ -122,7 +122,7 @@ def refuse_unseen(item: Mapping[str, Any], digest: str) -> None:
 
 
 def refuse_erased(item: Mapping[str, Any]) -> None:
-    """Raise NotShown for a hold of which nobody can see any more what it is for."""
+    """Raise DisplayMismatch for a hold of which nobody can see any more what it is for."""
     if item["erased"] or item["about"]["erased"]:
         what = f"what hold {item['hold']} is about was erased: nobody can see what they approve"
         raise DisplayMismatch(what, mend="deny it")
@@ -133,7 +133,7 @@ def _body(entry: EntryView | None) -> str | None:
     return None if entry is None or entry.erased else entry.get("body")
 
 
-def _display(record: LedgerReader, accepted: EntryView) -> Display:
-    kept = record.meta(DISPLAYS_KEY)
-    declared = parse_displays(orjson.loads(kept)) if kept else ()
+def _display(record: StoreReader, accepted: EntryView) -> Display:
+    text = record.meta(DISPLAYS_KEY)
+    declared = parse_displays(orjson.loads(text)) if text else ()
     return find_display(accepted.body, declared)

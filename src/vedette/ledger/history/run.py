@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
+from vedette.domain.ports.ledger_reader import LedgerReader
 from vedette.ledger.history.action import ActionHistory, history_of
 from vedette.ledger.history.entry_view import (
     DeathEntry,
@@ -19,14 +20,6 @@ from vedette.ledger.history.entry_view import (
 ENTRIES = 1000
 
 V = TypeVar("V", bound=EntryView)
-
-
-class EntryReader(Protocol):
-    """What this asks of the record."""
-
-    def entries(
-        self, column: str, value: str, limit: int = ENTRIES
-    ) -> list[tuple[int, bytes, bytes | None]]: ...
 
 
 class RunHistory(Struct, frozen=True):
@@ -87,6 +80,6 @@ class RunHistory(Struct, frozen=True):
         return ends[-1] if ends and isinstance(ends[-1], DeathEntry) else None
 
 
-def read_run(record: EntryReader, run: str) -> RunHistory:
+def read_run(ledger: LedgerReader, run: str) -> RunHistory:
     """Return the history of a run."""
-    return RunHistory(run, tuple(read_entry(*row) for row in record.entries("run", run, ENTRIES)))
+    return RunHistory(run, tuple(read_entry(*row) for row in ledger.entries("run", run, ENTRIES)))

@@ -48,8 +48,8 @@ class Sample:
         heapq.heappush(self._heap, (-number, action))
         self._decisions[action] = entry
         if len(self._heap) > self.most:
-            _, gone = heapq.heappop(self._heap)
-            del self._decisions[gone]
+            _, dropped = heapq.heappop(self._heap)
+            del self._decisions[dropped]
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return what was drawn, in the order of the ledger, with what was asked and why yes."""

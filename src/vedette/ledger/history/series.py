@@ -20,6 +20,7 @@ from msgspec import Struct, field
 from vedette.domain.base.clock import from_iso
 from vedette.domain.base.errors import BadCommand
 from vedette.domain.event import metric_value
+from vedette.domain.ports.ledger_reader import EntryLog
 from vedette.ledger.history.entry_view import (
     AcceptanceEntry,
     AnswerEntry,
@@ -30,7 +31,7 @@ from vedette.ledger.history.entry_view import (
     JudgementEntry,
     view_entry,
 )
-from vedette.ledger.history.time_window import EntryLog, find_window, read_instant
+from vedette.ledger.history.time_window import find_window, read_instant
 
 PLOT = "vedette.plot/1"
 
@@ -284,7 +285,7 @@ def _thin_points(points: Sequence[_Point], judge: str | None, most: int) -> list
         filled.setdefault(min(stretches - 1, (point.at - first) * stretches // span), []).append(
             point
         )
-    kept: list[_Point] = []
+    thinned: list[_Point] = []
     for part in filled.values():
         extremes = {
             id(chosen): chosen
@@ -294,8 +295,8 @@ def _thin_points(points: Sequence[_Point], judge: str | None, most: int) -> list
                 max(part, key=lambda point: point.scores.get(judge or "", (0,))[0] or 0.0),
             )
         }
-        kept += sorted(extremes.values(), key=lambda point: point.at)
-    return kept
+        thinned += sorted(extremes.values(), key=lambda point: point.at)
+    return thinned
 
 
 def _value(point: _Point) -> float:

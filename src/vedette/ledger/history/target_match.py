@@ -1,4 +1,4 @@
-"""Match: a target's own record of what happened to it, held against the ledger's intents."""
+"""A target's own record of what happened to it, held against the ledger's intents."""
 
 from __future__ import annotations
 

@@ -8,21 +8,15 @@ where that is missing the record is read from its beginning.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 from msgspec import Struct
 
-RawEntry = tuple[int, bytes, bytes | None, bytes | None]
+from vedette.domain.ports.ledger_reader import EntryLog, RawEntry
 
 # More entries than any run has.
 _ALL = 1_000_000
-
-
-class EntryLog(Protocol):
-    """The entries of a ledger in order: (seq, bytes, salt, body)."""
-
-    def walk(self, kinds: tuple[str, ...] | None = None, after: int = 0) -> Iterator[RawEntry]: ...
 
 
 class Window(Struct, frozen=True):
@@ -109,7 +103,7 @@ def earlier_entries(record: EntryLog, part: Window, runs: dict[str, int]) -> Ite
 
 
 def read_instant(raw: bytes) -> int:
-    """Return the instant of a sealed entry, in microseconds; 0 if it has none.
+    """Return the instant of a stored entry, in microseconds; 0 if it has none.
 
     Keys are sorted and "at" is the first or among the first, so this need not parse the whole.
     """
@@ -122,7 +116,7 @@ def read_instant(raw: bytes) -> int:
 
 
 def parse_fields(raw: bytes) -> dict[str, Any]:
-    """Return the fields of a sealed entry; none if it is not one (`verify` says so)."""
+    """Return the fields of a stored entry; none if it is not one (`verify` says so)."""
     try:
         value = orjson.loads(raw)
     except ValueError:

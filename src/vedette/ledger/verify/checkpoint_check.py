@@ -179,18 +179,18 @@ class CheckpointChecker(Struct):
         signed = max(
             (h.point.size for h in self._notes if h.is_signed and _agrees(h, roots)), default=0
         )
-        told: dict[int, _NamedLoss] = {}
+        losses: dict[int, _NamedLoss] = {}
         for by, entry in restores:
             one = _read_loss(entry, by)
             if one is not None and by <= signed:  # or nobody vouches for the entry
-                told.setdefault(one.seq, one)
-        ends = {(size, root) for one in told.values() for size, root in one.heads.items()}
+                losses.setdefault(one.seq, one)
+        ends = {(size, root) for one in losses.values() for size, root in one.heads.items()}
         for branch in _branches(witness, ends, roots):
             own = max(
                 (h.point.size for h in branch if h.is_signed and _agrees(h, roots)), default=0
             )
             last = branch[-1].point
-            for one in told.values():
+            for one in losses.values():
                 named = one.heads.get(last.size) == last.root or last.size < one.last
                 if own >= one.start or not named:
                     continue
@@ -199,7 +199,7 @@ class CheckpointChecker(Struct):
                         head.is_signed and _agrees(head, roots)
                     ):
                         head.is_lost = True
-        return tuple(RecordedLoss(one.seq, one.last, one.start) for one in told.values())
+        return tuple(RecordedLoss(one.seq, one.last, one.start) for one in losses.values())
 
 
 def _agrees(head: _CheckpointNote, roots: Mapping[int, bytes]) -> bool:
@@ -285,10 +285,10 @@ def _compare(
                 what = f"the {source} signed {after.size} entries after {before.size}: it shrank"
                 findings.add(Code.NOT_CONSISTENT, after.size, what)
         _compare_roots(source, points, roots, findings)
-    told = set()
+    reported = set()
     for code, at, what in _contradictions(signed, roots, agreed):
-        if (code, at) not in told:
-            told.add((code, at))
+        if (code, at) not in reported:
+            reported.add((code, at))
             findings.add(code, at, what)
     return agreed
 

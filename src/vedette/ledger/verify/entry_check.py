@@ -71,9 +71,9 @@ class EntryChecker:
             self.restores.append((seq, entry))
         elif kind == ARCHIVING:
             # What the archived entries told of restores is told again by who lets them go.
-            again = entry.get("restores")
-            told = again if isinstance(again, list) else []
-            self.restores += [(seq, one) for one in told if isinstance(one, dict)]
+            listed = entry.get("restores")
+            restores = listed if isinstance(listed, list) else []
+            self.restores += [(seq, one) for one in restores if isinstance(one, dict)]
         if self._bodies is not None:
             if kind == ERASURE:
                 self._read_erasure(entry.get("erased"))

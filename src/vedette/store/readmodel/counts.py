@@ -7,21 +7,20 @@ from typing import Any
 
 import orjson
 
-from vedette.store.dialect import Database, Row
+from vedette.domain.action import hold_id
+from vedette.store.dialect import Database
 from vedette.store.readmodel.tables import find_wrong_rows
 
 
-class ReadTableQueries:
-    """Part of `Pages`."""
+class TableReader:
+    """Fits `ports.store.TableReader`."""
 
-    _database: Database
-
-    def _rows(self, sql: str, *values: Any) -> list[Row]:
-        raise NotImplementedError
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
     def view(self, name: str, id: str) -> Mapping[str, Any] | None:
         """Return one row's data."""
-        rows = self._rows("SELECT data FROM view WHERE name=? AND id=?", name, id)
+        rows = self._database.rows("SELECT data FROM view WHERE name=? AND id=?", (name, id))
         found: Mapping[str, Any] | None = orjson.loads(rows[0][0]) if rows else None
         return found
 
@@ -35,15 +34,12 @@ class ReadTableQueries:
         )
         return [
             (id, int(version), int(sort), orjson.loads(data))
-            for id, version, sort, data in self._rows(sql, name, *after, limit)
+            for id, version, sort, data in self._database.rows(sql, (name, *after, limit))
         ]
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Return, for each agent, runs by state, decisions by outcome, effects and holds by state.
-
-        What has ended is counted as it ends; what is ready or waits is counted by an index that
-        has nothing else.
-        """
+        # What has ended is counted as it ends; what is ready or waits is counted by an index that
+        # has nothing else.
         table: dict[str, dict[str, int]] = {}
         for agent, found in self._agents():
             counted = {name: n for name, n in found.items() if "." in name and name[:6] != "would."}
@@ -53,23 +49,21 @@ class ReadTableQueries:
             sql = (
                 f"SELECT agent, COUNT(*) FROM run WHERE state='{state}' AND agent>'' GROUP BY agent"
             )
-            for agent, number in self._rows(sql):
+            for agent, number in self._database.rows(sql):
                 table.setdefault(agent, {})[f"run.{state}"] = int(number)
         return table
 
     def wait_counts(self) -> dict[str, int]:
-        """Return how many runs wait, by what they wait for."""
         sql = (
             "SELECT agent, waits, COUNT(*) FROM run WHERE state='waiting' AND agent>'' "
             "GROUP BY agent, waits"
         )
         table: dict[str, int] = {}
-        for _, waits, number in self._rows(sql):
+        for _, waits, number in self._database.rows(sql):
             table[waits or ""] = table.get(waits or "", 0) + int(number)
         return table
 
     def would(self) -> dict[str, dict[str, int]]:
-        """Return, for each agent, what its denials in mode observe would have been."""
         table = {}
         for agent, found in self._agents():
             would = {name[6:]: n for name, n in found.items() if name.startswith("would.")}
@@ -78,7 +72,6 @@ class ReadTableQueries:
         return table
 
     def event_counts(self) -> tuple[int, int]:
-        """Return (events accepted, of which woke nobody)."""
         fleet = self.view("fleet", "") or {}
         return fleet.get("events", 0), fleet.get("woke_nobody", 0)
 
@@ -87,7 +80,7 @@ class ReadTableQueries:
         fleet = self.view("fleet", "") or {}
         found = {name: fleet[name] for name in ("denied", "effect") if name in fleet}
         for id, _, _, _ in self.view_page("hold", limit=1):
-            found["hold"] = id.replace("act_", "hold_")
+            found["hold"] = hold_id(id)
         return {name: found[name] for name in ("denied", "hold", "effect") if name in found}
 
     def find_wrong_rows(self) -> list[tuple[str, str]]:
@@ -98,5 +91,5 @@ class ReadTableQueries:
         return find_wrong_rows(self._database)
 
     def _agents(self) -> list[tuple[str, Mapping[str, Any]]]:
-        rows = self._rows("SELECT id, data FROM view WHERE name='agent' ORDER BY id")
+        rows = self._database.rows("SELECT id, data FROM view WHERE name='agent' ORDER BY id")
         return [(id, orjson.loads(data)) for id, data in rows]

@@ -1,6 +1,6 @@
 """Pages of entries: by key, newest first, each filter by an index that ends in seq.
 
-Nothing here scans. A filter that no single index answers in order is merged from lanes, each of
+Nothing here scans. A filter that no single index answers in order is merged from ranges, each of
 which one does: an agent's entries from those of its kinds, the runs closed from those of the
 agents. What has no index is not a filter (see `vedette.ledger.history.changes`).
 """
@@ -13,16 +13,17 @@ from typing import Any
 from msgspec import Struct
 
 from vedette.domain.entry import KINDS
-from vedette.store.dialect import Database, Row
+from vedette.store.dialect import Database
 from vedette.store.row_mapper import find_position
+from vedette.store.schema import in_list
 
 # A partial index is used only where the query's own text implies its condition.
 _RARE = "kind NOT IN ('event.accepted', 'run.closed')"
 _DECIDED = "kind='action.decided'"
 _RANGE = "SELECT * FROM (SELECT {0} AS lane, seq FROM {1} WHERE {2} ORDER BY seq {3} LIMIT ?) AS l"
-# How much is read of each of several lanes at first; few of them have more on the page.
+# How much is read of each of several ranges at first; few of them have more on the page.
 _FIRST_READ = 3
-# How many lanes one statement takes.
+# How many ranges one statement takes.
 _MAX_RANGES = 64
 
 
@@ -35,27 +36,16 @@ class IndexRange(Struct, frozen=True):
     low: int = 0
 
 
-class EntryQueries:
-    """Part of `Pages`."""
+class EntryPages:
+    """See `ports.ledger_reader.LedgerReader.entries_page` and `latest_entries`."""
 
-    _database: Database
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
-    def _rows(self, sql: str, *values: Any) -> list[Row]:
-        raise NotImplementedError
-
-    def entries_page(
-        self,
-        filters: Mapping[str, Any],
-        *,
-        before: int | None,
-        after: int | None,
-        limit: int,
+    def page(
+        self, filters: Mapping[str, Any], *, before: int | None, after: int | None, limit: int
     ) -> list[tuple[int, bytes]]:
-        """Return (seq, bytes) of entries, newest first, on one side of a seq.
-
-        `after` asks for the nearest newer ones. Raises ValueError for a set of filters that no
-        index answers.
-        """
+        """Return (seq, bytes) of entries, newest first, on one side of a seq."""
         newer = after is not None
         edge = after if newer else 2**62 if before is None else before
         assert edge is not None
@@ -68,42 +58,10 @@ class EntryQueries:
             )
         return self._read_entries(seqs)
 
-    def entries_after(self, after: int, limit: int) -> list[tuple[int, bytes]]:
-        """Return (seq, bytes) of the next entries, oldest first."""
-        sql = "SELECT seq, bytes FROM entry WHERE seq>? ORDER BY seq LIMIT ?"
-        return [(int(seq), raw) for seq, raw in self._rows(sql, after, limit)]
-
-    def latest_entries(
-        self, kinds: Sequence[str], after: int, limit: int
-    ) -> list[tuple[int, bytes]]:
-        """Return (seq, bytes) of the newest entries of some kinds after a seq, oldest first.
-
-        `kinds` are none of event.accepted and run.closed: every event has one of those.
-        """
-        lanes = [IndexRange(f"kind=? AND {_RARE}", (kind,), low=after + 1) for kind in kinds]
-        return self._read_entries(self._merge_ranges(lanes, 2**62, False, limit))[::-1]
-
-    def seq_at(self, at_us: int) -> int:
-        """Return the last entry that is not younger than an instant; 0 if none is.
-
-        By halving: instants hardly ever go back along the ledger.
-        """
-        # Two queries in one: both ends in one SELECT would be looked for from end to end.
-        sql = "SELECT (SELECT MIN(seq) FROM entry), (SELECT MAX(seq) FROM entry)"
-        ((first, high),) = self._rows(sql)
-        if high is None:
-            return 0
-        low = first - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            at = self._rows("SELECT at FROM entry WHERE seq=?", middle)
-            if at and at[0][0] <= at_us:
-                low = middle
-            else:
-                high = middle - 1
-        return int(low)
-
-    # --- lanes ------------------------------------------------------------------------------
+    def latest(self, kinds: Sequence[str], after: int, limit: int) -> list[tuple[int, bytes]]:
+        """Return (seq, bytes) of the newest entries of some kinds after a seq, oldest first."""
+        ranges = [IndexRange(f"kind=? AND {_RARE}", (kind,), low=after + 1) for kind in kinds]
+        return self._read_entries(self._merge_ranges(ranges, 2**62, False, limit))[::-1]
 
     def _index_ranges(
         self, filters: Mapping[str, Any], edge: int, newer: bool, limit: int
@@ -136,7 +94,7 @@ class EntryQueries:
     def _kind_ranges(self, kind: str, edge: int, newer: bool, limit: int) -> list[IndexRange]:
         if kind == "event.accepted":
             # The table of events is the list of them; it outlives entries that are archived.
-            ((first,),) = self._rows("SELECT COALESCE(MIN(seq),1) FROM entry")
+            ((first,),) = self._database.rows("SELECT COALESCE(MIN(seq),1) FROM entry")
             return [IndexRange("1=1", (), "event", first)]
         if kind != "run.closed":
             return [IndexRange(f"kind=? AND {_RARE}", (kind,))]
@@ -145,7 +103,9 @@ class EntryQueries:
             "SELECT v.id, (SELECT e.seq FROM entry e WHERE e.agent=v.id AND e.kind='run.closed' "
             f"AND e.seq{side}? ORDER BY e.seq {order} LIMIT 1) FROM view v WHERE v.name='agent'"
         )
-        heads = [(seq, agent) for agent, seq in self._rows(sql, edge) if seq is not None]
+        heads = [
+            (seq, agent) for agent, seq in self._database.rows(sql, (edge,)) if seq is not None
+        ]
         # Only agents whose nearest one is among the nearest can have any on the page.
         near = sorted(heads, reverse=not newer)[:limit]
         return [IndexRange("agent=? AND kind='run.closed'", (agent,)) for _, agent in near]
@@ -157,13 +117,13 @@ class EntryQueries:
         of any stretch of the ledger. None if a bounded stretch has too few.
         """
         ends = "(SELECT MIN(seq) FROM entry), (SELECT MAX(seq) FROM entry)"
-        ((first, last),) = self._rows(f"SELECT {ends}")
+        ((first, last),) = self._database.rows(f"SELECT {ends}")
         for width in (4 * limit, 24 * limit):
             low = max(edge, (first or 1) - 1) if newer else min(edge, (last or 0) + 1) - width - 1
             sql = (
                 "SELECT seq FROM entry WHERE seq>? AND seq<? AND kind||''='run.closed' ORDER BY seq"
             )
-            seqs = [int(seq) for (seq,) in self._rows(sql, low, low + width + 1)]
+            seqs = [int(seq) for (seq,) in self._database.rows(sql, (low, low + width + 1))]
             whole = low + width >= (last or 0) if newer else low < (first or 1)
             if len(seqs) >= limit or whole:
                 return (seqs[:limit] if newer else seqs[-limit:])[::-1]
@@ -171,12 +131,16 @@ class EntryQueries:
 
     def _run_ranges(self, run: str) -> list[IndexRange]:
         position = find_position(self._database, run)
-        found = self._rows("SELECT agent FROM run WHERE position=? AND id=?", position, run)
+        found = self._database.rows(
+            "SELECT agent FROM run WHERE position=? AND id=?", (position, run)
+        )
         # An event makes one run of an agent, and about an event there are few entries.
         return [IndexRange("about=? AND agent=?", (position, agent)) for (agent,) in found]
 
     def _event_ranges(self, event: str) -> list[IndexRange]:
-        refused = [seq for (seq,) in self._rows("SELECT seq FROM refused WHERE key=?", event)]
+        refused = [
+            seq for (seq,) in self._database.rows("SELECT seq FROM refused WHERE key=?", (event,))
+        ]
         position = find_position(self._database, event)
         abouts = [position, *refused] if position else refused
         return [IndexRange("about=?", (about,)) for about in abouts]
@@ -184,7 +148,7 @@ class EntryQueries:
     def _merge_ranges(
         self, ranges: Sequence[IndexRange], edge: int, newer: bool, limit: int
     ) -> list[int]:
-        """Return the seqs next to the edge over all lanes, newest first."""
+        """Return the seqs next to the edge over all ranges, newest first."""
         if not ranges:
             return []
         share = (
@@ -193,11 +157,11 @@ class EntryQueries:
         found = self._read_ranges(ranges, edge, newer, share)
         nearest = _nearest(found, newer, limit)
         if share < limit and nearest:
-            # A lane that was cut off before the page's end may have more on the page.
+            # A range that was cut off before the page's end may have more on the page.
             last = nearest[-1] if len(nearest) == limit else None
             short = [
-                lane
-                for lane, seqs in zip(ranges, found, strict=True)
+                one
+                for one, seqs in zip(ranges, found, strict=True)
                 if len(seqs) == share
                 and (last is None or (seqs[-1] < last if newer else seqs[-1] > last))
             ]
@@ -214,13 +178,13 @@ class EntryQueries:
         side, order = (">", "ASC") if newer else ("<", "DESC")
         for part in _batches(ranges):
             sql, values = [], []
-            for number, lane in part:
+            for number, one in part:
                 # Of two lower bounds the wrong one might be searched by: there is never but one.
-                where = f"{lane.where} AND seq{side}?{'' if newer else ' AND seq>=?'}"
-                sql.append(_RANGE.format(number, lane.table, where, order))
-                ends = [max(edge, lane.low - 1)] if newer else [edge, lane.low]
-                values += [*lane.values, *ends, limit]
-            for number, seq in self._rows(" UNION ALL ".join(sql), *values):
+                where = f"{one.where} AND seq{side}?{'' if newer else ' AND seq>=?'}"
+                sql.append(_RANGE.format(number, one.table, where, order))
+                ends = [max(edge, one.low - 1)] if newer else [edge, one.low]
+                values += [*one.values, *ends, limit]
+            for number, seq in self._database.rows(" UNION ALL ".join(sql), values):
                 found[number].append(int(seq))
         for seqs in found:
             seqs.sort(reverse=not newer)
@@ -230,10 +194,9 @@ class EntryQueries:
         """Return the entries of these seqs, in their order."""
         if not seqs:
             return []
-        # Few lengths, so that there are few statements to prepare.
-        asked = [*seqs, *[seqs[-1]] * ((1 << (len(seqs) - 1).bit_length()) - len(seqs))]
-        sql = f"SELECT seq, bytes FROM entry WHERE seq IN ({','.join('?' * len(asked))})"
-        found: dict[int, bytes] = dict(self._rows(sql, *asked))
+        marks, asked = in_list(seqs)
+        sql = f"SELECT seq, bytes FROM entry WHERE seq IN ({marks})"
+        found: dict[int, bytes] = dict(self._database.rows(sql, asked))
         return [(seq, found[seq]) for seq in seqs if seq in found]
 
 
@@ -242,7 +205,7 @@ def _nearest(found: Sequence[Sequence[int]], newer: bool, limit: int) -> list[in
 
 
 def _batches(ranges: Sequence[IndexRange]) -> Iterator[list[tuple[int, IndexRange]]]:
-    """Yield numbered lanes, as many as one statement takes."""
+    """Yield numbered ranges, as many as one statement takes."""
     numbered = list(enumerate(ranges))
     for at in range(0, len(numbered), _MAX_RANGES):
         yield numbered[at : at + _MAX_RANGES]

@@ -24,6 +24,7 @@ from vedette.ledger.history.projection import (
     to_ledger_entry,
 )
 from vedette.store.dialect import Database
+from vedette.store.schema import in_list
 
 # Rows and runs kept in memory; beyond that all are forgotten and read again as they are needed.
 _CACHE_ROWS = 16_384
@@ -108,9 +109,7 @@ class ReadTables:
     def _read_runs(
         self, places: Sequence[tuple[int, str]], before: int, wanted: Container[str]
     ) -> None:
-        # Few lengths, so that there are few statements to prepare.
-        asked = [*places, *[places[-1]] * ((1 << (len(places) - 1).bit_length()) - len(places))]
-        marks = ",".join("?" * len(asked))
+        marks, asked = in_list(places)
         # With the text joined the agent is not looked up in an index that has all it ever did.
         sql = (
             f"SELECT seq, bytes FROM entry WHERE about IN ({marks}) AND agent || '' IN ({marks}) "

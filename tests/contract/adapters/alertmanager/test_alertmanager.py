@@ -86,9 +86,9 @@ async def post(
 
 def with_alert(**more: Any) -> dict[str, Any]:
     """Return the payload with its alert changed."""
-    told = copy.deepcopy(PAYLOAD)
-    told["alerts"][0] |= more
-    return told
+    payload = copy.deepcopy(PAYLOAD)
+    payload["alerts"][0] |= more
+    return payload
 
 
 # --- one event for each state --------------------------------------------------------------------
@@ -105,8 +105,8 @@ async def test_an_alert_is_one_event_for_each_state() -> None:
         }  # fmt: skip
         over = {"status": "resolved", "endsAt": "2026-03-01T06:05:00Z"}
         assert (await post(client, with_alert(**over))).json()["accepted"] == 1
-        again = {"startsAt": "2026-03-01T07:00:00Z"}
-        assert (await post(client, with_alert(**again))).json()["accepted"] == 1
+        repeat = {"startsAt": "2026-03-01T07:00:00Z"}
+        assert (await post(client, with_alert(**repeat))).json()["accepted"] == 1
     first, second, third = intake.events
     assert [event.type for event in intake.events] == [
         "alert.firing", "alert.resolved", "alert.firing",
@@ -209,10 +209,10 @@ WRONG: list[tuple[Any, str]] = [
 async def test_another_shape_is_told() -> None:
     intake = ListIntake()
     async with serving(intake) as client:
-        for body, told in WRONG:
+        for body, message in WRONG:
             answer = await post(client, body)
             assert answer.status_code == 400
-            assert told in answer.json()["error"]["what"]
+            assert message in answer.json()["error"]["what"]
     assert not intake.batches
 
 
@@ -274,7 +274,7 @@ def test_the_settings_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("http", "token", "told"),
+    ("http", "token", "expected"),
     [
         ("127.0.0.1:0", "", "needs a token"),
         ("", 'token_env = "ALERTS"', "set http of"),
@@ -282,8 +282,8 @@ def test_the_settings_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         ("127.0.0.1:0", 'token = "A"', "unknown key"),
     ],
 )
-def test_wrong_settings_are_told(tmp_path: Path, http: str, token: str, told: str) -> None:
+def test_wrong_settings_are_told(tmp_path: Path, http: str, token: str, expected: str) -> None:
     file = tmp_path / "vedette.toml"
     file.write_text(TOML.format(http=http, token=token))
-    with pytest.raises(BadFleet, match=told):
+    with pytest.raises(BadFleet, match=expected):
         load_settings(file)

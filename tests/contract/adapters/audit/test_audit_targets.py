@@ -134,12 +134,12 @@ def audit(folder: Path, *more: str) -> tuple[int, dict[str, Any]]:
     done = CliRunner().invoke(cli, given, standalone_mode=False)
     if done.exception is not None:
         raise done.exception
-    told: dict[str, Any] = json.loads(done.stdout)
-    return int(done.return_value), told
+    document: dict[str, Any] = json.loads(done.stdout)
+    return int(done.return_value), document
 
 
-def findings(told: dict[str, Any], target: str) -> list[tuple[str, str]]:
-    (found,) = [one for one in told["targets"] if one["target"] == target]
+def findings(answer: dict[str, Any], target: str) -> list[tuple[str, str]]:
+    (found,) = [one for one in answer["targets"] if one["target"] == target]
     return sorted((one["code"], one.get("message") or one["key"]) for one in found["findings"])
 
 
@@ -153,8 +153,8 @@ def test_people_read_it_too(copied: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
     assert "FOUND no-intent: 'by\\x07hand' (call 2) has no intent" in done.stdout
-    _, told = audit(copied)
-    (seen,) = [one for one in told["targets"] if one["target"] == "mailbox"]
+    _, answer = audit(copied)
+    (seen,) = [one for one in answer["targets"] if one["target"] == "mailbox"]
     # How many they are is the judge's to say; that they are not few, the next test checks.
     counted = f"{seen['recorded']} in its record, {seen['done']} of {seen['done']} intents done"
     assert f"mailbox: {counted}, 0 open" in done.stdout
@@ -162,9 +162,9 @@ def test_people_read_it_too(copied: Path) -> None:
 
 
 def test_a_run_that_nobody_went_around_has_no_findings(ran: Path) -> None:
-    code, told = audit(ran)
-    assert (code, told["ok"]) == (0, True)
-    seen = {one["target"]: one for one in told["targets"]}
+    code, answer = audit(ran)
+    assert (code, answer["ok"]) == (0, True)
+    seen = {one["target"]: one for one in answer["targets"]}
     # It compared something: mails that were filed and flagged, a webhook that was called.
     assert seen["mailbox"]["recorded"] >= 40
     assert seen["mailbox"]["done"] >= 20
@@ -181,37 +181,37 @@ def test_exactly_what_went_around_us_is_listed(copied: Path) -> None:
     assert untouched
     (mail / ".Elsewhere/cur").mkdir(parents=True)
     (mail / ".Drafts/cur").mkdir(parents=True, exist_ok=True)
-    moved, gone, seen = filed[0], filed[1], filed[2]
-    moved.rename(mail / ".Elsewhere/cur" / moved.name)
-    gone.unlink()
+    refiled, missing, seen = filed[0], filed[1], filed[2]
+    refiled.rename(mail / ".Elsewhere/cur" / refiled.name)
+    missing.unlink()
     seen.rename(seen.parents[1] / "cur" / f"{seen.name.partition(':')[0]}:2,T")
     stranger = untouched[0].rename(mail / ".Elsewhere/cur" / f"{untouched[0].name}:2,S")
     (mail / ".Drafts/cur/0123.vedette:2,DS").write_text("Subject: not ours\n\n")
     (mail / "new/1999999999.M1.post").write_text("Subject: new mail is nobody's doing\n\n")
     line = {"key": "by-hand", "effect": True, "n": 2, "body": {}}
-    again = {"key": "by-hand-refused", "effect": False, "n": 3, "body": {}}
+    repeat = {"key": "by-hand-refused", "effect": False, "n": 3, "body": {}}
     with (copied / "record.jsonl").open("a") as record:
-        record.write(json.dumps(line) + "\n" + json.dumps(again) + "\n" + '{"key": "half')
-    code, told = audit(copied)
-    assert (code, told["ok"]) == (1, False)
-    assert findings(told, "oncall") == [("no-intent", "by-hand")]
+        record.write(json.dumps(line) + "\n" + json.dumps(repeat) + "\n" + '{"key": "half')
+    code, answer = audit(copied)
+    assert (code, answer["ok"]) == (1, False)
+    assert findings(answer, "oncall") == [("no-intent", "by-hand")]
     name = stranger.name.partition(":")[0]
-    assert findings(told, "mailbox") == sorted(
+    assert findings(answer, "mailbox") == sorted(
         [
-            ("elsewhere", moved.name.partition(":")[0]),
-            ("not-there", gone.name.partition(":")[0]),
+            ("elsewhere", refiled.name.partition(":")[0]),
+            ("not-there", missing.name.partition(":")[0]),
             ("no-intent", seen.name.partition(":")[0]),
             ("no-intent", name),
             ("no-intent", "0123.vedette"),
         ]
     )
     # Each names what the ledger knows of it, so that `vedette explain` goes on from there.
-    (mailbox,) = [one for one in told["targets"] if one["target"] == "mailbox"]
+    (mailbox,) = [one for one in answer["targets"] if one["target"] == "mailbox"]
     (elsewhere,) = [f for f in mailbox["findings"] if f["code"] == "elsewhere"]
     assert elsewhere["run"].startswith("run_")
     # From an instant on: what happened before it is left out, a record without times is not.
-    code, told = audit(copied, "--since", _iso(since + 3_600_000_000), "mailbox")
-    assert (code, findings(told, "mailbox")) == (0, [])
+    code, answer = audit(copied, "--since", _iso(since + 3_600_000_000), "mailbox")
+    assert (code, findings(answer, "mailbox")) == (0, [])
 
 
 def test_the_key_of_another_target_is_no_intent(copied: Path) -> None:
@@ -223,10 +223,10 @@ def test_the_key_of_another_target_is_no_intent(copied: Path) -> None:
         record.write(json.dumps({"key": mailbox}) + "\n")
     (copied / "mail/.Drafts/cur").mkdir(parents=True, exist_ok=True)
     (copied / f"mail/.Drafts/cur/{oncall}.vedette:2,").write_text("Subject: not ours\n\n")
-    code, told = audit(copied)
+    code, answer = audit(copied)
     assert code == 1
-    assert findings(told, "oncall") == [("no-intent", mailbox)]
-    assert findings(told, "mailbox") == [("no-intent", f"{oncall}.vedette")]
+    assert findings(answer, "oncall") == [("no-intent", mailbox)]
+    assert findings(answer, "mailbox") == [("no-intent", f"{oncall}.vedette")]
     # The same record under two names, or under another one than then: nobody is accused.
     toml = (copied / "vedette.toml").read_text()
     (copied / "mail/.Drafts/cur" / f"{oncall}.vedette:2,").unlink()
@@ -234,18 +234,18 @@ def test_the_key_of_another_target_is_no_intent(copied: Path) -> None:
     assert audit(copied)[0] == 0
     table = toml[toml.index("[targets.oncall]") :]
     (copied / "vedette.toml").write_text(toml + table.replace("oncall", "pager"))
-    code, told = audit(copied)
-    assert (code, findings(told, "pager")) == (0, [])
+    code, answer = audit(copied)
+    assert (code, findings(answer, "pager")) == (0, [])
     (copied / "vedette.toml").write_text(toml.replace("[targets.oncall]", "[targets.pager]"))
-    code, told = audit(copied, "pager")
-    assert (code, findings(told, "pager")) == (0, [])
+    code, answer = audit(copied, "pager")
+    assert (code, findings(answer, "pager")) == (0, [])
     # The control: another place, and its old name is still that of a target.
     other = table.replace("oncall", "pager").replace("/hook", "/other")
     other = other.replace("record.jsonl", "other.jsonl")
     (copied / "vedette.toml").write_text(toml + other)
     (copied / "other.jsonl").write_text(json.dumps({"key": oncall}) + "\n")
-    code, told = audit(copied)
-    assert (code, findings(told, "pager")) == (1, [("no-intent", oncall)])
+    code, answer = audit(copied)
+    assert (code, findings(answer, "pager")) == (1, [("no-intent", oncall)])
 
 
 def test_a_record_that_forgets_is_not_asked_for_more_than_it_keeps(
@@ -257,9 +257,9 @@ def test_a_record_that_forgets_is_not_asked_for_more_than_it_keeps(
     for keeps_us, expected in ((None, 1), (3_600_000_000, 1), (0, 0)):
         empty = Mock(return_value=TargetRecord(items=(), retention_us=keeps_us))
         monkeypatch.setattr(WebhookTarget, "read_record", empty)
-        code, told = audit(copied)
-        assert (code, len(findings(told, "oncall"))) == (expected, expected)
-        assert (told["targets"][-1]["kept_since"] is None) is (keeps_us is None)
+        code, answer = audit(copied)
+        assert (code, len(findings(answer, "oncall"))) == (expected, expected)
+        assert (answer["targets"][-1]["kept_since"] is None) is (keeps_us is None)
 
 
 @contextmanager
@@ -267,7 +267,7 @@ def reading_of(folder: Path) -> Iterator[RecordedEffects]:
     settings, problems = read_settings(folder / "vedette.toml")
     assert settings is not None, problems
     with store_reader(settings) as store, store.snapshot():
-        yield read_effects(store, lambda agent, tool: None)
+        yield read_effects(store.ledger, lambda agent, tool: None)
 
 
 def _iso(at_us: int) -> str:
@@ -278,8 +278,8 @@ def _iso(at_us: int) -> str:
 
 def test_what_the_target_never_saw_is_listed(copied: Path) -> None:
     (copied / "record.jsonl").write_text("")
-    code, told = audit(copied, "oncall")
-    ((found, key),) = findings(told, "oncall")
+    code, answer = audit(copied, "oncall")
+    ((found, key),) = findings(answer, "oncall")
     assert (code, found) == (1, "not-there")
     assert len(key) > 20
 
@@ -295,8 +295,8 @@ def test_a_record_is_asked_for_over_http(ran: Path, copied: Path) -> None:
         f"{url}/hook", b"{}", {"Idempotency-Key": "curl", "Content-Length": "2"}
     )
     urllib.request.urlopen(request, timeout=10).close()
-    code, told = audit(copied, "oncall")
-    assert (code, findings(told, "oncall")) == (1, [("no-intent", "curl")])
+    code, answer = audit(copied, "oncall")
+    assert (code, findings(answer, "oncall")) == (1, [("no-intent", "curl")])
 
 
 @pytest.mark.parametrize(
@@ -326,8 +326,8 @@ def test_a_target_without_a_record_is_said_to_be_left_out(copied: Path) -> None:
     toml = (copied / "vedette.toml").read_text()
     file = next(line for line in toml.splitlines() if line.startswith("record_file"))
     (copied / "vedette.toml").write_text(toml.replace(file, ""))
-    code, told = audit(copied)
-    assert (code, [one["target"] for one in told["skipped"]]) == (0, ["oncall"])
+    code, answer = audit(copied)
+    assert (code, [one["target"] for one in answer["skipped"]]) == (0, ["oncall"])
     for name in ("oncall", "nowhere"):
         with pytest.raises(BadCommand):
             audit(copied, name)
@@ -393,7 +393,7 @@ def test_a_key_of_another_target_is_said_to_be_whose() -> None:
 def test_what_a_record_may_have_forgotten_is_not_missed() -> None:
     ledger = ledger_of(claim("old", began_us=19), claim("a", began_us=20))
     times: dict[str, Any] = {"since_us": 10, "read_us": 100}
-    found = audit_keys([], ledger, "post", kept_us=20, **times)
+    found = audit_keys([], ledger, "post", retained_us=20, **times)
     assert [one["key"] for one in found] == ["a"]
     found = audit_keys([], ledger, "post", **times)
     assert [one["key"] for one in found] == ["old", "a"], "the control: a record that keeps all"
@@ -401,7 +401,7 @@ def test_what_a_record_may_have_forgotten_is_not_missed() -> None:
     ledger = ledger_of(claim("old", "failed", began_us=19))
     assert [
         one["code"]
-        for one in audit_keys([TargetEffect("old", 50)], ledger, "post", kept_us=20, **times)
+        for one in audit_keys([TargetEffect("old", 50)], ledger, "post", retained_us=20, **times)
     ] == ["despite"]
 
 
@@ -515,11 +515,11 @@ def test_a_topic_is_read_without_taking_anything_from_it(
         "topic": topic,
         "message_retention_duration": {"seconds": 660},
     }
-    again: Any = SubscriberClient(
+    repeat: Any = SubscriberClient(
         transport=SubscriberGrpcTransport(channel=insecure_channel(pubsub_emulator.host))
     )
-    again.create_subscription(request=short)
-    again.transport.close()
+    repeat.create_subscription(request=short)
+    repeat.transport.close()
     found = read_record("topic", {**table, "record_subscription": "audit-short"}, 0)
     assert found.retention_us == 660_000_000
     with pytest.raises(BadFleet, match="NotFound"):
@@ -578,12 +578,12 @@ def test_which_targets_are_one_place() -> None:
 
 async def test_what_was_erased_is_found_by_its_key_alone(tmp_path: Path) -> None:
     async with _one_call(tmp_path) as fleet:
-        before = read_effects(fleet.app.store, lambda agent, tool: "oncall")
+        before = read_effects(fleet.app.store.ledger, lambda agent, tool: "oncall")
         (known,) = before.at_target("oncall")
         assert (known.erased, known.args is None) == (False, False)
         for key in {entry["event"] for entry in fleet.entries("event.accepted")}:
             await fleet.app.commands.erase(fleet.order(), event=key)
-        after = read_effects(fleet.app.store, lambda agent, tool: f"{agent}/{tool}")
+        after = read_effects(fleet.app.store.ledger, lambda agent, tool: f"{agent}/{tool}")
         claims = after.at_target("anomaly_detection/incident.notify")
         assert [(c.key, c.erased, c.args, c.state) for c in claims] == [
             (known.key, True, None, "done")

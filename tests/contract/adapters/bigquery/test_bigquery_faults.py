@@ -21,6 +21,7 @@ from google.api_core import exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.bigquery import Client
 from tests.contract.adapters.bigquery.bigquery_child import SECOND, T0, plan_of
+from tests.store_parts import store_of
 
 from vedette.adapters.bigquery import query, reconciliation, shipper
 from vedette.adapters.bigquery import source as module
@@ -75,15 +76,15 @@ class Service:
 
     def request(self, method: str, url: str, data: Any = None, **more: Any) -> requests.Response:
         parts = urlsplit(url)
-        code, told = self.answer(method, parts.path, parse_qs(parts.query), data)
+        code, answer = self.answer(method, parts.path, parse_qs(parts.query), data)
         response = requests.Response()
         response.status_code = code
-        response._content = json.dumps(told).encode()
+        response._content = json.dumps(answer).encode()
         response.headers["content-type"] = "application/json"
         response.request = requests.Request(method, url).prepare()
         return response
 
-    def answer(self, method: str, path: str, asked: Mapping[str, Any], data: Any) -> Answer:
+    def answer(self, method: str, path: str, question: Mapping[str, Any], data: Any) -> Answer:
         *_, kind, name = path.rsplit("/", 2)
         if method == "POST" and name == "jobs":
             return self.begin(json.loads(data))
@@ -117,16 +118,16 @@ class Service:
         if self.answers:
             return self.answers.pop(0)
         self.begun[name]["looked"] += 1
-        told: dict[str, Any] = {"jobReference": self.begun[name]["jobReference"]}
+        document: dict[str, Any] = {"jobReference": self.begun[name]["jobReference"]}
         if self.begun[name]["looked"] < self.turns:
-            return 200, {**told, "jobComplete": False}
+            return 200, {**document, "jobComplete": False}
         fields = [{"name": "id", "type": "STRING"}, {"name": AT_COLUMN, "type": "INTEGER"}]
         fields.append({"name": ROW_COLUMN, "type": "STRING"})
         rows = [
             {"f": [{"v": value} for value in (each, str(at), each)]} for each, at in self.of(name)
         ]
         schema = {"schema": {"fields": fields}, "totalRows": str(len(rows))}
-        return 200, {**told, **schema, "jobComplete": True, "rows": rows}
+        return 200, {**document, **schema, "jobComplete": True, "rows": rows}
 
     def of(self, name: str) -> list[tuple[str, int]]:
         """Return the rows that a job's parameters ask for."""
@@ -249,8 +250,8 @@ async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.Monk
     services = SimpleNamespace(clock=clock, metrics=None, fleet=None)
     settings = SimpleNamespace(max_event_bytes=1_000_000)
     app: Any = SimpleNamespace(services=services, store=store, intake=intake, settings=settings)
-    told: list[str] = []
-    running: Any = SimpleNamespace(app=app, report_trouble=told.append, open_sources=0)
+    messages: list[str] = []
+    running: Any = SimpleNamespace(app=app, report_trouble=messages.append, open_sources=0)
     task = asyncio.create_task(
         Daemon._run_source(running, build_source(plan, app, until_idle=False))
     )
@@ -262,13 +263,13 @@ async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.Monk
     try:
         await wait_until(lambda: ids(intake) == ["a"])
         await wait_until(lambda: later() > 3)
-        store.is_leader = False
-        await wait_until(lambda: bool(later() and told))
+        store.cluster.is_leader = False
+        await wait_until(lambda: bool(later() and messages))
         deposed = len(service.begun)
         for _ in range(20):
             assert later() == deposed
             await asyncio.sleep(0.005)
-        assert told == ["bigquery:jobs: another worker leads"]
+        assert messages == ["bigquery:jobs: another worker leads"]
 
         # Another worker took in a row, and refused one: what we knew of the position is old.
         service.table += [("b", clock.now_us()), ("", clock.now_us())]
@@ -278,7 +279,7 @@ async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.Monk
         assert (ids(intake), len(intake.refusals)) == (["a", "b"], 1)
         position = intake.positions["bigquery:jobs"]
 
-        store.is_leader = True
+        store.cluster.is_leader = True
         await wait_until(lambda: later() > deposed + 3)
         service.table.append(("c", clock.now_us()))
         await wait_until(lambda: bool(later() and len(intake.events) == 3))
@@ -359,18 +360,18 @@ async def test_a_job_that_is_known_no_more_is_asked_anew() -> None:
 
 def test_a_query_that_is_given_up_is_cancelled() -> None:
     service = Service(turns=99)
-    asked = Query("SELECT 1", [])
+    pending_query = Query("SELECT 1", [])
     with pytest.raises(QueryPendingError):
-        asked.rows(service.client())
+        pending_query.rows(service.client())
     assert not service.cancelled
-    asked.request_cancel()
-    assert service.cancelled == [asked.id]
+    pending_query.request_cancel()
+    assert service.cancelled == [pending_query.id]
     # One that was at its beginning then is cancelled when that is over.
-    late = Query("SELECT 1", [])
-    late.request_cancel()
+    slow_query = Query("SELECT 1", [])
+    slow_query.request_cancel()
     with pytest.raises(QueryPendingError):
-        late.rows(service.client())
-    assert service.cancelled == [asked.id, late.id]
+        slow_query.rows(service.client())
+    assert service.cancelled == [pending_query.id, slow_query.id]
 
 
 async def test_a_source_that_is_stopped_leaves_no_job() -> None:
@@ -392,14 +393,14 @@ def test_the_warehouse_waits_as_long_as_a_query_runs() -> None:
 async def test_a_fleet_that_stops_does_not_wait_for_the_shipper_s_query() -> None:
     service = Service(turns=1 << 60)
     warehouse = Warehouse("p", "d", queries=service.client)
-    asked: Any = SimpleNamespace(warehouse=warehouse)
+    client: Any = SimpleNamespace(warehouse=warehouse)
 
     async def shipping() -> int:
         return len(list(await asyncio.to_thread(warehouse.run_query, "SELECT 1")))
 
-    asked.ship = shipping
+    client.ship = shipping
     work = shipper.follow(
-        asked, ManualClock(), 1, PrometheusMetrics(), lambda: True, lambda: 0, lambda told: None
+        client, ManualClock(), 1, PrometheusMetrics(), lambda: True, lambda: 0, lambda message: None
     )
     task = asyncio.create_task(work)
     await wait_until(lambda: bool(service.begun))
@@ -422,10 +423,10 @@ async def test_what_is_remembered_does_not_grow_with_the_table(
     service = Service([(f"r{n:03}", T0 + n * SECOND) for n in range(95)])
     intake, most = ListIntake(), [0]
     source = asking(service, 1000, overlap="10s")
-    taken = source._hand_over
+    hand_over_page = source._hand_over
 
     async def hand_over(intake: Any, page: Any) -> None:
-        await taken(intake, page)
+        await hand_over_page(intake, page)
         most[0] = max(most[0], len(source._seen))
 
     monkeypatch.setattr(source, "_hand_over", hand_over)
@@ -464,7 +465,7 @@ class Ledger:
         return len(self.entries)
 
 
-class Shelf(Warehouse):
+class LaggingWarehouse(Warehouse):
     """A dataset whose tables have the entries up to a seq each; notes what it was asked."""
 
     def __init__(self, ledger: Ledger, there: Mapping[str, int]) -> None:
@@ -486,25 +487,27 @@ def test_a_table_that_lags_is_not_wrong(tmp_path: Path, monkeypatch: pytest.Monk
     ledger = Ledger(12, marks)
 
     class Reading:
-        def __enter__(self) -> Ledger:
-            return ledger
+        def __enter__(self) -> Any:
+            return store_of(ledger)
 
-        def __exit__(self, *told: object) -> None: ...
+        def __exit__(self, *details: object) -> None: ...
 
     monkeypatch.setattr("vedette.app.stores.store_reader", lambda settings: Reading())
     settings: Any = SimpleNamespace(fleet="f", deployment=Deployment(audit=AuditPlan("p", "d", 1)))
     monkeypatch.setattr(
-        "vedette.app.ledger_followers.open_warehouse", lambda settings: Shelf(ledger, marks)
+        "vedette.app.ledger_followers.open_warehouse",
+        lambda settings: LaggingWarehouse(ledger, marks),
     )
-    told = check_shipped(settings)
-    assert (told["ok"], told["last"], told["head"]) == (True, 4, 12)
+    details = check_shipped(settings)
+    assert (details["ok"], details["last"], details["head"]) == (True, 4, 12)
     # The control: a row that its mark says is there, and is not.
-    lacking = {"ledger": 9, "decisions": 3}
+    lags = {"ledger": 9, "decisions": 3}
     monkeypatch.setattr(
-        "vedette.app.ledger_followers.open_warehouse", lambda settings: Shelf(ledger, lacking)
+        "vedette.app.ledger_followers.open_warehouse",
+        lambda settings: LaggingWarehouse(ledger, lags),
     )
-    told = check_shipped(settings)
-    assert told["tables"]["decisions"]["wrong"] == ["entry 4 is not there"]
+    details = check_shipped(settings)
+    assert details["tables"]["decisions"]["wrong"] == ["entry 4 is not there"]
     # A table that was never shipped to has nothing that could be wrong.
     ledger.marks = {"ledger": 9}
     assert check_shipped(settings)["last"] == 0
@@ -513,9 +516,12 @@ def test_a_table_that_lags_is_not_wrong(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_comparison_asks_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciliation, "SLICE", 5)
     ledger = Ledger(12, {})
-    shelf = Shelf(ledger, dict.fromkeys(KINDS, 12))
-    found = find_differences(shelf, "f", ledger, 12)
+    repository = LaggingWarehouse(ledger, dict.fromkeys(KINDS, 12))
+    found = find_differences(repository, "f", store_of(ledger).ledger, 12)
     assert found == {table: (12, []) for table in KINDS}
-    assert shelf.asked == [(0, 5), (5, 10), (10, 12)] * 2
-    lacking = Shelf(ledger, {"ledger": 11, "decisions": 12})
-    assert find_differences(lacking, "f", ledger, 12)["ledger"] == (11, ["entry 12 is not there"])
+    assert repository.asked == [(0, 5), (5, 10), (10, 12)] * 2
+    warehouse = LaggingWarehouse(ledger, {"ledger": 11, "decisions": 12})
+    assert find_differences(warehouse, "f", store_of(ledger).ledger, 12)["ledger"] == (
+        11,
+        ["entry 12 is not there"],
+    )

@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.store_parts import store_of
 
 from vedette.adapters.bigquery.shipper import Shipper
 from vedette.adapters.bigquery.tables import (
@@ -52,7 +53,7 @@ class Ledger:
     def meta(self, name: str) -> str | None:
         return self.marks.get(name)
 
-    async def compare_and_set(self, name: str, was: str | None, value: str) -> bool:
+    async def compare_and_set_meta(self, name: str, was: str | None, value: str) -> bool:
         held = self.marks.get(name) == was
         if held:
             self.marks[name] = value
@@ -157,7 +158,7 @@ async def play(seed: int, *, offsets: bool = True) -> tuple[Ledger, Memory]:
 
     def shipper() -> Shipper:
         whole = ledger  # a restore makes another one; the shippers of the lost one are dead
-        return Shipper("fleet", whole, lambda: whole, memory)
+        return Shipper("fleet", store_of(whole), lambda: store_of(whole), memory)
 
     living = [shipper(), shipper()]
     for _ in range(dice.randrange(5, 40)):
@@ -216,11 +217,11 @@ class Meeting:
     def meta(self, name: str) -> str | None:
         return self.ledger.meta(name)
 
-    async def compare_and_set(self, name: str, was: str | None, value: str) -> bool:
+    async def compare_and_set_meta(self, name: str, was: str | None, value: str) -> bool:
         if not self.met:
             self.met = True
             await self.both.wait()
-        return await self.ledger.compare_and_set(name, was, value)
+        return await self.ledger.compare_and_set_meta(name, was, value)
 
 
 @pytest.mark.parametrize("before", [0, 3])
@@ -228,13 +229,16 @@ async def test_of_two_that_ship_at_a_change_of_leader_one_is_told(before: int) -
     ledger, memory = Ledger(), Memory(lambda: False)
     for _ in range(before):
         ledger.add("stop.set")
-    await Shipper("fleet", ledger, lambda: ledger, memory).ship()
+    await Shipper("fleet", store_of(ledger), lambda: store_of(ledger), memory).ship()
     for _ in range(4):
         ledger.add("stop.set")
     both = asyncio.Barrier(2)
-    two = [Shipper("fleet", Meeting(ledger, both), lambda: ledger, memory) for _ in range(2)]
-    told = await asyncio.gather(*(each.ship() for each in two), return_exceptions=True)
-    assert sorted(type(each).__name__ for each in told) == ["Unavailable", "int"], told
+    two = [
+        Shipper("fleet", store_of(Meeting(ledger, both)), lambda: store_of(ledger), memory)
+        for _ in range(2)
+    ]
+    answers = await asyncio.gather(*(each.ship() for each in two), return_exceptions=True)
+    assert sorted(type(each).__name__ for each in answers) == ["Unavailable", "int"], answers
     for each in (*two, *two):
         await try_to(each)
     for table in KINDS:
@@ -247,15 +251,15 @@ async def test_a_store_that_was_put_back_by_hand_is_told() -> None:
     ledger, memory = Ledger(), Memory(lambda: False)
     for _ in range(3):
         ledger.add("event.accepted")
-    await Shipper("fleet", ledger, lambda: ledger, memory).ship()
+    await Shipper("fleet", store_of(ledger), lambda: store_of(ledger), memory).ship()
     saved = ledger.saved()
     for _ in range(3):
         ledger.add("run.closed")
-    await Shipper("fleet", ledger, lambda: ledger, memory).ship()
+    await Shipper("fleet", store_of(ledger), lambda: store_of(ledger), memory).ship()
     for more in range(4):
         saved.add("event.accepted")
         with pytest.raises(BadStore, match="put back by hand"):
-            await Shipper("fleet", saved, lambda: saved, memory).ship()
+            await Shipper("fleet", store_of(saved), lambda: store_of(saved), memory).ship()
         assert len(memory.rows["ledger"]) == 6, f"with {more + 1} entries after it was put back"
 
 
@@ -269,7 +273,7 @@ async def test_what_was_archived_unshipped_is_told() -> None:
             return super().entries_after(max(after, 4), limit)
 
     cut = Cut(ledger.entries)
-    shipper = Shipper("fleet", cut, lambda: cut, memory)
+    shipper = Shipper("fleet", store_of(cut), lambda: store_of(cut), memory)
     assert await shipper.ship() == 5
     assert shipper.gaps[0] == "entries 1 to 4 were archived before they were shipped"
 

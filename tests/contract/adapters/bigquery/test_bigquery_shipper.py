@@ -49,7 +49,9 @@ def shipped(bigquery: Dataset, table: str = "ledger") -> list[tuple[Any, ...]]:
 
 def wrong(fleet: FleetHarness, warehouse: Warehouse) -> dict[str, list[str]]:
     """Return what the comparison by query finds, table by table."""
-    found = find_differences(warehouse, FLEET, fleet.app.store, fleet.app.store.last_seq())
+    found = find_differences(
+        warehouse, FLEET, fleet.app.store.ledger, fleet.app.store.ledger.last_seq()
+    )
     return {table: what for table, (_, what) in found.items()}
 
 
@@ -67,7 +69,7 @@ async def a_day(fleet: FleetHarness) -> None:
         *(job(f"h{n}", send_proposal("please", tool="big.send"), key=f"h{n}") for n in range(2)),
     )
     await fleet.wait_until_idle()
-    held = fleet.app.store.holds_page(after=0, limit=10)
+    held = fleet.app.store.runs.holds_page(after=0, limit=10)
     assert len(held) == 2, "the toy's policy holds what has a high impact"
     await fleet.approve(held[0])
     await fleet.wait_until_idle()
@@ -88,7 +90,7 @@ async def test_what_is_shipped_is_the_ledger(
         )
         await fleet.wait_until_idle()
         first = await shipper.ship()
-        assert first == fleet.app.store.last_seq()
+        assert first == fleet.app.store.ledger.last_seq()
         assert await shipper.ship() == 0
         decided = len(fleet.entries("action.decided", "recall.decided"))
         assert len(shipped(bigquery, "decisions")) == decided > 0
@@ -96,7 +98,7 @@ async def test_what_is_shipped_is_the_ledger(
         before = shipped(bigquery)
 
         await fleet.app.commands.erase(fleet.order(), subject="somebody")
-        assert await shipper.ship() == fleet.app.store.last_seq() - first
+        assert await shipper.ship() == fleet.app.store.ledger.last_seq() - first
         assert wrong(fleet, warehouse) == NOTHING
         assert shipped(bigquery)[: len(before)] == before
         everything = bigquery.ask("SELECT TO_JSON_STRING(t) FROM `{d}.ledger` AS t")
@@ -128,46 +130,50 @@ async def test_a_kill_doubles_and_loses_nothing(tmp_path: Path, bigquery: Datase
     """kill -9 of a process after an append that its mark does not know of."""
     async with toy_fleet(tmp_path, World()) as fleet:
         await a_day(fleet)
-        head = fleet.app.store.last_seq()
+        head = fleet.app.store.ledger.last_seq()
     state = tmp_path / "state"
     await asyncio.to_thread(kill, "ship", state, bigquery.short, "ship.append:after", 1)
     # All of the first append is there, and the store knows nothing of it.
     assert len(shipped(bigquery)) == head
     assert check_shipped(settings_of(state, bigquery.short))["last"] == 0
     assert await ship_ledger(settings_of(state, bigquery.short)) == (0, head)
-    told = check_shipped(settings_of(state, bigquery.short))
-    assert (told["ok"], told["last"], told["head"]) == (True, head, head)
-    assert told["tables"]["ledger"] == {"rows": head, "wrong": []}
+    report = check_shipped(settings_of(state, bigquery.short))
+    assert (report["ok"], report["last"], report["head"]) == (True, head, head)
+    assert report["tables"]["ledger"] == {"rows": head, "wrong": []}
 
 
 async def test_a_running_fleet_ships_by_itself(
     tmp_path: Path, bigquery: Dataset, warehouse: Warehouse
 ) -> None:
     """Behind the line, and again after BigQuery was away; what is away is told."""
-    told: list[str] = []
+    messages: list[str] = []
     async with toy_fleet(tmp_path, World()) as fleet:
         app = fleet.app
         app.settings = replace(
             app.settings, deployment=settings_of(tmp_path / "state", bigquery.short).deployment
         )
-        (work,) = [work for name, work in build_followers(app, told.append) if name == "shipper"]
+        (work,) = [
+            work for name, work in build_followers(app, messages.append) if name == "shipper"
+        ]
         task = asyncio.create_task(work)
         try:
             await fleet.send(job("1", send_proposal("hello")))
             await fleet.wait_until_idle()
-            await wait_until(lambda: app.metrics.total("shipped") == app.store.last_seq(), 60)
-            assert not told
-            first = app.store.last_seq()
+            await wait_until(
+                lambda: app.metrics.total("shipped") == app.store.ledger.last_seq(), 60
+            )
+            assert not messages
+            first = app.store.ledger.last_seq()
             bigquery.client.delete_dataset(bigquery.name, delete_contents=True)
             await fleet.send(job("2", send_proposal("hello")))
             await fleet.wait_until_idle()
-            await wait_until(lambda: bool(told), 60)
+            await wait_until(lambda: bool(messages), 60)
             await wait_until(
-                lambda: app.metrics.total("shipped") == first + app.store.last_seq(), 60
+                lambda: app.metrics.total("shipped") == first + app.store.ledger.last_seq(), 60
             )
         finally:
             task.cancel()
-        assert "the ledger is not shipped: NotFound" in told[0]
+        assert "the ledger is not shipped: NotFound" in messages[0]
         assert wrong(fleet, warehouse) == NOTHING
 
 
@@ -182,7 +188,7 @@ async def test_a_view_that_may_not_be_made_holds_up_nothing(
 
     async with toy_fleet(tmp_path, World()) as fleet:
         shipper = shipper_of(fleet, Withheld(PROJECT, bigquery.short))
-        assert await shipper.ship() == fleet.app.store.last_seq() == len(shipped(bigquery))
+        assert await shipper.ship() == fleet.app.store.ledger.last_seq() == len(shipped(bigquery))
         assert f"the view {bigquery.name}.holds may not be made or renewed" in shipper.gaps
         await shipper.close()
 
@@ -216,7 +222,7 @@ async def test_without_offsets_a_kill_doubles(tmp_path: Path, bigquery: Dataset)
             await shipper_of(fleet, careless).ship()
         shipper = shipper_of(fleet, careless)
         await shipper.ship()
-        head = fleet.app.store.last_seq()
+        head = fleet.app.store.ledger.last_seq()
         assert len(shipped(bigquery)) == 2 * head
         assert wrong(fleet, careless)["ledger"]
         await shipper.close()
@@ -232,7 +238,7 @@ async def test_the_views_say_what_the_store_says(
         await a_day(fleet)
         shipper = shipper_of(fleet, warehouse)
         await shipper.ship()
-        counts = fleet.app.store.counts()["worker"]
+        counts = fleet.app.store.tables.counts()["worker"]
         decided = Counter(
             (entry["tool"], entry["outcome"]) for entry in fleet.entries("action.decided")
         )
@@ -263,14 +269,14 @@ async def test_the_views_say_what_the_store_says(
 
 def held_of(fleet: FleetHarness) -> dict[str, int | None]:
     """Return how long each action was held, from the ledger's own entries."""
-    asked: dict[str, int] = {}
+    question: dict[str, int] = {}
     found: dict[str, int | None] = {}
     for entry in fleet.entries():
         action, kind = str(entry.get("action")), entry["kind"]
-        if kind == "action.decided" and entry["outcome"] == "hold" and action not in asked:
-            asked[action], found[action] = entry["at"], None
-        elif action in asked and found[action] is None and kind.startswith(("hold.", "effect.")):
-            found[action] = entry["at"] - asked[action]
+        if kind == "action.decided" and entry["outcome"] == "hold" and action not in question:
+            question[action], found[action] = entry["at"], None
+        elif action in question and found[action] is None and kind.startswith(("hold.", "effect.")):
+            found[action] = entry["at"] - question[action]
     return found
 
 
@@ -302,9 +308,9 @@ async def test_what_a_useful_action_costs(
         await fleet.wait_until_idle()
         shipper = shipper_of(fleet, warehouse)
         await shipper.ship()
-        totals = fleet.app.store.spend_totals()
+        totals = fleet.app.store.spend.totals()
         spent = {unit: total.day.total for name, unit, total in totals if name == "worker"}
-        done = fleet.app.store.counts()["worker"]["effect.done"]
+        done = fleet.app.store.tables.counts()["worker"]["effect.done"]
         (row,) = bigquery.ask(
             "SELECT useful_actions, model_calls, tokens, money_micros, tokens_per_useful_action "
             "FROM `{d}.cost_per_useful_action`"

@@ -89,14 +89,14 @@ async def test_rows_wake_an_agent_once_each(fleet: FleetHarness, jobs: Dataset) 
     await fleet.wait_until_idle()
     await fleet.restart()
     insert(jobs, [("f", 35), ("b", 60)])
-    again = asking(jobs, 100)
-    await again.deliver(fleet.app.intake)
+    repeat = asking(jobs, 100)
+    await repeat.deliver(fleet.app.intake)
     await fleet.wait_until_idle()
     woken = [entry for entry in fleet.entries("event.accepted") if entry["woke"]]
     assert len(woken) == 6
-    events = [fleet.app.store.event(entry["event"]) for entry in woken]
+    events = [fleet.app.store.runs.event(entry["event"]) for entry in woken]
     assert ids([event for event in events if event]) == ["a", "b", "c", "d", "e", "f"]
-    assert fleet.app.store.counts()["worker"]["run.done"] == 6
+    assert fleet.app.store.tables.counts()["worker"]["run.done"] == 6
 
 
 async def test_the_watermark_survives_a_kill(tmp_path: Path, jobs: Dataset) -> None:
@@ -110,14 +110,14 @@ async def test_the_watermark_survives_a_kill(tmp_path: Path, jobs: Dataset) -> N
     async with fleet:
         had = len(fleet.entries("event.accepted"))
         assert 0 < had < 12
-        told = fleet.app.store.position("bigquery:jobs")
-        assert told is not None
-        assert json.loads(told)["at"] == T0 + (had - 1) * SECOND
-        again = asking(jobs, 100, overlap="0s")
-        await again.deliver(fleet.app.intake)
+        position = fleet.app.store.runs.source_position("bigquery:jobs")
+        assert position is not None
+        assert json.loads(position)["at"] == T0 + (had - 1) * SECOND
+        repeat = asking(jobs, 100, overlap="0s")
+        await repeat.deliver(fleet.app.intake)
         await fleet.wait_until_idle()
         assert len(fleet.entries("event.accepted")) == 12
-        assert fleet.app.store.counts()["worker"]["run.done"] == 12
+        assert fleet.app.store.tables.counts()["worker"]["run.done"] == 12
 
 
 async def test_without_looking_back_a_late_row_is_lost(jobs: Dataset) -> None:
@@ -288,10 +288,10 @@ async def test_it_waits_longer_while_nobody_answers(jobs: Dataset) -> None:
     clock, intake = ManualClock(T0 + 100 * SECOND), ListIntake()
     away = {"BIGQUERY_EMULATOR_HOST": "127.0.0.1:9"}
     here = jobs.emulator.environ
-    answering = [away, away, here]
+    answers = [away, away, here]
 
     source = BigQuerySource(
-        plan_of(jobs.short), clock, client=lambda: query_client(PROJECT, environ=answering.pop(0))
+        plan_of(jobs.short), clock, client=lambda: query_client(PROJECT, environ=answers.pop(0))
     )
     insert(jobs, [("a", 10)])
     waits = []

@@ -1,4 +1,4 @@
-"""The Shelf port's contract, on a folder and on a bucket behind real HTTP with preconditions."""
+"""The contract of BundleRepository, on a folder and on a bucket over HTTP with preconditions."""
 
 from __future__ import annotations
 
@@ -78,16 +78,16 @@ def test_a_file_changes_only_from_the_version_that_was_seen(shelf: DirectoryRepo
 
 def test_of_many_writers_one_succeeds_each_time(where: str) -> None:
     rounds, writers = 5, 4
-    shelves = [open_repository(where) for _ in range(writers)]
+    repositories = [open_repository(where) for _ in range(writers)]
     gate = threading.Barrier(writers)
 
     def write(at: int) -> int:
         won = 0
         for turn in range(rounds):
-            found = shelves[at].get("harbour.tar.gz")
+            found = repositories[at].get("harbour.tar.gz")
             gate.wait(10)  # all have seen the same version
             version = found[1] if found else None
-            won += shelves[at].replace("harbour.tar.gz", b"%d by %d" % (turn, at), version)
+            won += repositories[at].replace("harbour.tar.gz", b"%d by %d" % (turn, at), version)
             gate.wait(10)
         return won
 
@@ -97,15 +97,16 @@ def test_of_many_writers_one_succeeds_each_time(where: str) -> None:
 
 @pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
 def test_a_bucket_that_refuses_is_not_there_now(gcs: Gcs, status: int) -> None:
-    shelf = open_repository("gs://policies")
+    repository = open_repository("gs://policies")
     gcs.failing = status
     for ask in (
-        lambda: shelf.get("a"), lambda: shelf.put("a", b"1"), lambda: shelf.replace("a", b"1", None)
+        lambda: repository.get("a"), lambda: repository.put("a", b"1"),
+        lambda: repository.replace("a", b"1", None)
     ):  # fmt: skip
         with pytest.raises(Unavailable, match=f"answered {status}"):
             ask()
     gcs.failing = 0
-    shelf.put("a", b"1")
+    repository.put("a", b"1")
 
 
 def test_a_bucket_that_does_not_exist_is_told(gcs: Gcs) -> None:
@@ -120,16 +121,16 @@ def test_an_answer_that_breaks_off_is_no_answer(
     gcs: Gcs, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr("vedette.adapters.bundles.bucket.TIMEOUT_S", 0.2)
-    shelf = open_repository("gs://policies")
+    repository = open_repository("gs://policies")
     for length in (1000, 200_000):  # in one part, and in several
         raw = bytes(length)
-        shelf.put(f"archives/{length}", raw)
+        repository.put(f"archives/{length}", raw)
         gcs.breaking = how
-        for ask in (shelf.get, lambda name, raw=raw: shelf.put(name, raw)):
+        for ask in (repository.get, lambda name, raw=raw: repository.put(name, raw)):
             with pytest.raises(Unavailable):
                 ask(f"archives/{length}")
         gcs.breaking = ""
-        found = shelf.get(f"archives/{length}")
+        found = repository.get(f"archives/{length}")
         assert found is not None
         assert found[0] == raw
 
@@ -137,24 +138,24 @@ def test_an_answer_that_breaks_off_is_no_answer(
 def test_a_bucket_that_sends_for_ever_is_not_read_for_ever(
     gcs: Gcs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shelf = open_repository("gs://policies")
-    shelf.put("a", bytes(100_000))
+    repository = open_repository("gs://policies")
+    repository.put("a", bytes(100_000))
     monkeypatch.setattr("vedette.adapters.bundles.bucket.DOWNLOAD_TIMEOUT_S", 0)
     with pytest.raises(Unavailable, match="too slowly"):
-        shelf.get("a")
+        repository.get("a")
     monkeypatch.undo()
     monkeypatch.setenv(EMULATOR_HOST, gcs.url)
     monkeypatch.setattr("vedette.adapters.bundles.bucket.MAX_BYTES", 99_999)
     with pytest.raises(BadPolicy, match="is larger"):
-        shelf.get("a")
+        repository.get("a")
 
 
 def test_an_answer_that_was_lost_is_no_answer(gcs: Gcs) -> None:
-    shelf = open_repository("gs://policies")
+    repository = open_repository("gs://policies")
     gcs.losing = 1
     with pytest.raises(Unavailable):
-        shelf.replace("harbour.tar.gz", b"one", None)
-    assert shelf.get("harbour.tar.gz") is not None
+        repository.replace("harbour.tar.gz", b"one", None)
+    assert repository.get("harbour.tar.gz") is not None
 
 
 @pytest.mark.parametrize("token", ["of-this-machine", "of-another"])
@@ -163,26 +164,26 @@ def test_a_bucket_is_asked_with_the_machine_s_credentials(
 ) -> None:
     from google.oauth2.credentials import Credentials
 
-    asked: list[object] = []
+    requests: list[object] = []
 
     def default(scopes: object) -> tuple[object, str]:
-        asked.append(scopes)
+        requests.append(scopes)
         return Credentials(token), "a-project"  # type: ignore[no-untyped-call]
 
     assert HOST.startswith("https://")
     gcs.token = "of-this-machine"
     monkeypatch.delenv(EMULATOR_HOST)
     monkeypatch.setattr("google.auth.default", default)
-    shelf = BucketRepository("policies")
-    monkeypatch.setattr(shelf, "_base", gcs.url)
+    repository = BucketRepository("policies")
+    monkeypatch.setattr(repository, "_base", gcs.url)
     if token == gcs.token:
-        shelf.put("a", b"1")
+        repository.put("a", b"1")
         assert gcs.buckets["policies"]["a"].raw == b"1"
     else:
         with pytest.raises(Unavailable):
-            shelf.put("a", b"1")
+            repository.put("a", b"1")
         assert not gcs.buckets["policies"]
-    assert asked == [["https://www.googleapis.com/auth/devstorage.read_write"]]
+    assert requests == [["https://www.googleapis.com/auth/devstorage.read_write"]]
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -195,25 +196,25 @@ def test_a_writer_that_hangs_does_not_keep_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vedette.adapters.bundles.directory.LOCK_S", 0.1)
-    shelf = open_repository(str(tmp_path / "shelf"))
-    assert shelf.replace("b", b"1", None)
-    version = shelf.get("b")
+    repository = open_repository(str(tmp_path / "shelf"))
+    assert repository.replace("b", b"1", None)
+    version = repository.get("b")
     assert version is not None
     with ThreadPoolExecutor(1) as pool, (tmp_path / "shelf" / ".lock").open() as hanging:
         fcntl.flock(hanging, fcntl.LOCK_EX)
-        waiting = pool.submit(shelf.replace, "b", b"2", version[1])
+        waiting = pool.submit(repository.replace, "b", b"2", version[1])
         try:
             with pytest.raises(Unavailable, match="another writer has held the shelf"):
                 waiting.result(5)
         finally:
             fcntl.flock(hanging, fcntl.LOCK_UN)
-    assert shelf.replace("b", b"2", version[1])
+    assert repository.replace("b", b"2", version[1])
 
 
 def test_others_can_read_what_lies_in_a_folder_and_no_half_files_stay(tmp_path: Path) -> None:
-    shelf = open_repository(str(tmp_path / "shelf"))
-    shelf.put("archives/a", b"1")
-    shelf.replace("b", b"2", None)
+    repository = open_repository(str(tmp_path / "shelf"))
+    repository.put("archives/a", b"1")
+    repository.replace("b", b"2", None)
     kept = {
         path.relative_to(tmp_path / "shelf").as_posix(): path.stat().st_mode & 0o777
         for path in (tmp_path / "shelf").rglob("*")

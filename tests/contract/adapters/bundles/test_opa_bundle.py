@@ -237,8 +237,8 @@ def test_the_key_is_made_once_and_is_its_owners_alone(tmp_path: Path) -> None:
     path = tmp_path / "state" / KEY_FILE
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert (tmp_path / "state" / PUBLIC_FILE).read_bytes() == first.public
-    again = PolicyKey.open(tmp_path / "state")
-    assert (again.public, again.id) == (first.public, first.id)
+    repeat = PolicyKey.open(tmp_path / "state")
+    assert (repeat.public, repeat.id) == (first.public, first.id)
     left = {path.name for path in (tmp_path / "state").iterdir()}
     assert left == {KEY_FILE, PUBLIC_FILE}
 

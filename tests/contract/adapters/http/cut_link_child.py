@@ -28,8 +28,8 @@ _SIOCSIFFLAGS, _UP = 0x8914, 0x1
 def set_link(up: bool) -> None:
     """Set the loopback device up or down."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        told = struct.pack("16sh14x", b"lo", _UP if up else 0)
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, told)
+        request = struct.pack("16sh14x", b"lo", _UP if up else 0)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, request)
 
 
 def take_first(listening: socket.socket, arrived: list[str]) -> None:

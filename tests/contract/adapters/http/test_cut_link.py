@@ -13,7 +13,7 @@ import pytest
 from tests.namespaces import may_run, need
 
 ROOT = Path(__file__).parents[4]
-APART = ["unshare", "-rn", sys.executable]
+NAMESPACE_COMMAND = ["unshare", "-rn", sys.executable]
 
 
 def need_links(may: bool, environ: Mapping[str, str] = os.environ) -> None:
@@ -37,9 +37,9 @@ def test_what_a_cut_link_held_back_is_not_delivered_after_its_time(what: str) ->
     What a connection held that was just closed comes when the link is back: that is the kernel's
     way, and shows that this could have.
     """
-    need_links(may_run([*APART, "-c", ""]))
+    need_links(may_run([*NAMESPACE_COMMAND, "-c", ""]))
     done = subprocess.run(
-        [*APART, "-m", "tests.contract.adapters.http.cut_link_child", what],
+        [*NAMESPACE_COMMAND, "-m", "tests.contract.adapters.http.cut_link_child", what],
         capture_output=True, text=True, timeout=60, check=False, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]

@@ -92,10 +92,10 @@ def test_a_request_is_no_more_than_was_asked_for(
     assert (found.status, found.body, found.truncated) == (200, b"ok", False)
     first, *lines = heads[0].decode().removesuffix("\r\n\r\n").split("\r\n")
     assert first == f"{method} /a?b=c HTTP/1.1"
-    told = dict(line.split(": ", 1) for line in lines)
+    fields = dict(line.split(": ", 1) for line in lines)
     wanted = {"Host": url.removeprefix("http://"), "Accept-Encoding": "identity",
               "Connection": "close", "X-Key": "a\tb"}  # fmt: skip
-    assert told == wanted | ({} if length is None else {"Content-Length": length})
+    assert fields == wanted | ({} if length is None else {"Content-Length": length})
 
 
 def test_the_environment_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,14 +114,16 @@ def test_the_environment_names_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("host", "port", "secure", "told"),
+    ("host", "port", "secure", "expected"),
     [("a.example", 80, False, "a.example"), ("a.example", 443, True, "a.example"),
      ("a.example", 443, False, "a.example:443"), ("::1", 8080, False, "[::1]:8080"),
      ("fe80::1%eth0", 80, False, "[fe80::1]"), ("bücher.example", 80, False,
      "xn--bcher-kva.example")],
 )  # fmt: skip
-def test_a_host_is_named_as_the_url_names_it(host: str, port: int, secure: bool, told: str) -> None:
-    assert http_client.authority(host, port, secure=secure) == told
+def test_a_host_is_named_as_the_url_names_it(
+    host: str, port: int, secure: bool, expected: str
+) -> None:
+    assert http_client.authority(host, port, secure=secure) == expected
 
 
 @pytest.mark.parametrize(
@@ -149,10 +151,10 @@ def test_what_is_no_url_of_a_server_is_not_asked(url: str) -> None:
 
 
 def test_nothing_is_sent_where_nobody_listens_or_nobody_waits() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
         with pytest.raises(SendFailure, match="no connection"):
-            get(f"http://127.0.0.1:{taken.getsockname()[1]}")
+            get(f"http://127.0.0.1:{sock.getsockname()[1]}")
     with served(saying(ONE)) as (url, heads), pytest.raises(SendFailure):
         request("GET", url, {}, timeout_s=5, max_bytes=9, may_send=lambda line: False)
     assert not any(heads)
@@ -251,12 +253,12 @@ def test_a_server_that_does_not_read_ends_in_time() -> None:
 
 async def test_a_task_that_ends_takes_its_connection_along() -> None:
     """Cancelled or late, nothing is left that waits, and the server sees the end."""
-    gone = threading.Event()
+    disconnect = threading.Event()
 
     def serve(line: socket.socket) -> None:
         with suppress(ConnectionError):
             assert line.recv(1) == b""
-        gone.set()
+        disconnect.set()
 
     with served(serve) as (url, heads):
         task = asyncio.create_task(request_in_thread("GET", url, {}, timeout_s=9, max_bytes=9))
@@ -265,7 +267,7 @@ async def test_a_task_that_ends_takes_its_connection_along() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await asyncio.to_thread(gone.wait, 2)
+        assert await asyncio.to_thread(disconnect.wait, 2)
 
 
 async def test_a_name_that_is_not_resolved_in_time_is_never_asked(
@@ -310,7 +312,7 @@ def test_an_endless_body_is_read_no_further_than_it_is_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "body", "cut"),
+    ("expected", "body", "cut"),
     [
         (b"Content-Length: 3\r\n\r\nabc", b"abc", False),
         (b"Content-Length: 3\r\n\r\nabcd", b"abc", False),
@@ -321,8 +323,8 @@ def test_an_endless_body_is_read_no_further_than_it_is_kept() -> None:
         (b"\r\nabc", b"abc", False),
     ],
 )
-def test_whether_a_body_is_whole_is_told(told: bytes, body: bytes, cut: bool) -> None:
-    with served(saying(b"HTTP/1.1 200 OK\r\n" + told)) as (url, _):
+def test_whether_a_body_is_whole_is_told(expected: bytes, body: bytes, cut: bool) -> None:
+    with served(saying(b"HTTP/1.1 200 OK\r\n" + expected)) as (url, _):
         found = get(url)
     assert (found.status, found.body, found.truncated) == (200, body, cut)
 
@@ -337,8 +339,8 @@ def test_a_head_has_a_bound() -> None:
 
 
 def test_a_redirect_is_an_answer() -> None:
-    moved = b"HTTP/1.1 307 No\r\nLocation: /b\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n"
-    with served(saying(moved)) as (url, heads):
+    redirect = b"HTTP/1.1 307 No\r\nLocation: /b\r\nSet-Cookie: a=b\r\nContent-Length: 0\r\n\r\n"
+    with served(saying(redirect)) as (url, heads):
         found = get(f"{url}/a")
         get(f"{url}/a")
     assert (found.status, found.headers["location"]) == (307, "/b")
@@ -351,22 +353,22 @@ def test_a_redirect_is_an_answer() -> None:
 
 def test_one_address_that_is_refused_refuses_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is connected to; and the name is asked for once."""
-    asked: list[str] = []
+    requests: list[str] = []
 
     def resolve(host: str, port: int, **_: object) -> object:
-        asked.append(host)
+        requests.append(host)
         return [(0, 0, 0, "", (one, port)) for one in ("127.0.0.1", "10.0.0.1")]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
     with served(saying(ONE)) as (url, heads):
         port = int(url.rpartition(":")[2])
-        with pytest.raises(SendFailure, match=r"10\.0\.0\.1, inside") as told:
+        with pytest.raises(SendFailure, match=r"10\.0\.0\.1, inside") as refusal:
             http_client.connect(
                 "half.example", port, time.monotonic() + 5,
                 refusal_reason=lambda one: "inside" if str(one) == "10.0.0.1" else None,
             )  # fmt: skip
-    assert not told.value.transient
-    assert asked == ["half.example"]
+    assert not refusal.value.transient
+    assert requests == ["half.example"]
     assert not heads
 
 
@@ -378,8 +380,8 @@ def test_a_certificate_has_to_name_the_host_of_the_url(
     ca = certificate(tmp_path, "quay.example")
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     serving.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
-    asked: list[str] = []
-    serving.sni_callback = lambda line, host, context: asked.append(host)
+    requests: list[str] = []
+    serving.sni_callback = lambda line, host, context: requests.append(host)
     trusting = ssl.create_default_context(cafile=ca)
     found = [(0, 0, 0, "", ("127.0.0.1", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
@@ -402,7 +404,7 @@ def test_a_certificate_has_to_name_the_host_of_the_url(
             with pytest.raises(SendFailure, match="CERTIFICATE"):
                 http_client.connect(name, port, end, trusting)
         thread.join()
-    assert asked == [name]
+    assert requests == [name]
 
 
 def straight(place: tuple[str, int], timeout: float) -> socket.socket:

@@ -76,14 +76,14 @@ def shop() -> Iterator[Shop]:
             if given == "drop":
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
-            status, told, headers = given if isinstance(given, tuple) else self._usual(body)
+            status, content, headers = given if isinstance(given, tuple) else self._usual(body)
             if given == "lose":
                 self.connection.shutdown(socket.SHUT_RDWR)
                 return
             if given == "hang":
                 shop.hold.wait(10)
             self.send_response(status)
-            text = told if isinstance(told, bytes) else json.dumps(told).encode()
+            text = content if isinstance(content, bytes) else json.dumps(content).encode()
             for name, value in {"Content-Type": "application/json", **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
@@ -147,13 +147,13 @@ def certificate(folder: Path, name: str) -> Path:
 
 
 @asynccontextmanager
-async def hands_of() -> AsyncIterator[HttpTools]:
-    hands = HttpTools()
+async def open_tools() -> AsyncIterator[HttpTools]:
+    tools = HttpTools()
     try:
-        yield hands
+        yield tools
     finally:
-        await wait_until(lambda: not hands._running)
-        hands.close()
+        await wait_until(lambda: not tools._running)
+        tools.close()
 
 
 QUERY = {"url": "/items?key={@key}", "headers": {}, "done": [200], "absent": [404],
@@ -182,8 +182,8 @@ def yes() -> bool:
 
 
 async def outcome(tool: Tool, call: Call) -> Outcome | None:
-    async with hands_of() as hands:
-        return await hands.perform(tool, call, yes)
+    async with open_tools() as tools:
+        return await tools.perform(tool, call, yes)
 
 
 # --- what is sent --------------------------------------------------------------------------------
@@ -212,15 +212,15 @@ async def test_a_call_is_the_request_that_is_declared(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("readers", "told"),
+    ("readers", "expected"),
     [(frozenset({"b@harbour.example", "a@harbour.example"}), "a@harbour.example,b@harbour.example"),
      (frozenset(), "-")],
 )  # fmt: skip
-async def test_who_may_read_it_goes_along(shop: Shop, readers: Readers, told: str) -> None:
+async def test_who_may_read_it_goes_along(shop: Shop, readers: Readers, expected: str) -> None:
     """Whoever makes an event of it can keep its label; an empty one is nobody, not everybody."""
     await outcome(a_tool(), replace(a_call(shop.target()), readers=readers))
     ((_, _, headers, _),) = shop.seen
-    assert headers["vedettereaders"] == told
+    assert headers["vedettereaders"] == expected
 
 
 @pytest.mark.parametrize(
@@ -230,10 +230,10 @@ async def test_who_may_read_it_goes_along(shop: Shop, readers: Readers, told: st
 )  # fmt: skip
 async def test_an_argument_stays_in_its_segment(shop: Shop, item: Any) -> None:
     """Nothing is sent, and it is for good: the same argument would be the same tomorrow."""
-    told = await outcome(a_tool(), a_call(shop.target(), item=item))
-    assert told is not None
-    assert told.state == "failed"
-    assert told.error.startswith("not called: ")
+    result = await outcome(a_tool(), a_call(shop.target(), item=item))
+    assert result is not None
+    assert result.state == "failed"
+    assert result.error.startswith("not called: ")
     assert shop.seen == []
 
 
@@ -251,9 +251,9 @@ async def test_other_characters_are_encoded(shop: Shop, item: str) -> None:
 @pytest.mark.parametrize("value", ["a\r\nX-Admin: 1", "a\nb", "a\x00", "ä"])
 async def test_a_header_takes_no_second_line(shop: Shop, value: str) -> None:
     tool = a_tool(url="/items", headers={"X-Item": "{item}"})
-    told = await outcome(tool, a_call(shop.target(), item=value))
-    assert told is not None
-    assert told.state == "failed"
+    result = await outcome(tool, a_call(shop.target(), item=value))
+    assert result is not None
+    assert result.state == "failed"
     assert shop.seen == []
 
 
@@ -262,25 +262,25 @@ async def test_the_secret_is_the_engines_alone(shop: Shop, monkeypatch: pytest.M
     monkeypatch.setenv("SHOP_TOKEN", TOKEN)
     target = shop.target(token_env="SHOP_TOKEN")
     shop.answer = lambda method, path: (201, {"echo": f"Bearer {TOKEN}"}, {})
-    async with hands_of() as inner:
+    async with open_tools() as inner:
         no_code: Any = None
-        hands: Any = with_secrets(PluginTools(no_code, lambda name: inner), {"shop": target})
-        told = await hands.perform(a_tool(), a_call(target), yes)
+        tools: Any = with_secrets(PluginTools(no_code, lambda name: inner), {"shop": target})
+        result = await tools.perform(a_tool(), a_call(target), yes)
         named = {**target, "token_header": "X-Api-Key"}
-        await hands.perform(a_tool(), a_call(named, "k2"), yes)
+        await tools.perform(a_tool(), a_call(named, "k2"), yes)
     assert shop.seen[0][2]["Authorization"] == f"Bearer {TOKEN}"
     assert shop.seen[1][2]["X-Api-Key"] == TOKEN
     assert "Authorization" not in shop.seen[1][2]
-    assert TOKEN not in str(told)
-    assert "[secret]" in str(told)
+    assert TOKEN not in str(result)
+    assert "[secret]" in str(result)
 
 
 async def test_a_token_is_not_sent_in_the_clear() -> None:
     """By a resolver that says that the host is outside: it is refused before it is asked."""
     target = {"base_url": "http://api.example", "token": TOKEN}
-    told = await outcome(a_tool(), a_call(target))
-    assert told is not None
-    assert (told.state, "plain HTTP" in told.error) == ("failed", True)
+    result = await outcome(a_tool(), a_call(target))
+    assert result is not None
+    assert (result.state, "plain HTTP" in result.error) == ("failed", True)
 
 
 # --- where to ------------------------------------------------------------------------------------
@@ -324,10 +324,10 @@ def test_where_a_request_may_go(address: str, outside: bool, inside: bool) -> No
 
 async def test_a_private_address_has_to_be_meant(shop: Shop) -> None:
     """The control is the target that says so: every other test here."""
-    told = await outcome(a_tool(), a_call(shop.target(private=False)))
-    assert told is not None
-    assert told.state == "failed"
-    assert "private = true" in told.error
+    result = await outcome(a_tool(), a_call(shop.target(private=False)))
+    assert result is not None
+    assert result.state == "failed"
+    assert "private = true" in result.error
     assert shop.seen == []
 
 
@@ -381,10 +381,10 @@ async def test_a_certificate_has_to_be_the_hosts(shop: Shop, tmp_path: Path, nam
 @pytest.mark.parametrize("to", ["http://169.254.169.254/latest/meta-data/", "/api/elsewhere"])
 async def test_a_redirect_is_not_followed(shop: Shop, to: str) -> None:
     shop.answer = lambda method, path: (307, {}, {"Location": to})
-    told = await outcome(a_tool(), a_call(shop.target()))
-    assert told is not None
-    assert told.state == "failed"
-    assert "redirect" in told.error
+    result = await outcome(a_tool(), a_call(shop.target()))
+    assert result is not None
+    assert result.state == "failed"
+    assert "redirect" in result.error
     assert len(shop.seen) == 1
 
 
@@ -420,30 +420,30 @@ async def test_a_status_means(
         "none": none,
     }
     for settles, state in wanted.items():
-        told = await outcome(a_tool(settles), a_call(shop.target()))
-        assert told is not None
-        assert told.state == state, settles
+        result = await outcome(a_tool(settles), a_call(shop.target()))
+        assert result is not None
+        assert result.state == state, settles
         if state in ("retry", "unknown") and status >= 400:
-            assert told.retry_after_us == 120_000_000
-            assert str(status) in told.error
+            assert result.retry_after_us == 120_000_000
+            assert str(status) in result.error
 
 
 def test_how_long_a_target_wants_to_be_left_alone() -> None:
     now = {"date": "Sun, 01 Mar 2026 06:00:00 GMT"}
-    for told, seconds in {
+    for value, seconds in {
         "7": 7, "99999999999": 3600, "-1": 0, "soon": 0, "": 0, "٣": 0,
         "Sun, 01 Mar 2026 06:01:30 GMT": 90, "Sun, 01 Mar 2026 05:00:00 GMT": 0,
     }.items():  # fmt: skip
-        assert retry_after_us(Response(429, {"retry-after": told, **now})) == seconds * 1_000_000
+        assert retry_after_us(Response(429, {"retry-after": value, **now})) == seconds * 1_000_000
     assert retry_after_us(Response(429, {"retry-after": "Sun, 01 Mar 2026 06:01:30 GMT"})) == 0
 
 
 async def test_an_answer_is_bounded_and_plain(shop: Shop) -> None:
     shop.answer = lambda method, path: (200, b"x" * 200_000, {"Content-Type": "text/plain"})
-    told = await outcome(a_tool(), a_call(shop.target()))
-    assert told is not None
-    assert told.state == "done"
-    assert (len(told.data["body"]), told.data["cut"]) == (64 << 10, True)
+    result = await outcome(a_tool(), a_call(shop.target()))
+    assert result is not None
+    assert result.state == "done"
+    assert (len(result.data["body"]), result.data["cut"]) == (64 << 10, True)
     shop.answer = lambda method, path: (200, b'{"a": 1, "a": 2}', {})
     twice = await outcome(a_tool(), a_call(shop.target()))
     assert twice is not None
@@ -452,20 +452,20 @@ async def test_an_answer_is_bounded_and_plain(shop: Shop) -> None:
 
 async def test_a_lost_answer_is_unknown_and_the_query_knows(shop: Shop) -> None:
     tool, call = a_tool("queryable"), a_call(shop.target())
-    async with hands_of() as hands:
-        assert await hands.query(tool, call) is None
+    async with open_tools() as tools:
+        assert await tools.query(tool, call) is None
         shop.answer = lambda method, path: "lose" if method == "POST" else None
-        told = await hands.perform(tool, call, yes)
-        assert told is not None
-        assert told.state == "unknown"
-        assert await hands.query(tool, call) == Outcome(
+        result = await tools.perform(tool, call, yes)
+        assert result is not None
+        assert result.state == "unknown"
+        assert await tools.query(tool, call) == Outcome(
             "done", {"status": 200, "body": {"key": "k1", "body": None}}
         )
         # Somebody else's is not ours.
         shop.items["k2"] = {"key": "other"}
-        assert await hands.query(tool, a_call(shop.target(), "k2")) is None
+        assert await tools.query(tool, a_call(shop.target(), "k2")) is None
         shop.answer = lambda method, path: (500, {}, {})
-        unsure = await hands.query(tool, call)
+        unsure = await tools.query(tool, call)
         assert unsure is not None
         assert unsure.state == "unknown"
     assert sum(shop.happened.values()) == 1
@@ -477,24 +477,24 @@ async def test_a_post_that_is_answered_by_see_there_is_done_where_it_is_declared
     shop.answer = lambda method, path: (303, {"made": True}, {"Location": "/api/items/1"})
     tool = a_tool("none")
     tool = replace(tool, request={**(tool.request or {}), "ok": [201, 303]})
-    told = await outcome(tool, a_call(shop.target()))
-    assert told == Outcome("done", {"status": 303, "body": {"made": True}})
+    result = await outcome(tool, a_call(shop.target()))
+    assert result == Outcome("done", {"status": 303, "body": {"made": True}})
     assert len(shop.seen) == 1, "it is not followed"
 
 
 async def test_nothing_is_sent_where_nobody_listens() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        target = {"base_url": f"http://127.0.0.1:{taken.getsockname()[1]}", "private": True}
-        told = await outcome(a_tool("none"), a_call(target))
-    assert told is not None
-    assert told.state == "retry"
-    assert told.error.startswith("not called: ")
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        target = {"base_url": f"http://127.0.0.1:{sock.getsockname()[1]}", "private": True}
+        result = await outcome(a_tool("none"), a_call(target))
+    assert result is not None
+    assert result.state == "retry"
+    assert result.error.startswith("not called: ")
 
 
 async def test_what_may_not_start_is_not_sent(shop: Shop) -> None:
-    async with hands_of() as hands:
-        assert await hands.perform(a_tool(), a_call(shop.target()), lambda: False) is None
+    async with open_tools() as tools:
+        assert await tools.perform(a_tool(), a_call(shop.target()), lambda: False) is None
     assert shop.seen == []
 
 
@@ -502,11 +502,11 @@ async def test_a_call_ends_with_its_time(shop: Shop) -> None:
     """The connection is closed under it; its thread does not go on."""
     shop.answer = lambda method, path: "hang"
     began = time.monotonic()
-    async with hands_of() as hands:
-        told = await hands.perform(a_tool("queryable"), a_call(shop.target(), seconds=0.2), yes)
-        assert not hands._running
-    assert told is not None
-    assert told.state == "unknown"
+    async with open_tools() as tools:
+        result = await tools.perform(a_tool("queryable"), a_call(shop.target(), seconds=0.2), yes)
+        assert not tools._running
+    assert result is not None
+    assert result.state == "unknown"
     assert time.monotonic() - began < 1.0
 
 
@@ -521,17 +521,17 @@ async def test_a_name_that_is_not_resolved_in_time_is_never_called(
         return real(*args, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
-    async with hands_of() as hands:
+    async with open_tools() as tools:
         tool, call = a_tool(), a_call(shop.target(), seconds=0.1)
-        told = await hands.perform(tool, call, yes)
-        assert told is not None
-        assert told.state == "retry"
+        result = await tools.perform(tool, call, yes)
+        assert result is not None
+        assert result.state == "retry"
         # Nothing was sent, nor will be: no try has to wait for that thread, or call it unknown.
-        second = await hands.perform(tool, call, yes)
+        second = await tools.perform(tool, call, yes)
         assert second is not None
         assert second.state == "retry"
         go.set()
-        third = await hands.perform(tool, replace(call, timeout_us=5_000_000), yes)
+        third = await tools.perform(tool, replace(call, timeout_us=5_000_000), yes)
         assert third is not None
         assert third.state == "done"
     assert len(shop.seen) == 1
@@ -539,8 +539,8 @@ async def test_a_name_that_is_not_resolved_in_time_is_never_called(
 
 async def test_a_cancelled_call_leaves_no_thread(shop: Shop) -> None:
     shop.answer = lambda method, path: "hang"
-    async with hands_of() as hands:
-        task = asyncio.create_task(hands.perform(a_tool(), a_call(shop.target()), yes))
+    async with open_tools() as tools:
+        task = asyncio.create_task(tools.perform(a_tool(), a_call(shop.target()), yes))
         await wait_until(lambda: bool(shop.seen))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -624,9 +624,9 @@ async def test_without_a_key_a_lost_answer_would_be_two(shop: Shop) -> None:
     """The control, and why a POST that settles idempotent needs the header."""
     tool = a_tool(idempotency_header=None)
     shop.answer = lambda method, path: "lose" if len(shop.seen) == 1 else None
-    async with hands_of() as hands:
+    async with open_tools() as tools:
         for _ in range(2):
-            await hands.perform(tool, a_call(shop.target()), yes)
+            await tools.perform(tool, a_call(shop.target()), yes)
     assert sum(shop.happened.values()) == 2
 
 
@@ -691,7 +691,7 @@ TARGET = 'fleet = "harbour"\n[targets.shop]\nkind = "http"\n'
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "expected"),
     [
         ("", "needs a base_url"),
         ('base_url = "shop.example"', "no URL"),
@@ -703,10 +703,10 @@ TARGET = 'fleet = "harbour"\n[targets.shop]\nkind = "http"\n'
         ('base_url = "https://shop.example"\ntoken_header = "Host"', "by the engine alone"),
     ],
 )
-def test_a_wrong_target_is_told(tmp_path: Path, table: str, told: str) -> None:
+def test_a_wrong_target_is_told(tmp_path: Path, table: str, expected: str) -> None:
     file = tmp_path / "vedette.toml"
     file.write_text(TARGET + table + "\n")
-    with pytest.raises(BadFleet, match=told):
+    with pytest.raises(BadFleet, match=expected):
         load_settings(file)
     file.write_text(TARGET + 'base_url = "https://shop.example/api"\ntoken_env = "T"\n')
     assert load_settings(file).targets["shop"]["kind"] == "http"
@@ -716,7 +716,7 @@ def test_a_wrong_target_is_told(tmp_path: Path, table: str, told: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "expected"),
     [
         ("/items/{to}", "https://api.example/items/{to}", "no path"),
         ("/items/{to}", "//evil.example/{to}", "no path"),
@@ -746,19 +746,19 @@ def test_a_wrong_target_is_told(tmp_path: Path, table: str, told: str) -> None:
     ],
 )  # fmt: skip
 async def test_a_wrong_declaration_is_told(
-    tmp_path: Path, shop: Shop, old: str, new: str, told: str | None
+    tmp_path: Path, shop: Shop, old: str, new: str, expected: str | None
 ) -> None:
     fleet = shopping(tmp_path, shop, "idempotent", ManualClock())
     path = fleet.content / "agents" / "worker" / "agent.yaml"
     text = path.read_text()
     assert text.count(old) == 1, text
     path.write_text(text.replace(old, new))
-    if told is None:
+    if expected is None:
         async with fleet:
             return
     with pytest.raises(BadFleet) as found:
         await fleet.open()
-    assert told in str(found.value)
+    assert expected in str(found.value)
     line = next(n for n, one in enumerate(path.read_text().splitlines(), 1) if "wire.send" in one)
     assert (found.value.where or "").startswith("agents/worker/agent.yaml:")
     assert int((found.value.where or "").split(":")[1].split()[0]) >= line
@@ -771,7 +771,7 @@ JSON, LISTS = "application/json", {**QUERY, "where": {"/items/0/key": "{@key}"}}
 
 
 @pytest.mark.parametrize(
-    ("told", "headers"),
+    ("expected", "headers"),
     [
         (LOGIN, {"Content-Type": "text/html"}),
         (LOGIN, {}),
@@ -791,11 +791,11 @@ JSON, LISTS = "application/json", {**QUERY, "where": {"/items/0/key": "{@key}"}}
     ],
 )
 async def test_an_answer_that_cannot_be_read_is_no_no(
-    shop: Shop, told: Any, headers: dict[str, str]
+    shop: Shop, expected: Any, headers: dict[str, str]
 ) -> None:
-    shop.answer = lambda method, path: (200, told, headers)
-    async with hands_of() as hands:
-        found = await hands.query(a_tool("queryable"), a_call(shop.target(), seconds=0.5))
+    shop.answer = lambda method, path: (200, expected, headers)
+    async with open_tools() as tools:
+        found = await tools.query(a_tool("queryable"), a_call(shop.target(), seconds=0.5))
     assert found is not None
     assert found.state == "unknown", found
 
@@ -803,14 +803,14 @@ async def test_an_answer_that_cannot_be_read_is_no_no(
 @pytest.mark.parametrize("status", [202, 301, 302, 303, 400, 401, 403, 429, 500, 503])
 async def test_a_status_that_is_not_declared_is_no_no(shop: Shop, status: int) -> None:
     shop.answer = lambda method, path: (status, {"key": "other"}, {"Location": "/login"})
-    async with hands_of() as hands:
-        found = await hands.query(a_tool("queryable"), a_call(shop.target()))
+    async with open_tools() as tools:
+        found = await tools.query(a_tool("queryable"), a_call(shop.target()))
     assert found is not None
     assert found.state == "unknown"
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "expected"),
     [
         (QUERY, {"key": "other"}),
         (QUERY, {"key": None}),
@@ -821,18 +821,18 @@ async def test_a_status_that_is_not_declared_is_no_no(shop: Shop, status: int) -
         (LISTS, {"items": [{"key": "other"}]}),
     ],
 )
-async def test_an_answer_that_says_no_is_a_no(shop: Shop, where: Any, told: Any) -> None:
+async def test_an_answer_that_says_no_is_a_no(shop: Shop, where: Any, expected: Any) -> None:
     """The control: what is well-formed and says that it is not there is believed."""
-    shop.answer = lambda method, path: (200, told, {})
-    async with hands_of() as hands:
-        assert await hands.query(a_tool("queryable", query=where), a_call(shop.target())) is None
+    shop.answer = lambda method, path: (200, expected, {})
+    async with open_tools() as tools:
+        assert await tools.query(a_tool("queryable", query=where), a_call(shop.target())) is None
 
 
 async def test_a_page_for_people_does_not_say_that_it_is_done(shop: Shop) -> None:
     tool = a_tool("queryable", query={**QUERY, "where": {}})
     shop.answer = lambda method, path: (200, LOGIN, {"Content-Type": "text/html; charset=utf-8"})
-    async with hands_of() as hands:
-        page = await hands.query(tool, a_call(shop.target()))
+    async with open_tools() as tools:
+        page = await tools.query(tool, a_call(shop.target()))
         shop.answer = lambda method, path: (200, b"", {})
-        told = await hands.query(tool, a_call(shop.target()))
-    assert (page and page.state, told and told.state) == ("unknown", "done")
+        result = await tools.query(tool, a_call(shop.target()))
+    assert (page and page.state, result and result.state) == ("unknown", "done")

@@ -31,7 +31,7 @@ async def google() -> AsyncIterator[FakeGoogle]:
         yield fake
 
 
-class Hands:
+class InnerTools:
     """A performer that keeps what it was called with, and answers with all that it saw."""
 
     def __init__(self) -> None:
@@ -60,8 +60,8 @@ class Hands:
     def close(self) -> None: ...
 
 
-def hands(google: FakeGoogle) -> tuple[TokenTools, Hands]:
-    inner = Hands()
+def token_tools(google: FakeGoogle) -> tuple[TokenTools, InnerTools]:
+    inner = InnerTools()
     broker = IamCredentials(MetadataServer(google.host), base=google.base)
     return TokenTools(inner, broker, lambda agent: f"{agent}@proj.example"), inner
 
@@ -71,19 +71,19 @@ def to(**target: Any) -> Call:
 
 
 async def test_a_call_gets_a_token_of_its_agent_for_its_scopes_only(google: FakeGoogle) -> None:
-    made, inner = hands(google)
+    made, inner = token_tools(google)
     for _ in range(2):
         await made.perform(TOOL, to(google_scopes=SCOPES), lambda: True)
-    asked = [one for one in google.asked if one[0] == "generateAccessToken"]
+    questions = [one for one in google.asked if one[0] == "generateAccessToken"]
     wanted = ("generateAccessToken", "sorter@proj.example", {"scope": SCOPES, "lifetime": "300s"})
-    assert asked == [wanted, wanted], "one for each call: none is kept"
+    assert questions == [wanted, wanted], "one for each call: none is kept"
     assert [call.target["token"] for call in inner.calls] == google.minted
     assert len(set(google.minted)) == 2
     assert MASTER not in str(inner.calls), "the gateway's own token is nobody else's"
 
 
 async def test_a_target_that_asks_for_an_audience_gets_an_id_token(google: FakeGoogle) -> None:
-    made, inner = hands(google)
+    made, inner = token_tools(google)
     await made.query(TOOL, to(google_audience="https://run.example"))
     assert google.asked[-1] == (
         "generateIdToken",
@@ -94,7 +94,7 @@ async def test_a_target_that_asks_for_an_audience_gets_an_id_token(google: FakeG
 
 
 async def test_other_targets_get_none_and_nobody_is_asked(google: FakeGoogle) -> None:
-    made, inner = hands(google)
+    made, inner = token_tools(google)
     await made.perform(TOOL, to(url="x"), lambda: True)
     made.compute_rows(TOOL, to(google_scopes=SCOPES), None)
     assert google.asked == []
@@ -102,7 +102,7 @@ async def test_other_targets_get_none_and_nobody_is_asked(google: FakeGoogle) ->
 
 
 async def test_what_comes_back_is_rid_of_the_token(google: FakeGoogle) -> None:
-    made, inner = hands(google)
+    made, inner = token_tools(google)
     outcome = await made.perform(TOOL, to(google_scopes=SCOPES), lambda: True)
     (token,) = google.minted
     assert outcome is not None
@@ -116,22 +116,22 @@ async def test_what_comes_back_is_rid_of_the_token(google: FakeGoogle) -> None:
 
 
 async def test_what_may_not_start_is_not_called(google: FakeGoogle) -> None:
-    made, inner = hands(google)
+    made, inner = token_tools(google)
     assert await made.perform(TOOL, to(google_scopes=SCOPES), lambda: False) is None
     assert inner.calls == []
 
 
 @pytest.mark.parametrize("status", [403, 404, 500])
 async def test_without_a_token_nothing_is_called(google: FakeGoogle, status: int) -> None:
-    made, inner = hands(google)
+    made, inner = token_tools(google)
     google.status = status
     outcome = await made.perform(TOOL, to(google_scopes=SCOPES), lambda: True)
     assert outcome is not None
     assert (outcome.state, inner.calls) == ("retry", [])
     assert "secret words" not in outcome.error
-    asked = await made.query(TOOL, to(google_scopes=SCOPES))
-    assert asked is not None
-    assert asked.state == "unknown"
+    answer = await made.query(TOOL, to(google_scopes=SCOPES))
+    assert answer is not None
+    assert answer.state == "unknown"
 
 
 async def test_the_metadata_server_is_known_by_its_flavor(google: FakeGoogle) -> None:
@@ -256,19 +256,19 @@ async def test_an_issuer_that_hangs_keeps_all_who_wait_for_one_try() -> None:
     async with listening(hanging) as host:
         keys = Jwks(f"http://{host}/", now_us=lambda: at[0], timeout_s=0.2)
 
-        async def told(kid: str) -> str:
+        async def error_of(kid: str) -> str:
             with pytest.raises(Unavailable) as refused:
                 await keys.key(kid)
             return refused.value.what
 
-        said = await asyncio.gather(*(told(f"k{n}") for n in range(10)))
+        said = await asyncio.gather(*(error_of(f"k{n}") for n in range(10)))
         assert keys.fetch_count == 1
         assert set(said) == {"the issuer's keys cannot be had: TimeoutError"}, "each is told why"
         at[0] = 1_999_999
-        await told("k")
+        await error_of("k")
         assert keys.fetch_count == 1
         at[0] = 2_000_000
-        await told("k")
+        await error_of("k")
         assert keys.fetch_count == 2
 
 

@@ -46,16 +46,16 @@ class Manager:
         self.damaged = False
         self.calls = 0
 
-        def access(asked: Any, context: Any) -> Any:
+        def access(question: Any, context: Any) -> Any:
             self.calls += 1
             if self.failing is not None:
                 context.abort(self.failing, "as the test asks")
-            found = self.values.get(asked.name)
+            found = self.values.get(question.name)
             if found is None:
                 context.abort(grpc.StatusCode.NOT_FOUND, "no such version")
             crc = _crc32c(found or b"") ^ (1 if self.damaged else 0)
             payload = types.SecretPayload(data=found, data_crc32c=crc)
-            return types.AccessSecretVersionResponse(name=asked.name, payload=payload)
+            return types.AccessSecretVersionResponse(name=question.name, payload=payload)
 
         handler = grpc.unary_unary_rpc_method_handler(
             access,
@@ -90,7 +90,7 @@ def manager(server: Manager, monkeypatch: pytest.MonkeyPatch) -> Iterator[Manage
     server.values, server.failing, server.damaged = before, None, False
 
 
-class Hand:
+class InnerTool:
     """A clock in a test's hand: seconds."""
 
     at = 1000.0
@@ -100,7 +100,7 @@ class Hand:
 
 
 def test_a_secret_is_fetched_once_and_again_when_it_is_old(manager: Manager) -> None:
-    clock = Hand()
+    clock = InnerTool()
     reader = SecretManager(max_age_s=300, clock=clock)
     assert reader.read(VERSION) == "s3cret-of-the-manager"
     manager.values[VERSION] = b"rotated"
@@ -115,7 +115,7 @@ def test_while_the_service_is_away_the_last_value_is_used_for_a_bounded_time(
 ) -> None:
     import grpc
 
-    clock = Hand()
+    clock = InnerTool()
     reader = SecretManager(max_age_s=300, stale_s=3600, clock=clock)
     reader.read(VERSION)
     manager.failing = grpc.StatusCode.UNAVAILABLE
@@ -129,7 +129,7 @@ def test_while_the_service_is_away_the_last_value_is_used_for_a_bounded_time(
 def test_what_may_be_read_no_longer_is_not_used_though_it_is_known(manager: Manager) -> None:
     import grpc
 
-    clock = Hand()
+    clock = InnerTool()
     reader = SecretManager(max_age_s=300, clock=clock)
     reader.read(VERSION)
     manager.failing = grpc.StatusCode.PERMISSION_DENIED
@@ -144,7 +144,7 @@ def test_what_may_be_read_no_longer_is_not_used_though_it_is_known(manager: Mana
 def test_an_outage_is_asked_about_now_and_then_only(manager: Manager) -> None:
     import grpc
 
-    clock = Hand()
+    clock = InnerTool()
     reader = SecretManager(max_age_s=300, stale_s=3600, clock=clock)
     manager.failing = grpc.StatusCode.UNAVAILABLE
     for _ in range(3):
@@ -168,15 +168,15 @@ def test_an_outage_is_asked_about_now_and_then_only(manager: Manager) -> None:
 
 def test_nobody_waits_for_another_secret_nor_for_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     """The service hangs; a request of it takes as long as this test likes."""
-    clock = Hand()
+    clock = InnerTool()
     reader = SecretManager(max_age_s=300, stale_s=3600, clock=clock)
-    asked, go = Semaphore(0), Event()
+    requests, go = Semaphore(0), Event()
     hanging: set[str] = set()
 
     def ask(version: str) -> str:
         if version not in hanging:
             return f"value of {version}"
-        asked.release()
+        requests.release()
         assert go.wait(10)
         raise Unavailable("Secret Manager does not answer: DeadlineExceeded")
 
@@ -188,7 +188,7 @@ def test_nobody_waits_for_another_secret_nor_for_an_outage(monkeypatch: pytest.M
     with ThreadPoolExecutor(8) as threads:
         try:
             first = threads.submit(reader.read, "a")
-            assert asked.acquire(timeout=10)
+            assert requests.acquire(timeout=10)
             assert threads.submit(reader.read, "b").result(5) == "value of b", "b is fresh"
             assert threads.submit(reader.read, "c").result(5) == "value of c", "c is fetched"
             # At the first time nobody knows yet: those who want the same wait for one answer.
@@ -196,12 +196,12 @@ def test_nobody_waits_for_another_secret_nor_for_an_outage(monkeypatch: pytest.M
             assert not first.done()
             go.set()
             assert {one.result(5) for one in (first, *same)} == {"value of a"}
-            assert not asked.acquire(blocking=False), "one request for all of them"
+            assert not requests.acquire(blocking=False), "one request for all of them"
             # Later on one of them finds out whether it is back, and the others do not wait.
             go.clear()
             clock.at += 31
             later = threads.submit(reader.read, "a")
-            assert asked.acquire(timeout=10)
+            assert requests.acquire(timeout=10)
             others = [threads.submit(reader.read, "a") for _ in range(3)]
             assert {one.result(5) for one in others} == {"value of a"}
             assert not later.done()
@@ -334,7 +334,7 @@ def call_with(target: dict[str, Any]) -> Call:
     return Call("t.call", {}, "key1", "gull", "run_1", target, ("gull",), 1, 5_000_000)
 
 
-def hands(seen: list[dict[str, Any]]) -> InProcessTools:
+def agent_tools(seen: list[dict[str, Any]]) -> InProcessTools:
     def call_it(call: Call) -> Outcome:
         seen.append(dict(call.target))
         return Outcome("done", {"known": len(seen)})
@@ -351,7 +351,7 @@ async def test_a_target_is_given_its_secrets_for_the_call_alone(
     target = {"kind": "webhook", "token_secret": VERSION, "password_file": str(tmp_path / "p")}
     before = json.dumps(target)
     seen: list[dict[str, Any]] = []
-    given = with_secrets(hands(seen), {"x": target})
+    given = with_secrets(agent_tools(seen), {"x": target})
     outcome = await given.perform(TOOL, call_with(target), lambda: True)
     assert outcome == Outcome("done", {"known": 1})
     assert (seen[0]["token"], seen[0]["password"]) == ("s3cret-of-the-manager", "from a file")
@@ -418,7 +418,7 @@ async def test_a_secret_of_several_lines_is_refused_and_not_shown(
         assert "hunter" not in str(refused.value)
     seen: list[dict[str, Any]] = []
     target = {"token_file": str(tmp_path / "token")}
-    given = with_secrets(hands(seen), {"x": target})
+    given = with_secrets(agent_tools(seen), {"x": target})
     outcome = await given.perform(TOOL, call_with(target), lambda: True)
     assert outcome is not None
     assert (outcome.state, seen) == ("retry", [])
@@ -459,7 +459,7 @@ async def test_a_webhook_is_shown_its_token_from_a_process_that_cannot_look_it_u
             await sound(fleet)
             assert shown == ["Bearer t0ken-of-the-webhook"]
             # It is in no entry and in no body of what the ledger keeps.
-            for _, raw, _, data in fleet.app.store.walk():
+            for _, raw, _, data in fleet.app.store.ledger.walk():
                 assert b"t0ken" not in raw + (data or b"")
     finally:
         server.shutdown()
@@ -471,18 +471,18 @@ async def test_without_its_secret_nothing_is_called_and_it_is_tried_again() -> N
     target = {"kind": "webhook", "token_env": "NOT_SET_ANYWHERE"}
     assert "NOT_SET_ANYWHERE" not in os.environ
     seen: list[dict[str, Any]] = []
-    given = with_secrets(hands(seen), {"x": target})
+    given = with_secrets(agent_tools(seen), {"x": target})
     outcome = await given.perform(TOOL, call_with(target), lambda: True)
     assert outcome is not None
     assert (outcome.state, seen) == ("retry", [])
-    asked = await given.query(TOOL, call_with(target))
-    assert asked is not None
-    assert (asked.state, seen) == ("unknown", [])
+    answer = await given.query(TOOL, call_with(target))
+    assert answer is not None
+    assert (answer.state, seen) == ("unknown", [])
     given.close()  # type: ignore[attr-defined]
 
 
 async def test_where_no_target_has_a_secret_the_hands_stay_what_they_were() -> None:
-    plain = hands([])
+    plain = agent_tools([])
     assert with_secrets(plain, {"x": {"kind": "webhook", "url": "http://x"}}) is plain
     refused = await with_secrets(plain, {"x": {"token_env": "NOT_SET_ANYWHERE"}}).perform(
         replace(TOOL, attempts=1), call_with({"kind": "webhook"}), lambda: False

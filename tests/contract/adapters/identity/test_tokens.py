@@ -55,9 +55,9 @@ async def side(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
                 "iss": f"spiffe://{FLEET}", "sub": f"spiffe://{FLEET}/agent/sorter",
                 "aud": [issuer.audience], "iat": now, "exp": now + 300, "jti": "j1", **more,
             }  # fmt: skip
-            told = {name: value for name, value in claims.items() if value is not None}
+            fields = {name: value for name, value in claims.items() if value is not None}
             header = {"alg": "ES256", "kid": kid}
-            return serialize_compact(header, orjson.dumps(told), key, algorithms=["ES256"])
+            return serialize_compact(header, orjson.dumps(fields), key, algorithms=["ES256"])
 
         pem = key.as_pem(private=False)
         required = ("exp", "iat", "aud", "sub", "jti")
@@ -76,8 +76,8 @@ async def side(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         yield Side(tokens, issuer, forge_google, pem, 3600, required, google)
 
 
-def _part(told: dict[str, Any]) -> str:
-    return base64.urlsafe_b64encode(orjson.dumps(told)).rstrip(b"=").decode()
+def _part(answer: dict[str, Any]) -> str:
+    return base64.urlsafe_b64encode(orjson.dumps(answer)).rstrip(b"=").decode()
 
 
 def _read(part: str) -> dict[str, Any]:
@@ -290,10 +290,10 @@ async def test_a_rotated_key_holds_for_two_lives_and_is_dropped_then(tmp_path: P
     assert fresh.key != old.kid
     assert {one["kid"] for one in issuer.trust_bundle()["keys"]} == {old.kid, fresh.key}
     at[0] += 599_000_000
-    late = old.mint(at[0])
-    await tokens.verify(late)
+    last_token = old.mint(at[0])
+    await tokens.verify(last_token)
     at[0] += 2_000_000
-    for token in (late, old.mint(at[0])):
+    for token in (last_token, old.mint(at[0])):
         with pytest.raises(BadToken) as error:
             await tokens.verify(token)
         assert error.value.code == "unknown-key", "also for one whose signature was checked"
@@ -361,18 +361,18 @@ async def test_a_change_that_is_broken_off_is_there_or_not(
         token = issuer.signer("sorter").mint(now_us())
         died = _dies(partial(CHANGES[change], issuer), at, monkeypatch)
         assert died or (change, at) in {("revoke", 2), ("revoke", 3)}, "the book alone is written"
-        again, tokens = svid_tokens(folder)
-        if change != "revoke" or not again.revoked_agents():
+        repeat, tokens = svid_tokens(folder)
+        if change != "revoke" or not repeat.revoked_agents():
             await tokens.verify(token, "sorter")
             await tokens.verify(await tokens.mint("sorter"), "sorter")
         else:
             assert at > 0, "nothing is in force before the book is replaced"
             with pytest.raises(BadToken):
                 await tokens.verify(token, "sorter")
-        again.rotate("sorter", reinstate="sorter" in again.revoked_agents())
+        repeat.rotate("sorter", reinstate="sorter" in repeat.revoked_agents())
         files = (folder / "identities").glob("*.key")
         live = {
-            f"{k.agent}.{k.key}.key" for k in again.list_keys() if not k.until_us | k.revoked_us
+            f"{k.agent}.{k.key}.key" for k in repeat.list_keys() if not k.until_us | k.revoked_us
         }
         assert {file.name for file in files} == live
 

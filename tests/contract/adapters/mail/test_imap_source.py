@@ -146,7 +146,7 @@ async def test_numbered_anew_all_is_read_again_and_known_again(box: imap.Mailbox
     box.fill([raw(5)])
     await source(box).deliver(kept)
     assert (len(kept.handed), len(kept.events)) == (11, 6)
-    places = [orjson.loads(told)["folders"]["INBOX"]["validity"] for told in kept.positions]
+    places = [orjson.loads(position)["folders"]["INBOX"]["validity"] for position in kept.positions]
     assert places[0] != places[-1]
 
 
@@ -253,7 +253,7 @@ async def test_a_waiting_source_hears_at_once_of_a_new_mail(box: imap.Mailbox) -
     box.fill([raw(1)])
     kept, came = Kept(), asyncio.Event()
 
-    async def told(count: int) -> None:
+    async def wait_for(count: int) -> None:
         came.set()
 
     # Far longer than the test: only IDLE can bring the second mail.
@@ -262,7 +262,7 @@ async def test_a_waiting_source_hears_at_once_of_a_new_mail(box: imap.Mailbox) -
     task = asyncio.create_task(watching.deliver(kept))
     while len(kept.handed) < 1:  # noqa: ASYNC110 (the batch is kept after it is told)
         await asyncio.sleep(0.01)
-    kept.during = told
+    kept.during = wait_for
     await asyncio.to_thread(box.fill, [raw(2)])
     await asyncio.wait_for(came.wait(), 10)
     task.cancel()
@@ -339,9 +339,9 @@ def without_plain() -> Iterator[tuple[int, list[bytes]]]:
 
     def serve() -> None:
         line, _ = listening.accept()
-        with line, line.makefile("rb") as told:
+        with line, line.makefile("rb") as file:
             line.sendall(b"* OK [CAPABILITY IMAP4rev1] here\r\n")
-            for command in told:
+            for command in file:
                 said.append(command)
                 if b"CAPABILITY" in command:
                     line.sendall(b"* CAPABILITY IMAP4rev1\r\n")
@@ -363,8 +363,8 @@ def test_a_password_that_login_cannot_say_is_refused_without_a_word_of_it(passwo
         else:
             with pytest.raises(Permanent, match="plain ASCII") as caught:
                 MailSession({**table, "password": password})
-            told = "".join(traceback.format_exception(caught.value))
-            assert not [secret for secret in ("geheim", "\u00fc", "xfc", "two") if secret in told]
+            text = "".join(traceback.format_exception(caught.value))
+            assert not [secret for secret in ("geheim", "\u00fc", "xfc", "two") if secret in text]
     assert any(b"LOGIN" in command for command in said) is (password == "plain")
 
 
@@ -548,7 +548,7 @@ def test_a_wrong_setting_is_named_with_its_line(
     (tmp_path / "vedette.toml").write_text(SETTINGS.replace(old, new))
     settings, problems = read_settings(tmp_path / "vedette.toml")
     assert settings is None
-    told = [str(problem) for problem in problems]
-    assert any(match in one for one in told), told
-    assert line in [problem.line for problem in problems], told
+    messages = [str(problem) for problem in problems]
+    assert any(match in one for one in messages), messages
+    assert line in [problem.line for problem in problems], messages
     assert all(problem.mend for problem in problems)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.contract.adapters.mail.test_mail_targets import Hand, ImapBox, raw
+from tests.contract.adapters.mail.test_mail_targets import ImapBox, MailTool, raw
 
 from vedette.adapters.mail.imap.address import read_mail_address
 from vedette.adapters.mail.imap.folder_name import decode_name, quote_name
@@ -71,14 +71,14 @@ def test_killed_at_each_point_it_ends_as_undisturbed_and_is_taken_back_exactly(
             MailSession, "can", lambda self, what: what != "MOVE" and able(self, what)
         )
     box.box.create("Invoices")
-    hand = Hand(box.target)
+    tool = MailTool(box.target)
     message = box.lay(1, flags="seen")
     before = box.state()
     seen: list[Any] = []
-    passed = points_of(lambda: seen.append(hand(do, message, **args)))
+    passed = points_of(lambda: seen.append(tool(do, message, **args)))
     after, undisturbed = box.state(), seen[0]
     was = undisturbed.data["was"]
-    passed_back = points_of(lambda: hand(undo, message, was=was, **back))
+    passed_back = points_of(lambda: tool(undo, message, was=was, **back))
     assert len(passed) >= 2
     assert len(passed_back) >= 2
     assert (after != before, box.state() == before) == (True, True)
@@ -86,21 +86,21 @@ def test_killed_at_each_point_it_ends_as_undisturbed_and_is_taken_back_exactly(
         die_at(number)
         if number <= len(passed):
             with pytest.raises(Killed):
-                hand(do, message, **args)
+                tool(do, message, **args)
             failpoint.hook = None
-            assert hand(do, message, again=True, **args) == undisturbed
+            assert tool(do, message, again=True, **args) == undisturbed
         else:
             failpoint.hook = None
-            hand(do, message, **args)
+            tool(do, message, **args)
         assert box.state() == after
         if number <= len(passed_back):
             die_at(number)
             with pytest.raises(Killed):
-                hand(undo, message, was=was, **back)
+                tool(undo, message, was=was, **back)
             failpoint.hook = None
-            assert hand(undo, message, again=True, was=was, **back).state == "done"
+            assert tool(undo, message, again=True, was=was, **back).state == "done"
         else:
-            hand(undo, message, was=was, **back)
+            tool(undo, message, was=was, **back)
         assert box.state() == before
 
 
@@ -118,26 +118,26 @@ def test_a_person_s_own_copy_stays_where_it_is_and_what_it_is(
         monkeypatch.setattr(
             MailSession, "can", lambda self, what: what != "MOVE" and able(self, what)
         )
-    hand, message = Hand(box.target), box.lay(1)
+    tool, message = MailTool(box.target), box.lay(1)
     if filed == "before":
         box.box.fill([raw(1)], "Invoices", flags="Theirs")
     else:
         box.box.create("Invoices")
     before = box.state()
-    told = hand("file_mail", message, folder="Invoices")
-    assert (told.state, told.data["was"]["folder"]) == ("done", "INBOX")
+    outcome = tool("file_mail", message, folder="Invoices")
+    assert (outcome.state, outcome.data["was"]["folder"]) == ("done", "INBOX")
     after = box.state()
     assert {(f, flags) for f, _, flags in after} == (
         {("Invoices", "$VedetteFiled")} | ({("Invoices", "Theirs")} if filed == "before" else set())
     )
-    assert hand("file_mail", message, again=True, folder="Invoices") == told
+    assert tool("file_mail", message, again=True, folder="Invoices") == outcome
     assert box.state() == after
     if filed == "after":
         box.box.fill([raw(1)], "Invoices", flags="Theirs")
         before |= {("Invoices", "<1@stranger.example>", "Theirs")}
-    for again in (False, True):
-        back = hand(
-            "unfile_mail", message, again=again, folder="Invoices", was=told.data["was"]
+    for repeat in (False, True):
+        back = tool(
+            "unfile_mail", message, again=repeat, folder="Invoices", was=outcome.data["was"]
         )  # fmt: skip
         assert back.state == "done"
         assert box.state() == before
@@ -147,8 +147,8 @@ def test_a_mail_is_found_after_the_server_has_numbered_it_anew(box: ImapBox) -> 
     message = box.lay(1)
     box.lay(2)
     box.box.renumber()
-    told = Hand(box.target)("file_mail", message, folder="Legal")
-    assert told.state == "done"
+    outcome = MailTool(box.target)("file_mail", message, folder="Legal")
+    assert outcome.state == "done"
     assert {(f, n) for f, n, _ in box.state()} == {
         ("INBOX", "<2@stranger.example>"), ("Legal", "<1@stranger.example>"),
     }  # fmt: skip
@@ -161,21 +161,21 @@ def test_another_mail_with_its_message_id_and_size_is_not_taken_for_it(box: Imap
     twin = raw(1).replace(b"by b id 1", b"by b id 2")
     assert len(twin) == len(raw(1))
     box.box.fill([twin])
-    told = Hand(box.target)("flag_mail", message, flag="important")
-    assert told.state == "failed"
+    outcome = MailTool(box.target)("flag_mail", message, flag="important")
+    assert outcome.state == "failed"
     assert {flags for _, _, flags in box.state()} == {""}
 
 
 def test_a_folder_that_is_missing_is_made_only_where_the_target_says_so(box: ImapBox) -> None:
     message = box.lay(1)
     before = box.state()
-    strict = Hand({**box.target, "create_folders": False})
+    strict = MailTool({**box.target, "create_folders": False})
     for _ in range(2):
-        told = strict("file_mail", message, folder="Invoices")
-        assert told.state == "failed"
-        assert "create_folders" in told.error
+        outcome = strict("file_mail", message, folder="Invoices")
+        assert outcome.state == "failed"
+        assert "create_folders" in outcome.error
         assert box.state() == before
-    assert Hand(box.target)("file_mail", message, folder="Invoices").state == "done"
+    assert MailTool(box.target)("file_mail", message, folder="Invoices").state == "done"
 
 
 def test_what_follows_a_move_looks_there_first_and_elsewhere_if_it_moved_on(
@@ -183,8 +183,8 @@ def test_what_follows_a_move_looks_there_first_and_elsewhere_if_it_moved_on(
 ) -> None:
     for number in range(5):
         box.box.create(f"Folder{number}")
-    message, hand = box.lay(1), Hand(box.target)
-    hand("file_mail", message, folder="Zoo")
+    message, tool = box.lay(1), MailTool(box.target)
+    tool("file_mail", message, folder="Zoo")
     opened: list[str] = []
     real = MailSession.open
 
@@ -193,30 +193,30 @@ def test_what_follows_a_move_looks_there_first_and_elsewhere_if_it_moved_on(
         return real(self, folder, write=write)
 
     monkeypatch.setattr(MailSession, "open", counted)
-    assert hand("flag_mail", message, flag="seen").state == "done"
+    assert tool("flag_mail", message, flag="seen").state == "done"
     assert opened == ["INBOX", "Zoo"]
     with box.box.client("Zoo") as client:
         client.uid("MOVE", "1:*", "Folder3")
-    assert hand("flag_mail", message, flag="important").state == "done"
+    assert tool("flag_mail", message, flag="important").state == "done"
     assert {f for f, _, flags in box.state() if "Flagged" in flags} == {"Folder3"}
 
 
 def test_an_answer_is_no_draft_again_once_a_person_has_sent_it(box: ImapBox) -> None:
-    message, hand = box.lay(1), Hand(box.target)
+    message, tool = box.lay(1), MailTool(box.target)
     args: dict[str, Any] = {"to": "ann@stranger.example", "subject": "s", "body": "b"}
-    hand("draft_mail", message, **args)
+    tool("draft_mail", message, **args)
     box.box.create("Sent")
     with box.box.client("Drafts") as client:
         client.uid("MOVE", "1:*", "Sent")
-    assert hand("draft_mail", message, again=True, **args).state == "done"
+    assert tool("draft_mail", message, again=True, **args).state == "done"
     assert sorted(folder for folder, _, _ in box.state()) == ["INBOX", "Sent"]
 
 
 def test_a_server_that_is_away_or_lets_nobody_in_is_tried_again(box: ImapBox) -> None:
     message = box.lay(1)
-    away = Hand({**box.target, "port": 1})("flag_mail", message, flag="seen")
+    away = MailTool({**box.target, "port": 1})("flag_mail", message, flag="seen")
     assert (away.state, "refused" in away.error.lower()) == ("retry", True)
-    wrong = Hand({**box.target, "password": "guess me"})("flag_mail", message, flag="seen")
+    wrong = MailTool({**box.target, "password": "guess me"})("flag_mail", message, flag="seen")
     assert (wrong.state, "guess me" in wrong.error) == ("retry", False)
     assert "login of" in wrong.error
 

@@ -129,7 +129,7 @@ def box(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Box]:
 
 
 @dataclass
-class Hand:
+class MailTool:
     """Calls tools as the engine does; a call that was cut short is made again with its key."""
 
     target: dict[str, Any]
@@ -150,124 +150,128 @@ def folder_of(box: Box) -> list[str]:
 
 
 def test_filing_is_taken_back_exactly_also_when_both_are_repeated(box: Box) -> None:
-    message, hand = box.lay(1, flags="seen"), Hand(box.target)
+    message, tool = box.lay(1, flags="seen"), MailTool(box.target)
     box.lay(2)
     before = box.state()
-    first = hand("file_mail", message, folder="Invoices")
+    first = tool("file_mail", message, folder="Invoices")
     assert (first.state, folder_of(box)) == ("done", ["INBOX", "Invoices"])
     after = box.state()
     # Killed before the answer was recorded: the call is made again, and knows the same of before.
-    assert hand("file_mail", message, again=True, folder="Invoices") == first
+    assert tool("file_mail", message, again=True, folder="Invoices") == first
     assert box.state() == after
-    for again in (False, True):
-        told = hand("unfile_mail", message, again=again, folder="Invoices", was=first.data["was"])
-        assert (told.state, told.data["folder"]) == ("done", "INBOX")
+    for repeat in (False, True):
+        outcome = tool(
+            "unfile_mail", message, again=repeat, folder="Invoices", was=first.data["was"]
+        )
+        assert (outcome.state, outcome.data["folder"]) == ("done", "INBOX")
         assert box.state() == before
 
 
 def test_what_a_person_had_filed_there_stays_when_ours_is_taken_back(box: Box) -> None:
-    message, hand = box.lay(1), Hand(box.target)
+    message, tool = box.lay(1), MailTool(box.target)
     box.person_moves(message, "Invoices")
     before = box.state()
-    told = hand("file_mail", message, folder="Invoices")
-    assert (told.state, told.data["was"]["folder"]) == ("done", "Invoices")
-    told = hand("unfile_mail", message, folder="Invoices", was=told.data["was"])
-    assert told.state == "done"
+    outcome = tool("file_mail", message, folder="Invoices")
+    assert (outcome.state, outcome.data["was"]["folder"]) == ("done", "Invoices")
+    outcome = tool("unfile_mail", message, folder="Invoices", was=outcome.data["was"])
+    assert outcome.state == "done"
     assert box.state() == before
 
 
 def test_without_what_was_it_would_not_stay(box: Box) -> None:
     """Negative control of the one above."""
-    message, hand = box.lay(1), Hand(box.target)
+    message, tool = box.lay(1), MailTool(box.target)
     box.person_moves(message, "Invoices")
-    hand("file_mail", message, folder="Invoices")
-    hand("unfile_mail", message, folder="Invoices")
+    tool("file_mail", message, folder="Invoices")
+    tool("unfile_mail", message, folder="Invoices")
     assert folder_of(box) == ["INBOX"]
 
 
 @pytest.mark.parametrize("flags", ["", "seen", "important", "important seen"])
 def test_a_flag_is_taken_back_exactly(box: Box, flags: str) -> None:
-    message, hand = box.lay(1, flags=flags), Hand(box.target)
+    message, tool = box.lay(1, flags=flags), MailTool(box.target)
     before = box.state()
-    first = hand("flag_mail", message, flag="important")
+    first = tool("flag_mail", message, flag="important")
     after = box.state()
     assert first.data["set"] is True
-    assert hand("flag_mail", message, again=True, flag="important") == first
+    assert tool("flag_mail", message, again=True, flag="important") == first
     assert box.state() == after
     assert (after == before) is ("important" in flags)
-    for again in (False, True):
-        told = hand("unflag_mail", message, again=again, flag="important", was=first.data["was"])
-        assert told.state == "done"
+    for repeat in (False, True):
+        outcome = tool(
+            "unflag_mail", message, again=repeat, flag="important", was=first.data["was"]
+        )
+        assert outcome.state == "done"
         assert box.state() == before
-    redone = hand("flag_mail", message, flag="important", was=told.data["was"])
+    redone = tool("flag_mail", message, flag="important", was=outcome.data["was"])
     assert redone.state == "done"
 
 
 def test_both_are_taken_back_in_any_order(box: Box) -> None:
-    message, hand = box.lay(1), Hand(box.target)
+    message, tool = box.lay(1), MailTool(box.target)
     before = box.state()
-    filed = hand("file_mail", message, folder="Legal")
-    flagged = hand("flag_mail", message, flag="important")
-    assert hand("unfile_mail", message, folder="Legal", was=filed.data["was"]).state == "done"
-    told = hand("unflag_mail", message, flag="important", was=flagged.data["was"])
-    assert told.state == "done"
+    filed = tool("file_mail", message, folder="Legal")
+    flagged = tool("flag_mail", message, flag="important")
+    assert tool("unfile_mail", message, folder="Legal", was=filed.data["was"]).state == "done"
+    outcome = tool("unflag_mail", message, flag="important", was=flagged.data["was"])
+    assert outcome.state == "done"
     assert box.state() == before
 
 
 def test_what_a_person_filed_elsewhere_is_left_there(box: Box) -> None:
-    message, hand = box.lay(1), Hand(box.target)
+    message, tool = box.lay(1), MailTool(box.target)
     box.person_moves(message, "Legal")
     before = box.state()
-    told = hand("file_mail", message, folder="Junk")
-    assert told.state == "failed"
-    assert "lies in Legal, not in INBOX" in told.error
+    outcome = tool("file_mail", message, folder="Junk")
+    assert outcome.state == "failed"
+    assert "lies in Legal, not in INBOX" in outcome.error
     assert box.state() == before
-    assert hand("flag_mail", message, flag="important").state == "done"
+    assert tool("flag_mail", message, flag="important").state == "done"
 
 
 def test_a_mail_that_is_gone_is_said_to_be(box: Box) -> None:
-    message, hand = box.lay(1), Hand(box.target)
+    message, tool = box.lay(1), MailTool(box.target)
     box.person_removes(message)
     letter: dict[str, Any] = {"to": "a@b.example", "subject": "s", "body": "b"}
-    asked: list[tuple[str, dict[str, Any]]] = [
+    questions: list[tuple[str, dict[str, Any]]] = [
         ("file_mail", {"folder": "Junk"}), ("flag_mail", {"flag": "seen"}), ("draft_mail", letter),
     ]  # fmt: skip
-    for function, args in asked:
-        told = hand(function, message, **args)
-        assert told.state == "failed"
-        assert "is not in the mailbox" in told.error
+    for function, args in questions:
+        outcome = tool(function, message, **args)
+        assert outcome.state == "failed"
+        assert "is not in the mailbox" in outcome.error
 
 
 def test_a_draft_is_written_once(box: Box) -> None:
-    message, hand = box.lay(1), Hand(box.target)
+    message, tool = box.lay(1), MailTool(box.target)
     args: dict[str, Any] = {
         "to": "ann@stranger.example",
         "subject": "Re: Café\nBcc: x@y.example",
         "body": "Hello",
     }
-    first = hand("draft_mail", message, **args)
+    first = tool("draft_mail", message, **args)
     assert first.state == "done"
     for _ in range(2):
-        assert hand("draft_mail", message, again=True, **args) == first
+        assert tool("draft_mail", message, again=True, **args) == first
     assert folder_of(box) == ["Drafts", "INBOX"]
-    assert hand("draft_mail", message, **args).state == "done"
+    assert tool("draft_mail", message, **args).state == "done"
     assert folder_of(box) == ["Drafts", "Drafts", "INBOX"]
 
 
 def test_what_no_tool_of_this_mailbox_answered_is_refused(box: Box) -> None:
-    message, hand = box.lay(1), Hand(box.target)
-    assert hand("unflag_mail", message, flag="seen", was={"flags": ["S"]}).state == "failed"
-    assert hand("flag_mail", message, flag="starred").state == "failed"
-    assert hand("file_mail", message, folder="../x").state == "failed"
-    assert hand("file_mail", "../../x", folder="Junk").state == "failed"
+    message, tool = box.lay(1), MailTool(box.target)
+    assert tool("unflag_mail", message, flag="seen", was={"flags": ["S"]}).state == "failed"
+    assert tool("flag_mail", message, flag="starred").state == "failed"
+    assert tool("file_mail", message, folder="../x").state == "failed"
+    assert tool("file_mail", "../../x", folder="Junk").state == "failed"
 
 
 def test_another_target_s_message_is_not_taken_for_one_of_ours(tmp_path: Path) -> None:
     """The control of the suite: each box knows its own addresses alone."""
     here = MaildirBox(tmp_path / "mailbox")
     there = ImapBox()
-    told = Hand(there.target)("file_mail", here.lay(1), folder="Junk")
-    assert (told.state, "is not the address of a mail" in told.error) == ("failed", True)
-    told = Hand(here.target)("file_mail", there.lay(1), folder="Junk")
-    assert (told.state, "is not in the mailbox" in told.error) == ("failed", True)
+    outcome = MailTool(there.target)("file_mail", here.lay(1), folder="Junk")
+    assert (outcome.state, "is not the address of a mail" in outcome.error) == ("failed", True)
+    outcome = MailTool(here.target)("file_mail", there.lay(1), folder="Junk")
+    assert (outcome.state, "is not in the mailbox" in outcome.error) == ("failed", True)
     close_all()

@@ -16,7 +16,7 @@ from vedette.domain.ports.sources import Receipt, Refused
 MAIL = b"From: a@b.example\nDate: Mon, 02 Mar 2026 13:05:11 +0000\nSubject: s\n\ntext\n"
 
 
-class HandClock:
+class SteppedClock:
     """Time that stands until somebody waits for it."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ def put(box: Path, name: str, raw: bytes = MAIL, place: str = "new") -> Path:
 
 async def deliver(box: Path, max_mail: int = 100_000) -> Kept:
     kept = Kept()
-    await MaildirSource("t", box, clock=HandClock(), max_mail=max_mail).deliver(kept)
+    await MaildirSource("t", box, clock=SteppedClock(), max_mail=max_mail).deliver(kept)
     return kept
 
 
@@ -159,14 +159,14 @@ async def test_a_mail_renamed_while_we_read_is_still_delivered(box: Path) -> Non
             path.rename(box / "cur" / "0069.host:2,S")
 
     kept.during = reader
-    await MaildirSource("t", box, clock=HandClock()).deliver(kept)
+    await MaildirSource("t", box, clock=SteppedClock()).deliver(kept)
     assert len([event for event in kept.events if event.id == "0069.host"]) == 1
     assert len(kept.events) == 70
 
 
 async def test_watching_finds_new_mail_and_delivers_none_twice(box: Path) -> None:
     put(box, "1.a.host")
-    clock, kept = HandClock(), Kept()
+    clock, kept = SteppedClock(), Kept()
 
     class Enough(Exception):
         pass
@@ -192,7 +192,7 @@ async def test_the_first_run_copies_and_the_next_does_not(box: Path, tmp_path: P
     target = tmp_path / "state" / "mailbox"
     for _ in range(2):
         kept = Kept()
-        source = MaildirSource("t", target, clock=HandClock(), copy_from=box)
+        source = MaildirSource("t", target, clock=SteppedClock(), copy_from=box)
         await source.deliver(kept)
         assert [event.id for event in kept.events] == ["1.a.host"]
         put(box, "2.late.host")
@@ -207,13 +207,15 @@ async def test_a_broken_copy_is_begun_again(box: Path, tmp_path: Path) -> None:
     (partial / "0.half.host").write_bytes(b"")
     kept = Kept()
     target = tmp_path / "state" / "mailbox"
-    await MaildirSource("t", target, clock=HandClock(), copy_from=box).deliver(kept)
+    await MaildirSource("t", target, clock=SteppedClock(), copy_from=box).deliver(kept)
     assert [event.id for event in kept.events] == ["1.a.host"]
 
 
 async def test_no_maildir_is_an_error_with_a_mend(tmp_path: Path) -> None:
     with pytest.raises(BadFleet, match="is no Maildir"):
         await deliver(tmp_path / "nothing")
-    source = MaildirSource("t", tmp_path / "a", clock=HandClock(), copy_from=tmp_path / "nothing")
+    source = MaildirSource(
+        "t", tmp_path / "a", clock=SteppedClock(), copy_from=tmp_path / "nothing"
+    )
     with pytest.raises(BadFleet, match="copy_from"):
         await source.deliver(Kept())

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests import imap, smtp
-from tests.contract.adapters.mail.test_mail_targets import Hand, ImapBox, MaildirBox, tools
+from tests.contract.adapters.mail.test_mail_targets import ImapBox, MaildirBox, MailTool, tools
 
 from vedette.adapters.mail.imap.pool import close_all
 from vedette.adapters.mail.imap.session import NoFolder
@@ -91,13 +91,13 @@ def saying(answer: str) -> Iterator[int]:
 
     def serve() -> None:
         line, _ = listening.accept()
-        with line, line.makefile("rb") as told:
+        with line, line.makefile("rb") as file:
             line.sendall(b"220 here\r\n")
-            for command in told:
+            for command in file:
                 word = command[:4].upper().strip()
                 if word == b"DATA":
                     line.sendall(b"354 go\r\n")
-                    while told.readline() != b".\r\n":
+                    while file.readline() != b".\r\n":
                         pass
                     line.sendall(f"{answer}\r\n".encode())
                 else:
@@ -196,9 +196,9 @@ def box(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MaildirBox |
     close_all()
 
 
-def asked(hand: Hand, message: str, **args: Any) -> Outcome | None:
+def query_sent(tool: MailTool, message: str, **args: Any) -> Outcome | None:
     """Ask what came of the call before."""
-    return hand("sent_mail", message, again=True, **args)
+    return tool("sent_mail", message, again=True, **args)
 
 
 def letter(address: str) -> dict[str, Any]:
@@ -210,17 +210,17 @@ def kept(box: MaildirBox | ImapBox) -> list[str]:
 
 
 def test_a_mail_is_sent_once(box: MaildirBox | ImapBox, request: pytest.FixtureRequest) -> None:
-    address, hand, message = to("ann", request), Hand(box.target), box.lay(1)
-    first = hand("send_mail", message, **letter(address))
+    address, tool, message = to("ann", request), MailTool(box.target), box.lay(1)
+    first = tool("send_mail", message, **letter(address))
     assert first.state == "done"
     for _ in range(2):
-        assert hand("send_mail", message, again=True, **letter(address)).state == "done"
+        assert tool("send_mail", message, again=True, **letter(address)).state == "done"
     (mail,) = smtp.server().mails(address)
     sent = message_from_string(mail["content"])
-    assert (sent["To"], sent["Message-ID"]) == (address, f"<{hand_key(hand)}@lights.example>")
+    assert (sent["To"], sent["Message-ID"]) == (address, f"<{key_of(tool)}@lights.example>")
     assert parsedate_to_datetime(sent["Date"]).utcoffset() == timedelta(0)
     assert kept(box) == ["INBOX", "Sent"]
-    said = asked(hand, message, **letter(address))
+    said = query_sent(tool, message, **letter(address))
     assert said is not None
     assert said.state == "done"
 
@@ -228,8 +228,8 @@ def test_a_mail_is_sent_once(box: MaildirBox | ImapBox, request: pytest.FixtureR
 def test_what_is_passed_on_is_there_whole(
     box: MaildirBox | ImapBox, request: pytest.FixtureRequest
 ) -> None:
-    address, hand, message = to("ann", request), Hand(box.target), box.lay(1)
-    assert hand("forward_mail", message, to=address, note="as asked").state == "done"
+    address, tool, message = to("ann", request), MailTool(box.target), box.lay(1)
+    assert tool("forward_mail", message, to=address, note="as asked").state == "done"
     (mail,) = smtp.server().mails(address)
     parts: Any = message_from_string(mail["content"]).get_payload()
     note, passed = parts
@@ -239,17 +239,17 @@ def test_what_is_passed_on_is_there_whole(
     assert inside.get_payload().strip() == "Hello 1"
 
 
-def hand_key(hand: Hand) -> str:
+def key_of(tool: MailTool) -> str:
     from tests.contract.adapters.mail.test_mail_targets import KEY
 
-    return f"{KEY}{hand.number}"
+    return f"{KEY}{tool.number}"
 
 
 def test_killed_at_each_point_it_is_sent_once_or_a_person_is_asked(
     box: MaildirBox | ImapBox, request: pytest.FixtureRequest
 ) -> None:
     """After each crash the engine asks first, and calls again only where nothing was sent."""
-    hand, message, ends = Hand(box.target), box.lay(1), []
+    tool, message, ends = MailTool(box.target), box.lay(1), []
     for number in range(1, 40):
         address = to(f"n{number}", request)
         points: list[str] = []
@@ -261,15 +261,15 @@ def test_killed_at_each_point_it_is_sent_once_or_a_person_is_asked(
 
         failpoint.hook = hook
         try:
-            hand("send_mail", message, **letter(address))
+            tool("send_mail", message, **letter(address))
             break
         except Killed:
             failpoint.hook = None
-        said = asked(hand, message, **letter(address))
+        said = query_sent(tool, message, **letter(address))
         if said is None:
-            told = hand("send_mail", message, again=True, **letter(address))
-            assert told.state == "done"
-            said = asked(hand, message, **letter(address))
+            outcome = tool("send_mail", message, again=True, **letter(address))
+            assert outcome.state == "done"
+            said = query_sent(tool, message, **letter(address))
         sent = len(smtp.server().mails(address))
         assert said is not None
         if said.state == "done":
@@ -277,8 +277,8 @@ def test_killed_at_each_point_it_is_sent_once_or_a_person_is_asked(
         else:
             # Nobody knows: it is not sent again, whether or not it was.
             assert (said.state, sent <= 1) == ("unknown", True)
-            again = hand("send_mail", message, again=True, **letter(address))
-            assert again.state == "unknown"
+            repeat = tool("send_mail", message, again=True, **letter(address))
+            assert repeat.state == "unknown"
             assert len(smtp.server().mails(address)) == sent
         ends.append((said.state, sent))
     assert ("unknown", 0) in ends  # killed before the mail was handed over
@@ -290,16 +290,16 @@ def test_killed_at_each_point_it_is_sent_once_or_a_person_is_asked(
 def test_what_nobody_knows_a_person_settles_in_the_mailbox(
     box: MaildirBox | ImapBox, request: pytest.FixtureRequest
 ) -> None:
-    address, hand, message = to("lost", request), Hand(box.target), box.lay(1)
-    told = hand("send_mail", message, **letter(address))
-    assert (told.state, kept(box)) == ("unknown", ["INBOX", "Sending"])
-    assert "find out" in told.error
-    said = asked(hand, message, **letter(address))
+    address, tool, message = to("lost", request), MailTool(box.target), box.lay(1)
+    outcome = tool("send_mail", message, **letter(address))
+    assert (outcome.state, kept(box)) == ("unknown", ["INBOX", "Sending"])
+    assert "find out" in outcome.error
+    said = query_sent(tool, message, **letter(address))
     assert said is not None
     assert said.state == "unknown"
     # It has arrived: the person moves it.
     move_sending(box)
-    said = asked(hand, message, **letter(address))
+    said = query_sent(tool, message, **letter(address))
     assert said is not None
     assert said.state == "done"
     assert len(smtp.server().mails(address)) == 1
@@ -328,28 +328,28 @@ def test_only_a_mail_among_the_sent_was_sent(
     relay = smtp.server().table()
     targets = {"mailbox": {**box.target, "smtp": "relay"}, "relay": relay}
     relayed = {**resolve_targets(targets)["mailbox"], "smtp_password": relay["password"]}
-    hand, message = Hand(relayed), box.lay(1)
-    assert hand("send_mail", message, **letter(address)).state == "unknown"
+    tool, message = MailTool(relayed), box.lay(1)
+    assert tool("send_mail", message, **letter(address)).state == "unknown"
     (path,) = (box.root / ".Sending" / "cur").iterdir()
     there = box.root / folder / "cur"
     there.mkdir(parents=True, exist_ok=True)
     path.rename(there / path.name.replace(":2,S", f":2,{flags}"))
-    said = asked(hand, message, **letter(address))
+    said = query_sent(tool, message, **letter(address))
     assert (said.state if said else None) == state
     sent = len(smtp.server().mails(address))
     assert sent == 1
     # Sent again where the person removed it, and there alone.
-    again = hand("send_mail", message, again=True, **letter(address))
-    assert again.state == (state or "unknown")
+    repeat = tool("send_mail", message, again=True, **letter(address))
+    assert repeat.state == (state or "unknown")
     assert len(smtp.server().mails(address)) == sent + (state is None)
     if state is None:
         (path,) = (box.root / ".Sending" / "cur").iterdir()
         assert path.name.endswith(":2,S")
-        said = asked(hand, message, **letter(address))
+        said = query_sent(tool, message, **letter(address))
         assert said is not None
         assert said.state == "unknown"
         path.rename(box.root / ".Sent" / "cur" / path.name)
-        said = asked(hand, message, **letter(address))
+        said = query_sent(tool, message, **letter(address))
         assert said is not None
         assert said.state == "done"
 
@@ -361,7 +361,7 @@ def test_what_is_sent_again_is_put_among_the_sent_and_not_what_was_removed(
     relay = smtp.server().table()
     targets = {"mailbox": {**box.target, "smtp": "relay"}, "relay": relay}
     relayed = {**resolve_targets(targets)["mailbox"], "smtp_password": relay["password"]}
-    hand, message = Hand(relayed), box.lay(1)
+    tool, message = MailTool(relayed), box.lay(1)
     sending = sys.modules[f"{tools().__package__}.sending"]
 
     def lose(*args: Any) -> None:
@@ -369,16 +369,16 @@ def test_what_is_sent_again_is_put_among_the_sent_and_not_what_was_removed(
 
     with monkeypatch.context() as patch:
         patch.setattr(sending, "send_mail", lose)
-        assert hand("send_mail", message, **letter(address)).state == "unknown"
+        assert tool("send_mail", message, **letter(address)).state == "unknown"
     (path,) = (box.root / ".Sending" / "cur").iterdir()
     # Listed before `.Sending` and before `.Sent`.
     trash = box.root / ".Deleted Items" / "cur"
     trash.mkdir(parents=True)
     path.rename(trash / path.name)
-    assert asked(hand, message, **letter(address)) is None
-    assert hand("send_mail", message, again=True, **letter(address)).state == "done"
+    assert query_sent(tool, message, **letter(address)) is None
+    assert tool("send_mail", message, again=True, **letter(address)).state == "done"
     assert kept(box) == ["Deleted Items", "INBOX", "Sent"]
-    said = asked(hand, message, **letter(address))
+    said = query_sent(tool, message, **letter(address))
     assert said is not None
     assert said.state == "done"
     assert len(smtp.server().mails(address)) == 1
@@ -395,16 +395,16 @@ async def test_without_a_folder_for_it_a_mail_is_not_sent(
     target = {**box.target, "smtp": "relay", "create_folders": False}
     relayed = resolve_targets({"mailbox": target, "relay": relay})["mailbox"]
     target = {**relayed, "smtp_password": relay["password"]}
-    hand, message = Hand(target), box.lay(1)
-    told = hand("send_mail", message, **letter(address))
-    assert (told.state, "create_folders" in told.error) == ("failed", True)
+    tool, message = MailTool(target), box.lay(1)
+    outcome = tool("send_mail", message, **letter(address))
+    assert (outcome.state, "create_folders" in outcome.error) == ("failed", True)
     assert (smtp.server().mails(address), kept(box)) == ([], ["INBOX"])
     with pytest.raises(NoFolder, match=f"no folder '{missing}'"):
         await IMAP.probe(target)
     assert f"{missing} (will be made)" in await IMAP.probe({**target, "create_folders": True})
     box.box.create(missing)
     assert "Sending, Sent" in await IMAP.probe(target)
-    assert hand("send_mail", message, **letter(address)).state == "done"
+    assert tool("send_mail", message, **letter(address)).state == "done"
     assert len(smtp.server().mails(address)) == 1
     close_all()
 
@@ -413,7 +413,7 @@ def test_whatever_goes_wrong_behind_it_a_mail_that_has_left_was_sent(
     box: MaildirBox | ImapBox, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder goes while the mail is handed over: nobody is told that it failed."""
-    address, hand, message = to("ann", request), Hand(box.target), box.lay(1)
+    address, tool, message = to("ann", request), MailTool(box.target), box.lay(1)
     sending = sys.modules[f"{tools().__package__}.sending"]
     refused = sys.modules[f"{tools().__package__}.maildir"].Refused
 
@@ -427,8 +427,8 @@ def test_whatever_goes_wrong_behind_it_a_mail_that_has_left_was_sent(
         f"{tools().__package__}.{'tools' if isinstance(box, MaildirBox) else 'imap'}"
     ]._Out
     monkeypatch.setattr(sending, "send_mail", handed)
-    told = hand("send_mail", message, **letter(address))
-    assert (told.state, "no folder 'Sent'" in told.data["note"]) == ("done", True)
+    outcome = tool("send_mail", message, **letter(address))
+    assert (outcome.state, "no folder 'Sent'" in outcome.data["note"]) == ("done", True)
     assert len(smtp.server().mails(address)) == 1
 
 
@@ -436,10 +436,10 @@ def test_whatever_goes_wrong_behind_it_a_mail_that_has_left_was_sent(
 def test_what_was_not_sent_does_not_look_as_if_it_were(
     box: MaildirBox | ImapBox, name: str, state: str, request: pytest.FixtureRequest
 ) -> None:
-    address, hand, message = to(name, request), Hand(box.target), box.lay(1)
-    told = hand("send_mail", message, **letter(address))
-    assert (told.state, kept(box)) == (state, ["INBOX"])
-    assert asked(hand, message, **letter(address)) is None
+    address, tool, message = to(name, request), MailTool(box.target), box.lay(1)
+    outcome = tool("send_mail", message, **letter(address))
+    assert (outcome.state, kept(box)) == (state, ["INBOX"])
+    assert query_sent(tool, message, **letter(address)) is None
 
 
 def test_a_mailbox_that_does_not_answer_is_no_proof_that_nothing_was_sent(
@@ -449,8 +449,8 @@ def test_a_mailbox_that_does_not_answer_is_no_proof_that_nothing_was_sent(
         {"kind": "imap", "host": "127.0.0.1", "port": 1, "tls": "none", "user": "u"},
         {"kind": "maildir", "path": str(tmp_path / "not mounted"), "smtp_host": "127.0.0.1"},
     ):
-        hand = Hand({**target, "password": "p", "address": "desk@lights.example"})
-        said = hand("sent_mail", "1;2;3;" + "a" * 24 + ";INBOX", **letter("a@b.example"))
+        tool = MailTool({**target, "password": "p", "address": "desk@lights.example"})
+        said = tool("sent_mail", "1;2;3;" + "a" * 24 + ";INBOX", **letter("a@b.example"))
         assert said.state == "unknown"
 
 
@@ -460,18 +460,18 @@ def test_a_folder_that_the_server_lists_and_does_not_open_proves_nothing(
     box, address = ImapBox(), to("ann", request)
     relay = smtp.server().table()
     target = resolve_targets({"box": {**box.target, "smtp": "relay"}, "relay": relay})["box"]
-    hand, message = Hand({**target, "smtp_password": relay["password"]}), box.lay(1)
-    assert asked(hand, message, **letter(address)) is None, "the control: there are none yet"
-    assert hand("send_mail", message, **letter(address)).state == "done"
+    tool, message = MailTool({**target, "smtp_password": relay["password"]}), box.lay(1)
+    assert query_sent(tool, message, **letter(address)) is None, "the control: there are none yet"
+    assert tool("send_mail", message, **letter(address)).state == "done"
     folder = imap.server().mails_at(box.box.user) / ".Sent"
     folder.chmod(0)
     close_all()
     try:
-        said = asked(hand, message, **letter(address))
+        said = query_sent(tool, message, **letter(address))
         assert said is not None
         assert (said.state, "though the server lists it" in said.error) == ("unknown", True)
-        again = hand("send_mail", message, again=True, **letter(address))
-        assert again.state == "retry"
+        repeat = tool("send_mail", message, again=True, **letter(address))
+        assert repeat.state == "retry"
     finally:
         folder.chmod(0o700)
         close_all()
@@ -480,19 +480,19 @@ def test_a_folder_that_the_server_lists_and_does_not_open_proves_nothing(
 
 def test_without_a_relay_an_imap_mailbox_sends_nothing() -> None:
     box = ImapBox()
-    told = Hand(box.target)("send_mail", box.lay(1), **letter("a@b.example"))
-    assert (told.state, "names no relay" in told.error) == ("failed", True)
+    outcome = MailTool(box.target)("send_mail", box.lay(1), **letter("a@b.example"))
+    assert (outcome.state, "names no relay" in outcome.error) == ("failed", True)
     close_all()
 
 
 def test_a_maildir_without_a_relay_keeps_its_outgoing_mails(tmp_path: Path) -> None:
     box = MaildirBox(tmp_path / "mailbox")
-    hand, message = Hand(box.target), box.lay(1)
+    tool, message = MailTool(box.target), box.lay(1)
     call = Call("mail.send", {"message": message, **letter("a@b.example")}, "none", "a", "run_1",
                 box.target, (), 1, 1_000_000)  # fmt: skip
     assert tools().sent_mail(call) is None
-    assert hand("send_mail", message, **letter("a@b.example")).state == "done"
+    assert tool("send_mail", message, **letter("a@b.example")).state == "done"
     assert kept(box) == ["INBOX", "Outbox"]
-    said = asked(hand, message, **letter("a@b.example"))
+    said = query_sent(tool, message, **letter("a@b.example"))
     assert said is not None
     assert said.state == "done"

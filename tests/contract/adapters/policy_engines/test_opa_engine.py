@@ -31,7 +31,7 @@ from vedette.policy.bundle_data import mount
 from vedette.policy.golden_requests import golden_requests
 
 BUNDLE = read_bundle(Path(__file__).parents[4] / "policies")
-ASKED = canonical_json(golden_requests(mount(BUNDLE.files))[0][1])
+QUESTION = canonical_json(golden_requests(mount(BUNDLE.files))[0][1])
 # Answers otherwise than any engine could, so that it shows who decided.
 STRANGER = build_denial("of.the.server").to_json()
 # Long, so that a busy machine is no failure; short where it is the deadline that is looked at.
@@ -184,20 +184,20 @@ EMBEDDED = RegorusEngine(BUNDLE)
 
 def test_an_answer_under_our_bundle_decides_and_says_who() -> None:
     with fake(answer()) as server, engine_on(server.url, token="s3cret") as (engine, metrics):
-        assert engine.decide(ASKED) == STRANGER
+        assert engine.decide(QUESTION) == STRANGER
         assert engine.name == "opa/1.2.3 server"
         assert not metrics.fallen
         assert metrics.up == 1
         ((command, path, headers, body),) = server.asked[1:]
         assert (command, path) == ("POST", "/v1/data/vedette/gateway/decision?provenance=true")
         # The exact bytes that are recorded are those that were asked.
-        assert body == b'{"input":' + ASKED + b"}"
+        assert body == b'{"input":' + QUESTION + b"}"
         assert headers["Authorization"] == "Bearer s3cret"
 
 
 def test_undefined_is_an_answer() -> None:
     with fake(answer(None)) as server, engine_on(server.url) as (engine, metrics):
-        assert engine.decide(ASKED) is None
+        assert engine.decide(QUESTION) is None
         assert engine.name.startswith("opa/")
         assert not metrics.fallen
 
@@ -208,7 +208,7 @@ def test_bundles_of_others_do_not_matter() -> None:
         "main": {"revision": format_revision(3, BUNDLE.digest)},
     }
     with fake(answer(bundles=held)) as server, engine_on(server.url) as (engine, _):
-        assert engine.decide(ASKED) == STRANGER
+        assert engine.decide(QUESTION) == STRANGER
 
 
 def test_what_is_no_json_is_not_asked() -> None:
@@ -287,13 +287,13 @@ def test_everything_else_is_decided_by_who_stands_behind(name: str, otherwise: s
         engine_on(server.url, otherwise=otherwise, timeout_us=timeout_us) as (engine, metrics),
     ):
         if why != "timeout":
-            assert engine.decide(ASKED) == STRANGER
+            assert engine.decide(QUESTION) == STRANGER
         server.serve = serve
         before = len(server.asked)
         began = time.monotonic()
-        decision, _ = request_decision(engine, orjson.loads(ASKED))
+        decision, _ = request_decision(engine, orjson.loads(QUESTION))
         took = time.monotonic() - began
-        asked = [body for _, _, _, body in server.asked[before:] if body != b'{"input":{}}']
+        questions = [body for _, _, _, body in server.asked[before:] if body != b'{"input":{}}']
         if otherwise == "embedded":
             assert decision.outcome == "permit"
             assert engine.name == EMBEDDED.name
@@ -302,7 +302,7 @@ def test_everything_else_is_decided_by_who_stands_behind(name: str, otherwise: s
             assert engine.name == "nobody"
         assert metrics.fallen == {why: 1}
         # Once: no retry, no redirect followed; and within the deadline, however it was used up.
-        assert asked == [b'{"input":' + ASKED + b"}"]
+        assert questions == [b'{"input":' + QUESTION + b"}"]
         assert all("elsewhere" not in path for _, path, _, _ in server.asked)
         assert took < timeout_us / 1e6 + 2
 
@@ -312,7 +312,7 @@ def test_no_environment_leads_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.url)
         with engine_on(server.url) as (engine, _):
-            assert engine.decide(ASKED) == STRANGER
+            assert engine.decide(QUESTION) == STRANGER
         assert not proxy.asked
 
 
@@ -320,7 +320,7 @@ def test_nobody_is_there_from_the_start() -> None:
     with fake(answer()) as server:
         url = server.url
     with engine_on(url) as (engine, metrics):
-        assert request_decision(engine, orjson.loads(ASKED))[0].outcome == "permit"
+        assert request_decision(engine, orjson.loads(QUESTION))[0].outcome == "permit"
         assert engine.name == EMBEDDED.name
         assert metrics.up == 0
 
@@ -335,15 +335,15 @@ def test_after_a_failure_no_decision_waits_and_the_server_is_taken_up_again() ->
     ):
         server.serve = hang
         began = time.monotonic()
-        engine.decide(ASKED)
+        engine.decide(QUESTION)
         waited = time.monotonic() - began
         assert waited >= SHORT_US / 1e6 * 0.9
-        asked = len(server.questions())
+        question = len(server.questions())
         began = time.monotonic()
         for _ in range(20):
-            engine.decide(ASKED)
+            engine.decide(QUESTION)
         assert time.monotonic() - began < waited, "20 decisions took longer than one timeout"
-        assert len(server.questions()) == asked, "the server was asked while it was known away"
+        assert len(server.questions()) == question, "the server was asked while it was known away"
         assert metrics.fallen == {"timeout": 1, "down": 20}
         server.serve = answer()
         wait_until(lambda: metrics.up == 1)
@@ -352,12 +352,12 @@ def test_after_a_failure_no_decision_waits_and_the_server_is_taken_up_again() ->
 
 def test_under_another_revision_it_is_left_alone_until_it_has_ours() -> None:
     with fake(answer(digest="b" * 64)) as server, engine_on(server.url) as (engine, metrics):
-        assert request_decision(engine, orjson.loads(ASKED))[0].outcome == "permit"
+        assert request_decision(engine, orjson.loads(QUESTION))[0].outcome == "permit"
         assert engine.name == EMBEDDED.name
         assert not server.questions(), "it was known before that it serves another bundle"
         server.serve = answer()
         wait_until(lambda: metrics.up == 1, within_s=PROBE_S * 40)
-        assert engine.decide(ASKED) == STRANGER
+        assert engine.decide(QUESTION) == STRANGER
 
 
 @pytest.mark.parametrize("bundles", [{}, {"authz": {"revision": "some other"}}])
@@ -367,24 +367,24 @@ def test_with_no_bundle_of_ours_it_is_left_alone_until_it_has_ours(bundles: obje
         engine_on(server.url) as (engine, metrics),
     ):
         for _ in range(20):
-            engine.decide(ASKED)
+            engine.decide(QUESTION)
         assert engine.name == EMBEDDED.name
         assert not server.questions(), "it was known before that it serves none of ours"
         assert metrics.fallen == {"down": 20}
         assert set(metrics.ups) == {0}
         server.serve = answer()
         wait_until(lambda: metrics.up == 1, within_s=PROBE_S * 40)
-        assert engine.decide(ASKED) == STRANGER
+        assert engine.decide(QUESTION) == STRANGER
 
 
 def test_it_is_up_only_under_the_live_bundle() -> None:
     with fake(answer()) as server, engine_on(server.url) as (engine, metrics):
-        engine.decide(ASKED)
+        engine.decide(QUESTION)
         assert set(metrics.ups) == {1}
         metrics.ups.clear()
         server.serve = answer(bundles={})
         for _ in range(5):
-            engine.decide(ASKED)
+            engine.decide(QUESTION)
         assert metrics.fallen == {"revision": 1, "down": 4}
         assert set(metrics.ups) == {0}
         assert len(server.questions()) == 2
@@ -398,7 +398,7 @@ def test_a_server_that_nobody_heard_yet_is_asked() -> None:
         try:
             assert link.is_ready(BUNDLE.digest)
             assert (
-                OpaEngine(NullPolicyEngine(), link, metrics, BUNDLE.digest).decide(ASKED)
+                OpaEngine(NullPolicyEngine(), link, metrics, BUNDLE.digest).decide(QUESTION)
                 == STRANGER
             )
             assert metrics.up == 1
@@ -409,22 +409,22 @@ def test_a_server_that_nobody_heard_yet_is_asked() -> None:
 def test_a_closed_link_still_decides() -> None:
     with fake(answer()) as server:
         with engine_on(server.url) as (engine, _):
-            engine.decide(ASKED)
-        assert request_decision(engine, orjson.loads(ASKED))[0].outcome == "permit"
+            engine.decide(QUESTION)
+        assert request_decision(engine, orjson.loads(QUESTION))[0].outcome == "permit"
         link = OpaConnection(server.url, token=None, timeout_us=LONG_US, metrics=Seen())
         link.close()
         with pytest.raises(OpaUnavailable):
-            link.ask(ASKED)
+            link.ask(QUESTION)
 
 
 def test_two_threads_each_know_who_decided_for_them() -> None:
     with fake(answer()) as server, engine_on(server.url) as (engine, _):
-        engine.decide(ASKED)
+        engine.decide(QUESTION)
         server.serve = answer(status=500)
         names: list[str] = []
 
         def other() -> None:
-            engine.decide(ASKED)
+            engine.decide(QUESTION)
             names.append(engine.name)
 
         thread = threading.Thread(target=other)
@@ -436,7 +436,7 @@ def test_two_threads_each_know_who_decided_for_them() -> None:
 
 def test_nobody_decides_nothing() -> None:
     with pytest.raises(Unavailable):
-        NullPolicyEngine().decide(ASKED)
+        NullPolicyEngine().decide(QUESTION)
 
 
 # --- a real server ------------------------------------------------------------------------------
@@ -450,9 +450,9 @@ def opa() -> Iterator[OpaServer]:
 
 def test_a_real_server_decides_and_is_never_written_to(opa: OpaServer) -> None:
     with engine_on(opa.url) as (engine, metrics):
-        for _, asked in golden_requests(mount(BUNDLE.files))[:10]:
-            raw = orjson.dumps(asked)
-            assert request_decision(engine, asked) == request_decision(EMBEDDED, asked)
+        for _, request in golden_requests(mount(BUNDLE.files))[:10]:
+            raw = orjson.dumps(request)
+            assert request_decision(engine, request) == request_decision(EMBEDDED, request)
             assert engine.name.startswith("opa/1."), raw
         assert not metrics.fallen
 
@@ -460,7 +460,7 @@ def test_a_real_server_decides_and_is_never_written_to(opa: OpaServer) -> None:
 def test_a_real_server_with_another_bundle_does_not_decide(opa: OpaServer) -> None:
     more = {**BUNDLE.files, "denies/data.yaml": BUNDLE.files["denies/data.yaml"] + b"# else\n"}
     with engine_on(opa.url, bundle=Bundle.of(more)) as (engine, metrics):
-        engine.decide(ASKED)
+        engine.decide(QUESTION)
         assert engine.name == EMBEDDED.name
         assert set(metrics.fallen) == {"down"}
 

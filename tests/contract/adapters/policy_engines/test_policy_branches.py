@@ -69,29 +69,29 @@ def made(rules: str) -> tuple[Bundle, list[tuple[str, Any]], list[tuple[str, Any
 @pytest.mark.parametrize("name", ADDED)
 def test_each_branch_is_taken_both_ways(name: str) -> None:
     rules, places = ADDED[name]
-    bundle, right, asked = made(rules)
+    bundle, right, inputs = made(rules)
     engine = RegorusEngine(bundle)
     line = SHIPPED.files[DENIES].count(b"\n") + 2
     (held,) = [
-        one for told, one in asked
-        if told.startswith("deny in") and _line(told) >= line and told.endswith("holds")
+        one for reason, one in inputs
+        if reason.startswith("deny in") and _line(reason) >= line and reason.endswith("holds")
     ]  # fmt: skip
     assert _denied(engine, held)
     for place in places:
         # By what it asks, not by its name: another rule may have asked the same before.
         steps = place.split("/")
-        varied = [one for _, one in asked if _without(one, steps) == _without(held, steps)]
+        varied = [one for _, one in inputs if _without(one, steps) == _without(held, steps)]
         assert any(not _denied(engine, one) for one in varied), place
     # Control: the golden questions alone never come by.
     assert not any(_denied(engine, one) for _, one in right)
 
 
 def test_there_are_at_most_so_many_and_always_the_same() -> None:
-    _, _, asked = made("")
-    assert 100 < len(asked) <= MAX_REQUESTS
-    assert made("")[2] == asked
-    raw = {orjson.dumps(one, option=orjson.OPT_SORT_KEYS) for _, one in asked}
-    assert len(raw) == len(asked)
+    _, _, inputs = made("")
+    assert 100 < len(inputs) <= MAX_REQUESTS
+    assert made("")[2] == inputs
+    raw = {orjson.dumps(one, option=orjson.OPT_SORT_KEYS) for _, one in inputs}
+    assert len(raw) == len(inputs)
 
 
 class Liar:
@@ -114,11 +114,11 @@ class Liar:
 @pytest.mark.parametrize("name", ADDED)
 def test_a_planted_difference_of_one_engine_is_caught(name: str) -> None:
     rules = ADDED[name][0].replace('"mine" if', '"denies.mine" if')
-    bundle, right, asked = made(rules)
+    bundle, right, inputs = made(rules)
     plain, honest = InterpreterEngine(bundle), RegorusEngine(bundle)
-    assert find_differences(plain, [honest], [*right, *asked], DENIES) == []
+    assert find_differences(plain, [honest], [*right, *inputs], DENIES) == []
     liar = Liar(honest)
-    (found,) = find_differences(plain, [honest, liar], [*right, *asked], DENIES)
+    (found,) = find_differences(plain, [honest, liar], [*right, *inputs], DENIES)
     assert (found.file, "the engines differ" in found.what) == (DENIES, True)
     # Control: what was asked before would have let it pass.
     assert find_differences(plain, [liar], right, DENIES) == []
@@ -141,5 +141,5 @@ def _without(question: Any, steps: list[str]) -> Any:
     } | ({} if step in question else {step: None})
 
 
-def _line(told: str) -> int:
-    return int(told.split(".rego:")[1].split(" ")[0])
+def _line(text: str) -> int:
+    return int(text.split(".rego:")[1].split(" ")[0])

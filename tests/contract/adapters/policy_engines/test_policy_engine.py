@@ -55,8 +55,10 @@ def make(request: pytest.FixtureRequest, engines: Engines) -> Make:
 
 def test_same_question_same_answer(make: Make) -> None:
     engine = make(BUNDLE)
-    asked = orjson.dumps(golden_requests(mount(BUNDLE.files))[0][1])
-    answers = {orjson.dumps(engine.decide(asked), option=orjson.OPT_SORT_KEYS) for _ in range(50)}
+    question = orjson.dumps(golden_requests(mount(BUNDLE.files))[0][1])
+    answers = {
+        orjson.dumps(engine.decide(question), option=orjson.OPT_SORT_KEYS) for _ in range(50)
+    }
     assert len(answers) == 1
 
 
@@ -90,9 +92,9 @@ def test_what_is_no_json_raises(make: Make) -> None:
 
 def test_data_of_the_bundle_is_what_decides(make: Make) -> None:
     silent = BUNDLE.files["grants/data.yaml"].replace(b"  mode: act\n", b"")
-    asked = golden_requests(mount(BUNDLE.files))[0][1]
-    assert decide(make(BUNDLE), asked).outcome == "permit"
-    changed = decide(make(Bundle.of({**BUNDLE.files, "grants/data.yaml": silent})), asked)
+    question = golden_requests(mount(BUNDLE.files))[0][1]
+    assert decide(make(BUNDLE), question).outcome == "permit"
+    changed = decide(make(Bundle.of({**BUNDLE.files, "grants/data.yaml": silent})), question)
     assert (changed.outcome, changed.rule, changed.would) == ("deny", "mode.observe", "permit")
 
 
@@ -105,13 +107,13 @@ def test_panic_is_an_exception_and_does_not_outlive_the_question() -> None:
             raise Panic("index out of bounds\n\nStack backtrace:\n 0: x")
 
     engine = RegorusEngine(BUNDLE)
-    asked = golden_requests(mount(BUNDLE.files))[0][1]
+    question = golden_requests(mount(BUNDLE.files))[0][1]
     kept = regorus_engine.cached_keys()[-1]
     regorus_engine.discard(kept)
     regorus_engine.get_or_create(kept, Broken)
     with pytest.raises(EngineFailed, match=r"the engine panicked: index out of bounds$"):
         engine.decide(b"{}")
-    assert decide(engine, asked).outcome == "permit"
+    assert decide(engine, question).outcome == "permit"
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
@@ -161,13 +163,13 @@ def test_engines_agree_with_opa(opa: str) -> None:
     oracle = [parse_decision(said.get(str(place))) for place in range(len(questions))]
     compiled, interpreter = RegorusEngine(BUNDLE), InterpreterEngine(BUNDLE)
     counts: dict[str, int] = {}
-    for asked, expected in zip(questions, oracle, strict=True):
+    for request, expected in zip(questions, oracle, strict=True):
         counts[expected.outcome] = counts.get(expected.outcome, 0) + 1
-        assert decide(compiled, asked) == expected, asked
-        strict = decide(interpreter, asked)
+        assert decide(compiled, request) == expected, request
+        strict = decide(interpreter, request)
         if strict.rule == "engine.failed":  # stricter: an error where OPA says undefined
-            assert expected.outcome == "deny", asked
+            assert expected.outcome == "deny", request
         else:
-            assert strict == expected, asked
+            assert strict == expected, request
     # The agreement means something only if all three outcomes are among the answers.
     assert min(counts.get(outcome, 0) for outcome in ("permit", "hold", "deny")) > MANY // 20

@@ -52,21 +52,23 @@ def test_each_of_a_family_is_refused_or_equal(name: str) -> None:
         if admitted:
             for number, said in by_wasm(engines, admitted, QUESTIONS).items():
                 assert said == right[number], texts[number]
-    apart = [
+    differences = [
         number
         for number, text in texts.items()
-        if found[number] and _apart(by_regorus(text, QUESTIONS), right[number])
+        if found[number] and _differ(by_regorus(text, QUESTIONS), right[number])
     ]
-    assert apart or number_of_refused(found) == len(texts), "the family shows no difference"
+    assert differences or number_of_refused(found) == len(texts), "the family shows no difference"
     assert number_of_refused(found) >= len(texts) // 4
-    print(f"{name}: {len(texts)}, {len(admitted)} admitted; of the refused {len(apart)} differ")
+    print(
+        f"{name}: {len(texts)}, {len(admitted)} admitted; of the refused {len(differences)} differ"
+    )
 
 
 def number_of_refused(found: dict[int, Any]) -> int:
     return sum(bool(faults) for faults in found.values())
 
 
-def _apart(said: list[Any], right: list[Any]) -> bool:
+def _differ(said: list[Any], right: list[Any]) -> bool:
     """Say whether a decision would differ: what fails, is refused or undefined gives none."""
     none = (UNDEFINED, FAILED, REFUSED)
     return any(

@@ -152,8 +152,8 @@ def test_each_is_refused_with_its_line_and_a_mend(name: str) -> None:
     file, text, words = WRONG[name]
     bundle = added(file, text)
     first = SHIPPED.files[file].count(b"\n") if file in SHIPPED.files else 1
-    told = [each for each in faults(bundle) if each.file == file and each.line >= first]
-    assert any(words in f"{each.what}; {each.mend}" and each.mend for each in told), told
+    messages = [each for each in faults(bundle) if each.file == file and each.line >= first]
+    assert any(words in f"{each.what}; {each.mend}" and each.mend for each in messages), messages
 
 
 # Near each of them, what is right: nobody must write around a false alarm.

@@ -80,12 +80,12 @@ def test_control_what_a_thread_made_is_reported_when_another_drops_it(
 def test_engine_may_end_on_another_thread(make: Make, unraised: list[str]) -> None:
     for number in range(3):
         engine = make(revision(number))
-        gone = weakref.ref(engine)
+        reference = weakref.ref(engine)
         engine.decide(b"{}")
         box = [circle(engine)]
         del engine
         in_thread(lambda box=box: drop(box))  # type: ignore[misc]
-        assert gone() is None
+        assert reference() is None
     assert unraised == []
 
 

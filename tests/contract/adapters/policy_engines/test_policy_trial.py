@@ -23,7 +23,7 @@ def bundle() -> Bundle:
     return read_bundle(POLICIES)
 
 
-def gone(group: int) -> bool:
+def has_ended(group: int) -> bool:
     """Say whether no process of a group is left, within a moment."""
     end = time.monotonic() + 10
     while time.monotonic() < end:
@@ -60,10 +60,10 @@ async def test_a_trial_of_another_kind_than_the_one_begun_is_made_anew(bundle: B
     """One begun without the comparison must not pass for one with it."""
     stage = SubprocessStage()
     stage.begin_trial(bundle, compare=False)
-    (begun,) = stage._trials.values()
+    (trial,) = stage._trials.values()
     try:
         assert await stage.try_out(bundle) == []
-        assert list(stage._trials.values()) == [begun]
+        assert list(stage._trials.values()) == [trial]
         assert await stage.try_rules(bundle) == []
         assert not stage._trials
     finally:
@@ -87,7 +87,7 @@ def test_what_nobody_asks_about_is_ended(bundle: Bundle) -> None:
     stage.begin_trial(bundle)
     (trial,) = stage._trials.values()
     stage.cancel_trials()
-    assert gone(trial._process.pid)
+    assert has_ended(trial._process.pid)
 
 
 async def test_a_missed_deadline_ends_the_fork_too(bundle: Bundle) -> None:
@@ -98,7 +98,7 @@ async def test_a_missed_deadline_ends_the_fork_too(bundle: Bundle) -> None:
     group = trial._process.pid
     (found,) = await stage.try_out(slow)
     assert found.what == "the trial took longer than 1 s"
-    assert gone(group)
+    assert has_ended(group)
 
 
 # A thousand million turns: no machine is through with them in time.

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -110,8 +110,8 @@ def fleet_of(
     fleet = toy_fleet(folder, world, extra={"vedette/denies/night.rego": NIGHT})
     if inward:
         grants = fleet.policies / "grants" / "data.yaml"
-        head, _, tail = grants.read_text().partition("  tools:\n")
-        grants.write_text(f"{head}{inward}  tools:\n{tail}")
+        head, _, rest = grants.read_text().partition("  tools:\n")
+        grants.write_text(f"{head}{inward}  tools:\n{rest}")
     fleet.stage = decides or FaultyStage(permits_what_is_denied)
     if second is not None:
         second.name = "the other"
@@ -127,7 +127,7 @@ async def send(fleet: FleetHarness, id: str, text: str, tool: str = "wire.send")
     return row
 
 
-def again(fleet: FleetHarness, load: Callable[[Bundle], PolicyEngine]) -> ReplayReport:
+def replay_with(fleet: FleetHarness, load: Callable[[Bundle], PolicyEngine]) -> ReplayReport:
     return replay(fleet.app.store, load)
 
 
@@ -139,7 +139,7 @@ async def test_without_a_second_engine_the_fault_has_its_effect_and_its_own_repl
     async with fleet_of(tmp_path, world, second=None) as fleet:
         assert (await send(fleet, "1", "slips through")).decided == "permit"
         assert world.effects("wire.send") == 1
-        assert again(fleet, FaultyStage(permits_what_is_denied).load).ok
+        assert replay_with(fleet, FaultyStage(permits_what_is_denied).load).ok
         assert fleet.entries("engine.differed") == []
 
 
@@ -151,7 +151,7 @@ async def test_replay_by_opa_alone_finds_what_the_deciding_engine_got_wrong(
         await send(fleet, "1", "slips through")
         await send(fleet, "2", "hello")
         with LocalOpaServer(opa) as server:
-            report = again(fleet, server.load)
+            report = replay_with(fleet, server.load)
         assert (report.decisions, report.agreed, report.differed) == (2, 1, 1)
         assert report.differences[0].replayed["rule"] == "denies.night"
         assert report.engine == {f"opa/{server.version} server"}
@@ -183,10 +183,10 @@ async def test_a_difference_is_decided_again_with_the_same_answer(tmp_path: Path
     async with fleet_of(tmp_path, World(), second=FaultyStage()) as fleet:
         await send(fleet, "1", "slips through")
         for load in (FaultyStage(permits_what_is_denied).load, TrustingStage().load):
-            report = again(fleet, load)
+            report = replay_with(fleet, load)
             assert (report.ok, report.agreed, report.disputed) == (True, 1, 1)
         third = FaultyStage(lambda question: {**PERMIT, "rule": "another"})
-        report = again(fleet, third.load)
+        report = replay_with(fleet, third.load)
         assert (report.differed, report.disputed) == (1, 0)
 
 
@@ -239,7 +239,7 @@ async def test_a_missing_engine_denies_what_is_outward_and_nothing_else() -> Non
     for decided in (permit, no):
         assert second.review(decided, outward=False) == decided
         samples.add(second, decided)  # as one that was put aside before
-    await samples.finish(Store(), pytest.fail)
+    await samples.finish(cast(Any, Store()), pytest.fail)
     assert (noted, second.has_differed) == ([], False)
     assert second.review(permit, outward=False) == permit
     denial = second.review(permit, outward=True)
@@ -274,14 +274,14 @@ async def test_an_engine_that_could_not_be_made_at_the_start_is_told_and_made_ag
         await fleet.open()
         opinions, gateway = fleet.app.rollout.second_opinions, fleet.app.services.gateway
         assert any(
-            "so nothing outward is permitted: opa took" in told for told in fleet.app.troubles
+            "so nothing outward is permitted: opa took" in message for message in fleet.app.troubles
         )
         opinion = gateway.second_opinion
         assert opinion is not None
         opinion.one_in = 1
         for number in range(3):
             assert (await send(fleet, f"in {number}", "hello")).decided == "permit"
-            await opinions.samples.finish(fleet.app.store, pytest.fail)
+            await opinions.samples.finish(fleet.app.store.commands, pytest.fail)
         assert (await send(fleet, "1", "hello", "order.place")).rule == "engine.differs"
         assert not await opinions.retry()  # still away
         passing.away = False
@@ -294,7 +294,7 @@ async def test_an_engine_that_could_not_be_made_at_the_start_is_told_and_made_ag
                     await asyncio.sleep(0.02)
             running.stop()
             await task
-            assert any("second policy engine is there" in told for told in running.troubles)
+            assert any("second policy engine is there" in message for message in running.troubles)
         else:
             done = await fleet.apply_policy(fleet.policies)
             assert (done["ok"], done["changed"]) == (True, False)
@@ -341,16 +341,16 @@ async def test_a_store_that_is_away_does_not_end_the_comparing(tmp_path: Path) -
             async def append_entries(self, drafts: list[Draft]) -> int:
                 if not metrics.total("store_failures"):
                     raise StoreFailed("the database is away")
-                return await fleet.app.store.append_entries(drafts)
+                return await fleet.app.store.commands.append_entries(drafts)
 
-        told: list[str] = []
+        messages: list[str] = []
         second.sample(sampled)
-        watching = asyncio.create_task(samples.watch(Away(), told.append))
+        watching = asyncio.create_task(samples.watch(cast(Any, Away()), messages.append))
         async with asyncio.timeout(20):
             while not metrics.total("store_failures"):  # noqa: ASYNC110 (another task counts)
                 await asyncio.sleep(0.01)
             second.sample(sampled)
-            while not told:  # noqa: ASYNC110 (as above)
+            while not messages:  # noqa: ASYNC110 (as above)
                 await asyncio.sleep(0.01)
         assert not watching.done()
         watching.cancel()
@@ -358,7 +358,7 @@ async def test_a_store_that_is_away_does_not_end_the_comparing(tmp_path: Path) -
         assert fleet.entries("engine.differed")
 
 
-class Late(FaultyStage):
+class SlowStage(FaultyStage):
     """A second engine that is made only once the event loop has turned: whoever blocks it fails."""
 
     def __init__(self) -> None:
@@ -373,12 +373,12 @@ class Late(FaultyStage):
         return super().load(bundle)
 
 
-async def turn(late: Late) -> None:
+async def turn(slow_stage: SlowStage) -> None:
     """Let an engine be made from the event loop, a while after somebody wanted it."""
     async with asyncio.timeout(20):
-        while not late.wanted.is_set():  # noqa: ASYNC110 (another thread wants it)
+        while not slow_stage.wanted.is_set():  # noqa: ASYNC110 (another thread wants it)
             await asyncio.sleep(0.01)
-    late.turned.set()
+    slow_stage.turned.set()
 
 
 async def test_a_start_waits_for_a_second_engine_beside_the_event_loop(tmp_path: Path) -> None:
@@ -386,8 +386,8 @@ async def test_a_start_waits_for_a_second_engine_beside_the_event_loop(tmp_path:
     fleet = fleet_of(tmp_path, world, second=FaultyStage())
     async with fleet:
         await fleet.close()
-        fleet.second = late = Late()
-        turning = asyncio.create_task(turn(late))
+        fleet.second = slow_stage = SlowStage()
+        turning = asyncio.create_task(turn(slow_stage))
         await fleet.open()
         await turning
         assert (await send(fleet, "1", "hello")).decided == "permit"
@@ -398,17 +398,17 @@ async def test_what_another_worker_published_waits_for_one_in_the_same_way(tmp_p
     fleet = fleet_of(tmp_path, World(), second=FaultyStage())
     async with fleet:
         rollout, gateway = fleet.app.rollout, fleet.app.services.gateway
-        files = fleet.app.store.bundle_files(rollout.live.digest)
+        files = fleet.app.store.policy.bundle_files(rollout.live.digest)
         assert files is not None
         other = Bundle.of({**files, "vedette/more.rego": b"package vedette.more\n\none := 1\n"})
-        late, before = Late(), gateway.second_opinion
+        slow_stage, before = SlowStage(), gateway.second_opinion
         rollout.second_opinions = SecondOpinionFactory(
-            late.load, lambda files: {}, fleet.app.metrics
+            slow_stage.load, lambda files: {}, fleet.app.metrics
         )
         following = asyncio.create_task(rollout.follow_revision(other, rollout.live.number + 1))
-        await asyncio.to_thread(late.wanted.wait, 20)
+        await asyncio.to_thread(slow_stage.wanted.wait, 20)
         assert gateway.second_opinion is before  # no decision under the new revision without it
-        late.turned.set()
+        slow_stage.turned.set()
         await asyncio.wait_for(following, 20)
         assert gateway.second_opinion is not None
         assert gateway.second_opinion.is_ready
@@ -432,9 +432,11 @@ async def test_an_engine_does_not_agree_with_itself(tmp_path: Path) -> None:
         assert fleet.app.metrics.total("engine_differences", where="alone") == 1
         assert fleet.app.metrics.total("engine_differences", where="permit") == 0
         # What nobody else can be asked about is no sample, and no difference.
-        await fleet.app.rollout.second_opinions.samples.finish(fleet.app.store, pytest.fail)
+        await fleet.app.rollout.second_opinions.samples.finish(
+            fleet.app.store.commands, pytest.fail
+        )
         assert not opinion.has_differed
-        assert again(fleet, TrustingStage().load).ok
+        assert replay_with(fleet, TrustingStage().load).ok
 
 
 def test_without_wasm_the_engine_behind_a_server_is_the_other_one(
@@ -498,13 +500,13 @@ async def test_a_run_that_ends_while_samples_are_compared_loses_none(tmp_path: P
         second = SecondOpinion(slowly, {}, metrics, samples, one_in=1)
         question = b'{"action":{"args":{}}}'
         second.sample(DecisionRecord(parse_decision(PERMIT), question, 1, BUNDLE.digest, "another"))
-        watching = asyncio.create_task(samples.watch(fleet.app.store, pytest.fail))
+        watching = asyncio.create_task(samples.watch(fleet.app.store.commands, pytest.fail))
         await asyncio.to_thread(began.wait, 20)
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
         go.set()
         troubles: list[str] = []
-        await samples.finish(fleet.app.store, troubles.append)
+        await samples.finish(fleet.app.store.commands, troubles.append)
         assert len(troubles) == len(fleet.entries("engine.differed")) == 1
 
 
@@ -528,12 +530,12 @@ async def test_a_difference_that_could_not_be_written_is_compared_again_with_all
         second.sample(DecisionRecord(parse_decision(PERMIT), b"{}", 1, BUNDLE.digest, "another"))
     troubles: list[str] = []
     with pytest.raises(StoreFailed):
-        await samples.compare_batch(store, troubles.append)
+        await samples.compare_batch(cast(Any, store), troubles.append)
     assert (store.noted, len(troubles)) == (1, 1)
     store.back = True
-    assert await samples.compare_batch(store, troubles.append)
+    assert await samples.compare_batch(cast(Any, store), troubles.append)
     assert (store.noted, len(troubles)) == (3, 3)
-    assert not await samples.compare_batch(store, troubles.append)
+    assert not await samples.compare_batch(cast(Any, store), troubles.append)
 
 
 def test_what_is_not_compared_for_want_of_room_is_counted() -> None:
@@ -560,9 +562,9 @@ async def test_a_memory_read_is_asked_of_both_after_a_difference(tmp_path: Path)
         gateway.second_opinion.has_differed = True
         read = gateway.may_read(situation, "desk", "notes")
         assert read.decision.rule == "engine.differs"
-        told = recall_entries(agent, MemoryScope("desk", "notes"), read)
-        assert [draft.kind for draft in told] == ["recall.decided", "engine.differed"]
-        assert told[1].fields["memory"] == "desk/notes"
+        entries = recall_entries(agent, MemoryScope("desk", "notes"), read)
+        assert [draft.kind for draft in entries] == ["recall.decided", "engine.differed"]
+        assert entries[1].fields["memory"] == "desk/notes"
 
 
 # --- replay, as it is typed -----------------------------------------------------------------------
@@ -595,8 +597,8 @@ async def test_the_verb_replays_by_a_real_opa(
     assert f"2 decisions: {2 - wrong} agreed, {wrong} differed, 0 unreplayable" in done.out
     assert f"decided by opa/{version} server" in done.out
     assert ('"rule": "denies.night"' in done.out) is bool(wrong)
-    told = typed(tmp_path, "--json").json
-    assert (told["ok"], told["differed"]) == (not wrong, wrong)
+    document = typed(tmp_path, "--json").json
+    assert (document["ok"], document["differed"]) == (not wrong, wrong)
 
 
 async def test_what_is_inward_and_of_low_impact_is_sampled_and_one_difference_ends_that(
@@ -613,7 +615,7 @@ async def test_what_is_inward_and_of_low_impact_is_sampled_and_one_difference_en
         assert second.made[-1].asked == 0  # nothing waited for it
         troubles: list[str] = []
         samples = fleet.app.rollout.second_opinions.samples
-        task = asyncio.create_task(samples.watch(fleet.app.store, troubles.append))
+        task = asyncio.create_task(samples.watch(fleet.app.store.commands, troubles.append))
         async with asyncio.timeout(20):
             while not troubles:  # noqa: ASYNC110 (another task tells)
                 await asyncio.sleep(0.01)
@@ -635,7 +637,7 @@ async def test_high_impact_is_asked_of_both_whatever_is_called_inward(tmp_path: 
         assert second.made[-1].asked == 0
         await fleet.approve(row)
         await fleet.wait_until_idle()
-        found = fleet.app.store.action(row.id)
+        found = fleet.app.store.runs.action(row.id)
         assert found is not None
         assert (found.decided, found.rule) == ("deny", "engine.differs")
         assert world.effects() == 0
@@ -654,7 +656,7 @@ async def test_a_running_fleet_compares_its_sample(tmp_path: Path) -> None:
                 await asyncio.sleep(0.02)
         running.stop()
         await task
-        assert any("policy engines differ" in told for told in running.troubles)
+        assert any("policy engines differ" in message for message in running.troubles)
 
 
 @pytest.mark.parametrize(

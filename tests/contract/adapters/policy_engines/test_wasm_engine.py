@@ -65,7 +65,7 @@ n := numbers.range(1, input.many)
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "question",
     [
         {"many": 200},  # too many steps
         {"old": ""},  # a built-in function of OPA's that never ends
@@ -74,12 +74,12 @@ n := numbers.range(1, input.many)
     ],
 )
 def test_a_decision_is_bounded_and_nothing_of_it_stays(
-    greedy: WasmEngine, asked: dict[str, object]
+    greedy: WasmEngine, question: dict[str, object]
 ) -> None:
     small = orjson.dumps({"texts": ["x" * 1000]})
     assert greedy.decide(small) == 1000
     with pytest.raises(EngineFailed):
-        greedy.decide(orjson.dumps(asked))
+        greedy.decide(orjson.dumps(question))
     assert greedy.decide(small) == 1000
     assert greedy.decide(b"{}") == "quick"
 
@@ -233,12 +233,12 @@ def test_opa_is_told_nothing_of_this_environment(
 ) -> None:
     monkeypatch.setenv("STORE_PASSWORD", "s3cret")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    told, opa = tmp_path / "told", tmp_path / "opa"
-    opa.write_text(f"#!/bin/sh\nenv > {told}; exit 1\n")
+    path, opa = tmp_path / "told", tmp_path / "opa"
+    opa.write_text(f"#!/bin/sh\nenv > {path}; exit 1\n")
     opa.chmod(0o755)
     with pytest.raises(BadPolicy, match="opa refuses it"):
         compile_wasm(str(opa), bundle("decision := 1"))
-    lines = told.read_text().splitlines()
+    lines = path.read_text().splitlines()
     assert not [each for each in lines if "s3cret" in each]
     assert f"TMPDIR={tmp_path}" in lines
 
@@ -271,13 +271,13 @@ def test_both_calls_say_the_same(
     held = bundle("decision := 1 if input.one\ndecision := 2 if input.two")
     raw = compile_wasm(opa, held)
     direct, conflict = WasmEngine(BUNDLE, shipped), WasmEngine(held, raw, fuel=1_000_000)
-    expected = [direct.decide(asked) for asked in GOLDEN]
+    expected = [direct.decide(request) for request in GOLDEN]
     wrong = b'{"one": true, "two": true}'
     with pytest.raises(EngineFailed) as first:
         conflict.decide(wrong)
     monkeypatch.setattr(instance, "_load_unchecked_call", lambda: None)
     plain, conflict = WasmEngine(BUNDLE, shipped), WasmEngine(held, raw, fuel=1_000_000)
-    assert [plain.decide(asked) for asked in GOLDEN] == expected
+    assert [plain.decide(request) for request in GOLDEN] == expected
     with pytest.raises(EngineFailed) as second:
         conflict.decide(wrong)
     assert str(first.value) == str(second.value)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tests.opa import find_opa
 from tests.questions import BUNDLE
+from tests.store_parts import store_of
 from tools.policy_wasm import compile_rules, digest, rules
 
 from vedette.adapters.bundles import PUBLIC_FILE, unpack
@@ -201,7 +202,7 @@ async def test_evaluators_are_compared_within_unless_the_rules_were_shipped(
     nowhere: Path, opa: str
 ) -> None:
     """Else a bundle could go live that the engine within decides alone and nobody compared."""
-    asked: list[str] = []
+    requests: list[str] = []
     held = bundle("decision := 1")
     shipped = nowhere / f"{held.rules_digest}.wasm"
 
@@ -209,11 +210,11 @@ async def test_evaluators_are_compared_within_unless_the_rules_were_shipped(
         gone = False
 
         async def try_out(self, bundle: Bundle) -> list[Finding]:
-            asked.append("compared")
+            requests.append("compared")
             return [Finding("a.rego", 1, "no")]
 
         async def try_rules(self, bundle: Bundle) -> list[Finding]:
-            asked.append("rules")
+            requests.append("rules")
             return []
 
     assert await stage_of(None, within=Within()).try_out(held)
@@ -222,7 +223,7 @@ async def test_evaluators_are_compared_within_unless_the_rules_were_shipped(
         assert await stage.try_out(held)
     shipped.write_bytes(compile_wasm(opa, held))
     assert await stage_of(None, within=Within()).try_out(held) == []
-    assert asked == ["compared", "compared", "compared", "rules"]
+    assert requests == ["compared", "compared", "compared", "rules"]
 
 
 async def test_a_shipped_wasm_that_goes_during_the_trial_spares_nothing(
@@ -298,11 +299,11 @@ async def test_engines_that_differ_on_the_bundle_s_own_questions_are_found(opa: 
             return Other()
 
     data = mount(BUNDLE.files)
-    asked = [*golden_requests(data), *forbidden_requests(data)]
-    odd = ("odd", {**asked[0][1], "schema": "nothing/at-all"})
+    questions = [*golden_requests(data), *forbidden_requests(data)]
+    odd = ("odd", {**questions[0][1], "schema": "nothing/at-all"})
 
     def stage(*more: tuple[str, object]) -> WasmStage:
-        return stage_of(opa, asked=[*asked, *more], within=Planted())
+        return stage_of(opa, asked=[*questions, *more], within=Planted())
 
     assert await stage().try_out(BUNDLE) == []
     found = await stage(odd).try_out(BUNDLE)
@@ -326,7 +327,7 @@ async def test_what_another_worker_published_is_compiled_beside_the_event_loop(
     async with toy_fleet(tmp_path / "fleet", World()) as fleet:
         rollout = fleet.app.rollout
         rollout.stage = stage_of(script(tmp_path / "opa", slow))
-        files = fleet.app.store.bundle_files(rollout.live.digest)
+        files = fleet.app.store.policy.bundle_files(rollout.live.digest)
         assert files is not None
         held = Bundle.of({**files, "vedette/more.rego": b"package vedette.more\n\none := 1\n"})
         number = rollout.live.number + 1
@@ -392,7 +393,7 @@ async def test_restarts_and_other_workers_need_no_opa(
         app = fleet.app
         assert app.services.gateway.engine.name.startswith("opa wasm/")
         assert "published" in app.rollout.engine_reason
-        files = app.store.bundle_files(published["bundle"])
+        files = app.store.policy.bundle_files(published["bundle"])
         assert files is not None
         assert wasm_maker(app.settings, app.store)(Bundle.of(files)).decide(b"{}")
         # A change of data needs nobody to compile; a change of rules does.
@@ -432,7 +433,7 @@ async def test_a_bundle_that_does_not_go_live_is_not_why_the_live_one_decides(
         assert app.rollout.live.number == number
         assert app.services.gateway.engine.name.startswith("opa wasm/")
         assert "published" in app.rollout.engine_reason
-        assert not any("the embedded engine decides" in told for told in app.troubles)
+        assert not any("the embedded engine decides" in message for message in app.troubles)
 
 
 async def archived(fleet: FleetHarness, folder: Path) -> None:
@@ -440,9 +441,9 @@ async def archived(fleet: FleetHarness, folder: Path) -> None:
     state = fleet.folder / "state"
     reading = SqliteReader(state)
     size = checkpoint_size_before(
-        reading, fleet.app.services.clock.now_us() + 1, reading.first_open_entry()
+        reading.ledger, fleet.app.services.clock.now_us() + 1, reading.ledger.first_open_entry()
     )
-    made = write_segment(reading, folder, size, (state / "ledger.pub").read_text().strip())
+    made = write_segment(reading.ledger, folder, size, (state / "ledger.pub").read_text().strip())
     reading.close()
     upkeep = fleet.app.commands.maintenance
     assert upkeep is not None
@@ -457,27 +458,29 @@ async def test_which_wasm_decides_is_signed_after_its_publication_was_archived(
     policies = copy_policies(tmp_path / "policies", {"vedette/denies/x.rego": deny})
     async with harness(tmp_path, policies) as fleet:
         (published,) = fleet.entries("policy.published")
-        live = Bundle.of(fleet.app.store.bundle_files(published["bundle"]) or {})
+        live = Bundle.of(fleet.app.store.policy.bundle_files(published["bundle"]) or {})
         for at in ("first", "second"):
             await archived(fleet, tmp_path / at)
         assert fleet.entries("policy.published") == []
         (entry,) = fleet.entries("ledger.archived")
         assert entry["wasm"] == {published["bundle"]: published["wasm"]}
         store = fleet.app.store
-        assert list(store.audit()) == []
+        assert list(store.ledger.row_mismatches()) == []
         # Whoever can write to the store plants a Wasm that permits all, under every name there was.
         planted = PolicyWasm.of(live, compile_wasm(with_opa, bundle(PERMISSIVE)), "planted")
         for name, value in planted.to_meta().items():
-            await store.remember(name, value)
-        await store.remember(f"policy_wasm_of:{published['bundle']}", planted.digest)
+            await store.commands.set_meta(name, value)
+        await store.commands.set_meta(f"policy_wasm_of:{published['bundle']}", planted.digest)
     monkeypatch.setattr(opa_wasm, "find_opa", lambda root: None)
     async with harness(tmp_path, policies) as fleet:
         assert fleet.app.services.gateway.engine.name.startswith("opa wasm/")
         assert "published" in fleet.app.rollout.engine_reason
-        assert fleet.app.store.published_wasm(published["bundle"]) == published["wasm"]
+        assert fleet.app.store.policy.published_wasm(published["bundle"]) == published["wasm"]
         wasm = fleet.app.store.meta(f"policy_wasm:{published['wasm']}")
-        await fleet.app.store.remember(f"policy_wasm:{published['wasm']}", _other(planted.raw))
-        (odd,) = fleet.app.store.audit()
+        await fleet.app.store.commands.set_meta(
+            f"policy_wasm:{published['wasm']}", _other(planted.raw)
+        )
+        (odd,) = fleet.app.store.ledger.row_mismatches()
         assert (odd.table, odd.row, odd.column) == (
             "meta", f"policy_wasm:{published['wasm'][:12]}", "value",
         )  # fmt: skip
@@ -525,7 +528,7 @@ async def test_wasm_in_the_store_that_was_not_published_decides_nothing(
         (entry,) = fleet.entries("policy.published")
         store = fleet.app.store
         assert store.meta(f"policy_wasm:{entry['wasm']}")
-        await store.remember(f"policy_wasm:{entry['wasm']}", planted)
+        await store.commands.set_meta(f"policy_wasm:{entry['wasm']}", planted)
     with pytest.raises(BadPolicy, match="not the one that was published"):
         await harness(tmp_path).open()
     async with harness(tmp_path, engine="embedded") as fleet:
@@ -543,14 +546,14 @@ async def test_wasm_that_was_published_and_is_gone_is_not_replaced_by_another(
             return named
 
     named = sha256_hex(compile_wasm(with_opa, BUNDLE))
-    recalled = WasmRepository(with_opa, Record())
+    recalled = WasmRepository(with_opa, store_of(Record()))
     recalled.load_recorded(BUNDLE)
     found = recalled.find(BUNDLE)
     assert isinstance(found, PolicyWasm)
     assert found.digest == named
     for opa, says in ((None, named), (with_opa, "0" * 64)):
         named = says
-        recalled = WasmRepository(opa, Record())
+        recalled = WasmRepository(opa, store_of(Record()))
         recalled.load_recorded(BUNDLE)
         with pytest.raises(BadPolicy, match="is not in the store"):
             recalled.find(BUNDLE)
@@ -577,9 +580,9 @@ async def test_wasm_that_no_entry_names_goes_with_the_last_of_what_was_archived(
         (entry,) = fleet.entries("ledger.archived")
         assert set(entry["wasm"].values()) == {live}
         assert kept() == {live}
-        assert list(store.audit()) == []
+        assert list(store.ledger.row_mismatches()) == []
         await archived(fleet, tmp_path / "second")
         assert kept() == {live}
-        assert list(store.audit()) == []
+        assert list(store.ledger.row_mismatches()) == []
     async with harness(tmp_path, policies) as fleet:
         assert "published" in fleet.app.rollout.engine_reason

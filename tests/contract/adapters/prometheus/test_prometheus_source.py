@@ -89,9 +89,9 @@ async def test_a_sample_is_a_point_as_the_csv_source_makes_it(
     assert point.id == f'load{{host="a"}}@{S0 + 30}'
     assert point.subject == 'load{host="a"}'
     assert point.vouched == ENVELOPE - {"id", "subject"}, "anybody may have named the host"
-    again = Event.from_body(json.loads(point.to_body()))
-    assert (again.type, again.data) == ("metric.point", {"value": "0.25"})
-    assert from_iso(again.time or "") == from_iso(row.time or "")
+    repeat = Event.from_body(json.loads(point.to_body()))
+    assert (repeat.type, repeat.data) == ("metric.point", {"value": "0.25"})
+    assert from_iso(repeat.time or "") == from_iso(row.time or "")
     assert json.loads(row.to_body())["data"] == json.loads(point.to_body())["data"]
 
 
@@ -125,12 +125,12 @@ async def test_a_clock_that_is_ahead_makes_no_gap() -> None:
     result = [
         {"metric": {}, "values": [[now // MICROS // 30 * 30 + 30 * n, "1"] for n in range(9)]}
     ]
-    told = json.dumps({"data": {"resultType": "matrix", "result": result}}).encode()
-    with served(answering(200, told, [])) as (port, _):
+    raw = json.dumps({"data": {"resultType": "matrix", "result": result}}).encode()
+    with served(answering(200, raw, [])) as (port, _):
         intake = ListIntake()
-        ahead = ManualClock(now + 200 * MICROS)
+        clock = ManualClock(now + 200 * MICROS)
         plan = plan_of(f"http://127.0.0.1:{port}", lookback="600s")
-        await asking(plan, ahead).deliver(intake)
+        await asking(plan, clock).deliver(intake)
     position = json.loads(intake.positions["prometheus:here/load"])["at"]
     assert position <= now // MICROS - 10 + 2
     assert all(from_iso(event.time or "") // MICROS <= position for event in intake.events)
@@ -207,12 +207,12 @@ async def test_two_series_of_one_name_are_refused(loaded: Prometheus) -> None:
     clashing = 'label_replace({__name__=~"load|odd", host!="b"}, "host", "", "", "")'
     for expr, fits in ((both, True), (clashing, False)):
         plan = plan_of(loaded.url, queries=[QueryFile(name="mixed", expr=expr, step="30s")])
-        taken = asking(plan, ManualClock(T0 + 100 * MICROS)).deliver(ListIntake())
+        deliveries = asking(plan, ManualClock(T0 + 100 * MICROS)).deliver(ListIntake())
         if fits:
-            await taken
+            await deliveries
         else:
             with pytest.raises(BadFleet, match="label_replace"):
-                await taken
+                await deliveries
 
 
 async def test_a_wrong_expression_is_told(loaded: Prometheus) -> None:
@@ -284,10 +284,10 @@ async def test_what_is_scraped_now_is_a_point_soon() -> None:
     found = [event.time for event in intake.events]
     assert found == sorted(set(found), key=str)
     assert {event.data["value"] for event in intake.events} == {7.0}
-    told = intake.position("prometheus:here/berths")
-    assert told is not None
+    position = intake.position("prometheus:here/berths")
+    assert position is not None
     assert found[-1] is not None
-    assert json.loads(told)["at"] >= from_iso(found[-1]) // MICROS
+    assert json.loads(position)["at"] >= from_iso(found[-1]) // MICROS
 
 
 # --- what it may answer --------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def answering(status: int, body: bytes, seen: list[Any], **headers: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "told"),
+    ("status", "error", "expected"),
     [
         (503, SourceUnavailable, "answers 503"),
         (422, SourceUnavailable, "answers 422"),
@@ -335,7 +335,7 @@ def answering(status: int, body: bytes, seen: list[Any], **headers: str) -> Any:
     ],
 )
 async def test_what_another_answer_means(
-    status: int, error: type[Exception], told: str, monkeypatch: pytest.MonkeyPatch
+    status: int, error: type[Exception], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The token goes to this server, and nowhere on: a redirect is not followed."""
     monkeypatch.setenv("PROM_TOKEN", "geheim")
@@ -343,7 +343,7 @@ async def test_what_another_answer_means(
     handler = answering(status, b"<html>no</html>", seen, Location="http://127.0.0.1:1/elsewhere")
     with served(handler) as (port, _):
         plan = plan_of(f"http://127.0.0.1:{port}/under", token_env="PROM_TOKEN")
-        with pytest.raises(error, match=told):
+        with pytest.raises(error, match=expected):
             await asking(plan, ManualClock(T0)).deliver(ListIntake())
     assert seen == [("/under/api/v1/query_range", "Bearer geheim")]
 
@@ -353,9 +353,11 @@ async def test_too_long_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(client, "MAX_BYTES", 1000)
     with served(answering(200, b"x" * 2000, [])) as (port, _):
-        taken = asking(plan_of(f"http://127.0.0.1:{port}"), ManualClock(T0)).deliver(ListIntake())
+        deliveries = asking(plan_of(f"http://127.0.0.1:{port}"), ManualClock(T0)).deliver(
+            ListIntake()
+        )
         with pytest.raises(BadFleet, match="too long"):
-            await taken
+            await deliveries
 
 
 async def test_a_server_that_dribbles_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -468,7 +470,7 @@ def test_the_settings_name_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "more", "step", "told"),
+    ("url", "more", "step", "expected"),
     [
         ("p.example", "", "1m", "no URL"),
         ("https://me:it@p.example", "", "1m", "a secret does not stand"),
@@ -476,9 +478,11 @@ def test_the_settings_name_it(tmp_path: Path) -> None:
         ("http://p.example", "", "1500ms", "no whole number of seconds"),
     ],
 )
-def test_wrong_settings_are_told(tmp_path: Path, url: str, more: str, step: str, told: str) -> None:
+def test_wrong_settings_are_told(
+    tmp_path: Path, url: str, more: str, step: str, expected: str
+) -> None:
     file = tmp_path / "vedette.toml"
     file.write_text(TOML.format(url=url, more=more, step=step))
-    with pytest.raises(BadFleet, match=told) as found:
+    with pytest.raises(BadFleet, match=expected) as found:
         load_settings(file)
     assert (found.value.where or "").startswith("vedette.toml:")

@@ -138,11 +138,11 @@ async def test_a_failure_that_does_not_pass_ends_with_the_lease() -> None:
 @pytest.mark.usefixtures("hasty")
 async def test_forgotten_ids_are_not_sent_to_a_broker_that_would_mean_others() -> None:
     """Also those that were on their way when it was heard that the broker knows them no more."""
-    asked, answered = asyncio.Event(), asyncio.Event()
+    request, answered = asyncio.Event(), asyncio.Event()
 
     async def send(ids: Sequence[str]) -> None:
         sent.append(list(ids))
-        asked.set()
+        request.set()
         await answered.wait()
         raise failing("UNAVAILABLE")
 
@@ -151,7 +151,7 @@ async def test_forgotten_ids_are_not_sent_to_a_broker_that_would_mean_others() -
     settler = Acknowledger("s", send, send, over.extend, PrometheusMetrics())
     task = asyncio.create_task(settler.run())
     settler.ack(["old"])
-    await asked.wait()
+    await request.wait()
     settler.ack(["queued"])
     settler.forget()
     answered.set()

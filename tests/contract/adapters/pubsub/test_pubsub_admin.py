@@ -80,16 +80,16 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
     return go
 
 
-def actions(told: Any) -> dict[str, str]:
+def actions(answer: Any) -> dict[str, str]:
     """Return what becomes of what, by the short names."""
     return {
         f"{one['resource']} {one['name'].rpartition('/')[2]}": one["action"]
-        for one in told["changes"]
+        for one in answer["changes"]
     }
 
 
-def differences(told: Any, name: str) -> dict[str, tuple[Any, Any, bool]]:
-    (found,) = [one for one in told["changes"] if one["name"].endswith(f"subscriptions/{name}")]
+def differences(answer: Any, name: str) -> dict[str, tuple[Any, Any, bool]]:
+    (found,) = [one for one in answer["changes"] if one["name"].endswith(f"subscriptions/{name}")]
     return {
         field["name"]: (field["found"], field["declared"], field["in_place"])
         for field in found["fields"]
@@ -114,23 +114,23 @@ def edit(folder: Path, *pairs: tuple[str, str]) -> None:
 
 
 def test_plan_and_apply_from_nothing_to_as_declared(project: str, run: Run, tmp_path: Path) -> None:
-    code, told = run("plan")
+    code, answer = run("plan")
     assert code == 1
-    assert actions(told) == {
+    assert actions(answer) == {
         "topic metrics": "create", "topic mails": "create", "topic metrics-dead": "create",
         "topic notices": "create", "subscription metrics": "create",
         "subscription mails-push": "create", "subscription metrics-dead": "create",
         "subscription somebody-elses": "missing",
     }  # fmt: skip
-    assert run("plan")[1] == told, "a plan changes nothing"
-    code, told = run("apply")
-    assert (code, told["applied"]) == (1, True), "one subscription cannot be made"
-    code, told = run("plan")
+    assert run("plan")[1] == answer, "a plan changes nothing"
+    code, answer = run("apply")
+    assert (code, answer["applied"]) == (1, True), "one subscription cannot be made"
+    code, answer = run("plan")
     assert code == 1
-    assert set(actions(told).values()) == {"same", "missing"}
-    (why,) = [one["why"] for one in told["changes"] if one["why"]]
+    assert set(actions(answer).values()) == {"same", "missing"}
+    (why,) = [one["why"] for one in answer["changes"] if one["why"]]
     assert why == "source others names no topic"
-    assert "metrics-dead" in told["notes"][0]
+    assert "metrics-dead" in answer["notes"][0]
     edit(tmp_path, ('subscription = "somebody-elses"', 'subscription = "own"\ntopic = "mails"'))
     assert run("apply")[0] == 0
     assert run("plan")[0] == 0
@@ -158,22 +158,22 @@ def test_what_differs_is_changed_where_that_can_be_and_said_where_not(
         ("https://fleet.example/v1", "https://new.example/v1"),
         ("subscription = \"somebody-elses\"", "subscription = \"own\"\ntopic = \"mails\""),
     )  # fmt: skip
-    code, told = run("plan")
+    code, answer = run("plan")
     assert code == 1
-    assert differences(told, "metrics") == {
+    assert differences(answer, "metrics") == {
         "ack_deadline_s": (30, 40, True),
         "exactly_once": (True, False, True),
         "max_delivery_attempts": (5, 9, True),
         "ordered": (True, False, False),
     }
-    assert set(differences(told, "mails-push")) == {"push_endpoint"}
-    code, told = run("apply")
+    assert set(differences(answer, "mails-push")) == {"push_endpoint"}
+    code, answer = run("apply")
     assert code == 1, "ordering stays as it is"
-    code, told = run("plan")
+    code, answer = run("plan")
     assert code == 1
-    assert actions(told)["subscription metrics"] == "fixed"
-    assert differences(told, "metrics") == {"ordered": (True, False, False)}
-    assert actions(told)["subscription mails-push"] == "same"
+    assert actions(answer)["subscription metrics"] == "fixed"
+    assert differences(answer, "metrics") == {"ordered": (True, False, False)}
+    assert actions(answer)["subscription mails-push"] == "same"
 
 
 def test_what_nobody_declared_is_shown_and_never_deleted(project: str, run: Run) -> None:
@@ -191,9 +191,9 @@ def test_an_emulator_that_does_not_answer_is_unavailable(
 ) -> None:
     monkeypatch.setenv("PUBSUB_EMULATOR_HOST", "127.0.0.1:9")
     monkeypatch.setattr(admin, "_RETRY_TIMEOUT_S", 0.2)
-    code, told = run("plan")
+    code, answer = run("plan")
     assert code == 3
-    assert told["error"]["code"] == "unavailable"
+    assert answer["error"]["code"] == "unavailable"
 
 
 def test_what_is_missing_in_the_settings_is_named(project: str, run: Run, tmp_path: Path) -> None:

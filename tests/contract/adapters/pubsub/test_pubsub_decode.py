@@ -146,7 +146,7 @@ def test_its_own_source_is_a_sources_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "attributes", "type", "told"),
+    ("data", "attributes", "type", "expected"),
     [
         (b"{}", {}, None, "gives bare data no type"),
         (b"not json", {}, "t", "not JSON"),
@@ -162,15 +162,15 @@ def test_its_own_source_is_a_sources_own() -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_event_is_refused_with_the_reason(
-    data: bytes, attributes: dict[str, str], type: str | None, told: str
+    data: bytes, attributes: dict[str, str], type: str | None, expected: str
 ) -> None:
-    assert told in why(data, attributes, type=type)
+    assert expected in why(data, attributes, type=type)
 
 
 @pytest.mark.parametrize("attributes", [{}, BINARY, STRUCTURED])
 def test_data_beyond_the_limit_are_refused_unread(attributes: dict[str, str]) -> None:
-    told = why(b"{" * 1001, attributes, type="t", max_bytes=1000)
-    assert "event data is 1001 bytes, the limit is 1000" in told
+    reason = why(b"{" * 1001, attributes, type="t", max_bytes=1000)
+    assert "event data is 1001 bytes, the limit is 1000" in reason
     # The control: what is not larger is read.
     assert "JSON" in why(b"{" * 1000, attributes, type="t", max_bytes=1000)
 
@@ -190,11 +190,11 @@ def test_a_refusal_keeps_a_bounded_part_and_is_found_by_its_ordering_key() -> No
 
 def test_a_schedulers_messages_are_the_hooks_to_read() -> None:
     tick = Event("vedette:harbour", "a/b@now", "vedette.tick")
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     def scheduled(*given: Any) -> Event:
-        asked.append(given)
+        requests.append(given)
         return tick
 
     assert decode(b"{}", {"vedette-schedule": "a/b"}, decode_tick=scheduled) is tick
-    assert asked == [({"vedette-schedule": "a/b"}, b"{}", AT_US, "pubsub:orders message m1")]
+    assert requests == [({"vedette-schedule": "a/b"}, b"{}", AT_US, "pubsub:orders message m1")]

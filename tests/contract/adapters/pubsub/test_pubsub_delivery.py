@@ -56,21 +56,21 @@ def response(numbers: Sequence[int], *, ordered: bool = False, data: bytes = b"{
 
 
 @asynccontextmanager
-async def hands(
+async def delivery_of(
     received: Inbox, intake: ListIntake, decoder: Decoder | None = None
 ) -> AsyncIterator[None]:
     """Run the hands of a source, and what settles and extends."""
-    hand = BatchDelivery(
+    tool = BatchDelivery(
         received,
         intake,
         decoder or Decoder("jobs", type="job"),
         PoisonMessages(None),
         PrometheusMetrics(),
         is_leader=lambda: True,
-        report=lambda told: None,
+        report=lambda message: None,
     )
     turn = asyncio.Lock()
-    tasks = [asyncio.create_task(hand.run(turn)) for _ in range(CONCURRENT_BATCHES)]
+    tasks = [asyncio.create_task(tool.run(turn)) for _ in range(CONCURRENT_BATCHES)]
     tasks.append(asyncio.create_task(received.acknowledger.run()))
     try:
         await asyncio.sleep(0)
@@ -112,7 +112,7 @@ class Fails(ListIntake):
 async def test_order_that_the_broker_tells_of_holds_from_the_first_message(ordered: bool) -> None:
     """All hands wait already when it says so. The control: without a word of it they go at once."""
     received, intake = inbox(), Fails()
-    async with hands(received, intake):
+    async with delivery_of(received, intake):
         received.enqueue_response(response(range(1000), ordered=ordered))
         await until(lambda: len(intake.events) == 1000)
     numbers = [int(event.id) for event in intake.events]
@@ -125,28 +125,28 @@ async def test_the_bound_holds_when_leases_end_while_the_store_is_away(how: str)
     """The messages stay, and are events when the store is back; nothing more is read meanwhile."""
     received, intake = inbox(most=50), ListIntake()
     intake.failure = StoreFailed("away")
-    taken = 0
+    count = 0
 
     async def stream() -> None:
-        nonlocal taken
+        nonlocal count
         while True:
             await received.leases.wait_for_room()
-            received.enqueue_response(response([taken]))
-            taken += 1
+            received.enqueue_response(response([count]))
+            count += 1
             await asyncio.sleep(0)
 
     # An hour is a twentieth of a second here.
     extending = asyncio.create_task(received.extend_leases(30_000, 50_000))
     reading = asyncio.create_task(stream())
-    async with hands(received, intake):
-        await until(lambda: taken == 50)
+    async with delivery_of(received, intake):
+        await until(lambda: count == 50)
         for _ in range(3):
             if how == "late":
                 await until(lambda: not received.leases.active)
             else:
                 received.on_stream_end("NOT_FOUND")
             await asyncio.sleep(0.02)
-        assert (taken, received.leases.is_full) == (50, True)
+        assert (count, received.leases.is_full) == (50, True)
         reading.cancel()
         intake.failure = None
         await until(lambda: not received.leases.messages)
@@ -175,7 +175,7 @@ async def test_others_run_while_a_large_batch_is_decoded() -> None:
                 await asyncio.sleep(0)
 
         ticking = asyncio.create_task(tick())
-        async with hands(received, intake, Seen("jobs", type="job", max_bytes=1 << 20)):
+        async with delivery_of(received, intake, Seen("jobs", type="job", max_bytes=1 << 20)):
             data = b'"' + b"x" * (octets - 2) + b'"'
             received.enqueue_response(response(range(8), data=data))
             await until(lambda: len(seen) == 8)  # noqa: B023
@@ -195,7 +195,7 @@ async def test_a_store_that_is_away_while_a_tick_is_looked_up_is_not_the_message
                     raise left.pop()  # noqa: B023
                 return super().decode(*given)
 
-        async with hands(received, intake, Asks("jobs", type="job")):
+        async with delivery_of(received, intake, Asks("jobs", type="job")):
             received.enqueue_response(response([1]))
             await until(lambda: intake.batches)  # noqa: B023
         assert (len(intake.refusals), len(intake.events)) == (refused, 1 - refused)

@@ -64,14 +64,14 @@ class Pushing:
             audience=AUDIENCE, now_us=self._now_us, algorithms=("RS256",),
         )  # fmt: skip
         decoder = Decoder(NAME, type="point", decode_tick=scheduled)
-        door = PushEndpoint(
+        server = PushEndpoint(
             NAME, SUBSCRIPTION, ACCOUNT, verify or verifier.verify,
             lambda m: decoder.decode(m.id, m.data, m.attributes, m.ordering_key, m.published_us),
             dead_letters,
         )  # fmt: skip
         # The first token waits for what checks it to be loaded, for long on a busy machine.
         made = PushLimits(**{"verify_seconds": 30.0, **limits})
-        app = Starlette(routes=routes(self.intake, [door], self.metrics, made))
+        app = Starlette(routes=routes(self.intake, [server], self.metrics, made))
         url = await self.stack.enter_async_context(serving(app))
         self.client = await self.stack.enter_async_context(
             httpx.AsyncClient(base_url=url, timeout=10, trust_env=False)
@@ -245,7 +245,7 @@ async def test_bodies_are_bounded_one_by_one_and_together(pushing: Pushing) -> N
     assert (await first).status_code == 204
 
 
-async def test_strangers_do_not_keep_the_door_shut(pushing: Pushing) -> None:
+async def test_strangers_do_not_keep_others_out(pushing: Pushing) -> None:
     """What they announce takes no room: eight times 14 MB is more than there is."""
     await pushing.open()
     for _ in range(8):
@@ -281,12 +281,12 @@ async def test_strangers_are_listened_to_in_bounds(
 async def test_keys_that_do_not_come_are_waited_for_shortly_and_fetched_all_the_same(
     pushing: Pushing,
 ) -> None:
-    gate, asked = asyncio.Event(), []
+    gate, request = asyncio.Event(), []
 
     async def verify(token: str) -> Claims:
-        asked.append("begun")
+        request.append("begun")
         await gate.wait()
-        asked.append("done")
+        request.append("done")
         return Claims("i", "s", (), 0, 0, "", "", {"email": ACCOUNT, "email_verified": True})
 
     await pushing.open(verify=verify, verify_seconds=0.1)
@@ -294,7 +294,7 @@ async def test_keys_that_do_not_come_are_waited_for_shortly_and_fetched_all_the_
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     gate.set()
     assert (await pushing.post()).status_code == 204
-    assert asked.count("done") == 2, "the first one was not broken off"
+    assert request.count("done") == 2, "the first one was not broken off"
 
 
 async def test_without_the_issuers_keys_the_broker_is_asked_to_come_again(pushing: Pushing) -> None:

@@ -34,8 +34,8 @@ async def order(
     fleet: FleetHarness, command: str | None = None, who: Principal | None = None, **args: Any
 ) -> dict[str, Any]:
     given = Order(who or Principal.owner("ann"), "the parser is mended", command)
-    asked = {"source": "jobs", **args}
-    return await dispatch(fleet.app.commands, "pubsub_redrive", given, asked)
+    question = {"source": "jobs", **args}
+    return await dispatch(fleet.app.commands, "pubsub_redrive", given, question)
 
 
 async def test_dead_letters_come_again_once_each_and_the_order_is_recorded(
@@ -126,11 +126,11 @@ async def test_what_cannot_be_redriven_is_said(
         letters.plan.replace(name="gone", dead_letter_topic="never-made"),
     ]  # fmt: skip
     source = DeadLetters(plans)
-    for name, told in {
+    for name, value in {
         "unheard-of": "no Pub/Sub source", "none": "no dead-letter topic", "lost": "no topic",
         "ticks": "schedules", "gone": "no such subscription",
     }.items():  # fmt: skip
-        with pytest.raises(BadCommand, match=told):
+        with pytest.raises(BadCommand, match=value):
             await source.redrive(name, 10, recorded)
     with pytest.raises(BadCommand, match="takes 1 to"):
         await source.redrive("jobs", 0, recorded)
@@ -156,10 +156,10 @@ async def test_what_no_repeat_mends_is_not_called_to_be_repeated(letters: Letter
     dead = f"{letters.base}/topics/jobs-dead"
     await letters.connection.publish(dead, [letters.connection.message(b"1", {})])
     lost = letters.plan.replace(topic="never-made")
-    with pytest.raises(BadCommand, match="NOT_FOUND: Topic") as told:
+    with pytest.raises(BadCommand, match="NOT_FOUND: Topic") as refusal:
         await DeadLetters([lost]).redrive("jobs", 100, kept([]))
-    assert "mend what the broker names" in str(told.value)
-    assert "AioRpcError" not in str(told.value)
+    assert "mend what the broker names" in str(refusal.value)
+    assert "AioRpcError" not in str(refusal.value)
     # It was given back; and the control is a status that passes.
     assert (await DeadLetters([letters.plan]).redrive("jobs", 100, kept([])))["redriven"] == 1
     passing = redrive._translate_error(failing("UNAVAILABLE"), "s")

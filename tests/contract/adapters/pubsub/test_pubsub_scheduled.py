@@ -88,8 +88,8 @@ async def test_every_tick_of_a_month_is_the_same_event_whoever_says_it(schedule:
     assert len(ours) >= 2
     for event in ours:
         assert event.time is not None
-        for late_us in (0, 3 * MICROS, 40 * MICROS):
-            published = iso(from_iso(event.time) + late_us)
+        for delay_us in (0, 3 * MICROS, 40 * MICROS):
+            published = iso(from_iso(event.time) + delay_us)
             assert tick(schedule, published) == event
     assert {event.vouched for event in ours} == {ENVELOPE | {DATA}}
 
@@ -181,8 +181,8 @@ def test_a_message_that_waited_is_missed_as_the_schedule_says(
 def test_a_tick_that_ran_and_comes_again_late_is_itself_again(missed: Any) -> None:
     """A process that died between commit and acknowledgement, say. The control: one that is new."""
     schedule, at = hourly(missed=missed), "2026-03-01T06:00:00Z"
-    again = delivery(schedule, at, now="2026-03-01T07:30:00Z", ran=True)
-    assert again == tick(schedule, at)
+    repeat = delivery(schedule, at, now="2026-03-01T07:30:00Z", ran=True)
+    assert repeat == tick(schedule, at)
     assert isinstance(delivery(schedule, at, now="2026-03-01T07:30:00Z"), Refused)
 
 
@@ -236,8 +236,8 @@ async def test_while_both_schedulers_run_each_tick_is_one_run(tmp_path: Path) ->
             await message(at)  # at least once is what the broker promises
         # One that was accepted and not acknowledged comes when its lease has run out, or a day
         # later; what it comes as is what it is.
-        for late_us in (5 * 60 * MICROS, 24 * HOUR):
-            clock.advance(late_us)
+        for delay_us in (5 * 60 * MICROS, 24 * HOUR):
+            clock.advance(delay_us)
             await message("2026-03-01T06:00:00.3Z")
         await opened.wait_until_idle()
         assert statuses == ["accepted", "duplicate", "duplicate"] * 2 + ["duplicate"] * 2

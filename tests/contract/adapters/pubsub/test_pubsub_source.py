@@ -45,12 +45,12 @@ class Received:
         limits = given.pop("limits", QUICK)
         make = given.pop("make", PubsubSource)
         self.metrics = PrometheusMetrics()
-        self.told: list[str] = []
+        self.reports: list[str] = []
         self.intake = intake
         self.plan = plan(here.project, **given)
         decoder = Decoder("jobs", type=self.plan.type)
         self.source = make(self.plan, decoder, SystemClock(), self.metrics, limits=limits)
-        self.source.tell(self.told.append)
+        self.source.report_to(self.reports.append)
         self.task = asyncio.create_task(self.source.deliver(intake))
 
     @property
@@ -128,10 +128,10 @@ async def test_every_message_is_accepted_and_then_acknowledged(here: Broker, str
     assert sorted(numbers(intake.events)) == list(range(500))
     assert received.metrics.total("pubsub_acks", outcome="acked") == 500
     assert await here.waiting("sub") == []
-    assert received.told == []
+    assert received.reports == []
 
 
-class HandThatAcksEarly(BatchDelivery):
+class DeliveryThatAcksFirst(BatchDelivery):
     async def accept(self, batch: list[Delivery]) -> None:
         self.inbox.ack(batch)
         await self.inbox.acknowledger.flush()
@@ -141,7 +141,7 @@ class HandThatAcksEarly(BatchDelivery):
 class AcksEarly(PubsubSource):
     """Negative control: acknowledges what it received, and then makes it durable."""
 
-    batch_delivery = HandThatAcksEarly
+    batch_delivery = DeliveryThatAcksFirst
 
 
 @pytest.mark.parametrize(("make", "lost"), [(PubsubSource, 0), (AcksEarly, 40)])
@@ -270,13 +270,13 @@ async def test_leases_are_extended_for_as_long_as_the_store_takes(here: Broker) 
     longest = Limits(max_lease_s=2.5, drain_s=1.0)
     async with (
         receiving(here, patient, **short) as received,
-        receiving(here, hasty, subscription="other", limits=longest, **short) as again,
+        receiving(here, hasty, subscription="other", limits=longest, **short) as repeat,
     ):
-        await again.until(lambda: again.metrics.total("pubsub_messages") >= 40)
+        await repeat.until(lambda: repeat.metrics.total("pubsub_messages") >= 40)
         assert received.metrics.total("pubsub_messages") == 20
         patient.gate.set()
         await received.got(20)
-    assert again.metrics.total("pubsub_leases_lost") >= 20
+    assert repeat.metrics.total("pubsub_leases_lost") >= 20
     assert await here.waiting("sub", within_s=0.1) == []
 
 
@@ -308,12 +308,12 @@ async def test_while_the_store_fails_messages_are_kept_and_not_given_back(here: 
     intake = ListIntake()
     intake.failure = StoreFailed("the disk is full")
     async with receiving(here, intake, dead_letter_topic="dead") as received:
-        await received.until(lambda: bool(received.told))
+        await received.until(lambda: bool(received.reports))
         await asyncio.sleep(0.2)
         intake.failure = None
         await received.got(30)
         assert received.metrics.total("pubsub_messages") == 30
-    assert received.told == ["pubsub:jobs: the disk is full"]
+    assert received.reports == ["pubsub:jobs: the disk is full"]
 
 
 async def test_a_worker_that_leads_no_more_lets_go(here: Broker) -> None:
@@ -359,7 +359,7 @@ async def test_what_is_no_event_is_over_where_there_is_no_dead_letter_policy(
         await received.got(3)
         await received.until(lambda: received.metrics.total("pubsub_acks", outcome="acked") == 4)
     assert len(intake.refusals) == 1
-    assert bool(received.told) is (topic is not None)
+    assert bool(received.reports) is (topic is not None)
     assert await here.waiting("sub") == []
 
 
@@ -386,12 +386,12 @@ async def test_a_message_that_breaks_the_decoder_ends_nothing(here: Broker) -> N
 async def test_a_subscription_that_is_made_later_is_found_and_one_told(here: Broker) -> None:
     intake = ListIntake()
     async with receiving(here, intake) as received:
-        await received.until(lambda: bool(received.told))
+        await received.until(lambda: bool(received.reports))
         await here.subscription("sub", "jobs")
         await here.publish("jobs", *jobs(here, 5))
         await received.got(5)
-    assert ["NOT_FOUND" in told for told in received.told] == [True, False]
-    assert "there again" in received.told[1]
+    assert ["NOT_FOUND" in message for message in received.reports] == [True, False]
+    assert "there again" in received.reports[1]
 
 
 async def test_credentials_that_are_missing_are_asked_for_again(
@@ -411,7 +411,7 @@ async def test_credentials_that_are_missing_are_asked_for_again(
     intake = ListIntake()
     async with receiving(here, intake) as received:
         await received.got(5)
-    assert received.told == ["pubsub:jobs: no credentials for Pub/Sub"]
+    assert received.reports == ["pubsub:jobs: no credentials for Pub/Sub"]
 
 
 async def test_a_stale_ack_of_an_exactly_once_subscription_is_forgotten(here: Broker) -> None:

@@ -74,7 +74,7 @@ async def test_permit_then_deny_then_the_end(tmp_path: Path, world: World) -> No
         assert (sent.decided, sent.effect, sent.turn) == ("permit", "done", 1)
         assert (denied.decided, denied.rule, denied.turn) == ("deny", "origins.untrusted", 2)
         assert world.texts() == ["hello"]
-        assert [len(asked.answers) for asked in model.prompts] == [0, 1, 2]
+        assert [len(request.answers) for request in model.prompts] == [0, 1, 2]
         done, refused = model.prompts[2].answers
         assert (done["status"], done["ref"]) == ("done", "ref:/outcome/0")
         assert dict(refused) == {"status": "not permitted"}, "no rule is told: it could be probed"
@@ -128,7 +128,7 @@ async def test_other_words_after_a_crash_are_no_second_effect(tmp_path: Path, wo
         assert state(fleet, event) == "done"
         assert world.texts() == ["hello (1)"]
         assert [*world.keys()] == stuck.reached_keys
-        assert [asked.turn for asked in [*before.prompts, *after.prompts]] == [0, 1]
+        assert [request.turn for request in [*before.prompts, *after.prompts]] == [0, 1]
     finally:
         await fleet.close()
 
@@ -160,7 +160,7 @@ async def test_other_words_while_the_first_were_not_recorded_are_one_effect(
         assert state(fleet, event) == "done"
         assert world.texts() == ["hello (2)"]
         assert lost == [f"act_{key}" for key in sorted(world.keys())]
-        assert [asked.turn for asked in model.prompts] == [0, 0, 1]
+        assert [request.turn for request in model.prompts] == [0, 0, 1]
 
 
 async def test_a_crash_between_an_effect_and_its_outcome_repeats_the_same_call(
@@ -212,7 +212,7 @@ async def test_a_model_that_fails_is_asked_again_and_in_the_end_given_up(
     clock = ManualClock()
     script = {"fails": 2}
 
-    def answer(asked: RecordedPrompt) -> ScriptEntry:
+    def answer(prompt: RecordedPrompt) -> ScriptEntry:
         if script["fails"]:
             script["fails"] -= 1
             return RuntimeError("429 quota")
@@ -239,7 +239,7 @@ async def test_a_model_that_fails_is_asked_again_and_in_the_end_given_up(
 
 
 async def test_a_model_that_never_ends_is_a_dead_letter(tmp_path: Path, world: World) -> None:
-    fleet, model = thinking(tmp_path, world, lambda asked: SEND, max_turns=3)
+    fleet, model = thinking(tmp_path, world, lambda request: SEND, max_turns=3)
     async with fleet:
         event = job("1")
         await fleet.send(event)

@@ -118,8 +118,8 @@ def briefing(data: Any = None, **changes: Any) -> Briefing:
 
 
 def recorded(*proposals: dict[str, Any], answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    told = [{"why": "", "confidence": 0.9, **proposal} for proposal in proposals]
-    return {"proposals": told, "label": "mail.file", "answers": list(answers)}
+    rows = [{"why": "", "confidence": 0.9, **proposal} for proposal in proposals]
+    return {"proposals": rows, "label": "mail.file", "answers": list(answers)}
 
 
 FILED = {
@@ -479,23 +479,23 @@ async def test_a_flood_of_calls_is_not_taken(folder: Path) -> None:
 
 
 async def test_being_cancelled_is_not_an_error_of_the_model(folder: Path) -> None:
-    asked = asyncio.Event()
+    request = asyncio.Event()
 
     def script(_: RecordedPrompt) -> ScriptEntry:
-        asked.set()
+        request.set()
         return Hang
 
     made, _ = reasoner(folder, script)
     task = asyncio.create_task(made.reason(briefing()))
-    await asked.wait()
+    await request.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
 async def test_many_turns_at_once_do_not_mix(folder: Path) -> None:
-    def script(asked: RecordedPrompt) -> ScriptEntry:
-        found = re.search(r'"from":"(\d+)"', asked.texts[0])
+    def script(prompt: RecordedPrompt) -> ScriptEntry:
+        found = re.search(r'"from":"(\d+)"', prompt.texts[0])
         assert found
         return ToolCall("mail.send", {"to": [found.group(1)], "text": "x"})
 
@@ -602,10 +602,10 @@ def test_what_a_model_thought_is_counted_as_written() -> None:
 
     from vedette.adapters.reasoners.adk.reasoner import _tokens
 
-    told = Usage(prompt_token_count=90, candidates_token_count=10, thoughts_token_count=40)
-    assert _tokens(told) == {"input_tokens": 90, "output_tokens": 50}
-    told.total_token_count = 145
-    assert _tokens(told) == {"input_tokens": 90, "output_tokens": 55}
+    usage = Usage(prompt_token_count=90, candidates_token_count=10, thoughts_token_count=40)
+    assert _tokens(usage) == {"input_tokens": 90, "output_tokens": 50}
+    usage.total_token_count = 145
+    assert _tokens(usage) == {"input_tokens": 90, "output_tokens": 55}
     assert _tokens(Usage(candidates_token_count=10)) == {}
 
 
@@ -615,7 +615,7 @@ async def test_code_of_another_release_is_refused_and_a_release_is_put_in_place_
     """What is loaded for a try stays beside what runs, also for modules imported late."""
     folder = write(tmp_path / "one", AGENT_PY.replace("Sort.", "Sort the old way."))
     release = release_digest(folder)
-    model = ScriptedModel(lambda asked: "done")
+    model = ScriptedModel(lambda request: "done")
     made = AdkReasoner({"sorter": folder}, model_for=model.model_for, releases={"sorter": release})
     newer = write(tmp_path / "two", AGENT_PY.replace("Sort.", "Sort the new way."))
     place = await made.prepare("sorter", newer, release_digest(newer), (None, None))

@@ -106,10 +106,10 @@ async def test_a_judge_has_all_that_judging_takes(tmp_path: Path) -> None:
     left.write_text("by one before")
     crew = Crew(tmp_path, LIMITS)
     try:
-        told = (await crew.judges.reason(brief())).label
+        label = (await crew.judges.reason(brief())).label
     finally:
         crew.pool.close()
-    own = json.loads(told)
+    own = json.loads(label)
     assert Path(own.pop(1)).parent == left.parent.parent
     assert own == ["thread", "own", True]
 
@@ -181,13 +181,13 @@ async def test_a_worker_of_many_threads_is_killed(tmp_path: Path, stay: bool) ->
     """Threads by raw calls on one stack: no memory limit sees them. At work, and idle."""
     crew = Crew(tmp_path, LIMITS)
     try:
-        asked = crew.judges.reason(brief(do="threads", most=600, stay=stay))
+        briefing = crew.judges.reason(brief(do="threads", most=600, stay=stay))
         if stay:
             with pytest.raises(WorkerLost, match="had more than 256 threads"):
-                await asked
+                await briefing
         else:
             with suppress(WorkerLost):
-                await asked
+                await briefing
         await until(lambda: crew.deaths != [])
         assert crew.deaths == [("worker", "judge", "had more than 256 threads")]
         assert (await crew.judges.reason(brief(2, key="other"))).label == "seen 1"
@@ -212,11 +212,11 @@ async def test_a_box_that_cannot_be_entered_is_no_event_s_fault(tmp_path: Path) 
     scratch = tmp_path / "state" / "scratch"
     crew = Crew(tmp_path, LIMITS)
     try:
-        asked = asyncio.ensure_future(crew.judges.reason(brief()))
+        task = asyncio.ensure_future(crew.judges.reason(brief()))
         await until(lambda: scratch.is_dir() and list(scratch.iterdir()) != [])
         for folder in scratch.iterdir():
             folder.rmdir()
-        thought = await asked
+        thought = await task
     finally:
         crew.pool.close()
     assert thought.label.endswith(" []")
@@ -255,15 +255,15 @@ async def test_tools_reach_their_target_and_no_other(tmp_path: Path) -> None:
     crew = Crew(tmp_path, LIMITS)
     with answering() as port:
         target = {"kind": "maildir", "path": str(own), "url": f"http://localhost:{port}/"}
-        hands = WorkerTools(
+        tools = WorkerTools(
             crew.pool, lambda name: (str(agent), None, LIMITS), lambda name: build_reach([target])
         )
         try:
             with pytest.raises(Exception, match=r"Permission denied|No such file"):
-                await hands.perform(ACT, a_call(target), lambda: True)
+                await tools.perform(ACT, a_call(target), lambda: True)
             for _ in range(2):
                 own.mkdir()
-                done = await hands.perform(
+                done = await tools.perform(
                     ACT, a_call(target, names=["localhost", "example.org"]), lambda: True
                 )
                 assert done is not None
@@ -272,7 +272,7 @@ async def test_tools_reach_their_target_and_no_other(tmp_path: Path) -> None:
                 own.rename(tmp_path / f"old-{os.urandom(4).hex()}")
             elsewhere = {**target, "path": str(other)}
             with pytest.raises(Exception, match="Permission denied"):
-                await hands.perform(ACT, a_call(elsewhere), lambda: True)
+                await tools.perform(ACT, a_call(elsewhere), lambda: True)
         finally:
             crew.pool.close()
 
@@ -313,8 +313,8 @@ def test_what_a_kernel_lacks_is_said() -> None:
     assert len(Protection(0, False).gaps()) == 2
     for landlock in range(8):
         for filtered in (True, False):
-            told = Protection(landlock, filtered).to_json()
-            assert bool(told["open"]) == (landlock < 4 or not filtered)
+            document = Protection(landlock, filtered).to_json()
+            assert bool(document["open"]) == (landlock < 4 or not filtered)
 
 
 @pytest.mark.parametrize(
@@ -450,7 +450,7 @@ def test_ancestry_is_told_by_proc() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "expected"),
     [
         ({9: (5, 90), 5: (3, 50), 3: (1, 30), 1: (0, 1)}, True),
         ({9: (5, 90), 5: (4, 50), 4: (1, 40), 1: (0, 1)}, False),
@@ -462,17 +462,17 @@ def test_ancestry_is_told_by_proc() -> None:
     ],
 )
 def test_a_number_that_was_used_again_does_not_pass(
-    tmp_path: Path, rows: dict[int, tuple[int, int]], told: bool | None
+    tmp_path: Path, rows: dict[int, tuple[int, int]], expected: bool | None
 ) -> None:
     for pid, (parent, began) in rows.items():
         (tmp_path / str(pid)).mkdir()
         fields = " ".join(["S", str(parent), *["0"] * 17, str(began)])
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (a ) b) {fields} 0 0")
-    if told is None:
+    if expected is None:
         with pytest.raises(Forbidden):
             is_descendant(9, 3, tmp_path)
     else:
-        assert is_descendant(9, 3, tmp_path) is told
+        assert is_descendant(9, 3, tmp_path) is expected
 
 
 SPEAKS = """
@@ -564,8 +564,8 @@ async def test_a_fleet_takes_no_command_of_its_own_agents(tmp_path: Path) -> Non
             crew = Crew(folder, LIMITS, sandboxed=boxed)
             try:
                 for apart in (False, True):
-                    asked = brief(key=f"{apart}", path=str(path), apart=apart)
-                    answers.append((await crew.judges.reason(asked)).label)
+                    briefing = brief(key=f"{apart}", path=str(path), apart=apart)
+                    answers.append((await crew.judges.reason(briefing)).label)
             finally:
                 crew.pool.close()
         assert [answer.startswith("PermissionError") for answer in answers[:2]] == [True, True]

@@ -38,9 +38,9 @@ def ask(there: Crew, *keys: str, **data: Any) -> list[asyncio.Task[ReasonerJudge
     return [asyncio.create_task(there.judges.reason(brief(key=key, **data))) for key in keys]
 
 
-async def all_told(*asked: asyncio.Task[Any]) -> list[Any]:
+async def answers_of(*arguments: asyncio.Task[Any]) -> list[Any]:
     """Return what came of each. Raises TimeoutError if one hangs."""
-    return await asyncio.wait_for(asyncio.gather(*asked, return_exceptions=True), 15)
+    return await asyncio.wait_for(asyncio.gather(*arguments, return_exceptions=True), 15)
 
 
 # --- forged answers --------------------------------------------------------------------------
@@ -54,9 +54,11 @@ FORGED = {
 }
 
 
-@pytest.mark.parametrize("told", FORGED.values(), ids=list(FORGED))
-async def test_a_forged_answer_ends_the_question_it_is_for(tmp_path: Path, told: list[Any]) -> None:
-    forged = b"s" + orjson.dumps(told)
+@pytest.mark.parametrize("expected", FORGED.values(), ids=list(FORGED))
+async def test_a_forged_answer_ends_the_question_it_is_for(
+    tmp_path: Path, expected: list[Any]
+) -> None:
+    forged = b"s" + orjson.dumps(expected)
     with pytest.raises(BadFrame, match="no plain data"):
         read_plain(forged)
     async with crew(tmp_path) as there:
@@ -64,7 +66,7 @@ async def test_a_forged_answer_ends_the_question_it_is_for(tmp_path: Path, told:
         number = there.judges._handles["worker"]._number + 1
         raw = pack_frame(number, protocol.DONE, forged).hex()
         guilty, *others = ask(there, "guilty", do="garbage", bytes=raw) + ask(there, "a", "b")
-        error, *answers = await all_told(guilty, *others)
+        error, *answers = await answers_of(guilty, *others)
         assert "no plain data" in str(error)
         # The worker's true answer is one too many, so it is ended; who is charged is not known.
         assert sum(isinstance(answer, ReasonerJudgement) for answer in answers) >= 1
@@ -75,17 +77,17 @@ async def test_an_answer_that_breaks_us_breaks_its_own_question_only(tmp_path: P
     async with crew(tmp_path) as there:
         await there.judges.reason(brief(key="early"))
         pid = await there.born()
-        seat = there.judges._handles["worker"]
-        taken = seat.on_answer
+        handle = there.judges._handles["worker"]
+        taken = handle.on_answer
 
         def breaks(frame: Any, call: Any) -> None:
             if call.key == "bad":
-                seat.remove(call)
+                handle.remove(call)
                 raise RuntimeError("what nobody thought of")
             taken(frame, call)
 
-        seat.on_answer = breaks  # type: ignore[method-assign]
-        error, *others = await all_told(*ask(there, "bad", "a", "b"))
+        handle.on_answer = breaks  # type: ignore[method-assign]
+        error, *others = await answers_of(*ask(there, "bad", "a", "b"))
         assert "sent garbage: RuntimeError: what nobody thought of" in str(error)
         assert [thought.label for thought in others] == ["seen 1"] * 2
         assert await there.born() != pid
@@ -93,7 +95,7 @@ async def test_an_answer_that_breaks_us_breaks_its_own_question_only(tmp_path: P
 
 
 async def test_a_word_that_was_taken_is_not_waited_for_again(tmp_path: Path) -> None:
-    """The loop plans to hear the zygote; a judge that must not await may hear it before that."""
+    """The loop plans to hear the fork server; a judge that must not await may hear it sooner."""
     async with crew(tmp_path) as there:
         await there.judges.reason(brief(key="early"))
         await there.born()
@@ -128,12 +130,12 @@ async def test_who_waits_while_no_worker_can_be_forked_is_asked_later(
     """The first worker as well as the one after a death, which nobody's call is waiting behind."""
     async with crew(tmp_path) as there:
         with short_of_files(times, monkeypatch) as failed:
-            (first,) = await all_told(*ask(there, "first"))
+            (first,) = await answers_of(*ask(there, "first"))
             assert (first.label, failed) == ("seen 1", [times])
         await there.born()
         with short_of_files(times, monkeypatch) as failed:
             guilty, *others = ask(there, "guilty", do="exit") + ask(there, "a", "b")
-            error, *answers = await all_told(guilty, *others)
+            error, *answers = await answers_of(guilty, *others)
             assert failed == [times]
         assert isinstance(error, WorkerLost)
         assert [thought.label for thought in answers] == ["seen 1"] * 2
@@ -146,12 +148,12 @@ async def test_where_no_worker_can_ever_be_forked_it_is_said(
     async with crew(tmp_path) as there:
         with monkeypatch.context() as patched, short_of_files(10**6, monkeypatch):
             patched.setattr(worker_start, "WORKER_WAIT_S", 0.5)
-            told = await all_told(*ask(there, "a", "b"))
-        assert {type(error) for error in told} == {Unavailable}
-        assert "no worker of worker came up within 0.5 s" in str(told[0])
-        assert os.strerror(errno.EMFILE) in str(told[0])
-        assert isinstance(told[0], Temporary)
-        (late,) = await all_told(*ask(there, "late"))
+            answers = await answers_of(*ask(there, "a", "b"))
+        assert {type(error) for error in answers} == {Unavailable}
+        assert "no worker of worker came up within 0.5 s" in str(answers[0])
+        assert os.strerror(errno.EMFILE) in str(answers[0])
+        assert isinstance(answers[0], Temporary)
+        (late,) = await answers_of(*ask(there, "late"))
         assert late.label == "seen 1"
 
 
@@ -159,32 +161,32 @@ async def test_a_worker_that_cannot_be_made_is_told_to_all_who_wait(tmp_path: Pa
     async with crew(tmp_path) as there:
         await there.judges.reason(brief(key="early"))
         await there.born()
-        seat = there.judges._handles["worker"]
-        make = seat._spec_of
+        handle = there.judges._handles["worker"]
+        make = handle._spec_of
 
         def broken(agent: str) -> Any:
             raise ValueError("no lessons")
 
-        seat._spec_of = broken
+        handle._spec_of = broken
         guilty, *others = ask(there, "guilty", do="exit") + ask(there, "a", "b")
-        told = await all_told(guilty, *others)
-        assert {type(error) for error in told} == {WorkerLost}
-        assert all("can be made: ValueError: no lessons" in str(error) for error in told[1:])
-        (again,) = await all_told(*ask(there, "a"))
-        assert "no lessons" in str(again)
+        answers = await answers_of(guilty, *others)
+        assert {type(error) for error in answers} == {WorkerLost}
+        assert all("can be made: ValueError: no lessons" in str(error) for error in answers[1:])
+        (repeat,) = await answers_of(*ask(there, "a"))
+        assert "no lessons" in str(repeat)
         assert there.pool.worker_pids == {}, "none was forked to be told nothing"
-        seat._spec_of = make
+        handle._spec_of = make
         assert (await there.judges.reason(brief(key="late"))).label == "seen 1"
 
 
 async def test_a_fork_that_fails_charges_nobody(tmp_path: Path) -> None:
     """As it does on a machine that has no process left to give."""
     async with crew(tmp_path) as there:
-        asked = ask(there, "a", "b")
+        tasks = ask(there, "a", "b")
         await asyncio.sleep(0)
         (worker,) = there.pool._handles
         there.pool._on_worker_exit(worker, "could not be started: Resource temporarily unavailable")
-        assert [thought.label for thought in await all_told(*asked)] == ["seen 1"] * 2
+        assert [thought.label for thought in await answers_of(*tasks)] == ["seen 1"] * 2
         assert [why for _, _, why in there.deaths] == [
             "could not be started: Resource temporarily unavailable"
         ]
@@ -228,18 +230,18 @@ async def test_what_is_left_behind_holds_up_no_other_run_unsaid(tmp_path: Path, 
     write_judge(tmp_path / "agents", code=JUDGE_PY + LEFT)
     async with crew(tmp_path, sandboxed=False) as there:
         left = int((await there.judges.reason(brief(do=do))).label)
-    told: list[str] = []
+    messages: list[str] = []
     try:
         assert alive(left)
         async with crew(tmp_path) as there:
-            there.pool.set_trouble_callback(told.append)
-            (asked,) = ask(there, "next")
+            there.pool.set_trouble_callback(messages.append)
+            (task,) = ask(there, "next")
             if do == "leave_a_copy":
-                await until(lambda: told != [])
-                assert not asked.done()
+                await until(lambda: messages != [])
+                assert not task.done()
                 os.kill(left, 9)
-            assert (await asyncio.wait_for(asked, 15)).label == "seen 1"
-            assert len(told) == (do == "leave_a_copy")
+            assert (await asyncio.wait_for(task, 15)).label == "seen 1"
+            assert len(messages) == (do == "leave_a_copy")
             assert alive(left) == (do == "leave_behind")
     finally:
         if alive(left):
@@ -250,21 +252,21 @@ async def test_a_lock_that_is_never_given_up_is_said_to_whoever_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_start, "WORKER_WAIT_S", 5.0)
-    told: list[str] = []
+    messages: list[str] = []
     with held(tmp_path) as let_go:
         async with crew(tmp_path) as there:
-            errors = await all_told(*ask(there, "a", "b"))
+            errors = await answers_of(*ask(there, "a", "b"))
             assert {type(error) for error in errors} == {Unavailable}
             path = str(tmp_path / "state" / fork_server_start.LOCK)
             assert "came up within 5 s" in str(errors[0])
             assert path in str(errors[0])
-            there.pool.set_trouble_callback(told.append)
-            assert [path in one for one in told] == [True], "who comes later is told too"
+            there.pool.set_trouble_callback(messages.append)
+            assert [path in one for one in messages] == [True], "who comes later is told too"
             # Asked of a worker that has been given up and not been born yet.
             waiting = ask(there, "c", "d")
             await asyncio.sleep(0.2)
             let_go()
-            assert [thought.label for thought in await all_told(*waiting)] == ["seen 1"] * 2
+            assert [thought.label for thought in await answers_of(*waiting)] == ["seen 1"] * 2
             assert there.pool.block_reason() == ""
             assert there.deaths == []
 
@@ -277,33 +279,33 @@ async def test_calls_that_no_worker_came_for_were_not_made(
     folder.mkdir(parents=True)
     tool = Tool("order.place", "order", "wire", {}, (), "queryable", "act", "query")
     call = Call("order.place", {}, "k", "worker", "run", {}, ("worker",), 1, 1_000_000)
-    asked: list[bool] = []
+    requests: list[bool] = []
 
     def may_start() -> bool:
-        asked.append(True)
+        requests.append(True)
         return True
 
     with held(tmp_path):
         async with crew(tmp_path) as there:
-            hands = WorkerTools(there.pool, lambda name: (str(folder), None, ResourceLimits()))
-            made = asyncio.create_task(hands.perform(tool, call, may_start))
-            known = asyncio.create_task(hands.query(tool, call))
-            outcomes = await all_told(made, known)
+            tools = WorkerTools(there.pool, lambda name: (str(folder), None, ResourceLimits()))
+            made = asyncio.create_task(tools.perform(tool, call, may_start))
+            known = asyncio.create_task(tools.query(tool, call))
+            outcomes = await answers_of(made, known)
     assert [type(outcome) for outcome in outcomes] == [Outcome, Outcome]
     assert [outcome.state for outcome in outcomes] == ["retry", "unknown"]
     assert outcomes[0].error.startswith("not called: no worker of worker came up")
-    assert asked == []
+    assert requests == []
 
 
 async def test_who_waits_for_the_lock_ends_with_its_engine(tmp_path: Path) -> None:
     with held(tmp_path):
         async with crew(tmp_path) as there:
-            asked = ask(there, "a")
+            tasks = ask(there, "a")
             await asyncio.sleep(0.5)
             began = time.monotonic()
         assert time.monotonic() - began < 1
         assert there.pool._process.returncode == 0, "by itself"
-        await all_told(*asked)
+        await answers_of(*tasks)
 
 
 async def test_a_crowd_before_the_lock_does_not_keep_the_loop(
@@ -313,20 +315,20 @@ async def test_a_crowd_before_the_lock_does_not_keep_the_loop(
     monkeypatch.setattr(supervisor, "_MAX_QUEUED", 2)
     with held(tmp_path) as let_go:
         async with crew(tmp_path) as there:
-            asked = [
+            tasks = [
                 asyncio.create_task(there.judges.reason(brief(agent=f"agent{n}"))) for n in range(4)
             ]
             await asyncio.sleep(0.3)
             assert len(there.pool._handles) == 2
             let_go()
-            assert [thought.label for thought in await all_told(*asked)] == ["seen 1"] * 4
+            assert [thought.label for thought in await answers_of(*tasks)] == ["seen 1"] * 4
 
 
 async def test_a_run_shows_what_its_workers_wait_for(tmp_path: Path) -> None:
     async with toy_fleet(tmp_path, World()) as fleet:
-        told = SimpleNamespace(set_trouble_callback=lambda trouble: trouble("workers.lock is held"))
+        pool = SimpleNamespace(set_trouble_callback=lambda trouble: trouble("workers.lock is held"))
         app: Any = fleet.app
-        app.pool = told
+        app.pool = pool
         try:
             assert "workers.lock is held" in Daemon(app, until_idle=True).troubles
         finally:
@@ -337,13 +339,13 @@ async def test_what_a_killed_judge_says_is_not_taken(tmp_path: Path) -> None:
     """Answers may lie in the same bytes behind the word that it was killed for."""
     async with crew(tmp_path) as there:
         await there.judges.reason(brief(key="early"))
-        asked = ask(there, "a")
+        tasks = ask(there, "a")
         await asyncio.sleep(0)
-        seat = there.judges._handles["worker"]
-        (one,) = seat.pending.values()
-        seat.kill("went over its memory limit", charge=False)
+        handle = there.judges._handles["worker"]
+        (one,) = handle.pending.values()
+        handle.kill("went over its memory limit", charge=False)
         plain, blob = protocol.pack_judgement(
             ReasonerJudgement(label="not to be trusted", confidence=1.0)
         )
-        seat.on_answer(Frame(one.number, protocol.DONE, plain, blob), one)
-        assert [thought.label for thought in await all_told(*asked)] == ["seen 1"]
+        handle.on_answer(Frame(one.number, protocol.DONE, plain, blob), one)
+        assert [thought.label for thought in await answers_of(*tasks)] == ["seen 1"]

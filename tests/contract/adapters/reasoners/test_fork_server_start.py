@@ -1,6 +1,6 @@
-"""A zygote that was started before its pool: it serves nobody until it has the lock.
+"""A fork server that was started before its pool: it serves nobody until it has the lock.
 
-Real processes. What a pool does with its zygote is in test_worker_judges.py.
+Real processes. What a pool does with its fork server is in test_worker_judges.py.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def pid(begun: ForkServerProcess) -> int:
 
 
 def parent(pid: int) -> int:
-    told = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, check=True)
-    return int(told.stdout)
+    result = subprocess.run(["ps", "-o", "ppid=", "-p", str(pid)], capture_output=True, check=True)
+    return int(result.stdout)
 
 
 def locked(state: Path) -> bool:

@@ -169,7 +169,7 @@ def over_the_wire(sent: Briefing) -> Briefing:
     )
 
 
-def told(thought: ReasonerJudgement) -> Mapping[str, Any]:
+def parts_of(thought: ReasonerJudgement) -> Mapping[str, Any]:
     """Send a thought through JSON. Raises TypeError if it holds anything but data."""
 
     def default(value: object) -> object:
@@ -188,7 +188,7 @@ async def test_a_briefing_survives_the_process_boundary(reasoner: Reasoner) -> N
     near = await reasoner.reason(sent)
     reasoner.drop_state(sent.agent, sent.key)
     far = await reasoner.reason(over_the_wire(sent))
-    assert told(near) == told(far)
+    assert parts_of(near) == parts_of(far)
 
 
 async def test_the_same_briefing_gives_the_same_proposals(reasoner: Reasoner) -> None:
@@ -229,7 +229,7 @@ async def test_state_given_back_is_taken_up(reasoner: Reasoner) -> None:
         assert not first.observed
         assert thought.label == "seen 3"
     else:
-        assert told(thought) == told(first)
+        assert parts_of(thought) == parts_of(first)
 
 
 async def test_a_recorded_turn_is_not_asked_again(reasoner: Reasoner) -> None:

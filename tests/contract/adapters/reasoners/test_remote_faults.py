@@ -43,8 +43,8 @@ class Judge(Base):
 
 
 def _hello(there: Gateway, agent: str = "worker") -> str:
-    told = {"v": 2, "release": release_digest(there.agents / agent)}
-    return orjson.dumps(told).decode()
+    fields = {"v": 2, "release": release_digest(there.agents / agent)}
+    return orjson.dumps(fields).decode()
 
 
 def _bearer(there: Gateway, agent: str = "worker") -> dict[str, Any]:
@@ -63,17 +63,17 @@ async def test_a_worker_that_comes_back_is_asked_only_what_is_still_waited_for(
         gate.touch()
         host = there.host()
         await there.came()
-        asked = [
+        tasks = [
             asyncio.create_task(there.judges.reason(brief(key=f"k{n}", gate=str(gate))))
             for n in range(20)
         ]
         await until(lambda: any(tmp_path.rglob("gate.begun")))
         await asyncio.to_thread(host.stop)
-        sent = await asyncio.gather(*asked[MAX_WAITING:], return_exceptions=True)
-        assert all(isinstance(told, Superseded) for told in sent)
+        sent = await asyncio.gather(*tasks[MAX_WAITING:], return_exceptions=True)
+        assert all(isinstance(result, Superseded) for result in sent)
         gate.unlink()
         there.host()
-        kept = await asyncio.gather(*asked[:MAX_WAITING])
+        kept = await asyncio.gather(*tasks[:MAX_WAITING])
         assert [thought.label for thought in kept] == ["judged"] * MAX_WAITING
         assert (await there.judges.reason(brief(key="k19", gate=str(gate)))).label == "judged"
         assert there.deaths == [LOST], "the one that came back did nothing wrong"
@@ -83,20 +83,20 @@ async def test_what_is_to_be_forgotten_does_not_pile_up_while_nobody_is_there(
     tmp_path: Path,
 ) -> None:
     async with gateway(tmp_path) as there:
-        asked = [
+        tasks = [
             asyncio.create_task(there.judges.reason(brief(key=f"k{n}"))) for n in range(MAX_WAITING)
         ]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        seat = there.judges._handles["worker"]
-        assert seat.worker_number, "there is a berth, and nobody sits in it"
+        handle = there.judges._handles["worker"]
+        assert handle.worker_number, "there is a berth, and nobody sits in it"
         for n in range(20_000):
             there.judges.drop_state("worker", f"some-key-{n:08d}")
-        assert seat._outgoing == []
+        assert handle._outgoing == []
         await asyncio.sleep(0)
-        assert seat._unsent == b""
+        assert handle._unsent == b""
         there.host()
-        assert {thought.label for thought in await asyncio.gather(*asked)} == {"seen 1"}
+        assert {thought.label for thought in await asyncio.gather(*tasks)} == {"seen 1"}
         # The control: one that is there is told, and has no state of this key any more.
         assert (await there.judges.reason(brief(2, 1, key="k0"))).label == "seen 2"
         there.judges.drop_state("worker", "k0")
@@ -150,7 +150,7 @@ async def test_one_agents_workers_do_not_keep_others_out(tmp_path: Path) -> None
         assert await asyncio.to_thread(connect_as, there.path, "worker", token) == 101
 
 
-def _door(tmp_path: Path, host: str) -> WorkerServer:
+def _server(tmp_path: Path, host: str) -> WorkerServer:
     _, tokens = svid_tokens(tmp_path)
     return WorkerServer(
         tokens=tokens, releases={}, notify=lambda *_: None, now_us=now_us, listen=(host, 0)
@@ -158,27 +158,27 @@ def _door(tmp_path: Path, host: str) -> WorkerServer:
 
 
 @pytest.mark.parametrize("host", ["x" * 64, "no\0host"])
-def test_a_door_that_cannot_be_opened_says_so_whatever_it_is(tmp_path: Path, host: str) -> None:
+def test_a_server_that_cannot_be_opened_says_so_whatever_it_is(tmp_path: Path, host: str) -> None:
     """A name that cannot be looked up is no OSError."""
     with pytest.raises(BadFleet, match=r"workers cannot be let in: (UnicodeError|ValueError)"):
-        _door(tmp_path, host).open()
+        _server(tmp_path, host).open()
 
 
-def test_a_door_that_breaks_later_is_its_threads_end(
+def test_a_server_that_breaks_later_is_its_threads_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The runner minds threads; `open` has returned by then."""
-    door = _door(tmp_path, "127.0.0.1")
-    told: list[Any] = []
-    monkeypatch.setattr(threading, "excepthook", told.append)
+    server = _server(tmp_path, "127.0.0.1")
+    results: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", results.append)
 
     async def breaks() -> None:
-        assert door._ready.is_set()
+        assert server._ready.is_set()
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(door._stop, "wait", breaks)
-    door.open()
-    door.close()
-    (args,) = told
+    monkeypatch.setattr(server._stop, "wait", breaks)
+    server.open()
+    server.close()
+    (args,) = results
     assert str(args.exc_value) == "broken"
-    assert args.thread.name == "vedette-door"
+    assert args.thread.name == "vedette-workers"

@@ -37,7 +37,7 @@ from vedette.domain.run import Superseded
 
 async def test_what_is_thought_crosses_the_network_unchanged(tmp_path: Path) -> None:
     async with gateway(tmp_path) as there:
-        there.host(url=str(there.door.address))
+        there.host(url=str(there.server.address))
         thought = await there.judges.reason(brief(value=0.1))
         here = InProcessReasoner(lambda _: load_judge(there.agents / "worker", CHARTER, ()))
         assert thought == await here.reason(brief(value=0.1))
@@ -110,7 +110,7 @@ async def test_a_lost_connection_charges_nobody_and_the_next_worker_goes_on(
             gate.touch()
         # Where its box lets it write, and we can look.
         process = there.process(env={**os.environ, "TMPDIR": str(tmp_path)})
-        asked = [
+        tasks = [
             asyncio.create_task(there.judges.reason(brief(key=gate.name, gate=str(gate))))
             for gate in gates
         ]
@@ -124,10 +124,10 @@ async def test_a_lost_connection_charges_nobody_and_the_next_worker_goes_on(
             one.unlink()
         there.host()
         await until(lambda: begun(gates[0]) != [])
-        assert not any(task.done() for task in asked)
+        assert not any(task.done() for task in tasks)
         for gate in gates:
             gate.unlink()
-        assert [thought.label for thought in await asyncio.gather(*asked)] == ["judged"] * 3
+        assert [thought.label for thought in await asyncio.gather(*tasks)] == ["judged"] * 3
 
 
 async def test_a_host_that_is_stopped_is_cut_off(
@@ -152,13 +152,13 @@ async def test_after_three_lost_connections_in_a_row_what_was_asked_first_is_cha
     tmp_path: Path,
 ) -> None:
     async with gateway(tmp_path) as there:
-        asked = asyncio.create_task(there.judges.reason(brief()))
+        task = asyncio.create_task(there.judges.reason(brief()))
         for _ in range(3):
             async with await _connect(there, "worker") as raw:
                 await raw.send(_hello(there))
                 assert "begin" in orjson.loads(await raw.recv())
         with pytest.raises(WorkerLost, match="lost its connection"):
-            await asked
+            await task
 
 
 # --- nobody is there -------------------------------------------------------------------------
@@ -170,13 +170,13 @@ async def test_without_a_worker_a_few_wait_and_the_others_look_again_later(
     """So an agent whose worker is away takes no handler from anybody."""
     async with gateway(tmp_path, "worker", "other") as there:
         there.host("other")
-        asked = [asyncio.create_task(there.judges.reason(brief(key=f"k{n}"))) for n in range(50)]
-        told = await asyncio.gather(*asked[MAX_WAITING:], return_exceptions=True)
-        assert all(isinstance(t, Superseded) and t.wait_us == 1_000_000 for t in told)
-        assert not any(task.done() for task in asked[:MAX_WAITING])
+        tasks = [asyncio.create_task(there.judges.reason(brief(key=f"k{n}"))) for n in range(50)]
+        answers = await asyncio.gather(*tasks[MAX_WAITING:], return_exceptions=True)
+        assert all(isinstance(t, Superseded) and t.wait_us == 1_000_000 for t in answers)
+        assert not any(task.done() for task in tasks[:MAX_WAITING])
         assert (await there.judges.reason(brief(agent="other"))).label == "seen 1"
         there.host()
-        assert {t.label for t in await asyncio.gather(*asked[:MAX_WAITING])} == {"seen 1"}
+        assert {t.label for t in await asyncio.gather(*tasks[:MAX_WAITING])} == {"seen 1"}
 
 
 async def test_runs_that_were_asked_when_the_worker_went_are_sent_away_too(
@@ -186,14 +186,14 @@ async def test_runs_that_were_asked_when_the_worker_went_are_sent_away_too(
         host = there.host()
         await there.judges.reason(brief(key="warm"))
         slow = brief(key="slow", observe="slow")
-        asked = [asyncio.create_task(there.judges.reason(slow))]
-        asked += [asyncio.create_task(there.judges.reason(brief(key=f"k{n}"))) for n in range(40)]
+        tasks = [asyncio.create_task(there.judges.reason(slow))]
+        tasks += [asyncio.create_task(there.judges.reason(brief(key=f"k{n}"))) for n in range(40)]
         await asyncio.sleep(0)
         await asyncio.to_thread(host.stop)
-        done = await asyncio.gather(*asked[MAX_WAITING + 1 :], return_exceptions=True)
+        done = await asyncio.gather(*tasks[MAX_WAITING + 1 :], return_exceptions=True)
         assert all(isinstance(d, Superseded) or d.label == "seen 1" for d in done)  # type: ignore[union-attr]
         there.host()
-        for task in asked[: MAX_WAITING + 1]:
+        for task in tasks[: MAX_WAITING + 1]:
             assert isinstance(await _outcome(task), Superseded | str)
         lost = ("worker", "judge", "lost its connection")
         assert there.deaths == [lost], "the next worker was asked nothing that was given up"
@@ -221,8 +221,8 @@ async def test_a_second_worker_stands_by_and_takes_over(tmp_path: Path) -> None:
 
 
 def _hello(there: Gateway, agent: str = "worker") -> str:
-    told = {"v": 2, "release": release_digest(there.agents / agent)}
-    return orjson.dumps(told).decode()
+    fields = {"v": 2, "release": release_digest(there.agents / agent)}
+    return orjson.dumps(fields).decode()
 
 
 async def _connect(there: Gateway, agent: str, token: str | None = None) -> Any:
@@ -244,7 +244,7 @@ async def test_a_token_of_one_agent_is_not_taken_for_another(tmp_path: Path) -> 
         assert there.refused == [
             ("other", "wrong-subject", "it is a token of worker, not of other")
         ]
-        assert not any(stolen in part for told in there.refused for part in told)
+        assert not any(stolen in part for refusal in there.refused for part in refusal)
         # The control: it is taken for whose it is.
         async with await _connect(there, "worker", stolen) as taken:
             await taken.send(_hello(there))
@@ -275,8 +275,8 @@ async def test_an_agent_that_is_not_of_this_gateway_is_not_there(tmp_path: Path)
 async def test_a_worker_of_another_release_is_refused(tmp_path: Path) -> None:
     async with gateway(tmp_path) as there:
         host = there.host(release="0" * 64)
-        await until(lambda: bool(host.told))
-        assert "another release" in host.told[0]
+        await until(lambda: bool(host.reports))
+        assert "another release" in host.reports[0]
         assert there.refused[0][:2] == ("worker", "other-release")
 
 
@@ -321,8 +321,8 @@ async def test_a_worker_and_a_gateway_of_two_versions_tell_both_and_the_mend(
     monkeypatch.setattr(side, "VERSION", 1)
     async with gateway(tmp_path) as there:
         host = there.host()
-        await until(lambda: bool(host.told))
-        assert host.told == [f"the connection ended: {_says(*versions)}"]
+        await until(lambda: bool(host.reports))
+        assert host.reports == [f"the connection ended: {_says(*versions)}"]
         assert there.refused[0][:2] == ("worker", "other-protocol")
         assert there.pool.worker_counts == {}
         monkeypatch.setattr(side, "VERSION", 2)
@@ -339,8 +339,8 @@ async def test_a_gateway_of_before_that_tells_its_own_version_only_is_understood
     before: Any = unix_serve(refuse, str(tmp_path / "before.sock"))
     async with gateway(tmp_path) as there, before:
         host = there.host(url=f"unix:{tmp_path / 'before.sock'}")
-        await until(lambda: bool(host.told))
-        assert host.told == [
+        await until(lambda: bool(host.reports))
+        assert host.reports == [
             "the connection ended: version 1 is spoken here, and this worker speaks version 2: "
             "run the same vedette at both"
         ]
@@ -351,7 +351,7 @@ async def test_an_answer_to_what_it_was_not_given_is_refused(tmp_path: Path) -> 
     async with gateway(tmp_path, "worker", "other") as there:
         there.host("other")
         first = await there.judges.reason(brief(agent="other"))
-        asked = asyncio.create_task(there.judges.reason(brief()))
+        task = asyncio.create_task(there.judges.reason(brief()))
         frame = bytes.fromhex("0000000000000000010000004078")
         async with await _connect(there, "worker") as raw:
             await raw.send(_hello(there))
@@ -363,7 +363,7 @@ async def test_an_answer_to_what_it_was_not_given_is_refused(tmp_path: Path) -> 
         assert there.refused == [
             ("worker", "not-given", "it answered what was asked of somebody else")
         ]
-        assert not asked.done()
+        assert not task.done()
         async with await _connect(there, "worker") as raw:
             await raw.send(_hello(there))
             begin = orjson.loads(await raw.recv())["begin"]
@@ -372,7 +372,7 @@ async def test_an_answer_to_what_it_was_not_given_is_refused(tmp_path: Path) -> 
             while "end" not in str(await raw.recv()):
                 pass
         with pytest.raises(WorkerLost, match="an answer to what nobody asked"):
-            await asked
+            await task
         assert (await there.judges.reason(brief(2, 1, agent="other"))).label == "seen 2"
         assert first.label == "seen 1"
 
@@ -424,8 +424,8 @@ async def test_who_is_revoked_is_sent_away_at_once(tmp_path: Path) -> None:
         await there.judges.reason(brief())
         there.issuer.revoke("worker")
         await there.came(number=0)
-        await until(lambda: any("revoked" in told for told in host.told))
-        assert ("worker", "revoked") in {told[:2] for told in there.refused}
+        await until(lambda: any("revoked" in refusal for refusal in host.reports))
+        assert ("worker", "revoked") in {refusal[:2] for refusal in there.refused}
 
 
 @pytest.mark.parametrize("url", ["http://gateway.example", "ftp://localhost", "run", "--gateway"])
@@ -454,15 +454,15 @@ async def test_decisions_after_lost_connections_equal_those_of_an_undisturbed_ru
             if position == 35:
                 await asyncio.to_thread(host.stop)
                 host = there.host()
-            asked = brief(position, position - 1, value=position / 7)
-            far = await there.judges.reason(asked)
+            briefing = brief(position, position - 1, value=position / 7)
+            far = await there.judges.reason(briefing)
             if far.needs_state:
                 since = [(at, event) for at, event in seen if at > kept[1]]
                 there.judges.restore_state("worker", "k", kept[0], kept[1], since)
-                far = await there.judges.reason(asked)
-            near = await here.reason(asked)
+                far = await there.judges.reason(briefing)
+            near = await here.reason(briefing)
             assert replace(far, checkpoint=None) == replace(near, checkpoint=None)
-            seen.append((position, asked.event))
+            seen.append((position, briefing.event))
             if far.checkpoint is not None:
                 kept = (far.checkpoint, position)
         assert kept[1] > 0
@@ -483,8 +483,8 @@ async def test_a_worker_with_googles_identity_comes_in(tmp_path: Path) -> None:
             there.host(mint=mint)
             assert (await there.judges.reason(brief())).label == "seen 1"
             other = there.host("other", mint=mint)
-            await until(lambda: bool(other.told))
-            assert "wrong-subject" in other.told[0]
+            await until(lambda: bool(other.reports))
+            assert "wrong-subject" in other.reports[0]
             there.issuer.revoke("worker")
             await there.came(number=0)
         finally:

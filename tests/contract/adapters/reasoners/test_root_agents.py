@@ -51,7 +51,7 @@ root_agent = root_agent.clone(update={
 """
 
 
-def told(folder: Path) -> dict[str, Any]:
+def described(folder: Path) -> dict[str, Any]:
     """Return what an honest worker tells, told in this process."""
     return describe_root_agent(folder, None)
 
@@ -65,7 +65,7 @@ def made_again(folder: Path, said: object) -> Any:
 
 async def test_a_fleet_asks_the_models_of_agents_whose_code_it_does_not_run(tmp_path: Path) -> None:
     """Model and instruction are the agent's own; another release is read in a worker too."""
-    asked, before = registered_echo(), imported("worker")
+    requests, before = registered_echo(), imported("worker")
     fleet = toy_fleet(tmp_path, World(), reasoner="adk", workers=True)
     code = fleet.content / "agents" / "worker" / "agent.py"
     mine = code.read_text().replace('"none"', "f'echo-{__import__(\"os\").getpid()}'")
@@ -81,11 +81,11 @@ async def test_a_fleet_asks_the_models_of_agents_whose_code_it_does_not_run(tmp_
             await fleet.send(event)
             await fleet.wait_until_idle()
             assert [run.state for run in fleet.runs(event)] == ["done"]
-            model, told = asked.pop()
+            model, described = requests.pop()
             assert model.startswith("echo-")
             assert model != f"echo-{os.getpid()}", "it was read in a process of its own"
-            assert told.startswith(instruction)
-        assert asked == []
+            assert described.startswith(instruction)
+        assert requests == []
         assert (fleet.app.containment or Containment(None, "none")).gaps() == MISSING
     # What another test had imported may go meanwhile.
     assert imported("worker").items() <= before.items()
@@ -98,7 +98,7 @@ def registered_echo() -> list[tuple[str, str]]:
     from google.adk.models.registry import LLMRegistry
     from google.genai import types
 
-    asked: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
 
     class Echo(BaseLlm):
         @classmethod
@@ -108,11 +108,11 @@ def registered_echo() -> list[tuple[str, str]]:
         async def generate_content_async(
             self, llm_request: LlmRequest, stream: bool = False
         ) -> AsyncGenerator[LlmResponse, None]:
-            asked.append((self.model, str(llm_request.config.system_instruction)))
+            requests.append((self.model, str(llm_request.config.system_instruction)))
             yield LlmResponse(content=types.Content(role="model", parts=[types.Part(text="done")]))
 
     LLMRegistry.register(Echo)
-    return asked
+    return requests
 
 
 SILENT = """
@@ -204,12 +204,12 @@ async def test_a_worker_that_is_not_boxed_in_reads_nothing(tmp_path: Path) -> No
     crew = Crew(tmp_path / "crew", LIMITS)
     scratch = tmp_path / "crew" / "state" / "scratch"
     try:
-        asked = asyncio.ensure_future(describe_in_worker(crew.pool, "sorter", folder, None))
+        task = asyncio.ensure_future(describe_in_worker(crew.pool, "sorter", folder, None))
         await until(lambda: scratch.is_dir() and list(scratch.iterdir()) != [])
         for place in scratch.iterdir():
             place.rmdir()
         with pytest.raises(BadFleet, match="could not enter its box") as refused:
-            await asked
+            await task
         assert "do it again" in str(refused.value.mend), "no line of its code is at fault"
     finally:
         crew.pool.close()
@@ -235,8 +235,8 @@ def settings_of(folder: Path, *, box: bool) -> Settings:
 async def test_two_releases_at_once_are_both_told_and_leave_nothing(tmp_path: Path) -> None:
     folders = [write(tmp_path / name) for name in ("one", "two")]
     describe = build_root_describer(settings_of(tmp_path, box=True))
-    asked = (describe({"sorter": (folder, release_digest(folder))}) for folder in folders)
-    found = await asyncio.gather(*asked)
+    queries = (describe({"sorter": (folder, release_digest(folder))}) for folder in folders)
+    found = await asyncio.gather(*queries)
     assert [one["sorter"]["name"] for one in found] == ["sorter", "sorter"]
     scratch = tmp_path / "state" / "models" / "scratch"
     await until(lambda: list(scratch.iterdir()) == [])
@@ -245,20 +245,20 @@ async def test_two_releases_at_once_are_both_told_and_leave_nothing(tmp_path: Pa
 STOPS = "import os, signal\nos.kill(os.getppid(), signal.SIGSTOP)\n"
 
 
-async def test_a_worker_s_zygote_that_does_not_end_keeps_nobody(
+async def test_a_worker_s_fork_server_that_does_not_end_keeps_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Outside a box, code can stop the process that started it; the loop turns on meanwhile."""
     monkeypatch.setattr(supervisor, "LINGER_S", 2.0)
     folder = write(tmp_path, STOPS + AGENT_PY)
     describe = build_root_describer(settings_of(tmp_path, box=False))
-    asked = asyncio.ensure_future(describe({"sorter": (folder, release_digest(folder))}))
+    task = asyncio.ensure_future(describe({"sorter": (folder, release_digest(folder))}))
     longest, began = 0.0, time.monotonic()
     before = began
-    while not asked.done():
+    while not task.done():
         await asyncio.sleep(0.01)
         longest, before = max(longest, time.monotonic() - before), time.monotonic()
-    assert (await asked)["sorter"]["name"] == "sorter"
+    assert (await task)["sorter"]["name"] == "sorter"
     assert time.monotonic() - began > 2.0, "it was waited for"
     assert longest < 1.5
 
@@ -272,7 +272,7 @@ def test_a_shipped_root_agent_is_made_again(name: str) -> None:
 
     folder = checkout() / "agents" / name
     theirs: Any = load_module(folder, "agent").root_agent
-    ours = made_again(folder, told(folder))
+    ours = made_again(folder, described(folder))
     assert same(ours) == same(theirs)
 
 
@@ -281,7 +281,7 @@ def test_all_that_a_root_agent_may_say_is_made_again(tmp_path: Path) -> None:
     from vedette.config.agent_loader import load_module
 
     theirs: Any = load_module(folder, "agent").root_agent
-    said = told(folder)
+    said = described(folder)
     ours = made_again(folder, said)
     assert same(ours) == same(theirs)
     assert ours.generate_content_config.temperature == 0.5
@@ -324,7 +324,7 @@ root_agent.generate_content_config = types.GenerateContentConfig(
 )
 def test_what_cannot_be_told_is_refused_by_name(tmp_path: Path, code: str, what: str) -> None:
     with pytest.raises(BadFleet, match=what) as refused:
-        told(write(tmp_path, code))
+        described(write(tmp_path, code))
     assert refused.value.where == "sorter/agent.py"
     assert refused.value.mend
 
@@ -354,7 +354,7 @@ LIES: list[tuple[str, Change]] = [
 @pytest.mark.parametrize("change", [pytest.param(change, id=name) for name, change in LIES])
 def test_a_lie_about_a_root_agent_is_refused(tmp_path: Path, change: Change) -> None:
     folder = write(tmp_path)
-    said = told(folder)
+    said = described(folder)
     made_again(folder, said)
     change(said)
     with pytest.raises(BadFleet) as refused:
@@ -364,8 +364,8 @@ def test_a_lie_about_a_root_agent_is_refused(tmp_path: Path, change: Change) -> 
     assert str(refused.value).isprintable()
 
 
-async def reasoner_told(folder: Path, release: str, **changes: Any) -> AdkReasoner:
-    said = {**told(folder), **changes}
+async def reasoner_of(folder: Path, release: str, **changes: Any) -> AdkReasoner:
+    said = {**described(folder), **changes}
 
     async def describe(wanted: object) -> dict[str, Any]:
         return {"sorter": said}
@@ -383,9 +383,9 @@ async def test_a_model_that_nobody_serves_does_not_go_live(tmp_path: Path, model
     """ADK knows it by a package that is not here, by code of the worker's, or not at all."""
     folder = write(tmp_path)
     release = release_digest(folder)
-    await reasoner_told(folder, release, model="gemini-2.5-flash")
+    await reasoner_of(folder, release, model="gemini-2.5-flash")
     with pytest.raises(BadFleet, match="is none that is known here") as refused:
-        await reasoner_told(folder, release, model=model)
+        await reasoner_of(folder, release, model=model)
     assert refused.value.where == "sorter/agent.py"
     assert refused.value.mend
     assert str(refused.value).isprintable()
@@ -397,7 +397,7 @@ async def test_the_tools_of_another_release_are_not_taken(tmp_path: Path) -> Non
     release = release_digest(folder)
     (folder / "agent.yaml").write_text(AGENT_YAML.replace("high_impact: true", ""))
     with pytest.raises(BadFleet) as refused:
-        await reasoner_told(folder, release, model="gemini-2.5-flash")
+        await reasoner_of(folder, release, model="gemini-2.5-flash")
     assert refused.value.code == "release-changed"
 
 

@@ -59,10 +59,10 @@ async def test_what_is_thought_crosses_the_border_unchanged(tmp_path: Path) -> N
         "m1", "inbox", 2, "inbox", "fact", ("a",), "text", "0" * 64, "desk", "2026-01-02"
     )
     async with crew(tmp_path) as there:
-        asked = replace(brief(value=0.1), memories=(memory,))
-        thought = await there.judges.reason(asked)
+        briefing = replace(brief(value=0.1), memories=(memory,))
+        thought = await there.judges.reason(briefing)
         here = InProcessReasoner(lambda _: load_judge(there.agents / "worker", CHARTER, ()))
-        assert thought == await here.reason(asked)
+        assert thought == await here.reason(briefing)
         (proposal,) = thought.proposals
         assert proposal.args["message"] == Ref("/event/subject")
         assert proposal.args["like"] == {"ref": "/x"}, "a value is never taken for a reference"
@@ -98,9 +98,9 @@ async def test_who_kills_its_worker_is_charged_and_nobody_else(
         with pytest.raises(WorkerLost, match=why):
             await guilty
         assert isinstance(guilty.exception(), Temporary), "an attempt is counted"
-        told = await asyncio.gather(*before, *after, other)
-        assert {thought.label for thought in told} == {"seen 1"}
-        assert not any(thought.needs_state for thought in told)
+        answers = await asyncio.gather(*before, *after, other)
+        assert {thought.label for thought in answers} == {"seen 1"}
+        assert not any(thought.needs_state for thought in answers)
         await until(lambda: not alive(pid))
         assert await there.born() != pid
         await until(lambda: bool(there.deaths))  # told by the one that had started it
@@ -112,7 +112,7 @@ async def test_who_kills_its_worker_is_charged_and_nobody_else(
 NINE = [f"p{n}" for n in range(9)]
 
 
-async def asked_behind(
+async def queue_behind(
     there: Crew, do: str, within_s: float
 ) -> list[asyncio.Task[ReasonerJudgement]]:
     """Ask nine questions that end workers, then others; return the nine once those are answered."""
@@ -127,7 +127,7 @@ async def asked_behind(
 async def test_questions_that_take_long_keep_no_other_key_waiting(tmp_path: Path) -> None:
     """They have all the time that is theirs, in workers of their own, which end with them."""
     async with crew(tmp_path, replace(LIMITS, time_us=25_000_000)) as there:
-        guilty = await asked_behind(there, "sleep", 24)
+        guilty = await queue_behind(there, "sleep", 24)
         assert not there.deaths
         assert not any(task.done() for task in guilty)
         for task in guilty:
@@ -138,9 +138,9 @@ async def test_questions_that_take_long_keep_no_other_key_waiting(tmp_path: Path
 async def test_questions_that_end_workers_keep_no_other_key_waiting(tmp_path: Path) -> None:
     """The next worker is there at once, and a second attempt is not made in it."""
     async with crew(tmp_path) as there:
-        guilty = await asked_behind(there, "exit", 14)
-        told = await asyncio.gather(*guilty, return_exceptions=True)
-        assert {type(each) for each in told} == {WorkerLost}
+        guilty = await queue_behind(there, "exit", 14)
+        answers = await asyncio.gather(*guilty, return_exceptions=True)
+        assert {type(each) for each in answers} == {WorkerLost}
         pid, deaths = await there.born(), len(there.deaths)
         with pytest.raises(WorkerLost):
             await there.judges.reason(brief(key=NINE[0], do="exit"))
@@ -203,11 +203,11 @@ GARBAGE = {
 async def test_garbage_on_the_wire_harms_no_other_agent(tmp_path: Path, data: str) -> None:
     """Nor the engine. Who wrote it cannot be known: an event of the same agent is charged."""
     async with crew(tmp_path) as there:
-        asked = [brief(key="guilty", do="garbage", bytes=data)]
-        asked += [brief(key=f"g{n}") for n in range(3)]
+        briefings = [brief(key="guilty", do="garbage", bytes=data)]
+        briefings += [brief(key=f"g{n}") for n in range(3)]
         other = asyncio.create_task(there.judges.reason(brief(agent="other")))
-        told = await asyncio.gather(*map(there.judges.reason, asked), return_exceptions=True)
-        wrong = [answer for answer in told if isinstance(answer, Exception)]
+        answers = await asyncio.gather(*map(there.judges.reason, briefings), return_exceptions=True)
+        wrong = [answer for answer in answers if isinstance(answer, Exception)]
         assert wrong
         for error in wrong:
             assert "garbage" in str(error) or "is no answer" in str(error)
@@ -226,21 +226,21 @@ class Key:
         self.seen: list[tuple[int, Event]] = []
         self.checkpoint: tuple[bytes | None, int] = (None, 0)
 
-    async def judge(self, judges: Any, asked: Briefing) -> ReasonerJudgement:
-        asked = replace(asked, previous=self.seen[-1][0] if self.seen else 0)
+    async def judge(self, judges: Any, briefing: Briefing) -> ReasonerJudgement:
+        briefing = replace(briefing, previous=self.seen[-1][0] if self.seen else 0)
         try:
-            thought: ReasonerJudgement = await judges.reason(asked)
+            thought: ReasonerJudgement = await judges.reason(briefing)
         except WorkerLost:
             # What was asked first when it was killed is charged, and tried again.
-            thought = await judges.reason(asked)
+            thought = await judges.reason(briefing)
         if thought.needs_state:
             blob, at = self.checkpoint
             since = [(position, event) for position, event in self.seen if position > at]
             judges.restore_state("worker", self.name, blob, at, since)
-            thought = await judges.reason(asked)
-        self.seen.append((asked.position, asked.event))
+            thought = await judges.reason(briefing)
+        self.seen.append((briefing.position, briefing.event))
         if thought.checkpoint is not None:
-            self.checkpoint = (thought.checkpoint, asked.position)
+            self.checkpoint = (thought.checkpoint, briefing.position)
         return thought
 
 
@@ -256,8 +256,8 @@ async def test_decisions_after_kills_equal_those_of_an_undisturbed_run(tmp_path:
             if position % 97 == 0:
                 os.kill(await there.born(), signal.SIGKILL)
             far, near = keys[position % 3]
-            asked = brief(position, key=far.name, value=position / 7)
-            thoughts = [await far.judge(there.judges, asked), await near.judge(here, asked)]
+            briefing = brief(position, key=far.name, value=position / 7)
+            thoughts = [await far.judge(there.judges, briefing), await near.judge(here, briefing)]
             assert len({repr(replace(thought, checkpoint=None)) for thought in thoughts}) == 1
         assert len(there.deaths) >= 6
         assert all(far.checkpoint[1] and near.checkpoint[1] for far, near in keys)
@@ -443,7 +443,7 @@ async def test_workers_die_with_an_engine_that_is_killed(tmp_path: Path, do: str
             engine.stdout.close()
 
 
-async def test_a_killed_zygote_is_replaced(tmp_path: Path) -> None:
+async def test_a_killed_fork_server_is_replaced(tmp_path: Path) -> None:
     async with crew(tmp_path) as there:
         await there.judges.reason(brief())
         pid = await there.born()
@@ -453,7 +453,7 @@ async def test_a_killed_zygote_is_replaced(tmp_path: Path) -> None:
         assert await there.born() != pid
 
 
-async def test_who_kills_the_zygote_is_charged(tmp_path: Path) -> None:
+async def test_who_kills_the_fork_server_is_charged(tmp_path: Path) -> None:
     """So it is not tried for ever; what else was being judged then may be charged once as well.
 
     In a box it could not.
@@ -465,13 +465,13 @@ async def test_who_kills_the_zygote_is_charged(tmp_path: Path) -> None:
         assert (await there.judges.reason(brief(key="n"))).label == "seen 1"
 
 
-async def test_a_zygote_that_never_comes_up_charges_nobody(tmp_path: Path) -> None:
+async def test_a_fork_server_that_never_comes_up_charges_nobody(tmp_path: Path) -> None:
     async with crew(tmp_path, command=(sys.executable, "-c", "raise SystemExit(1)")) as there:
-        asked = asyncio.create_task(there.judges.reason(brief()))
+        task = asyncio.create_task(there.judges.reason(brief()))
         await until(lambda: len(there.deaths) >= 2)
-        assert not asked.done()
+        assert not task.done()
         there.pool._command = COMMAND
-        assert (await asked).label == "seen 1"
+        assert (await task).label == "seen 1"
 
 
 async def test_a_judge_that_fails_to_load_says_so_to_each_event(tmp_path: Path) -> None:
@@ -492,11 +492,11 @@ async def test_a_judge_that_crashes_while_loading_charges_one_event_each_time(
         folder = there.agents / "broken"
         folder.mkdir(parents=True)
         (folder / "judge.py").write_text("import os\nos._exit(5)\n")
-        asked = [
+        tasks = [
             asyncio.create_task(there.judges.reason(brief(key=key, agent="broken")))
             for key in ("a", "b")
         ]
-        for task in asked:
+        for task in tasks:
             with pytest.raises(WorkerLost, match="exit code 5"):
                 await task
         assert len(there.deaths) == 2

@@ -27,11 +27,11 @@ def settings(folder: Path, text: str = "") -> Settings:
 
 def test_a_fleet_isolates_its_agents_unless_told_otherwise(tmp_path: Path) -> None:
     assert settings(tmp_path).isolation == Isolation(True, 300_000_000)
-    told = settings(tmp_path, '[isolation]\nworkers = "none"\nidle = "30s"\n')
-    assert told.isolation == Isolation(False, 30_000_000)
+    isolation = settings(tmp_path, '[isolation]\nworkers = "none"\nidle = "30s"\n')
+    assert isolation.isolation == Isolation(False, 30_000_000)
     assert Settings.of(tmp_path).isolation == Isolation(False, 300_000_000)
-    told = settings(tmp_path, '[isolation]\nbox = "none"\nrequire = true\n')
-    assert (told.isolation.sandbox, told.isolation.require_sandbox) == (False, True)
+    isolation = settings(tmp_path, '[isolation]\nbox = "none"\nrequire = true\n')
+    assert (isolation.isolation.sandbox, isolation.isolation.require_sandbox) == (False, True)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_a_wrong_isolation_is_told_with_its_line(tmp_path: Path, wrong: str) -> 
         settings(tmp_path, f"[isolation]\n{wrong}\n")
 
 
-def limits(folder: Path, told: str) -> ResourceLimits:
+def limits(folder: Path, text: str) -> ResourceLimits:
     fleet = toy_fleet(folder, World())
     content = fleet.content
-    if told:
+    if text:
         with (content / "agents/worker/agent.yaml").open("a") as file:
-            file.write(told)
+            file.write(text)
     where = Settings.of(content, "harbour")
     where = type(where)(**{name: getattr(where, name) for name in where.__struct_fields__} | {
         "targets": fleet.targets
@@ -58,8 +58,8 @@ def limits(folder: Path, told: str) -> ResourceLimits:
 
 def test_limits_of_an_agent(tmp_path: Path) -> None:
     assert limits(tmp_path / "a", "") == ResourceLimits(5_000_000, 512 << 20)
-    told = "limits: {time: 250ms, memory: 2GiB}\n"
-    assert limits(tmp_path / "b", told) == ResourceLimits(250_000, 2 << 30)
+    text = "limits: {time: 250ms, memory: 2GiB}\n"
+    assert limits(tmp_path / "b", text) == ResourceLimits(250_000, 2 << 30)
 
 
 @pytest.mark.parametrize(

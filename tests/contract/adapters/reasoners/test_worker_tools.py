@@ -118,7 +118,7 @@ class There:
             folder / "state", on_worker_lost=lambda agent, kind, why: self.deaths.append(why)
         )
         reach = Reach((str(target),))
-        self.hands = WorkerTools(
+        self.tools = WorkerTools(
             self.pool, lambda name: (str(agent), None, LIMITS), lambda _: reach
         )
 
@@ -168,37 +168,37 @@ DONE = Outcome("done", {"id": "k", "n": 0.1}, "told")
 async def test_what_a_tool_answers_is_the_outcome(there: There, function: str) -> None:
     for state in ("done", "failed", "retry", "unknown"):
         call = there.call(state, state=state)
-        outcome = await there.hands.perform(a_tool(function=function), call, yes)
+        outcome = await there.tools.perform(a_tool(function=function), call, yes)
         assert outcome is not None
         assert (outcome.state, outcome.data["n"], outcome.error) == (state, 0.1, "told")
 
 
 @pytest.mark.parametrize("function", ["act", "act_async"])
 async def test_what_may_not_start_is_not_called(there: There, function: str) -> None:
-    asked = []
+    requests = []
 
     def no() -> bool:
-        asked.append(there.count("entered"))
+        requests.append(there.count("entered"))
         return False
 
     tool = a_tool(function=function)
-    assert await there.hands.perform(tool, there.call(), no) is None
-    assert (asked, there.count("entered")) == ([0], 0)
-    assert await there.hands.perform(tool, there.call(), yes) == DONE
+    assert await there.tools.perform(tool, there.call(), no) is None
+    assert (requests, there.count("entered")) == ([0], 0)
+    assert await there.tools.perform(tool, there.call(), yes) == DONE
 
 
 async def test_it_is_asked_immediately_before_the_call(there: There) -> None:
     """Not when the call is handed over: with one slow call per thread, the rest ask later."""
-    asked: list[float] = []
+    requests: list[float] = []
 
     def at() -> bool:
-        asked.append(time.monotonic())
+        requests.append(time.monotonic())
         return True
 
     calls = [there.call(f"k{n}", do="slow") for n in range(64)]
-    told = await asyncio.gather(*(there.hands.perform(a_tool(), call, at) for call in calls))
-    assert {outcome.state for outcome in told if outcome} == {"done"}
-    assert max(asked) - min(asked) >= 0.3
+    outcomes = await asyncio.gather(*(there.tools.perform(a_tool(), call, at) for call in calls))
+    assert {outcome.state for outcome in outcomes if outcome} == {"done"}
+    assert max(requests) - min(requests) >= 0.3
 
 
 async def test_an_error_in_may_start_makes_no_call(there: There) -> None:
@@ -206,14 +206,14 @@ async def test_an_error_in_may_start_makes_no_call(there: There) -> None:
         raise RuntimeError("the line is broken")
 
     with pytest.raises(RuntimeError, match="the line is broken"):
-        await there.hands.perform(a_tool(), there.call(), broken)
+        await there.tools.perform(a_tool(), there.call(), broken)
     await asyncio.sleep(0.05)
     assert there.count("entered") == 0
 
 
 @pytest.mark.parametrize("function", ["act", "act_async"])
 @pytest.mark.parametrize(
-    ("do", "told"),
+    ("do", "expected"),
     [
         ("raise", "ValueError: a bug"),
         ("leave", "SystemExit: 4"),
@@ -221,20 +221,20 @@ async def test_an_error_in_may_start_makes_no_call(there: There) -> None:
     ],
 )
 async def test_a_tool_that_raises_ends_its_own_call_only(
-    there: There, function: str, do: str, told: str
+    there: There, function: str, do: str, expected: str
 ) -> None:
     with pytest.raises(Exception, match=r".") as raised:
-        await there.hands.perform(a_tool(function=function), there.call(do=do), yes)
-    assert f"{type(raised.value).__name__}: {raised.value}" == told
-    assert await there.hands.perform(a_tool(function=function), there.call(), yes) == DONE
+        await there.tools.perform(a_tool(function=function), there.call(do=do), yes)
+    assert f"{type(raised.value).__name__}: {raised.value}" == expected
+    assert await there.tools.perform(a_tool(function=function), there.call(), yes) == DONE
     assert there.deaths == []
 
 
 async def test_the_target_is_asked_where_it_can_be(there: There) -> None:
-    assert await there.hands.query(a_tool(), there.call()) is None
-    await there.hands.perform(a_tool(), there.call(), yes)
-    assert await there.hands.query(a_tool(), there.call()) == Outcome("done", {"asked": True})
-    assert await there.hands.query(a_tool("none"), there.call()) is None
+    assert await there.tools.query(a_tool(), there.call()) is None
+    await there.tools.perform(a_tool(), there.call(), yes)
+    assert await there.tools.query(a_tool(), there.call()) == Outcome("done", {"asked": True})
+    assert await there.tools.query(a_tool("none"), there.call()) is None
     assert there.count("asked") == 2
 
 
@@ -242,38 +242,38 @@ async def test_a_call_that_outlives_its_time_is_not_repeated_before_it_is_back(
     there: There,
 ) -> None:
     call = there.call(timeout_us=SHORT_US, do="hang")
-    late = await there.hands.perform(a_tool(), call, yes)
+    late = await there.tools.perform(a_tool(), call, yes)
     assert late == Outcome("unknown", error="no answer within 0.1 s")
-    for again in (there.hands.query(a_tool(), call), there.hands.perform(a_tool(), call, yes)):
-        outcome = await again
+    for repeat in (there.tools.query(a_tool(), call), there.tools.perform(a_tool(), call, yes)):
+        outcome = await repeat
         assert outcome is not None
         assert outcome.error == "an earlier call has not come back yet"
     assert (there.count("entered"), there.count("asked")) == (1, 0)
     there.release.touch()
     long = replace(call, timeout_us=LONG_US)
-    assert await there.hands.perform(a_tool(), long, yes) == DONE
+    assert await there.tools.perform(a_tool(), long, yes) == DONE
     assert there.count("entered") == 1
 
 
 async def test_two_calls_of_a_key_at_once_are_one(there: There) -> None:
-    both = [there.hands.perform(a_tool(), there.call(), yes) for _ in range(2)]
+    both = [there.tools.perform(a_tool(), there.call(), yes) for _ in range(2)]
     assert await asyncio.gather(*both) == [DONE, DONE]
     assert there.count("entered") == 1
 
 
 async def test_who_goes_lets_the_call_go_on(there: There) -> None:
     call = there.call(do="hang")
-    gone = asyncio.create_task(there.hands.perform(a_tool(), call, yes))
+    gone = asyncio.create_task(there.tools.perform(a_tool(), call, yes))
     await until(lambda: there.count("entered") == 1)
     gone.cancel()
     with pytest.raises(asyncio.CancelledError):
         await gone
-    again = asyncio.create_task(there.hands.perform(a_tool(), call, yes))
+    repeat = asyncio.create_task(there.tools.perform(a_tool(), call, yes))
     await asyncio.sleep(0)
     # Words are taken up in their order: once this is back the call before it waits over there.
-    await there.hands.perform(a_tool(), there.call("behind"), yes)
+    await there.tools.perform(a_tool(), there.call("behind"), yes)
     there.release.touch()
-    assert await again == DONE
+    assert await repeat == DONE
     assert there.count("entered") == 1
 
 
@@ -282,12 +282,12 @@ async def test_who_goes_lets_the_call_go_on(there: There) -> None:
 
 async def test_rows_come_back_while_the_loop_waits(there: There) -> None:
     tool = a_tool("transactional", "rows")
-    written = there.hands.compute_rows(tool, there.call(), {"a": 1})
+    written = there.tools.compute_rows(tool, there.call(), {"a": 1})
     assert written == [RowWrite("notes", "k", {"a": 1, "share": 0.1}), RowWrite("notes", "x", None)]
     with pytest.raises(Exception, match="no such note"):
-        there.hands.compute_rows(tool, there.call(do="raise"), None)
+        there.tools.compute_rows(tool, there.call(do="raise"), None)
     with pytest.raises(Exception, match="did not answer with a list of RowWrite"):
-        there.hands.compute_rows(tool, there.call(do="wrong"), None)
+        there.tools.compute_rows(tool, there.call(do="wrong"), None)
 
 
 @pytest.mark.parametrize(
@@ -295,12 +295,12 @@ async def test_rows_come_back_while_the_loop_waits(there: There) -> None:
 )
 async def test_rows_that_never_come_end_their_worker(there: There, do: str, why: str) -> None:
     tool = a_tool("transactional", "rows")
-    there.hands.compute_rows(tool, there.call(), None)
+    there.tools.compute_rows(tool, there.call(), None)
     began = time.monotonic()
     with pytest.raises(WorkerLost, match=why):
-        there.hands.compute_rows(tool, there.call(do=do), None)
+        there.tools.compute_rows(tool, there.call(do=do), None)
     assert time.monotonic() - began < 10
-    assert there.hands.compute_rows(tool, there.call(), None)
+    assert there.tools.compute_rows(tool, there.call(), None)
 
 
 # --- deaths ----------------------------------------------------------------------------------
@@ -316,12 +316,12 @@ async def test_rows_that_never_come_end_their_worker(there: There, do: str, why:
 )
 async def test_a_call_that_kills_its_worker_is_unknown(there: There, do: str, why: str) -> None:
     """And so is one that was under way beside it; one that was not begun is begun again."""
-    beside = asyncio.create_task(there.hands.perform(a_tool(), there.call("b", do="hang"), yes))
+    beside = asyncio.create_task(there.tools.perform(a_tool(), there.call("b", do="hang"), yes))
     await until(lambda: there.count("entered", "b") == 1)
     pid = there.pid
     call = there.call("guilty", do=do, timeout_us=2_000_000)
     (outcome,) = await asyncio.gather(
-        there.hands.perform(a_tool(), call, yes), return_exceptions=True
+        there.tools.perform(a_tool(), call, yes), return_exceptions=True
     )
     if do == "eat":
         assert type(outcome).__name__ == why
@@ -333,7 +333,7 @@ async def test_a_call_that_kills_its_worker_is_unknown(there: There, do: str, wh
     assert beside.result().state == "unknown"  # type: ignore[union-attr]
     assert not alive(pid)
     assert (there.count("entered", "b"), there.count("happened", "b")) == (1, 0)
-    assert await there.hands.perform(a_tool(), there.call(), yes) == DONE
+    assert await there.tools.perform(a_tool(), there.call(), yes) == DONE
 
 
 async def test_a_call_that_was_not_begun_is_made_by_the_next_worker(there: There) -> None:
@@ -342,7 +342,7 @@ async def test_a_call_that_was_not_begun_is_made_by_the_next_worker(there: There
     `a` has asked for its permit when the worker dies; `b` is asked of one that is dead already,
     before the engine knows.
     """
-    await there.hands.perform(a_tool(), there.call("warm"), yes)
+    await there.tools.perform(a_tool(), there.call("warm"), yes)
     killed: list[int] = []
     waiting: list[asyncio.Task[Outcome | None]] = []
 
@@ -352,12 +352,12 @@ async def test_a_call_that_was_not_begun_is_made_by_the_next_worker(there: There
             os.kill(there.pid, signal.SIGKILL)
             while alive(killed[0]):
                 time.sleep(0.001)
-            perform = there.hands.perform(a_tool(), there.call("b"), yes)
+            perform = there.tools.perform(a_tool(), there.call("b"), yes)
             waiting.append(asyncio.create_task(perform))
             return False
         return True
 
-    gone = await there.hands.perform(a_tool(), there.call("a"), kill_first)
+    gone = await there.tools.perform(a_tool(), there.call("a"), kill_first)
     late = await waiting[0]
     assert [outcome.state for outcome in (gone, late) if outcome] == ["done", "done"]
     assert there.pid != killed[0]
@@ -365,7 +365,7 @@ async def test_a_call_that_was_not_begun_is_made_by_the_next_worker(there: There
 
 
 async def test_a_question_to_the_target_that_kills_is_unknown(there: There) -> None:
-    outcome = await there.hands.query(a_tool(), there.call(query="exit"))
+    outcome = await there.tools.query(a_tool(), there.call(query="exit"))
     assert outcome is not None
     assert (outcome.state, "exit code 4" in outcome.error) == ("unknown", True)
 
@@ -373,7 +373,7 @@ async def test_a_question_to_the_target_that_kills_is_unknown(there: There) -> N
 async def test_tools_that_crash_while_loading_let_nothing_happen(tmp_path: Path) -> None:
     async with opened(tmp_path) as there:
         (tmp_path / "agents/worker/tools.py").write_text("import os\nos._exit(9)\n")
-        outcome = await there.hands.perform(a_tool(), there.call(), yes)
+        outcome = await there.tools.perform(a_tool(), there.call(), yes)
         assert outcome is not None
         assert outcome.state == "retry"
         assert outcome.error.startswith("not called: the worker of worker ended by itself")
@@ -382,17 +382,17 @@ async def test_tools_that_crash_while_loading_let_nothing_happen(tmp_path: Path)
 async def test_calls_that_hang_are_ended_with_their_worker(there: There) -> None:
     """A thread cannot be ended, a process can: after too many the agent begins afresh."""
     calls = [there.call(f"h{n}", do="hang", timeout_us=SHORT_US) for n in range(MAX_HUNG)]
-    told = await asyncio.gather(*(there.hands.perform(a_tool(), call, yes) for call in calls))
-    assert {outcome.state for outcome in told if outcome} == {"unknown"}
+    outcomes = await asyncio.gather(*(there.tools.perform(a_tool(), call, yes) for call in calls))
+    assert {outcome.state for outcome in outcomes if outcome} == {"unknown"}
     await until(lambda: there.deaths == [f"had {MAX_HUNG} calls that did not come back"])
-    assert await there.hands.perform(a_tool(), there.call(), yes) == DONE
+    assert await there.tools.perform(a_tool(), there.call(), yes) == DONE
     there.release.touch()
     await asyncio.sleep(0.05)
     assert not any(there.count("happened", f"h{n}") for n in range(MAX_HUNG))
 
 
 async def test_a_call_on_its_way_may_come_back_when_the_pool_closes(there: There) -> None:
-    made = asyncio.create_task(there.hands.perform(a_tool(), there.call(do="hang"), yes))
+    made = asyncio.create_task(there.tools.perform(a_tool(), there.call(do="hang"), yes))
     await until(lambda: there.count("entered") == 1)
     made.cancel()
     await asyncio.sleep(0)
@@ -404,7 +404,7 @@ async def test_a_call_on_its_way_may_come_back_when_the_pool_closes(there: There
 
 
 async def test_closing_waits_for_no_call_that_hangs(there: There) -> None:
-    made = asyncio.create_task(there.hands.perform(a_tool(), there.call(do="hang"), yes))
+    made = asyncio.create_task(there.tools.perform(a_tool(), there.call(do="hang"), yes))
     await until(lambda: there.count("entered") == 1)
     pid = there.pid
     made.cancel()
@@ -419,4 +419,4 @@ async def test_closing_waits_for_no_call_that_hangs(there: There) -> None:
 async def test_a_target_that_is_no_data_cannot_go_there(there: There) -> None:
     call = replace(there.call(), target={"thing": object()})
     with pytest.raises(TypeError, match="cannot go to a worker process"):
-        await there.hands.perform(a_tool(), call, yes)
+        await there.tools.perform(a_tool(), call, yes)

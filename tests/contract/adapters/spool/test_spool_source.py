@@ -93,8 +93,8 @@ def plain_folder() -> Iterator[Path]:
 
 
 def event(id: str = "1", **more: Any) -> str:
-    told = {"specversion": "1.0", "id": id, "source": "shop", "type": "order.placed"}
-    return json.dumps(told | more)
+    fields = {"specversion": "1.0", "id": id, "source": "shop", "type": "order.placed"}
+    return json.dumps(fields | more)
 
 
 def put(folder: Path, name: str, content: str | bytes | None = None) -> Path:

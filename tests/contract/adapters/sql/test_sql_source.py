@@ -151,9 +151,9 @@ async def test_each_row_once_over_pages_and_restarts(
     board.post("b1", "b2")
     await source.deliver(intake)
     await source.deliver(intake)
-    again = once(board.plan, clock)  # the same position, nothing in memory
+    repeat = once(board.plan, clock)  # the same position, nothing in memory
     board.post("c1")
-    await again.deliver(intake)
+    await repeat.deliver(intake)
     assert ids(intake) == [f"a{number}" for number in range(8)] + ["b1", "b2", "c1"]
 
 
@@ -196,7 +196,7 @@ async def test_rows_wake_an_agent_once_each(tmp_path: Path, lite: Board) -> None
 
 def _accepted(fleet: FleetHarness) -> list[str]:
     entries = fleet.entries("event.accepted")
-    events = [fleet.app.store.event(entry["event"]) for entry in entries]
+    events = [fleet.app.store.runs.event(entry["event"]) for entry in entries]
     return [event.id for event in events if event is not None]
 
 
@@ -405,7 +405,7 @@ async def test_names_are_quoted_and_looked_up(board: Board) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "expected"),
     [
         ({"table": "comments"}, "there is no table 'comments'"),
         ({"table": 'comment" WHERE 1=1 --'}, "there is no table"),
@@ -414,8 +414,8 @@ async def test_names_are_quoted_and_looked_up(board: Board) -> None:
         ({"columns": ("id", "txt")}, "has no column 'txt'"),
     ],
 )
-async def test_a_wrong_name_is_told(board: Board, given: dict[str, Any], told: str) -> None:
-    with pytest.raises(BadFleet, match=told):
+async def test_a_wrong_name_is_told(board: Board, given: dict[str, Any], expected: str) -> None:
+    with pytest.raises(BadFleet, match=expected):
         await once(board.plan.replace(**given)).deliver(ListIntake())
 
 
@@ -565,7 +565,7 @@ def test_the_settings_name_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "expected"),
     [
         ("", "needs one database"),
         ('path = "a.db"\nurl_env = "B"', "needs one database"),
@@ -574,10 +574,10 @@ def test_the_settings_name_it(tmp_path: Path) -> None:
         ('path = "a.db"\noverlap = "soon"', "is not a duration"),
     ],
 )
-def test_wrong_settings_are_told(tmp_path: Path, more: str, told: str) -> None:
+def test_wrong_settings_are_told(tmp_path: Path, more: str, expected: str) -> None:
     file = tmp_path / "vedette.toml"
     file.write_text(TOML + more + "\n")
-    with pytest.raises(BadFleet, match=told) as found:
+    with pytest.raises(BadFleet, match=expected) as found:
         load_settings(file)
     assert (found.value.where or "").startswith("vedette.toml:")
 
@@ -587,9 +587,9 @@ async def test_probe_says_what_is_there(board: Board) -> None:
     board.post("a")
     board.ask("INSERT INTO comment (id, seq) VALUES ('n', NULL)" if board.kind == "sqlite"
               else "ALTER TABLE comment ALTER seq DROP NOT NULL")  # fmt: skip
-    told = await probe(board.plan)
-    assert "the last row is at 1" in told
-    assert ("1 rows have no id or seq" in told) == (board.kind == "sqlite")
+    answer = await probe(board.plan)
+    assert "the last row is at 1" in answer
+    assert ("1 rows have no id or seq" in answer) == (board.kind == "sqlite")
 
 
 @pytest.mark.parametrize("word", ["ge%heim", "geheim%zz"])
@@ -602,8 +602,8 @@ async def test_a_url_that_cannot_be_read_is_not_quoted(
     with pytest.raises(BadFleet, match="the URL cannot be read") as found:
         await once(plan).deliver(ListIntake())
     assert "%25" in (found.value.mend or "")
-    told = "".join(traceback.format_exception(found.value))
-    assert "heim" not in told
+    text = "".join(traceback.format_exception(found.value))
+    assert "heim" not in text
 
 
 def test_no_error_of_the_database_tells_the_password(server: Board) -> None:
@@ -616,8 +616,8 @@ def test_no_error_of_the_database_tells_the_password(server: Board) -> None:
         for said in (word, server.url, "x" * 240 + word):
             with pytest.raises((BadFleet, SourceUnavailable)) as found:
                 table._rows("SELECT %s::text::int", (said,))
-            told = "".join(traceback.format_exception(found.value))
-            assert ("[hid" in told, word in told) == (True, False)
+            text = "".join(traceback.format_exception(found.value))
+            assert ("[hid" in text, word in text) == (True, False)
 
 
 @contextlib.contextmanager

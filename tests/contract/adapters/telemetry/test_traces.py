@@ -54,8 +54,8 @@ class Taker(BaseHTTPRequestHandler):
             self.send_response(400)
             self.end_headers()
             return
-        asked = ExportTraceServiceRequest.FromString(raw)
-        for resource in asked.resource_spans:
+        request = ExportTraceServiceRequest.FromString(raw)
+        for resource in request.resource_spans:
             for scope in resource.scope_spans:
                 self.server.spans += scope.spans
         self.send_response(200)
@@ -84,7 +84,7 @@ async def fleet(tmp_path: Path) -> AsyncIterator[FleetHarness]:
         yield fleet
 
 
-def told(event: Event) -> Event:
+def with_trace(event: Event) -> Event:
     return Event(
         event.source, event.id, event.type, event.subject, event.time, event.data,
         vouched=event.vouched, extensions={"traceparent": SENDER},
@@ -106,7 +106,9 @@ async def test_event_decision_and_effect_are_one_trace(
     fleet: FleetHarness, collector: Collector
 ) -> None:
     await fleet.send(
-        told(job("1", send_proposal(SECRET), propose("wire.send", to="x@evil.example", text="")))
+        with_trace(
+            job("1", send_proposal(SECRET), propose("wire.send", to="x@evil.example", text=""))
+        )
     )
     await fleet.wait_until_idle()
     spans = await traced(fleet)
@@ -136,17 +138,18 @@ async def test_event_decision_and_effect_are_one_trace(
 
 
 async def test_no_content_is_in_a_span_or_a_log_line(fleet: FleetHarness) -> None:
-    await fleet.send(told(job("1", send_proposal(SECRET), subject=SECRET)))
+    await fleet.send(with_trace(job("1", send_proposal(SECRET), subject=SECRET)))
     await fleet.wait_until_idle()
     spans = await traced(fleet)
     lines = [
-        format_entry(json.loads(raw), True) for _, raw in fleet.app.store.entries_after(0, 1000)
+        format_entry(json.loads(raw), True)
+        for _, raw in fleet.app.store.ledger.entries_after(0, 1000)
     ]
     assert spans
     assert SECRET not in repr(spans)
     assert SECRET not in "".join(lines)
     # The control: the content is there, where it may be.
-    bodies = [data for _, _, _, data in fleet.app.store.walk(("event.accepted",))]
+    bodies = [data for _, _, _, data in fleet.app.store.ledger.walk(("event.accepted",))]
     assert SECRET.encode() in b"".join(body for body in bodies if body)
 
 
@@ -198,13 +201,15 @@ async def test_what_a_collector_did_not_take_is_sent_again_and_once_only(
         fleet.app.settings = replace(fleet.app.settings, deployment=edges)
         running = Daemon(fleet.app, until_idle=False)
         task = asyncio.create_task(running.run())
-        await wait_until(lambda: running.sources is not None and fleet.app.store.last_seq() > 0)
+        await wait_until(
+            lambda: running.sources is not None and fleet.app.store.ledger.last_seq() > 0
+        )
         await fleet.app.intake.accept([job("1", send_proposal("hello"))])
         await wait_until(lambda: fleet.app.metrics.total("trace_failures") > 0)
         assert not collector.spans
         collector.refuse = False
         await wait_until(lambda: fleet.app.metrics.total("spans") > 0)
-        head = fleet.app.store.last_seq()
+        head = fleet.app.store.ledger.last_seq()
         await wait_until(lambda: int(fleet.app.store.meta(TRACES_KEY) or 0) >= head)
         running.stop()
         await task

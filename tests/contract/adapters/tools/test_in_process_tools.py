@@ -78,17 +78,17 @@ def target() -> Iterator[Target]:
 
 
 @asynccontextmanager
-async def hands_on(target: Target) -> AsyncIterator[InProcessTools]:
+async def open_tools(target: Target) -> AsyncIterator[InProcessTools]:
     module = ModuleType("tools")
     for name in ("act", "act_async", "query"):
         setattr(module, name, getattr(target, name))
-    hands = InProcessTools(lambda agent: module)
+    tools = InProcessTools(lambda agent: module)
     try:
-        yield hands
+        yield tools
     finally:
         target.release.set()
-        await wait_until(lambda: not hands._running_calls)
-        hands.close()
+        await wait_until(lambda: not tools._running_calls)
+        tools.close()
 
 
 def a_tool(settles: SettlementMode = "queryable", function: str = "act") -> Tool:
@@ -113,27 +113,27 @@ async def test_what_a_tool_answers_is_the_outcome(
     target: Target, function: str, state: Any
 ) -> None:
     target.answer = lambda call: Outcome(state, {"n": 1}, "told")
-    async with hands_on(target) as hands:
-        outcome = await hands.perform(a_tool(function=function), a_call(), yes)
+    async with open_tools(target) as tools:
+        outcome = await tools.perform(a_tool(function=function), a_call(), yes)
     assert outcome == Outcome(state, {"n": 1}, "told")
 
 
 @pytest.mark.parametrize("function", ["act", "act_async"])
 async def test_what_may_not_start_is_not_called(target: Target, function: str) -> None:
-    asked_on: list[str] = []
+    threads: list[str] = []
 
     def no() -> bool:
-        asked_on.append(threading.current_thread().name)
+        threads.append(threading.current_thread().name)
         return False
 
-    async with hands_on(target) as hands:
+    async with open_tools(target) as tools:
         tool = a_tool(function=function)
-        assert await hands.perform(tool, a_call(), no) is None
+        assert await tools.perform(tool, a_call(), no) is None
         assert not target.entered
-        assert len(asked_on) == 1
-        assert asked_on[0].startswith("vedette-hand") == (function == "act")
+        assert len(threads) == 1
+        assert threads[0].startswith("vedette-hand") == (function == "act")
         # Nothing is left of it: the key may be called.
-        assert await hands.perform(tool, a_call(), yes) == Outcome("done", {"id": "k"})
+        assert await tools.perform(tool, a_call(), yes) == Outcome("done", {"id": "k"})
 
 
 @pytest.mark.parametrize("function", ["act", "act_async"])
@@ -150,19 +150,19 @@ async def test_a_tool_that_raises_ends_its_own_call_only(
     target: Target, function: str, raised: BaseException, seen: type[BaseException]
 ) -> None:
     target.answer = lambda call: raised
-    async with hands_on(target) as hands:
+    async with open_tools(target) as tools:
         with pytest.raises(seen):
-            await hands.perform(a_tool(function=function), a_call(), yes)
+            await tools.perform(a_tool(function=function), a_call(), yes)
         target.answer = lambda call: Outcome("done")
-        assert await hands.perform(a_tool(function=function), a_call(), yes) == Outcome("done")
+        assert await tools.perform(a_tool(function=function), a_call(), yes) == Outcome("done")
 
 
 @pytest.mark.parametrize("function", ["act", "act_async"])
 async def test_an_answer_that_is_no_outcome_is_refused(target: Target, function: str) -> None:
     target.answer = lambda call: "fine"
-    async with hands_on(target) as hands:
+    async with open_tools(target) as tools:
         with pytest.raises(TypeError, match=r"order\.place did not answer with an Outcome"):
-            await hands.perform(a_tool(function=function), a_call(), yes)
+            await tools.perform(a_tool(function=function), a_call(), yes)
 
 
 async def test_a_coroutine_that_ends_at_once_needs_no_timer(
@@ -177,34 +177,34 @@ async def test_a_coroutine_that_ends_at_once_needs_no_timer(
         return at(when, *more, **named)
 
     monkeypatch.setattr(loop, "call_at", call_at)
-    async with hands_on(target) as hands:
+    async with open_tools(target) as tools:
         tool = a_tool(function="act_async")
-        assert await hands.perform(tool, a_call(), yes) == Outcome("done", {"id": "k"})
+        assert await tools.perform(tool, a_call(), yes) == Outcome("done", {"id": "k"})
         assert timers == []
         # The control: one that does not end at once has its time.
         target.stuck.add("slow")
-        assert await hands.perform(tool, a_call("slow", timeout_us=SHORT_US), yes) == LATE
+        assert await tools.perform(tool, a_call("slow", timeout_us=SHORT_US), yes) == LATE
         assert timers
 
 
 async def test_the_target_is_asked_where_it_can_be(target: Target) -> None:
-    async with hands_on(target) as hands:
-        assert await hands.query(a_tool(), a_call()) is None
-        await hands.perform(a_tool(), a_call(), yes)
-        assert await hands.query(a_tool(), a_call()) == Outcome("done", {"asked": True})
-        assert await hands.query(a_tool("none"), a_call()) is None
+    async with open_tools(target) as tools:
+        assert await tools.query(a_tool(), a_call()) is None
+        await tools.perform(a_tool(), a_call(), yes)
+        assert await tools.query(a_tool(), a_call()) == Outcome("done", {"asked": True})
+        assert await tools.query(a_tool("none"), a_call()) is None
     assert target.asked["k"] == 2
 
 
 async def test_an_async_tool_out_of_time_is_ended(target: Target) -> None:
     target.stuck = {"k"}
-    async with hands_on(target) as hands:
+    async with open_tools(target) as tools:
         tool, call = a_tool(function="act_async"), a_call(timeout_us=SHORT_US)
-        assert await hands.perform(tool, call, yes) == LATE
+        assert await tools.perform(tool, call, yes) == LATE
         target.stuck = set()
         # It is over, and can do nothing any more: so the target's word is good.
-        assert await hands.query(tool, call) is None
-        assert await hands.perform(tool, call, yes) == Outcome("done", {"id": "k"})
+        assert await tools.query(tool, call) is None
+        assert await tools.perform(tool, call, yes) == Outcome("done", {"id": "k"})
     assert target.happened["k"] == 1
 
 
@@ -215,13 +215,13 @@ async def test_a_call_that_has_not_come_back_is_neither_asked_about_nor_repeated
     target: Target,
 ) -> None:
     target.stuck = {"k"}
-    async with hands_on(target) as hands:
+    async with open_tools(target) as tools:
         tool, call = a_tool(), a_call(timeout_us=SHORT_US)
-        assert await hands.perform(tool, call, yes) == LATE
+        assert await tools.perform(tool, call, yes) == LATE
         # The target would say that nothing happened, and in a moment it would not be true.
-        for again in (hands.query(tool, call), hands.perform(tool, call, yes)):
+        for repeat in (tools.query(tool, call), tools.perform(tool, call, yes)):
             began = time.monotonic()
-            outcome = await again
+            outcome = await repeat
             assert outcome is not None
             assert (outcome.state, outcome.error) == (
                 "unknown", "an earlier call has not come back yet",
@@ -229,31 +229,31 @@ async def test_a_call_that_has_not_come_back_is_neither_asked_about_nor_repeated
             assert time.monotonic() - began >= SHORT_US / 1e6 * 0.9
         assert (target.entered["k"], target.asked["k"]) == (1, 0)
         # Another key is another matter.
-        assert await hands.query(tool, a_call("other")) is None
+        assert await tools.query(tool, a_call("other")) is None
         target.release.set()
-        await wait_until(lambda: not hands._running_calls)
-        assert await hands.query(tool, call) == Outcome("done", {"id": "k"})
-        assert await hands.perform(tool, call, yes) == Outcome("done", {"id": "k"})
+        await wait_until(lambda: not tools._running_calls)
+        assert await tools.query(tool, call) == Outcome("done", {"id": "k"})
+        assert await tools.perform(tool, call, yes) == Outcome("done", {"id": "k"})
     assert (target.entered["k"], target.asked["k"], target.happened["k"]) == (1, 0, 1)
 
 
 @pytest.mark.parametrize("settles", ["idempotent", "none"])
 async def test_a_key_has_one_call_at_a_time(target: Target, settles: SettlementMode) -> None:
     target.stuck = {"k"}
-    async with hands_on(target) as hands:
+    async with open_tools(target) as tools:
         tool = a_tool(settles)
-        assert await hands.perform(tool, a_call(timeout_us=SHORT_US), yes) == LATE
-        again = asyncio.create_task(hands.perform(tool, a_call(), yes))
+        assert await tools.perform(tool, a_call(timeout_us=SHORT_US), yes) == LATE
+        repeat = asyncio.create_task(tools.perform(tool, a_call(), yes))
         await asyncio.sleep(0.02)
-        assert (again.done(), target.entered["k"]) == (False, 1)
+        assert (repeat.done(), target.entered["k"]) == (False, 1)
         target.release.set()
-        assert await again == Outcome("done", {"id": "k"})
+        assert await repeat == Outcome("done", {"id": "k"})
     assert (target.entered["k"], target.happened["k"]) == (1, 1)
 
 
 async def test_two_calls_of_a_key_at_once_are_one(target: Target) -> None:
-    async with hands_on(target) as hands:
-        both = await asyncio.gather(*(hands.perform(a_tool(), a_call(), yes) for _ in range(2)))
+    async with open_tools(target) as tools:
+        both = await asyncio.gather(*(tools.perform(a_tool(), a_call(), yes) for _ in range(2)))
     assert both == [Outcome("done", {"id": "k"})] * 2
     assert target.entered["k"] == 1
 
@@ -265,25 +265,25 @@ async def test_a_late_answer_that_settles_nothing_leaves_it_to_the_target(
     target: Target, late: Any
 ) -> None:
     target.stuck, target.answer = {"k"}, lambda call: late
-    async with hands_on(target) as hands:
+    async with open_tools(target) as tools:
         tool, call = a_tool(), a_call(timeout_us=SHORT_US)
-        assert await hands.perform(tool, call, yes) == LATE
+        assert await tools.perform(tool, call, yes) == LATE
         target.release.set()
-        await wait_until(lambda: not hands._running_calls)
-        await hands.query(tool, call)
+        await wait_until(lambda: not tools._running_calls)
+        await tools.query(tool, call)
         assert target.asked["k"] == 1
         target.answer = lambda call: Outcome("done")
-        assert await hands.perform(tool, call, yes) == Outcome("done")
+        assert await tools.perform(tool, call, yes) == Outcome("done")
     assert target.entered["k"] == 2
 
 
 async def test_a_late_failure_is_what_asking_tells(target: Target) -> None:
     target.stuck, target.answer = {"k"}, lambda call: Outcome("failed", error="no such order")
-    async with hands_on(target) as hands:
+    async with open_tools(target) as tools:
         call = a_call(timeout_us=SHORT_US)
-        assert await hands.perform(a_tool(), call, yes) == LATE
+        assert await tools.perform(a_tool(), call, yes) == LATE
         target.release.set()
-        assert await hands.query(a_tool(), call) == Outcome("failed", error="no such order")
+        assert await tools.query(a_tool(), call) == Outcome("failed", error="no such order")
     assert target.asked["k"] == 0
 
 
@@ -313,21 +313,21 @@ async def test_the_line_brings_about_a_late_effect_once(tmp_path: Path) -> None:
 # --- threads ------------------------------------------------------------------------------------
 
 
-async def hang(hands: InProcessTools, target: Target, count: int, agent: str = "worker") -> None:
+async def hang(tools: InProcessTools, target: Target, count: int, agent: str = "worker") -> None:
     """Let this many calls of an agent outlive their time."""
     keys = [f"hung {agent} {n}" for n in range(count)]
     target.stuck |= set(keys)
     calls = [a_call(key, agent=agent, timeout_us=SHORT_US) for key in keys]
-    told = await asyncio.gather(*(hands.perform(a_tool(), call, yes) for call in calls))
-    assert told == [LATE] * count
+    outcomes = await asyncio.gather(*(tools.perform(a_tool(), call, yes) for call in calls))
+    assert outcomes == [LATE] * count
 
 
 async def test_calls_that_hang_take_no_thread_from_another_agent(target: Target) -> None:
-    async with hands_on(target) as hands:
-        await hang(hands, target, THREADS)
+    async with open_tools(target) as tools:
+        await hang(tools, target, THREADS)
         calls = [a_call(str(n), agent="other", timeout_us=300_000) for n in range(THREADS)]
-        told = await asyncio.gather(*(hands.perform(a_tool(), call, yes) for call in calls))
-        assert {outcome.state for outcome in told if outcome} == {"done"}
+        outcomes = await asyncio.gather(*(tools.perform(a_tool(), call, yes) for call in calls))
+        assert {outcome.state for outcome in outcomes if outcome} == {"done"}
 
 
 async def test_a_call_waits_in_turn_for_a_thread_and_its_time_begins_then(target: Target) -> None:
@@ -339,44 +339,44 @@ async def test_a_call_waits_in_turn_for_a_thread_and_its_time_begins_then(target
         return Outcome("done")
 
     target.answer = slowly
-    async with hands_on(target) as hands:
+    async with open_tools(target) as tools:
         calls = [a_call(str(n), timeout_us=time_us) for n in range(waves * THREADS)]
         began = time.monotonic()
-        told = await asyncio.gather(*(hands.perform(a_tool(), call, yes) for call in calls))
+        outcomes = await asyncio.gather(*(tools.perform(a_tool(), call, yes) for call in calls))
         assert time.monotonic() - began > time_us / 1e6
-    assert told == [Outcome("done")] * len(calls)
+    assert outcomes == [Outcome("done")] * len(calls)
     # Those of one wave begin beside one another, in any order.
     assert all(abs(at - int(key)) < THREADS for at, key in enumerate(target.entered))
 
 
 async def test_too_many_that_hang_let_no_call_of_their_agent_begin(target: Target) -> None:
     """The answer is an outcome at once, not None: the line backs off and holds no slot for it."""
-    async with hands_on(target) as hands:
-        await hang(hands, target, MAX_HUNG - 1)
-        assert await hands.perform(a_tool(), a_call("before"), yes) == Outcome(
+    async with open_tools(target) as tools:
+        await hang(tools, target, MAX_HUNG - 1)
+        assert await tools.perform(a_tool(), a_call("before"), yes) == Outcome(
             "done", {"id": "before"}
         )
         target.stuck.add("last")
-        assert await hands.perform(a_tool(), a_call("last", timeout_us=SHORT_US), yes) == LATE
-        refused = await asyncio.wait_for(hands.perform(a_tool(), a_call("k"), yes), 1)
+        assert await tools.perform(a_tool(), a_call("last", timeout_us=SHORT_US), yes) == LATE
+        refused = await asyncio.wait_for(tools.perform(a_tool(), a_call("k"), yes), 1)
         assert refused is not None
         assert refused.state == "retry"
         assert refused.error == f"not called: {MAX_HUNG} or more calls of worker have not come back"
         # Nobody asked the target, so nobody knows: a `retry` might end as a failure.
-        asked = await asyncio.wait_for(hands.query(a_tool(), a_call("k")), 1)
-        assert asked is not None
-        assert asked.state == "unknown"
+        outcome = await asyncio.wait_for(tools.query(a_tool(), a_call("k")), 1)
+        assert outcome is not None
+        assert outcome.state == "unknown"
         assert (target.entered["k"], target.asked["k"]) == (0, 0)
         target.release.set()
-        await wait_until(lambda: not hands._running_calls)
-        assert await hands.perform(a_tool(), a_call("k"), yes) == Outcome("done", {"id": "k"})
+        await wait_until(lambda: not tools._running_calls)
+        assert await tools.perform(a_tool(), a_call("k"), yes) == Outcome("done", {"id": "k"})
 
 
 async def test_who_waits_for_a_thread_is_told_when_all_hang(target: Target) -> None:
-    async with hands_on(target) as hands:
-        hung = asyncio.create_task(hang(hands, target, THREADS))
+    async with open_tools(target) as tools:
+        hung = asyncio.create_task(hang(tools, target, THREADS))
         await wait_until(lambda: len(target.entered) == THREADS)
-        waiting = await asyncio.wait_for(hands.perform(a_tool(), a_call("k"), yes), 2)
+        waiting = await asyncio.wait_for(tools.perform(a_tool(), a_call("k"), yes), 2)
         await hung
         assert waiting is not None
         assert waiting.state == "retry"
@@ -384,14 +384,14 @@ async def test_who_waits_for_a_thread_is_told_when_all_hang(target: Target) -> N
 
 
 async def test_who_goes_while_waiting_leaves_its_turn_to_the_next(target: Target) -> None:
-    async with hands_on(target) as hands:
+    async with open_tools(target) as tools:
         target.stuck = {str(n) for n in range(THREADS)}
         busy = [
-            asyncio.create_task(hands.perform(a_tool(), a_call(key), yes)) for key in target.stuck
+            asyncio.create_task(tools.perform(a_tool(), a_call(key), yes)) for key in target.stuck
         ]
         await wait_until(lambda: len(target.entered) == THREADS)
-        gone = asyncio.create_task(hands.perform(a_tool(), a_call("gone"), yes))
-        stays = asyncio.create_task(hands.perform(a_tool(), a_call("stays"), yes))
+        gone = asyncio.create_task(tools.perform(a_tool(), a_call("gone"), yes))
+        stays = asyncio.create_task(tools.perform(a_tool(), a_call("stays"), yes))
         await asyncio.sleep(0)
         gone.cancel()
         target.release.set()
@@ -400,8 +400,8 @@ async def test_who_goes_while_waiting_leaves_its_turn_to_the_next(target: Target
         with pytest.raises(asyncio.CancelledError):
             await gone
         assert target.entered["gone"] == 0
-        assert await hands.perform(a_tool(), a_call("gone"), yes) is not None
-        assert hands._threads["worker"].used_count == 0
+        assert await tools.perform(a_tool(), a_call("gone"), yes) is not None
+        assert tools._threads["worker"].used_count == 0
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -409,14 +409,14 @@ async def test_who_goes_while_waiting_leaves_its_turn_to_the_next(target: Target
 
 async def test_closing_waits_for_no_call(target: Target) -> None:
     target.stuck = {"k"}
-    async with hands_on(target) as hands:
-        waiting = asyncio.create_task(hands.perform(a_tool(), a_call(), yes))
+    async with open_tools(target) as tools:
+        waiting = asyncio.create_task(tools.perform(a_tool(), a_call(), yes))
         await wait_until(lambda: target.entered["k"] == 1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         began = time.monotonic()
-        hands.close()
+        tools.close()
         assert time.monotonic() - began < 0.2
         assert target.left == 0
 
@@ -425,10 +425,10 @@ def test_a_call_may_come_back_after_the_loop_is_closed(target: Target) -> None:
     target.stuck = {"k"}
     module = ModuleType("tools")
     module.act = target.act  # type: ignore[attr-defined]
-    hands = InProcessTools(lambda agent: module)
-    told = asyncio.run(hands.perform(a_tool(), a_call(timeout_us=SHORT_US), yes))
-    assert told == LATE
-    hands.close()
+    tools = InProcessTools(lambda agent: module)
+    outcome = asyncio.run(tools.perform(a_tool(), a_call(timeout_us=SHORT_US), yes))
+    assert outcome == LATE
+    tools.close()
     target.release.set()
     mine = [t for t in threading.enumerate() if t.name.startswith("vedette-hand-worker")]
     for thread in mine:

@@ -58,5 +58,5 @@ async def test_a_performer_may_wait_for_an_earlier_call_and_then_has_its_time(
 
 async def test_of_what_takes_longer_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(performers, "_GRACE_S", 0.1)
-    told = await tools_of(60).perform(TOOL, a_call(0.1), lambda: True)
-    assert told == Outcome("unknown", error="no answer within 0.1 s")
+    outcome = await tools_of(60).perform(TOOL, a_call(0.1), lambda: True)
+    assert outcome == Outcome("unknown", error="no answer within 0.1 s")

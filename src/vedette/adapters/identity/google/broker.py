@@ -81,10 +81,10 @@ class MetadataServer:
         url = f"{self._base}/token"
         raw = await _fetch("GET", url, _FLAVOR, timeout_s=self._timeout_s, flavor=True)
         try:
-            told = orjson.loads(raw)
+            answer = orjson.loads(raw)
             self._cached_token = (
-                str(told["access_token"]),
-                time.monotonic() + float(told["expires_in"]),
+                str(answer["access_token"]),
+                time.monotonic() + float(answer["expires_in"]),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise Unavailable("answered with no token", where=url) from error

@@ -83,8 +83,8 @@ class TokenTools:
         audience = call.target.get("google_audience")
         account = self._account(call.agent)
         if scopes:
-            asked = [scopes] if isinstance(scopes, str) else list(scopes)
-            return await self._credentials.access_token(account, asked, seconds=LIFE_S)
+            scope_list = [scopes] if isinstance(scopes, str) else list(scopes)
+            return await self._credentials.access_token(account, scope_list, seconds=LIFE_S)
         if audience:
             return await self._credentials.id_token(account, str(audience))
         return None

@@ -23,13 +23,13 @@ from vedette.domain.tool import Tool
 
 
 class SecretTools:
-    """Gives calls their secrets and hands them on."""
+    """Gives calls their secrets and passes them on."""
 
     def __init__(self, tools: ToolExecutor) -> None:
         self._tools = tools
 
     def __getattr__(self, name: str) -> Any:
-        # `prepare`, `close` and whatever else these hands have beside the port.
+        # `prepare`, `close` and whatever else these tools have beside the port.
         return getattr(self._tools, name)
 
     def compute_rows(self, tool: Tool, call: Call, row: Mapping[str, Any] | None) -> list[RowWrite]:

@@ -33,8 +33,8 @@ async def inspect_mailbox(
                         raise NoFolder(error.what, where=error.where, mend=mend) from error
                     named.append(f"{folder} (will be made)")
             moves = "" if session.can("MOVE") else ", without MOVE"
-            told = f"{session.where} answers, logged in as {server.get('user')}"
-            return f"{told}: {', '.join(named)}{moves}"
+            answer = f"{session.where} answers, logged in as {server.get('user')}"
+            return f"{answer}: {', '.join(named)}{moves}"
         finally:
             session.close()
 

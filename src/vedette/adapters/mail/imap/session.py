@@ -113,9 +113,9 @@ class MailSession:
             return known
         self.opened = None
         with self._command():
-            kind, told = self.connection.select(_name(folder), readonly=not write)
+            kind, answer = self.connection.select(_name(folder), readonly=not write)
         if kind != "OK":
-            raise NoFolder(f"no folder {folder!r}: {_text(told)}", where=self.where)
+            raise NoFolder(f"no folder {folder!r}: {_text(answer)}", where=self.where)
         validity, keywords = self._number("UIDVALIDITY"), self._code("PERMANENTFLAGS")
         if not validity:
             what = f"folder {folder!r} has no lasting numbers (UIDVALIDITY)"
@@ -137,8 +137,8 @@ class MailSession:
         """
         if not uids:
             return {}
-        asked = f"(UID FLAGS INTERNALDATE RFC822.SIZE {items})".replace(" )", ")")
-        found = mails_of(self._uid_data("FETCH", uid_set(uids), asked))
+        attributes = f"(UID FLAGS INTERNALDATE RFC822.SIZE {items})".replace(" )", ")")
+        found = mails_of(self._uid_data("FETCH", uid_set(uids), attributes))
         wanted = set(uids)
         return {uid: mail for uid, mail in found.items() if uid in wanted}
 
@@ -158,19 +158,19 @@ class MailSession:
     def folders(self) -> list[str]:
         """Return the folders that can be opened, a bounded number."""
         with self._command():
-            kind, told = self.connection.list('""', '"*"')
+            kind, answer = self.connection.list('""', '"*"')
         if kind != "OK":
-            raise Permanent(f"no list of folders: {_text(told)}", where=self.where)
-        found = [name for line in told if (name := parse_list_line(line)) is not None]
+            raise Permanent(f"no list of folders: {_text(answer)}", where=self.where)
+        found = [name for line in answer if (name := parse_list_line(line)) is not None]
         return found[:_FOLDERS]
 
     def lists(self, folder: str) -> bool:
         """Say whether the server has a folder of this name, by its own list. Raises NoFolder."""
         with self._command():
-            kind, told = self.connection.list('""', _name(folder))
+            kind, answer = self.connection.list('""', _name(folder))
         if kind != "OK":
-            raise Permanent(f"no list of folders: {_text(told)}", where=self.where)
-        return any(line is not None for line in told)
+            raise Permanent(f"no list of folders: {_text(answer)}", where=self.where)
+        return any(line is not None for line in answer)
 
     def wait(self, seconds: float) -> bool:
         """Wait so long, or until something happens in the open folder; say whether it did."""
@@ -186,9 +186,9 @@ class MailSession:
         mail is gone: that is no error to it.
         """
         failpoint.hit_failpoint("imap.store:before")
-        told = self._uid_data("STORE", str(uid), ("+" if on else "-") + "FLAGS", _flags(flags))
+        answer = self._uid_data("STORE", str(uid), ("+" if on else "-") + "FLAGS", _flags(flags))
         failpoint.hit_failpoint("imap.store:after")
-        found = mails_of(told).get(uid)
+        found = mails_of(answer).get(uid)
         return None if found is None else found.flags
 
     def move(self, uid: int, folder: str) -> int | None:
@@ -199,11 +199,11 @@ class MailSession:
         """
         failpoint.hit_failpoint("imap.move:before")
         if self.can("MOVE"):
-            kind, told = self._run_uid("MOVE", str(uid), _name(folder))
-            self._check_target(kind, told, folder)
+            kind, answer = self._run_uid("MOVE", str(uid), _name(folder))
+            self._check_target(kind, answer, folder)
         elif self.can("UIDPLUS"):
-            kind, told = self._run_uid("COPY", str(uid), _name(folder))
-            self._check_target(kind, told, folder)
+            kind, answer = self._run_uid("COPY", str(uid), _name(folder))
+            self._check_target(kind, answer, folder)
             failpoint.hit_failpoint("imap.copy:after")
             self._expunge(uid)
         else:
@@ -228,20 +228,20 @@ class MailSession:
         failpoint.hit_failpoint("imap.append:before")
         with self._command():
             # The server sets the date: ours would need a clock.
-            kind, told = self.connection.append(_name(folder), _flags(flags), "", raw)
-        self._check_target(kind, told, folder)
+            kind, answer = self.connection.append(_name(folder), _flags(flags), "", raw)
+        self._check_target(kind, answer, folder)
         failpoint.hit_failpoint("imap.append:after")
 
     def create(self, folder: str) -> None:
         """Make a folder, unless it is there."""
         failpoint.hit_failpoint("imap.create:before")
         with self._command():
-            kind, told = self.connection.create(_name(folder))
+            kind, answer = self.connection.create(_name(folder))
             if kind == "OK":
                 self.connection.subscribe(_name(folder))
         failpoint.hit_failpoint("imap.create:after")
-        if kind != "OK" and b"ALREADYEXISTS" not in b" ".join(part for part in told if part):
-            raise NoFolder(f"folder {folder!r} cannot be made: {_text(told)}", where=self.where)
+        if kind != "OK" and b"ALREADYEXISTS" not in b" ".join(part for part in answer if part):
+            raise NoFolder(f"folder {folder!r} cannot be made: {_text(answer)}", where=self.where)
 
     # --- the end ------------------------------------------------------------------------------
 
@@ -282,8 +282,8 @@ class MailSession:
         try:
             with self._command():
                 if self.can("AUTH=PLAIN"):
-                    told = f"\0{user}\0{password}".encode()
-                    self.connection.authenticate("PLAIN", lambda _: told)
+                    credentials = f"\0{user}\0{password}".encode()
+                    self.connection.authenticate("PLAIN", lambda _: credentials)
                 else:
                     self.connection.login(quote_name(user), password)
                 # What it can do after the login is more than it said before.
@@ -334,16 +334,16 @@ class MailSession:
             return self.connection.uid(command, *args)
 
     def _uid_data(self, command: str, *args: str) -> list[Any]:
-        kind, told = self._run_uid(command, *args)
+        kind, answer = self._run_uid(command, *args)
         if kind != "OK":
-            raise Permanent(f"{command} refused: {_text(told)}", where=self.where)
-        return told
+            raise Permanent(f"{command} refused: {_text(answer)}", where=self.where)
+        return answer
 
-    def _check_target(self, kind: str, told: Sequence[Any], folder: str) -> None:
+    def _check_target(self, kind: str, answer: Sequence[Any], folder: str) -> None:
         if kind == "OK":
             return
-        code = _CODE.search(b" ".join(part for part in told if part))
-        what = f"folder {folder!r} takes no mail: {_text(told)}"
+        code = _CODE.search(b" ".join(part for part in answer if part))
+        what = f"folder {folder!r} takes no mail: {_text(answer)}"
         if code is not None and code[1] in (b"TRYCREATE", b"NONEXISTENT"):
             raise NoFolder(what, where=self.where)
         if code is not None and code[1] in _TRANSIENT_CODES:
@@ -360,8 +360,8 @@ class MailSession:
 
     def _code(self, name: str) -> bytes:
         """Return what an answer said beside OK, in its brackets."""
-        _, told = self.connection.response(name)
-        return b" ".join(part for part in told if isinstance(part, bytes))
+        _, answer = self.connection.response(name)
+        return b" ".join(part for part in answer if isinstance(part, bytes))
 
 
 def _context(server: Mapping[str, Any]) -> ssl.SSLContext:
@@ -369,8 +369,8 @@ def _context(server: Mapping[str, Any]) -> ssl.SSLContext:
 
 
 def _capabilities(connection: ImapConnection) -> tuple[str, ...]:
-    kind, told = connection.capability()
-    text = b" ".join(part for part in told if part) if kind == "OK" else b""
+    kind, answer = connection.capability()
+    text = b" ".join(part for part in answer if part) if kind == "OK" else b""
     found = text.decode("ascii", "replace").upper().split()
     return tuple(dict.fromkeys(found)) or tuple(connection.capabilities)
 
@@ -386,11 +386,11 @@ def _flags(flags: Iterable[str]) -> str:
     return "(" + " ".join(flags) + ")"
 
 
-def _text(told: object) -> str:
+def _text(answer: object) -> str:
     """Return what a server said as one line that is safe to print, and not long."""
-    if isinstance(told, list | tuple):
-        return " ".join(_text(part) for part in told if part)
-    text = told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
+    if isinstance(answer, list | tuple):
+        return " ".join(_text(part) for part in answer if part)
+    text = answer.decode("utf-8", "replace") if isinstance(answer, bytes) else str(answer)
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:200]
 
 

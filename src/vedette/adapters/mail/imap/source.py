@@ -327,12 +327,12 @@ def _search_after(session: MailSession, position: FolderPosition) -> list[int]:
     """Return the numbers of the mails behind a place, as far as the server can tell by the day."""
     known: list[int] = []
     if position.last < position.until:
-        asked = ["UID", f"{position.last + 1}:{position.until}"]
+        criteria = ["UID", f"{position.last + 1}:{position.until}"]
         if position.since_us >= _DAY_US:
             # The server goes by its own day, so one more is asked for; the rest is done here.
             day = datetime.fromtimestamp((position.since_us - _DAY_US) / MICROS, UTC)
-            asked += ["SINCE", f"{day.day}-{_MONTHS[day.month - 1]}-{day.year}"]
-        known = session.search(*asked)
+            criteria += ["SINCE", f"{day.day}-{_MONTHS[day.month - 1]}-{day.year}"]
+        known = session.search(*criteria)
     first = max(position.last, position.until) + 1
     # "n:*" is the last mail at least, whatever its number.
     return known + [uid for uid in session.search("UID", f"{first}:*") if uid >= first]

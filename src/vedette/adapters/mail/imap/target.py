@@ -19,9 +19,15 @@ class ImapTarget(MailTarget):
         from vedette.adapters.mail.imap.inspection import inspect_mailbox
 
         prefix, sends = str(table.get("prefix", "")), bool(table.get("smtp"))
-        kept = [("drafts", "Drafts", False), ("sending", "Sending", sends), ("sent", "Sent", sends)]
+        candidates = [
+            ("drafts", "Drafts", False),
+            ("sending", "Sending", sends),
+            ("sent", "Sent", sends),
+        ]
         folders = [
-            prefix + str(table.get(key, name)) for key, name, asked in kept if asked or key in table
+            prefix + str(table.get(key, name))
+            for key, name, is_needed in candidates
+            if is_needed or key in table
         ]
         return await inspect_mailbox(table, folders, creates=table.get("create_folders"))
 

@@ -115,8 +115,8 @@ def _submit_mail(
             answer = smtp.getreply()
             deliver_unsent(smtp.sock)
         except (OSError, smtplib.SMTPException) as error:
-            told = f"lost when the mail was handed over: {_error_text(error)}"
-            raise Unanswered(told, where=_server_name(server)) from error
+            what = f"lost when the mail was handed over: {_error_text(error)}"
+            raise Unanswered(what, where=_server_name(server)) from error
         failpoint.hit_failpoint("smtp.data:after")
         _check_data_reply(answer, _server_name(server))
 
@@ -239,10 +239,10 @@ def _expect(answer: tuple[int, bytes], *codes: int) -> None:
     code, text = answer
     if code in codes:
         return
-    told = f"the server answered {code} {_text(text)}"
+    message = f"the server answered {code} {_text(text)}"
     if 500 <= code < 600:
-        raise Permanent(told)
-    raise Temporary(told)
+        raise Permanent(message)
+    raise Temporary(message)
 
 
 def _check_data_reply(answer: tuple[int, bytes], where: str) -> None:

@@ -59,8 +59,8 @@ def version() -> str:
     import regorus
 
     # Beside the package; asking importlib.metadata reads every distribution (50 ms).
-    beside = Path(regorus.__file__).parent.parent.glob("gordon_to_regorus-*.dist-info")
-    found = [path.name.removesuffix(".dist-info").rpartition("-")[2] for path in beside]
+    folders = Path(regorus.__file__).parent.parent.glob("gordon_to_regorus-*.dist-info")
+    found = [path.name.removesuffix(".dist-info").rpartition("-")[2] for path in folders]
     return found[0] if found else "unknown"
 
 

@@ -129,7 +129,7 @@ class _Definition:
                 mend = "give it a name and compare that in the body"
                 self._fault(line, "a parameter that is no name", mend)
                 continue
-            if name in found or self._is_taken(name):
+            if name in found or self._is_reserved(name):
                 self._fault(line, f"the name {name} is taken", "take another")
             found[name] = JSON
         return found
@@ -321,11 +321,11 @@ class _Definition:
         if name is None:
             self._fault(line, *pattern)
         elif name != "_":
-            if name in scope.names or self._is_taken(name):
+            if name in scope.names or self._is_reserved(name):
                 self._fault(line, f"the name {name} is taken", "take another")
             scope.names[name] = kind
 
-    def _is_taken(self, name: str) -> bool:
+    def _is_reserved(self, name: str) -> bool:
         module = self._rule.module
         return (
             name in ("input", "data")

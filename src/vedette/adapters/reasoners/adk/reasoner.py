@@ -184,8 +184,8 @@ class AdkReasoner(StatelessReasoner):
             what = f"made {len(output.calls)} calls in one turn, at most {MAX_CALLS} are taken"
             raise Temporary(f"the model of {briefing.agent} {what}")
         proposals = tuple(
-            _to_proposal(ready, asked.function, asked.args, text, confidence)
-            for asked in capture.requests
+            _to_proposal(ready, request.function, request.args, text, confidence)
+            for request in capture.requests
         )
         return ReasonerJudgement(
             label=_label(ready, proposals),
@@ -217,8 +217,8 @@ class AdkReasoner(StatelessReasoner):
         app = App(name=name, root_agent=ready.agent, plugins=[capture])
         output = _TurnOutput()
         # The signal, not a cancellation: ADK then ends its own tasks and closes the model's call.
-        late = asyncio.Event()
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, late.set)
+        timeout = asyncio.Event()
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, timeout.set)
         try:
             async with Runner(app=app, session_service=sessions) as runner:
                 events = runner.run_async(
@@ -226,7 +226,7 @@ class AdkReasoner(StatelessReasoner):
                     session_id=briefing.run,
                     new_message=message,
                     run_config=RunConfig(max_llm_calls=1),
-                    abort_signal=late,
+                    abort_signal=timeout,
                 )
                 async with aclosing(events):
                     async for event in events:
@@ -238,7 +238,7 @@ class AdkReasoner(StatelessReasoner):
             raise Temporary(f"the model of {name} failed: {what}") from error
         finally:
             timer.cancel()
-        if late.is_set():
+        if timeout.is_set():
             raise Temporary(f"the model of {name} did not answer within {self._timeout_s:g} s")
         return output
 
@@ -304,8 +304,8 @@ def _limit_output(
     from google.genai import types
 
     config = config or types.GenerateContentConfig()
-    asked = config.max_output_tokens
-    most = max_output if asked is None else min(asked, max_output)
+    own = config.max_output_tokens
+    most = max_output if own is None else min(own, max_output)
     return config.model_copy(update={"max_output_tokens": most})
 
 

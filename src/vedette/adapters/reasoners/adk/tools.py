@@ -1,4 +1,4 @@
-"""Tools as an ADK agent sees them: declarations without hands.
+"""Tools as an ADK agent sees them: declarations that perform nothing.
 
 `declared_tools(folder)` turns the `tools:` of an agent.yaml into ADK tools. Calling one performs
 nothing: it only says that something was proposed. Under `vedette run` the call becomes a Proposal
@@ -60,7 +60,7 @@ def function_name(tool: str) -> str:
 
 
 class DeclaredTool(BaseTool):
-    """One declared tool. It holds no hands: `run_async` reports a proposal and nothing else.
+    """One declared tool. It performs nothing: `run_async` reports a proposal and nothing else.
 
     `tool` is the declared name (`mail.file`), `kinds` maps its arguments to their types.
     """
@@ -240,8 +240,8 @@ def token_bound(request: LlmRequest) -> int:
     fallback alike), so the bytes are a bound; the request's JSON holds more of them than the text
     itself, which leaves room for the marks that a model's wire puts between its parts.
     """
-    asked = request.model_dump_json(include={"contents", "config"}, exclude_none=True)
-    return len(asked.encode())
+    text = request.model_dump_json(include={"contents", "config"}, exclude_none=True)
+    return len(text.encode())
 
 
 # --- a model made of a function ---------------------------------------------------------------

@@ -62,8 +62,8 @@ class NameResolver:
             with suppress(socket.gaierror):
                 found += self._system_lookup(address, port, family, type, proto, numeric)
         if not found:
-            told = f"{name} is no host of this agent's targets, or is not known"
-            raise socket.gaierror(socket.EAI_NONAME, told)
+            message = f"{name} is no host of this agent's targets, or is not known"
+            raise socket.gaierror(socket.EAI_NONAME, message)
         return found
 
     def _query_addresses(self, name: str) -> Sequence[str]:

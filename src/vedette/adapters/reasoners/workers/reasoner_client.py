@@ -89,13 +89,13 @@ class WorkerReasoner:
     def _secondary_handle(self, agent: str) -> _JudgeHandle:
         handles = self._secondary.setdefault(agent, [])
         if len(handles) >= _MAX_SECONDARY:
-            return min(handles, key=lambda seat: len(seat.pending))
+            return min(handles, key=lambda one: len(one.pending))
         handle = _JudgeHandle(self._pool, agent, self._spec_of, self._on_make)
         handle.is_secondary = True
         handles.append(handle)
         return handle
 
-    def _hand_to_secondary(self, handle: _JudgeHandle, calls: list[PendingCall]) -> None:
+    def _move_to_secondary(self, handle: _JudgeHandle, calls: list[PendingCall]) -> None:
         """Move a main handle's worker, with its question, to a secondary handle if one is free."""
         if len(self._secondary.get(handle.agent, ())) < _MAX_SECONDARY:
             with suppress(OSError):  # it may be in an endless loop: the others come first
@@ -105,7 +105,7 @@ class WorkerReasoner:
     def _release_idle(self, agent: str) -> None:
         """End the secondary workers that have no pending calls any more."""
         handles = self._secondary.get(agent, [])
-        for handle in [seat for seat in handles if not seat.pending]:
+        for handle in [one for one in handles if not one.pending]:
             handles.remove(handle)
             if not handles:
                 del self._secondary[agent]
@@ -119,7 +119,7 @@ class WorkerReasoner:
             handle = self._handles[agent] = _JudgeHandle(
                 self._pool, agent, self._spec_of, self._on_make
             )
-            handle.on_stall = self._hand_to_secondary
+            handle.on_stall = self._move_to_secondary
         return handle
 
     async def reason(self, briefing: Briefing) -> ReasonerJudgement:

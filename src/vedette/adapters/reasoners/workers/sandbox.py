@@ -30,7 +30,7 @@ _SET_DUMPABLE = 4
 _SET_CHILD_SUBREAPER = 36
 _CAPABILITY_VERSION_3 = 0x20080522
 # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH: whose files a box may reach is not a matter of owners.
-_KEPT_CAPABILITIES = 1 << 1 | 1 << 2
+_FILE_CAPABILITIES = 1 << 1 | 1 << 2
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 # Libraries that are loaded late, their cache, time zones, locales.
 _SYSTEM = (
@@ -134,14 +134,14 @@ def keep_orphans() -> None:
         landlock.libc().prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def _close_others(kept: Sequence[int]) -> None:
+def _close_others(exempt: Sequence[int]) -> None:
     """Close all descriptors but standard streams and those that are kept."""
     try:
         opened = [int(name) for name in os.listdir("/dev/fd")]  # noqa: PTH208
     except OSError:
         opened = list(range(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
     for one in opened:
-        if one > 2 and one not in kept:
+        if one > 2 and one not in exempt:
             with suppress(OSError):  # the listing's own
                 os.close(one)
 
@@ -166,7 +166,7 @@ def _drop_capabilities(libc: ctypes.CDLL) -> None:
     if libc.capget(head, sets) != 0:
         raise OSError(ctypes.get_errno(), "capabilities cannot be told")
     for at in range(6):
-        sets[at] &= _KEPT_CAPABILITIES if at < 2 else 0
+        sets[at] &= _FILE_CAPABILITIES if at < 2 else 0
     if libc.capset(head, sets) != 0:
         raise OSError(ctypes.get_errno(), "capabilities cannot be given up")
 

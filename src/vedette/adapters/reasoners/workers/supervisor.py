@@ -76,7 +76,7 @@ class WorkerPool:
         self._closed = False
         self._is_ready = False
         self._waits_for_lock = False
-        self._on_trouble: Callable[[str], None] = lambda told: None
+        self._on_trouble: Callable[[str], None] = lambda message: None
         self._scratch = ScratchFolders(state)
         self._control: socket.socket | None
         self._control, self._process = (fork_server or ForkServerProcess(self._command)).assign(
@@ -86,8 +86,10 @@ class WorkerPool:
     @property
     def worker_pids(self) -> dict[tuple[str, str], int]:
         """Return the process id of every main worker there is, by agent and kind."""
-        main = (seat for seat in self._handles.values() if seat.pid and not seat.is_secondary)
-        return {(seat.agent, seat.kind): seat.pid for seat in main}
+        main = (
+            handle for handle in self._handles.values() if handle.pid and not handle.is_secondary
+        )
+        return {(handle.agent, handle.kind): handle.pid for handle in main}
 
     def set_trouble_callback(self, trouble: Callable[[str], None]) -> None:
         """Call `trouble` with what a person should see, at once if there is something already."""
@@ -197,8 +199,8 @@ class WorkerPool:
     def _sweep(self, now: float) -> None:
         """Let workers go that had nothing to do for long, and the longest idle of too many."""
         idle = sorted(
-            (seat for seat in self._handles.values() if not seat.pending),
-            key=lambda seat: seat.used_at,
+            (handle for handle in self._handles.values() if not handle.pending),
+            key=lambda handle: handle.used_at,
         )
         surplus = len(idle) - self._most_idle
         for at, handle in enumerate(idle):

@@ -271,8 +271,8 @@ class _ToolHandle(WorkerHandle):
         self.send(pack_frame(call.number, protocol.PERMIT, b"y" if yes else b"n"))
 
     def _resolve_call(self, call: PendingCall, outcome: Outcome | None) -> None:
-        late = outcome is not None and outcome.state == "unknown"
-        if late and isinstance(call, _PendingToolCall) and call.permitted_at:
+        is_unknown = outcome is not None and outcome.state == "unknown"
+        if is_unknown and isinstance(call, _PendingToolCall) and call.permitted_at:
             self._hung_count += time.monotonic() - call.permitted_at >= call.seconds
         call.resolve(outcome)
         self._end_hung()

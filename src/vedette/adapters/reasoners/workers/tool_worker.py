@@ -157,8 +157,8 @@ class _ToolWorker:
 
     async def _run_call(self, number: int, kind: int, plain: bytes) -> None:
         try:
-            told_tool, told_call = protocol.read(plain)
-            tool, call = Tool(*told_tool), Call(*told_call)
+            tool_fields, call_fields = protocol.read(plain)
+            tool, call = Tool(*tool_fields), Call(*call_fields)
             if kind == protocol.PERFORM:
                 outcome = await self._tools.perform(tool, call, lambda: self._may_start(number))
             else:
@@ -179,14 +179,14 @@ class _ToolWorker:
         """Ask the engine, immediately before the call; on the thread that makes it."""
         while True:
             permit = self._permits[number] = _Permit()
-            asked_at = time.monotonic()
+            requested_at = time.monotonic()
             try:
                 self._send(pack_frame(number, protocol.PERMIT_QUERY))
             except OSError:
                 return False
             permit.event.wait()
             del self._permits[number]
-            if not permit.is_granted or time.monotonic() - asked_at < _PERMIT_LIFE_S:
+            if not permit.is_granted or time.monotonic() - requested_at < _PERMIT_LIFE_S:
                 return permit.is_granted
 
     def _grant(self, frame: Frame) -> None:

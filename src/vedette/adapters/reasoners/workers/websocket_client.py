@@ -168,9 +168,9 @@ class Relay:
         process = _JudgeProcess(self._agent, number)
         reaches = {"read": (str(self._snapshot.folder.resolve()),)}
         message = {"kind": "judge", "agent": self._agent, "memory": memory, "reaches": reaches}
-        seat: Any = process
+        handle: Any = process
         process.connection, process.progress_fd, process.worker_number = fork_worker(
-            self._pool, seat, message
+            self._pool, handle, message
         )
         process.connection.setblocking(False)
         return process

@@ -106,7 +106,7 @@ class WorkerServer:
         self._stop = asyncio.Event()
         self._ready = threading.Event()
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="vedette-door", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="vedette-workers", daemon=True)
         self.address: str | None = None
 
     # --- life -------------------------------------------------------------------------------

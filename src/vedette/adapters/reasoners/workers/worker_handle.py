@@ -406,8 +406,8 @@ class WorkerHandle:
         if not (self._socket is not None and self.pending):
             return
         if not self.is_ready:
-            late = now - self.started_at >= worker_start.START_S
-            why = f"was not ready within {worker_start.START_S:g} s" if late else ""
+            is_overdue = now - self.started_at >= worker_start.START_S
+            why = f"was not ready within {worker_start.START_S:g} s" if is_overdue else ""
         else:
             why = self.overdue_reason(now)
         if not why and self._resident_bytes() > self.memory + _SHARED_BYTES:

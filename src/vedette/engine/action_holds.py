@@ -1,4 +1,4 @@
-"""Held actions: what an action waits for, and what becomes of its row when it is decided.
+"""Action holds: what an action waits for, and what becomes of its row when it is decided.
 
 An approval is found only on the very action it was given for, only before its end, and only
 once: the step that acts on it marks it used. It is used for one effect, whose outcome may be long

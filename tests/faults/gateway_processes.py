@@ -58,7 +58,7 @@ def add_note(call, row):
 
 
 @dataclass
-class Apart:
+class GatewayProcesses:
     """The fleet in `folder`: `env` is what the gateway has in its environment beside ours.
 
     Of its events the last `late` are handed in by `hand_in_late`, before a start of the gateway.
@@ -138,9 +138,9 @@ class Apart:
         self, given: list[str], log: str, env: dict[str, str], config: bool = True
     ) -> subprocess.Popen[bytes]:
         where = ["--config", str(self.config)] if config else []
-        with (self.folder / f"{log}.log").open("ab") as told:
+        with (self.folder / f"{log}.log").open("ab") as file:
             return subprocess.Popen(
-                [*VEDETTE, *where, *given], stdout=told, stderr=told, env=env, cwd=self.folder
+                [*VEDETTE, *where, *given], stdout=file, stderr=file, env=env, cwd=self.folder
             )
 
     def vedette(self, *given: str) -> str:
@@ -186,7 +186,7 @@ class Apart:
         with self.store() as store:
             if store is None:
                 return False
-            counts = store._rows("SELECT state, COUNT(*) FROM run GROUP BY state")
+            counts = store.database.rows("SELECT state, COUNT(*) FROM run GROUP BY state")
             return {str(state): int(n) for state, n in counts} == {"done": self.events}
 
     @contextmanager
@@ -204,7 +204,7 @@ class Apart:
     def entries(self, *kinds: str) -> list[dict[str, Any]]:
         with self.store() as store:
             assert store is not None
-            return [json.loads(raw) for _, raw, _, _ in store.walk(kinds)]
+            return [json.loads(raw) for _, raw, _, _ in store.ledger.walk(kinds)]
 
 
 def wrong_with(calls: list[dict[str, Any]], events: int) -> list[str]:
@@ -234,10 +234,10 @@ def memory_of(
     lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     with Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
         for line in sorted(lines, key=lambda one: " rw" not in one):
-            told = re.match(r"([0-9a-f]+)-([0-9a-f]+) r", line)
-            if told is None or line.endswith(("[vvar]", "[vsyscall]", "[vvar_vclock]")):
+            match = re.match(r"([0-9a-f]+)-([0-9a-f]+) r", line)
+            if match is None or line.endswith(("[vvar]", "[vsyscall]", "[vvar_vclock]")):
                 continue
-            start, end = (int(part, 16) for part in told.groups())
+            start, end = (int(part, 16) for part in match.groups())
             with suppress(OSError, ValueError):
                 memory.seek(start)
                 data = memory.read(end - start)

@@ -11,7 +11,7 @@ from vedette.domain.base.errors import BadCommand
 from vedette.domain.decision import Decision
 from vedette.domain.hold import FINAL_STATES, HoldState, transition
 from vedette.domain.run import ActionRow
-from vedette.engine.held_actions import (
+from vedette.engine.action_holds import (
     DENIAL_WINDOW_US,
     HOLD_EXPIRY_US,
     apply_decision,

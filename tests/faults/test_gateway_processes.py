@@ -1,4 +1,4 @@
-"""Brain and hands apart, as processes: killed in mid-stream, and looked into."""
+"""A gateway and its workers as processes: killed in mid-stream, and looked into."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.apart import AGENTS, Apart, environment_of, family, memory_of, wrong_with
+from tests.faults.gateway_processes import (
+    AGENTS,
+    GatewayProcesses,
+    environment_of,
+    family,
+    memory_of,
+    wrong_with,
+)
 from tests.remote import now_us
 
 from vedette.adapters.identity.spiffe import Signer
@@ -27,9 +34,9 @@ def seeds(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, seeds: dict[str, str]) -> Iterator[Apart]:
+def fleet(tmp_path: Path, seeds: dict[str, str]) -> Iterator[GatewayProcesses]:
     env = {"SEED_TARGET": seeds["target"], "DATABASE_PASSWORD": seeds["password"]}
-    made = Apart(tmp_path, EVENTS, LATE, env)
+    made = GatewayProcesses(tmp_path, EVENTS, LATE, env)
     made.lay_out('token_env = "SEED_TARGET"\nhook_file = "secret.txt"')
     try:
         yield made
@@ -40,7 +47,7 @@ def fleet(tmp_path: Path, seeds: dict[str, str]) -> Iterator[Apart]:
 @pytest.mark.timeout(180)
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_workers_and_gateway_killed_in_mid_stream_and_looked_into(
-    fleet: Apart, seeds: dict[str, str]
+    fleet: GatewayProcesses, seeds: dict[str, str]
 ) -> None:
     """0 lost, 0 doubled; judges' states are taken up again; a worker holds its own key only."""
     fleet.start_gateway()
@@ -71,17 +78,17 @@ def test_workers_and_gateway_killed_in_mid_stream_and_looked_into(
     stolen_identity(fleet)
 
 
-def look_into(fleet: Apart, seeds: dict[str, str]) -> None:
+def look_into(fleet: GatewayProcesses, seeds: dict[str, str]) -> None:
     """Scan memory and environment of all processes; the controls say that it can find them."""
     own = {agent: json.loads((fleet.folder / f"{agent}.id").read_text()) for agent in AGENTS}
-    needles = {**seeds, **{agent: told["key"]["d"] for agent, told in own.items()}}
+    needles = {**seeds, **{agent: value["key"]["d"] for agent, value in own.items()}}
     assert fleet.gateway is not None
     there = frozenset({"target", "password"})
     assert environment_of(fleet.gateway.pid, needles) == there
     assert memory_of(fleet.gateway.pid, needles, there) >= there
     for agent in AGENTS:
         host, *children = family(fleet.workers[agent].pid)
-        assert len(children) == 2, "the zygote and the judge"
+        assert len(children) == 2, "the fork server and the judge"
         # It reads its key for each token; the name of that file shows that the scan can see.
         place = {"place": str(fleet.folder / f"{agent}.id")}
         held = memory_of(host, {**needles, **place})
@@ -96,7 +103,7 @@ def look_into(fleet: Apart, seeds: dict[str, str]) -> None:
         assert environment_of(pid, needles) == set()
 
 
-def labels(fleet: Apart) -> dict[str, list[str]]:
+def labels(fleet: GatewayProcesses) -> dict[str, list[str]]:
     """Return by agent and key what its judge said, in order."""
     found: dict[str, list[str]] = {}
     numbers = {Event("test", f"e{n}", "job").key: n for n in range(EVENTS)}
@@ -118,7 +125,7 @@ def expected() -> dict[str, list[str]]:
     return found
 
 
-def stolen_identity(fleet: Apart) -> None:
+def stolen_identity(fleet: GatewayProcesses) -> None:
     """A token of one agent is denied for the other, and the ledger says so, without the token."""
     from tests.remote import connect_as
 
@@ -130,7 +137,7 @@ def stolen_identity(fleet: Apart) -> None:
     assert fleet.gateway is not None
     with fleet.store() as store:
         assert store is not None
-        held = [raw + (data or b"") for _, raw, _, data in store.walk(("identity.refused",))]
+        held = [raw + (data or b"") for _, raw, _, data in store.ledger.walk(("identity.refused",))]
     assert held
     assert not any(
         token.encode() in one or token.rpartition(".")[2].encode() in one for one in held

@@ -35,7 +35,7 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Gave:
+class CommandOutput:
     """What a command did: seconds on the clock, seconds of CPU with all its children."""
 
     shown: Shown
@@ -97,7 +97,7 @@ class Shell:
     folder: Path
     environ: Mapping[str, str]
 
-    def give(self, shown: Shown) -> Gave:
+    def give(self, shown: Shown) -> CommandOutput:
         """Carry out one command and stay where it leads."""
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
         script = f"{shown.command}\ncode=$?\npwd > {self._where}\nexit $code"
@@ -109,7 +109,7 @@ class Shell:
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         self.folder = Path(self._where.read_text("utf-8").strip())
-        return Gave(shown, done.returncode, done.stdout, time.monotonic() - began, cpu)
+        return CommandOutput(shown, done.returncode, done.stdout, time.monotonic() - began, cpu)
 
     @property
     def _where(self) -> Path:

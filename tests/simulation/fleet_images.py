@@ -1,6 +1,6 @@
-"""Fleets that were founded before a history begins: made once in a process, and copied to each.
+"""Fleets that were made before a history begins: made once in a process, and copied to each.
 
-A founding has a seed of its own and ends before the first instant of any history, so what a history
+An image has a seed of its own and ends before the first instant of any history, so what a history
 is copied from does not depend on what this process did before.
 """
 
@@ -37,7 +37,7 @@ def store_of(server: Server | None, folder: Path) -> StorePlan:
     return StorePlan("postgresql", url_file=str(url), lease_us=LEASE_US)
 
 
-class Foundings:
+class FleetImages:
     """The founded fleets of a process, over the fleet of `content`; they lie in `folder`."""
 
     def __init__(self, content: Path, folder: Path) -> None:

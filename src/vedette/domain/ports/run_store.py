@@ -1,0 +1,234 @@
+"""Runs as the store has them: what is read of them, which are due, and what makes steps durable."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
+
+from vedette.domain.budget import Raise
+from vedette.domain.erasure import ErasureSurvey, ErasureTarget
+from vedette.domain.event import Event
+from vedette.domain.ports.sources import Refused
+from vedette.domain.run import ActionRow, CommitResult, Run, Step
+from vedette.domain.spend import SpendTotal
+
+
+class Arrival(Struct, frozen=True):
+    """An event on its way in: its canonical payload, and for each agent it wakes the key.
+
+    `cause` is the entry that led to it, where that is one of ours.
+    """
+
+    event: Event
+    body: bytes
+    wakes: tuple[tuple[str, str], ...]
+    subject: str | None
+    cause: int | None = None
+
+
+class AcceptResult(Struct, frozen=True):
+    """What the store made of an arrival: new runs, or none if the event was known already."""
+
+    event: str
+    duplicate: bool
+    runs: tuple[Run, ...] = ()
+
+
+class StateHistory(NamedTuple):
+    """What a judge's state of a key is made of: a checkpoint, and the events observed since.
+
+    `checkpoint_position` is the checkpoint's position (0: there is none), `last_position` that of
+    the last event that was observed, be its content there or not.
+    """
+
+    checkpoint: bytes | None
+    checkpoint_position: int
+    later_events: list[tuple[int, Event]]
+    last_position: int
+
+
+class RunReader(Protocol):
+    """What the store knows of runs, their events and actions."""
+
+    def run(self, run: str) -> Run | None: ...
+
+    def runs_of_event(self, event: str) -> list[Run]: ...
+
+    def runs_at(self, positions: Sequence[int]) -> list[Run]:
+        """Return the runs of the events at these positions."""
+        ...
+
+    def runs_page(
+        self,
+        *,
+        agent: str | None,
+        state: str | None,
+        before: int | None,
+        limit: int,
+        beside: str = "",
+        after: int | None = None,
+    ) -> list[Run]:
+        """Return runs, newest first, on one side of a run.
+
+        The place of a run is (position, agent): an event may wake several. `beside` is the agent
+        of the run at `before` or `after`; `after` asks for the nearest newer ones.
+        """
+        ...
+
+    def event(self, key: str) -> Event | None:
+        """Return an accepted event; None if it is unknown or its body was erased, or edited."""
+        ...
+
+    def event_at(self, position: int) -> Event | None:
+        """Return the event that an entry accepted; None as `event` does."""
+        ...
+
+    def actions(self, run: str) -> list[ActionRow]:
+        """Return the actions of a run, in order of turn and ordinal."""
+        ...
+
+    def action(self, action: str) -> ActionRow | None: ...
+
+    def holds_page(self, *, after: int, limit: int, beside: str = "") -> list[ActionRow]:
+        """Return actions that wait for anything, oldest first, after the one at (seq, id).
+
+        Actions of one step share their seq; `beside` is the id of the last one seen ("" asks for
+        all with that seq, too).
+        """
+        ...
+
+    def turns(self, run: str) -> list[Mapping[str, Any]]:
+        """Return the bodies of a run's recorded turns, oldest first; none that was edited."""
+        ...
+
+    def row(self, collection: str, key: str) -> Mapping[str, Any] | None:
+        """Return one row of a fleet-owned collection."""
+        ...
+
+    def source_position(self, source: str) -> str | None:
+        """Return where a source was as of its last durable batch."""
+        ...
+
+    def find_by_prefix(self, table: str, prefix: str) -> list[str]:
+        """Return up to 20 ids of a table (run, action, event) that begin with `prefix`."""
+        ...
+
+    def survey(self, target: ErasureTarget) -> ErasureSurvey:
+        """Return what an erasure would find; nothing is changed."""
+        ...
+
+    def without_state(self, target: ErasureTarget) -> list[Run]:
+        """Return the observed runs of what an erasure would find that no kept state holds."""
+        ...
+
+    def without_state_of(self, rows: Sequence[tuple[Any, ...]]) -> list[Run]:
+        """Return the observed runs of contents (seq, entry, about) that no kept state holds."""
+        ...
+
+
+class RunSchedule(Protocol):
+    """Which runs are to be handled: those of this worker, where several share them."""
+
+    def ready_runs(self, after: int, limit: int, agent: str | None = None) -> list[Run]:
+        """Return ready runs with position > `after`, oldest first; of one agent, or of all."""
+        ...
+
+    def ready_counts(self) -> dict[str, int]:
+        """Return how many runs are ready, for each agent that has any."""
+        ...
+
+    def due_runs(self, now_us: int, limit: int, without: Collection[str] = ()) -> list[Run]:
+        """Return waiting runs whose instant has come, or that a person woke.
+
+        Runs of the agents of `without` (stopped ones) are left out.
+        """
+        ...
+
+    def unjudged_runs(self, agent: str, key: str, limit: int) -> list[Run]:
+        """Return the runs of a key that wait for their first turn, oldest first, of any worker."""
+        ...
+
+    def parked_runs(self) -> list[Run]:
+        """Return the runs that wait for a target, oldest first, of any worker."""
+        ...
+
+
+class JudgeStateReader(Protocol):
+    """What judges' states are made of, and those that are kept; a state is that of one key."""
+
+    def previous_position(self, agent: str, key: str, before: int) -> int:
+        """Return the position of the last observed event of a key before `before`; 0 if none."""
+        ...
+
+    def history(self, agent: str, key: str, before: int) -> StateHistory:
+        """Return what the judge's state of a key was made of before a position, in order."""
+        ...
+
+    def kept(self) -> list[tuple[str, str, int, bytes]]:
+        """Return (agent, key, position, checkpoint) of every judge's state that is kept."""
+        ...
+
+    def last_positions(self) -> list[tuple[str, str, int]]:
+        """Return (agent, key, position of the last observed event) of every key."""
+        ...
+
+    def observed_positions(self) -> Iterator[tuple[str, str, int, int]]:
+        """Yield (agent, key, position, position of the one before) of every observed event."""
+        ...
+
+
+class SpendReader(Protocol):
+    """What was spent of the budgets, by unit."""
+
+    def of_run(self, run: str) -> Mapping[str, int]:
+        """Return what a run has used; what was booked and never settled counts in full."""
+        ...
+
+    def by_minute(self, since_minute: int) -> list[tuple[str, str, int, int]]:
+        """Return (agent, unit, minute, amount) of what was spent from a minute on, oldest first."""
+        ...
+
+    def totals(self) -> list[tuple[str, str, SpendTotal]]:
+        """Return (name, unit, total) of every agent and, under FLEET, of the fleet."""
+        ...
+
+    def raises(self, now_us: int) -> list[Raise]:
+        """Return the raises of budgets in force at an instant."""
+        ...
+
+
+class StepQueue(Protocol):
+    """Makes events and steps durable. Everything answers after COMMIT, or raises StoreFailed."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Say whether the last commit stood and new work has room; no call may start else."""
+        ...
+
+    async def probe(self) -> None:
+        """Try to commit as much as a step has, and leave nothing. Raises StoreFailed."""
+        ...
+
+    async def accept(
+        self, arrivals: Sequence[Arrival | Refused], position: tuple[str, str] | None
+    ) -> list[AcceptResult]:
+        """Make a batch durable: events, the runs they wake, refusals, and the source's position."""
+        ...
+
+    def send(self, step: Step) -> Awaitable[CommitResult]:
+        """Queue a step now; steps are taken in the order in which they were sent."""
+        ...
+
+    async def commit(self, step: Step) -> CommitResult:
+        """Send a step and wait for its answer."""
+        ...
+
+    async def keep_state(self, agent: str, key: str, history: StateHistory, blob: bytes) -> bool:
+        """Keep the state that a history comes to; False, and nothing is kept, if it is another."""
+        ...
+
+    def is_signed(self, data: bytes, signature: bytes) -> bool:
+        """Say whether the key in force signed something; one of before a rotation did not."""
+        ...

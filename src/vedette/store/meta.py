@@ -1,0 +1,27 @@
+"""Durable values under a name: the tree, the key in force, what was archived or lost, marks."""
+
+from __future__ import annotations
+
+from vedette.store.dialect import Database
+
+ARCHIVED = "archived"
+FRONTIER = "frontier"
+INSTANCE = "instance"
+KEY = "ledger_key"
+RESTORED = "restored"
+STOP_EPOCH = "stop_epoch"
+
+UPSERT_META = (
+    "INSERT INTO meta(name,value) VALUES(?,?) ON CONFLICT(name) DO UPDATE SET value=excluded.value"
+)
+
+
+def read_meta(database: Database, name: str) -> str | None:
+    """Return a value, or None if none is kept."""
+    rows = database.rows("SELECT value FROM meta WHERE name=?", (name,))
+    return str(rows[0][0]) if rows else None
+
+
+def write_meta(database: Database, name: str, value: object) -> None:
+    """Keep a value."""
+    database.execute(UPSERT_META, (name, str(value)))
