@@ -140,12 +140,12 @@ async def test_who_signs_afterwards_does_not_overwrite_what_was_published_meanwh
     theirs = archive_of(bundle, 2, keys["b"])
     submit, met = store.writer.submit, list[bool]()
 
-    async def late(work: Callable[[], Any]) -> Any:
+    async def late(work: Callable[[], Any], **more: Any) -> Any:
         """Let another worker publish, with a new key, just before our first write."""
         if not met:
             met.append(True)
             await publish(store, bundle, theirs)
-        return await submit(work)
+        return await submit(work, **more)
 
     store.writer.submit = late
     leader = worker(store, keys["a"], None)

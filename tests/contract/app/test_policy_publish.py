@@ -476,9 +476,10 @@ def test_the_archive_that_is_kept_counts_only_for_what_is_live() -> None:
         def live_revision(self) -> tuple[int, str]:
             return self.live
 
-    record = store_of(Record())
+    kept = Record()
+    record = store_of(kept)
     assert Archive.load_live(record) == archive
     for other in ((4, "d" * 64), (3, "e" * 64)):
-        record.live = other
+        kept.live = other
         assert Archive.load_live(record) is None
     assert replace(archive, number=4).marks() != archive.marks()

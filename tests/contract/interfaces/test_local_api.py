@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import httpx
 import pytest
+from tests.store_parts import store_of
 
 from vedette.app import releases as releasing
 from vedette.domain.base.clock import SystemClock
@@ -55,7 +56,7 @@ class Recorder:
     services: Any = field(
         default_factory=lambda: SimpleNamespace(
             fleet=SimpleNamespace(name="harbour", agents={"gull": None}),
-            store=SimpleNamespace(is_ready=True, entries=lambda column, value: []),
+            store=store_of(SimpleNamespace(is_ready=True, entries=lambda column, value: [])),
             clock=FleetClock(SystemClock()),
             stops=SimpleNamespace(
                 list_scopes=lambda: [("agent", "gull"), ("all", "")], timed_stops=[], unrecorded={}

@@ -243,7 +243,8 @@ def test_a_trusted_writer_is_said_to_be_one(tmp_path: Path) -> None:
 async def test_a_worker_that_leads_no_more_asks_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """And when it leads again, it goes on where the other one was."""
     monkeypatch.setattr(daemon, "TICK_S", 0.001)
-    service, intake, store = Service([("a", T0)]), ListIntake(), SimpleNamespace(is_leader=True)
+    service, intake = Service([("a", T0)]), ListIntake()
+    store = SimpleNamespace(cluster=SimpleNamespace(is_leader=True))
     clock = ManualClock(T0 + 100 * SECOND)
     plan = plan_of("d").replace(subject_column=None)
     monkeypatch.setattr(module, "query_client", lambda project, location: service.client())
