@@ -56,7 +56,7 @@ def unpack_wasm(text: str) -> bytes:
 
 
 class WasmPublications(Protocol):
-    """A part of `ports.policy_store.PolicyReader`; the ports import this module."""
+    """The one method of `ports.policy_store.PolicyReader` that is asked here."""
 
     def published_wasm(self, digest: str) -> str | None: ...
 

@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -36,9 +36,6 @@ from vedette.operations.curation import Curation
 from vedette.operations.maintenance import Maintenance, keep_states
 from vedette.policy.folder import remember_folder
 from vedette.policy.rollout import PublishRequest, PublishResult, Rollout
-
-if TYPE_CHECKING:
-    pass
 
 MAX_RAISE_US = 31 * DAY_US
 _COMMIT = re.compile(r"[0-9A-Za-z][0-9A-Za-z._/+-]{0,99}")

@@ -6,23 +6,23 @@ Nothing here can fail for an item's own sake, so an item that was refused has le
 from __future__ import annotations
 
 from functools import partial
-from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import astuple
 
 from vedette.domain.base.errors import StoreFailed
-from vedette.domain.run import ActionRow, Run
+from vedette.domain.run import ActionRow
 from vedette.domain.spend import SpendCache
-from vedette.store.dialect import Database, Row
+from vedette.store.dialect import Database
 from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.spend_totals import read_raises, read_total, wake_runs, write_totals
 
-# A row of `action` has the position of its run and the fields of ActionRow; one of `run` the fields
-# of Run but the event's key, which is in the event's row, and what was observed before it.
+# A row of `action` has the position of its run and the fields of ActionRow.
 ACTION_COLUMNS = ("position", *ActionRow.__struct_fields__)
-RUN_COLUMNS = (*(name for name in Run.__struct_fields__ if name != "event"), "prior")
-_RUN_VALUES = attrgetter(*RUN_COLUMNS[:-2])
+RUN_COLUMNS = (
+    "position", "agent", "id", "key", "state", "steps", "entries", "turn", "last", "attempts",
+    "wake_us", "waits", "observed", "prior",
+)  # fmt: skip
 
 _KEY = ("position", "agent", "turn", "ordinal")
 # What changes after an action was written first; its record may have been erased since.
@@ -69,11 +69,6 @@ UPSERT_STATE = (
 )
 
 _STALE = "DELETE FROM state WHERE agent=? AND key=? AND position>?"
-
-
-def run_values(run: Run, prior: int) -> Row:
-    """Return the values of RUN_COLUMNS."""
-    return (*_RUN_VALUES(run), int(run.observed), prior)
 
 
 class WriteBuffer:

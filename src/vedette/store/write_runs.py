@@ -21,7 +21,7 @@ from vedette.store.ledger_writer import LedgerWriter
 from vedette.store.row_mapper import FIND_PRIOR, find_position
 from vedette.store.schema import in_list, tag
 from vedette.store.states import is_too_late
-from vedette.store.write_buffer import WriteBuffer, run_values
+from vedette.store.write_buffer import WriteBuffer
 
 _CACHE_SIZE = 65_536
 _BATCH = 128
@@ -136,7 +136,9 @@ class StepWriter:
         runs = []
         for agent, order_key in arrival.wakes:
             run = Run(event_run_id(key, agent), key, agent, order_key, seq, last=seq)
-            buffer.runs.append(run_values(run, 0))
+            buffer.runs.append(
+                (seq, agent, run.id, order_key, "ready", 0, 0, 0, seq, 0, 0, None, 0, 0)
+            )
             self._remember_steps((seq, agent), 0)
             runs.append(run)
         return AcceptResult(key, False, tuple(runs))
@@ -316,12 +318,13 @@ class StepWriter:
         late = step.waits == "resume" and step.wait_stop_epoch != self._fences.stop_epoch
         wake_us = 1 if late else step.wake_us
         # Its id and key stay as they are.
-        run = Run(
-            "", "", agent, "", position, step.state, step.expected_steps + 1,
-            step.entries_before + len(step.drafts), step.turn, last, step.attempts, wake_us,
-            step.waits, step.observed,
+        self._buffer.steps.append(
+            (
+                position, agent, "", "", step.state, step.expected_steps + 1,
+                step.entries_before + len(step.drafts), step.turn, last, step.attempts,
+                wake_us, step.waits, int(step.observed), -1 if prior is None else prior,
+            )
         )  # fmt: skip
-        self._buffer.steps.append(run_values(run, -1 if prior is None else prior))
         self._remember_steps((position, agent), step.expected_steps + 1)
 
     def _write_actions(self, step: Step, position: int, first: int, at_us: int) -> None:

@@ -114,6 +114,8 @@ async def test_all_stores_tell_the_same_story(tmp_path: Path, plan: StorePlan) -
     ]
     assert any(one["kind"] == "denied" for one in page["exceptions"])
     assert len(page["sample"]) == 3
+    # Each with the event that it was done for.
+    assert all(one["about"]["display"] and not one["about"]["erased"] for one in page["sample"])
     text = "\n".join(report_text(page))
     assert "2 asked, 400.0 per 1,000 events; 1 approved, 1 denied, 0 expired" in text
     assert "AGENT worker (spiffe://harbour/agent/worker)" in "\n".join(reconstruction_text(account))

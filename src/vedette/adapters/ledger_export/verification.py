@@ -23,8 +23,6 @@ from vedette.ledger.history.entry_view import view_entry
 from vedette.ledger.merkle import Frontier, ProofError
 from vedette.ledger.verify import Code, Finding, Report, verify_ledger
 
-# The typed columns that a store keeps beside the bytes, in the order in which it yields them.
-
 _MAX_FINDINGS = 100
 
 _END_KINDS = ("run.closed", "run.dropped")

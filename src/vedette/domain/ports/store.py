@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from vedette.domain.ports.cluster import Cluster
-from vedette.domain.ports.command_store import CommandQueue
-from vedette.domain.ports.ledger_reader import LedgerReader
-from vedette.domain.ports.memory_store import MemoryReader
-from vedette.domain.ports.policy_store import PolicyReader
-from vedette.domain.ports.run_store import (
-    JudgeStateReader,
-    RunReader,
-    RunSchedule,
-    SpendReader,
-    StepQueue,
-)
+if TYPE_CHECKING:
+    # Verbs that read one part load no other for its type.
+    from vedette.domain.ports.cluster import Cluster
+    from vedette.domain.ports.command_store import CommandQueue
+    from vedette.domain.ports.ledger_reader import LedgerReader
+    from vedette.domain.ports.memory_store import MemoryReader
+    from vedette.domain.ports.policy_store import PolicyReader
+    from vedette.domain.ports.run_store import (
+        JudgeStateReader,
+        RunReader,
+        RunSchedule,
+        SpendReader,
+        StepQueue,
+    )
 
 
 class TableReader(Protocol):

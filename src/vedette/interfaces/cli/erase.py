@@ -9,7 +9,6 @@ import click
 
 from vedette.app.stores import store_reader
 from vedette.domain.base.errors import BadCommand
-from vedette.domain.erasure import ErasureTarget
 from vedette.interfaces.cli.fleet import current_settings
 from vedette.interfaces.cli.hold_text import DIGEST_DIGITS, safe_line
 from vedette.interfaces.cli.orders import OrderCommand, OrderOptions, confirm, submit_command
@@ -68,6 +67,8 @@ def _confirm_erasure(
 
     Raises BadCommand where nobody can be asked.
     """
+    from vedette.domain.erasure import ErasureTarget
+
     with store_reader(settings) as store:
         if command_id is not None and store.is_command_done(command_id):
             return None  # it is only said to be done

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
 from vedette.domain.compensation import undo_ids, undo_run_id
-from vedette.domain.ports.run_store import RunReader
 from vedette.domain.run import ActionRow, Run
+
+if TYPE_CHECKING:
+    from vedette.domain.ports.run_store import RunReader
 
 # waiting: not decided or not done yet; dead: a dead letter; void: nothing came of it; unknown: it
 # was begun and given up, and nobody knows whether it happened.

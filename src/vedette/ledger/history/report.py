@@ -63,8 +63,6 @@ def report(
             # No entry, or no body. What stands and what does not is for `verify` to say.
             tally.unreadable += 1
     bundle = live_bundle(record.ledger, until_us)
-    # What is not the store, as an export, has no entries by run.
-    reads = hasattr(record, "entries")
     return {
         "schema": REPORT,
         "fleet": fleet,
@@ -81,8 +79,7 @@ def report(
         "answered": answered.to_json(),
         "would": would.to_json(agent),
         "sample": [
-            {**one, "about": about_run(record, one["run"]) if reads else None}
-            for one in tally.sample.to_json()
+            {**one, "about": about_run(record, one["run"])} for one in tally.sample.to_json()
         ],
     }
 

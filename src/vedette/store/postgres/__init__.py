@@ -76,7 +76,7 @@ class PostgresStore(StoreReader):
         self._witness = Witness(folder / WITNESS_FILE)
         self._instance = ""
         with translate_server_errors(), ExitStack() as undo:
-            self._lock = undo.enter_context(
+            undo.enter_context(
                 acquire_lock(
                     folder / LOCK_FILE,
                     "this state folder",
@@ -143,6 +143,8 @@ class PostgresStore(StoreReader):
 
     def close(self) -> None:
         """Commit what is queued, give the leases back, close the connections."""
+        # First by itself: whoever interrupts it leaves the writer its connection, and the lock.
+        self.writer.close()
         self._open.close()
 
     # --- the witness ------------------------------------------------------------------------

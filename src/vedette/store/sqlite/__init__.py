@@ -132,6 +132,8 @@ class SqliteStore(StoreReader):
 
     def close(self) -> None:
         """Commit what is queued, close the file and let the next runner in."""
+        # First by itself: whoever interrupts it leaves the writer its connection, and the lock.
+        self.writer.close()
         self._open.close()
 
 
